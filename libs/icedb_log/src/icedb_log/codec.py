@@ -1,0 +1,210 @@
+"""Log files to bytes and back: the only place that knows the one-letter keys of the wire.
+
+Layout (checked against both existing v3 readers, ``docs/protocol.md`` section "Wire"): line 0 is metadata,
+line ``sch`` the schema, lines ``tmb`` to ``f - 1`` log tombstones, lines ``f`` to the end file markers, no
+trailing newline. ``f`` is always written; ``tmb`` only when there are log tombstones (never 0 or null).
+Anything else is :class:`~icedb_log.errors.CorruptLog` and never skipped (S3).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from icedb_log.errors import CorruptLog, InvariantViolated, UnsupportedFormat
+from icedb_log.model import EMPTY, FORMAT_VERSION, ColumnStats, FileMarker, LogFile, LogTombstone
+
+WIRE_NAMES: Final = frozenset({"v", "t", "sch", "f", "tmb", "p", "b"})
+"""Names that both v3 readers take, without regard to case: no other field may be spelt like one of them."""
+
+_METADATA_KEYS: Final = frozenset({"v", "t", "sch", "f", "tmb", "cid", "ids", "h", "seal"})
+_MARKER_KEYS: Final = frozenset({"p", "b", "t", "tmb", "n", "s", "l"})
+_TOMBSTONE_KEYS: Final = frozenset({"p", "t", "l"})
+_STATS_LENGTH: Final = 3
+
+
+def encode_log_file(log: LogFile) -> bytes:
+    """Return the bytes of a log file: deterministic, so that equal values give equal bytes.
+
+    Raises:
+        InvariantViolated: An extra field would be taken for a wire field by an existing reader.
+    """
+    metadata: dict[str, Any] = {"v": FORMAT_VERSION, "t": log.time_ms, "sch": 1}
+    first_marker_line = 2 + len(log.log_tombstones)
+    if log.log_tombstones:
+        metadata["tmb"] = 2
+    metadata["f"] = first_marker_line
+    if log.commit_id is not None:
+        metadata["cid"] = log.commit_id
+    if log.batch_ids:
+        metadata["ids"] = list(log.batch_ids)
+    if log.horizon_ms is not None:
+        metadata["h"] = log.horizon_ms
+    if log.is_seal:
+        metadata["seal"] = True
+    lines = [_with_extra(metadata, log.extra), dict(log.schema)]
+    lines.extend(_encode_tombstone(tombstone) for tombstone in log.log_tombstones)
+    lines.extend(_encode_marker(marker) for marker in log.markers)
+    return b"\n".join(orjson.dumps(line) for line in lines)
+
+
+def decode_log_file(key: str, body: bytes) -> LogFile:
+    """Parse a log file.
+
+    Args:
+        key: Its key, for error messages.
+        body: Its bytes.
+
+    Raises:
+        CorruptLog: Malformed in any way; names the key and the line, counted from 0 (S3).
+        UnsupportedFormat: Written by a newer format version.
+    """
+    lines = body.split(b"\n")
+    metadata = _load_object(key, lines, 0)
+    version = metadata.get("v")
+    # The seed's type says string, its code writes an integer: both are version 1.
+    if version != FORMAT_VERSION and version != str(FORMAT_VERSION):
+        if isinstance(version, int) and not isinstance(version, bool) and version > FORMAT_VERSION:
+            raise UnsupportedFormat(
+                f"{key}: log format version {version}; this release reads version {FORMAT_VERSION}: upgrade it"
+            )
+        raise CorruptLog(f"{key}: line 0: version {version!r} is not {FORMAT_VERSION}")
+    schema_line = _line_number(key, metadata, "sch", 1, len(lines) - 1)
+    first_marker = _line_number(key, metadata, "f", schema_line + 1, len(lines))
+    first_tombstone = first_marker
+    if metadata.get("tmb") is not None:
+        first_tombstone = _line_number(key, metadata, "tmb", schema_line + 1, first_marker)
+    if first_tombstone != schema_line + 1:
+        raise CorruptLog(f"{key}: line 0: lines {schema_line + 1} to {first_tombstone - 1} belong to no section")
+    batch_ids = metadata.get("ids", [])
+    if not isinstance(batch_ids, list) or not all(isinstance(batch_id, str) for batch_id in batch_ids):
+        raise CorruptLog(f"{key}: line 0: ids is not a list of strings")
+    return LogFile(
+        time_ms=_integer(key, 0, metadata, "t"),
+        schema=_decode_schema(key, lines, schema_line),
+        log_tombstones=tuple(
+            _decode_tombstone(key, lines, number) for number in range(first_tombstone, first_marker)
+        ),
+        markers=tuple(_decode_marker(key, lines, number) for number in range(first_marker, len(lines))),
+        commit_id=_optional_text(key, 0, metadata, "cid"),
+        batch_ids=tuple(batch_ids),
+        horizon_ms=_optional_integer(key, 0, metadata, "h"),
+        is_seal=metadata.get("seal") is True,
+        extra=_extra(metadata, _METADATA_KEYS),
+    )
+
+
+def _encode_tombstone(tombstone: LogTombstone) -> dict[str, Any]:
+    line: dict[str, Any] = {"p": tombstone.path, "t": tombstone.tombstoned_ms}
+    if tombstone.landed_ms is not None:
+        line["l"] = tombstone.landed_ms
+    return _with_extra(line, tombstone.extra)
+
+
+def _encode_marker(marker: FileMarker) -> dict[str, Any]:
+    line: dict[str, Any] = {"p": marker.path, "b": marker.size_bytes, "t": marker.created_ms}
+    if marker.tombstoned_ms is not None:
+        line["tmb"] = marker.tombstoned_ms
+    if marker.row_count is not None:
+        line["n"] = marker.row_count
+    if marker.stats:
+        line["s"] = {column: list(stats) for column, stats in marker.stats.items()}
+    if marker.landed_ms is not None:
+        line["l"] = marker.landed_ms
+    return _with_extra(line, marker.extra)
+
+
+def _with_extra(line: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    for name, value in extra.items():
+        if name.lower() in WIRE_NAMES:
+            raise InvariantViolated(f"field {name!r} would overwrite a wire field in existing readers")
+        line.setdefault(name, value)
+    return line
+
+
+def _decode_schema(key: str, lines: list[bytes], number: int) -> dict[str, str]:
+    schema = _load_object(key, lines, number)
+    for column, sql_type in schema.items():
+        if not isinstance(sql_type, str) or not sql_type:
+            raise CorruptLog(f"{key}: line {number}: type of column {column!r} is {sql_type!r}, not a string")
+    return schema
+
+
+def _decode_tombstone(key: str, lines: list[bytes], number: int) -> LogTombstone:
+    line = _load_object(key, lines, number)
+    return LogTombstone(
+        path=_text(key, number, line, "p"),
+        tombstoned_ms=_integer(key, number, line, "t"),
+        landed_ms=_optional_integer(key, number, line, "l"),
+        extra=_extra(line, _TOMBSTONE_KEYS),
+    )
+
+
+def _decode_marker(key: str, lines: list[bytes], number: int) -> FileMarker:
+    line = _load_object(key, lines, number)
+    return FileMarker(
+        path=_text(key, number, line, "p"),
+        size_bytes=_integer(key, number, line, "b"),
+        created_ms=_integer(key, number, line, "t"),
+        tombstoned_ms=_optional_integer(key, number, line, "tmb"),
+        row_count=_optional_integer(key, number, line, "n"),
+        stats=_decode_stats(key, number, line),
+        landed_ms=_optional_integer(key, number, line, "l"),
+        extra=_extra(line, _MARKER_KEYS),
+    )
+
+
+def _decode_stats(key: str, number: int, line: dict[str, Any]) -> Mapping[str, ColumnStats]:
+    stats = line.get("s")
+    if stats is None:
+        return EMPTY
+    if not isinstance(stats, dict):
+        raise CorruptLog(f"{key}: line {number}: s is not an object")
+    for column, value in stats.items():
+        if not isinstance(value, list) or len(value) != _STATS_LENGTH:
+            raise CorruptLog(f"{key}: line {number}: statistics of {column!r} are not [min, max, nulls]")
+    return {column: (value[0], value[1], value[2]) for column, value in stats.items()}
+
+
+def _load_object(key: str, lines: list[bytes], number: int) -> dict[str, Any]:
+    try:
+        value = orjson.loads(lines[number])
+    except orjson.JSONDecodeError as error:
+        raise CorruptLog(f"{key}: line {number} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CorruptLog(f"{key}: line {number} is not a JSON object")
+    return value
+
+
+def _line_number(key: str, metadata: dict[str, Any], name: str, low: int, high: int) -> int:
+    value = _integer(key, 0, metadata, name)
+    if not low <= value <= high:
+        raise CorruptLog(f"{key}: line 0: {name} is {value}, not in {low}..{high}")
+    return value
+
+
+def _integer(key: str, number: int, line: dict[str, Any], name: str) -> int:
+    value = line.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise CorruptLog(f"{key}: line {number}: {name} is {value!r}, not a non-negative integer")
+    return value
+
+
+def _optional_integer(key: str, number: int, line: dict[str, Any], name: str) -> int | None:
+    return None if line.get(name) is None else _integer(key, number, line, name)
+
+
+def _text(key: str, number: int, line: dict[str, Any], name: str) -> str:
+    value = line.get(name)
+    if not isinstance(value, str) or not value:
+        raise CorruptLog(f"{key}: line {number}: {name} is {value!r}, not a string")
+    return value
+
+
+def _optional_text(key: str, number: int, line: dict[str, Any], name: str) -> str | None:
+    return None if line.get(name) is None else _text(key, number, line, name)
+
+
+def _extra(line: dict[str, Any], known: frozenset[str]) -> Mapping[str, Any]:
+    unknown = {name: value for name, value in line.items() if name not in known}
+    return unknown or EMPTY

@@ -1,0 +1,58 @@
+"""The errors of IceDB, by what the caller has to do.
+
+Every error that a public function of this project raises is one of these. A message names what went
+wrong, where (table, key, column, value), and the remedy. The gRPC interceptor and the Celery task base
+map the classes below to status codes and to retry or halt; nothing else may do so.
+"""
+
+
+class IceDBError(Exception):
+    """The base of all errors of this project. What the caller does: look at the subclass."""
+
+
+class InvalidRequest(IceDBError):  # noqa: N818 - named after what it tells the caller
+    """The call itself is wrong. What the caller does: fix the call; the same call fails again."""
+
+
+class NotFound(IceDBError):  # noqa: N818
+    """A named thing is not there. What the caller does: check the name, or create it."""
+
+
+class Unavailable(IceDBError):  # noqa: N818
+    """A server did not answer, or asked for patience. What the caller does: try again later."""
+
+
+class CommitConflict(IceDBError):  # noqa: N818
+    """Somebody else changed what this call was built on. What the caller does: read again, plan again."""
+
+
+class PreconditionFailed(CommitConflict):
+    """A conditional write or read met another state. What the caller does: read the object and decide (W2)."""
+
+
+class CommitOutcomeUnknown(IceDBError):  # noqa: N818
+    """A write may or may not have landed. What the caller does: read back; never delete outputs."""
+
+
+class Fenced(IceDBError):  # noqa: N818
+    """Another owner took the fence. What the caller does: stop and drop the job; the new owner goes on."""
+
+
+class HaltError(IceDBError):
+    """A table cannot be worked on safely. What the caller does: stop, set the halted gauge, call a person."""
+
+
+class CorruptLog(HaltError):
+    """A log file is malformed (S3). What the caller does: halt; a person inspects the named key and line."""
+
+
+class SchemaConflict(HaltError):
+    """One column has two types (S2). What the caller does: halt; a person decides which log file is wrong."""
+
+
+class UnsupportedFormat(HaltError):
+    """Written by a newer version, or a store that cannot keep our promises. What the caller does: upgrade."""
+
+
+class InvariantViolated(HaltError):
+    """A commit would break a rule of the protocol. What the caller does: nothing was written; report a bug."""

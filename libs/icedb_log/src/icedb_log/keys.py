@@ -1,0 +1,158 @@
+"""The only place that builds or parses an object key.
+
+Layout of a table below its prefix: see ``docs/protocol.md``, section "Objects". Two rules of the wire are
+kept here: a log file's name begins with 13 digits of unix milliseconds, and every log file of a merge sorts
+after an append of the same millisecond (hex digits sort before ``m``).
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from icedb_log.clock import parse_uuid7_ms
+from icedb_log.errors import CorruptLog, InvalidRequest
+
+Role = Literal["ingest", "merge"]
+ROLES: Final[tuple[Role, ...]] = ("ingest", "merge")
+
+TABLE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_LOG_NAME: Final = re.compile(r"(?P<ms>[0-9]{13})_(?P<merged>m_)?(?P<id>[0-9a-f]+)\.jsonl")
+_PARTITION: Final = re.compile(r"[A-Za-z0-9_]+=[A-Za-z0-9._-]*(/[A-Za-z0-9_]+=[A-Za-z0-9._-]*)*")
+MAX_MS: Final = 9_999_999_999_999
+
+STAGING_FORMATS: Final = ("ndjson", "ndjson.gz", "ndjson.zst")
+StagingFormat = Literal["ndjson", "ndjson.gz", "ndjson.zst"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogName:
+    """The parsed last component of a log file's key."""
+
+    time_ms: int
+    is_merged: bool
+    commit_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StagedName:
+    """The parsed last component of a staged batch's key."""
+
+    batch_id: str
+    time_ms: int
+    format: str
+
+
+def check_table_name(name: str) -> str:
+    """Return ``name`` if it is a table name, else raise InvalidRequest saying what one looks like."""
+    if not TABLE_NAME.fullmatch(name):
+        raise InvalidRequest(
+            f"table name {name[:80]!r} is not allowed: use 1 to 63 of a-z, 0-9 and _, beginning with a letter"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class TablePaths:
+    """The keys of one table.
+
+    Attributes:
+        name: The table's name.
+        prefix: Where its objects begin, no leading or trailing slash, e.g. ``warehouse/events``.
+    """
+
+    name: str
+    prefix: str
+
+    @property
+    def log_prefix(self) -> str:
+        """What every log file's key begins with. Nothing else may begin so (wire rule)."""
+        return f"{self.prefix}/_log/"
+
+    @property
+    def data_prefix(self) -> str:
+        """What every data file's key begins with."""
+        return f"{self.prefix}/_data/"
+
+    @property
+    def staging_prefix(self) -> str:
+        """What every staged batch's key begins with."""
+        return f"{self.prefix}/_icedb/staging/"
+
+    @property
+    def quarantine_prefix(self) -> str:
+        """What every quarantined batch's key begins with."""
+        return f"{self.prefix}/_icedb/quarantine/"
+
+    @property
+    def leases_prefix(self) -> str:
+        """What every lease's key begins with."""
+        return f"{self.prefix}/_icedb/leases/"
+
+    @property
+    def config_key(self) -> str:
+        """The table's configuration."""
+        return f"{self.prefix}/_icedb/table.json"
+
+    def fence_key(self, role: Role) -> str:
+        """Return the key of a role's fence."""
+        return f"{self.prefix}/_icedb/fence/{role}.json"
+
+    def lease_key(self, lease_id: str) -> str:
+        """Return the key of a lease."""
+        return f"{self.leases_prefix}{lease_id}.json"
+
+    def log_key(self, *, time_ms: int, commit_id: str, is_merged: bool) -> str:
+        """Return the key of a log file."""
+        if not 0 <= time_ms <= MAX_MS:
+            raise InvalidRequest(f"table {self.name}: {time_ms} does not fit 13 digits of unix milliseconds")
+        return f"{self.log_prefix}{time_ms:013d}_{'m_' if is_merged else ''}{commit_id}.jsonl"
+
+    def data_key(self, *, partition: str, file_id: str) -> str:
+        """Return the key of a data file in a Hive partition (``d=2023-06-07/u=a``; empty: no partitioning)."""
+        if partition and not _PARTITION.fullmatch(partition):
+            raise InvalidRequest(f"table {self.name}: {partition[:120]!r} is not an encoded partition path")
+        folder = f"{partition}/" if partition else ""
+        return f"{self.data_prefix}{folder}{file_id}.parquet"
+
+    def staging_key(self, *, batch_id: str, staging_format: StagingFormat) -> str:
+        """Return the key of a staged batch."""
+        parse_uuid7_ms(batch_id)
+        if staging_format not in STAGING_FORMATS:
+            raise InvalidRequest(f"format {staging_format!r} is unknown: use one of {', '.join(STAGING_FORMATS)}")
+        return f"{self.staging_prefix}{batch_id}.{staging_format}"
+
+    def quarantine_key(self, name: str) -> str:
+        """Return the key of a quarantined object called ``name`` (no slash)."""
+        return f"{self.quarantine_prefix}{name}"
+
+    def partition_of(self, data_key: str) -> str:
+        """Return the partition path of a data file's key; empty without partitioning."""
+        if not data_key.startswith(self.data_prefix):
+            raise CorruptLog(f"table {self.name}: data file {data_key!r} lies outside {self.data_prefix}")
+        return data_key[len(self.data_prefix) :].rpartition("/")[0]
+
+
+def parse_log_key(key: str) -> LogName:
+    """Parse a log file's key.
+
+    Raises:
+        CorruptLog: The last component is not a log file's name (S3: never skipped).
+    """
+    match = _LOG_NAME.fullmatch(key.rpartition("/")[2])
+    if match is None:
+        raise CorruptLog(f"{key}: not the name of a log file; only log files may stand below _log")
+    return LogName(int(match["ms"]), match["merged"] is not None, match["id"])
+
+
+def parse_staged_key(key: str) -> StagedName:
+    """Parse a staged batch's key.
+
+    Raises:
+        InvalidRequest: The last component is not ``<uuid7>.<format>``; the message says what to do.
+    """
+    batch_id, _, staging_format = key.rpartition("/")[2].partition(".")
+    if staging_format not in STAGING_FORMATS:
+        raise InvalidRequest(
+            f"{key}: unknown format {staging_format[:40]!r} in staging; known: {', '.join(STAGING_FORMATS)}"
+        )
+    return StagedName(batch_id, parse_uuid7_ms(batch_id), staging_format)

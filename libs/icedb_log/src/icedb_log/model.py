@@ -1,0 +1,169 @@
+"""The values that the log is made of: frozen, without behaviour that reads or writes anything.
+
+Wire names (one letter keys) live in :mod:`icedb_log.codec` only. All times are unix milliseconds.
+A data file goes ``staged -> live -> tombstoned -> deleted``, or ``staged -> orphan -> deleted``: ingest and
+merger make it live by a commit, only a merge, rewrite or partition removal tombstones it, and only the
+janitor deletes it (J6).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+FORMAT_VERSION: Final = 1
+EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
+
+ColumnStats = tuple[Any, Any, int]
+"""Minimum, maximum (JSON scalars, both ``None`` when unknown or all null) and number of nulls."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileMarker:
+    """One data file as one log file lists it.
+
+    Attributes:
+        path: Full key of the data file, ``<prefix>/_data/<partition>/<id>.parquet``.
+        size_bytes: Size of the data file.
+        created_ms: When the data file was made, by its committer's clock.
+        tombstoned_ms: When it was tombstoned; ``None`` while this log file says that it is live.
+        row_count: Rows in it; ``None`` when the writer did not say (log files of other v3 writers).
+        stats: Per column (partition sources and sort columns) minimum, maximum, null count.
+        landed_ms: Store time by which the tombstone is known to have landed: LastModified of an earlier log
+            file that held it. Carried so that rule J1 does not start anew with each merge.
+        extra: Fields that this version does not know, carried forward as they are.
+    """
+
+    path: str
+    size_bytes: int
+    created_ms: int
+    tombstoned_ms: int | None = None
+    row_count: int | None = None
+    stats: Mapping[str, ColumnStats] = field(default_factory=lambda: EMPTY)
+    landed_ms: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether this marker says that the file is live. The fold decides, not one marker (S1)."""
+        return self.tombstoned_ms is None
+
+
+@dataclass(frozen=True, slots=True)
+class LogTombstone:
+    """A log file that was merged into the one that holds this line.
+
+    Attributes:
+        path: Full key of the dead log file.
+        tombstoned_ms: Time of the commit that merged it.
+        landed_ms: As for :class:`FileMarker`.
+        extra: Unknown fields, carried forward.
+    """
+
+    path: str
+    tombstoned_ms: int
+    landed_ms: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """The content of one log file.
+
+    Attributes:
+        time_ms: Commit time; equals the time in its name. Never changed by a strip (J3).
+        schema: Column name to SQL type, the union of all that was known at the commit.
+        markers: Data files, live and tombstoned.
+        log_tombstones: Log files that this one replaces.
+        commit_id: Unique id of the commit (W2); ``None`` in log files of other writers.
+        batch_ids: Batches whose rows this commit made live (I2).
+        horizon_ms: Newest tombstone time of any log file that was deleted (R3), if recorded here.
+        is_seal: An empty log file that keeps another commit from landing at this key (F1, F4).
+        extra: Unknown metadata fields, carried forward.
+    """
+
+    time_ms: int
+    schema: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    markers: tuple[FileMarker, ...] = ()
+    log_tombstones: tuple[LogTombstone, ...] = ()
+    commit_id: str | None = None
+    batch_ids: tuple[str, ...] = ()
+    horizon_ms: int | None = None
+    is_seal: bool = False
+    extra: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLogFile:
+    """A log file together with where it stands in the store.
+
+    Attributes:
+        key: Full key.
+        etag: ETag of the content that was parsed.
+        modified_ms: LastModified, by the store's clock.
+        size_bytes: Size of the object.
+        log: The parsed content.
+    """
+
+    key: str
+    etag: str
+    modified_ms: int
+    size_bytes: int
+    log: LogFile
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """All log files of a table, read consistently (R1).
+
+    Attributes:
+        table: Name of the table.
+        files: Ascending by key.
+        store_now_ms: The store's clock before the first log file was listed.
+    """
+
+    table: str
+    files: tuple[ListedLogFile, ...]
+    store_now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The fold of a table's log at one time: what is live, and what is known about the dead.
+
+    Attributes:
+        table: Name of the table.
+        snapshot_id: Equal for equal live files and schema, whichever log files say so.
+        live: Live data files, ascending by path.
+        schema: Union of all schema lines.
+        tombstoned_ms: Path of each dead data file still named, to the earliest tombstone time.
+        log_tombstoned_ms: Key of each dead log file still named, to the earliest tombstone time.
+        horizon_ms: Time travel below this time is refused (R3); 0 when nothing was deleted yet.
+        last_commit_ms: Time of the newest commit that was folded; 0 for an empty log.
+        log_file_count: Number of log files folded.
+        as_of_ms: The time asked for; ``None`` for the newest state.
+        is_stable: Whether a later read at the same ``as_of_ms`` must give the same answer (R3).
+    """
+
+    table: str
+    snapshot_id: str
+    live: tuple[FileMarker, ...]
+    schema: Mapping[str, str]
+    tombstoned_ms: Mapping[str, int]
+    log_tombstoned_ms: Mapping[str, int]
+    horizon_ms: int
+    last_commit_ms: int
+    log_file_count: int
+    as_of_ms: int | None
+    is_stable: bool
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all live data files."""
+        return sum(marker.size_bytes for marker in self.live)
+
+    @property
+    def row_count(self) -> int | None:
+        """Rows of all live data files; ``None`` when some file does not say."""
+        counts = [marker.row_count for marker in self.live]
+        return None if None in counts else sum(count for count in counts if count is not None)

@@ -1,0 +1,215 @@
+"""A table's configuration: partition spec, sort order, declared schema, policies.
+
+Owns ``_icedb/table.json``: its model, and reading, creating and replacing it (compare-and-set). The partition
+spec and the sort order are fixed at creation; policies may change.
+"""
+
+import re
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from icedb_log.errors import InvalidRequest, NotFound, PreconditionFailed, UnsupportedFormat
+from icedb_log.keys import TablePaths, check_table_name
+from icedb_log.object_store import ObjectStore
+
+Transform = Literal["identity", "year", "month", "day", "hour", "bucket", "truncate"]
+TIME_TRANSFORMS: Final = ("year", "month", "day", "hour")
+WIDTH_TRANSFORMS: Final = ("bucket", "truncate")
+
+SQL_TYPES: Final = ("BIGINT", "BOOLEAN", "DATE", "DOUBLE", "TIMESTAMP", "VARCHAR")
+"""The one canonical spelling of each type that this project writes to a schema line (wire rule)."""
+
+MAX_COLUMN_NAME_BYTES: Final = 255
+_PARTITION_NAME: Final = re.compile(r"[A-Za-z0-9_]{1,64}")
+_PARTITION_TEXT: Final = re.compile(
+    r"(?:(?P<name>[^=]+)=)?\s*(?:(?P<transform>[a-z]+)(?:\[(?P<width>\d+)\])?\((?P<source>.+)\)|(?P<column>[^()\[\]=]+))"
+)
+
+SECOND_MS: Final = 1000
+MINUTE_MS: Final = 60 * SECOND_MS
+HOUR_MS: Final = 60 * MINUTE_MS
+DAY_MS: Final = 24 * HOUR_MS
+MIB: Final = 1024 * 1024
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PartitionField(_Model):
+    """One level of the partition path: ``<name>=<transform of column>``.
+
+    Text form, as the CLI takes it: ``d=day(ts)``, ``u=bucket[16](user_id)``, ``p=truncate[2](country)``, ``event``.
+    """
+
+    name: str
+    transform: Transform = "identity"
+    column: str
+    width: int | None = Field(default=None, ge=1, le=1_000_000)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not _PARTITION_NAME.fullmatch(self.name):
+            raise ValueError(f"partition name {self.name[:80]!r}: use 1 to 64 of A-Z, a-z, 0-9 and _")
+        if (self.width is not None) != (self.transform in WIDTH_TRANSFORMS):
+            needs = "needs" if self.width is None else "takes no"
+            raise ValueError(f"partition {self.name}: {self.transform} {needs} width, e.g. bucket[16](user_id)")
+        return self
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse the text form. Raises InvalidRequest with the allowed forms."""
+        match = _PARTITION_TEXT.fullmatch(text.strip())
+        try:
+            if match is None:
+                raise ValueError("not understood")
+            column = (match["source"] or match["column"]).strip()
+            transform = match["transform"] or "identity"
+            width = int(match["width"]) if match["width"] else None
+            default_name = column if transform == "identity" else f"{column}_{transform}"
+            name = (match["name"] or default_name).strip()
+            return cls.model_validate({"name": name, "transform": transform, "column": column, "width": width})
+        except ValueError as error:
+            raise InvalidRequest(
+                f"partition {text[:80]!r}: {_first_message(error)}; write name=column, name=year|month|day|hour(column), "
+                "name=bucket[n](column) or name=truncate[n](column)"
+            ) from error
+
+    def __str__(self) -> str:
+        if self.transform == "identity":
+            return self.column if self.name == self.column else f"{self.name}={self.column}"
+        width = f"[{self.width}]" if self.width is not None else ""
+        return f"{self.name}={self.transform}{width}({self.column})"
+
+
+class TableConfig(_Model):
+    """Everything about a table that is not in its log."""
+
+    format_version: Literal[1] = 1
+    name: str
+    partition: tuple[PartitionField, ...] = ()
+    sort: tuple[str, ...] = ()
+    declared: dict[str, str] = Field(default_factory=dict)
+    """Column name to SQL type; a declared type wins over what JSON looks like."""
+    target_file_bytes: Annotated[int, Field(ge=1024)] = 128 * MIB
+    """Data files of at least this size are mature: a merge leaves them alone."""
+    row_group_rows: Annotated[int, Field(ge=2048)] = 122_880
+    merge_fan_in: Annotated[int, Field(ge=2, le=1000)] = 8
+    """Files of one size tier that are merged at once; higher rewrites less and leaves more files."""
+    max_files_per_group: Annotated[int, Field(ge=2, le=10_000)] = 512
+    max_partitions_per_flush: Annotated[int, Field(ge=1, le=10_000)] = 1000
+    data_grace_ms: Annotated[int, Field(ge=SECOND_MS)] = 6 * HOUR_MS
+    """How long a tombstoned data file stays: longer than the longest query."""
+    log_grace_ms: Annotated[int, Field(ge=SECOND_MS)] = 10 * MINUTE_MS
+    """How long a tombstoned log file stays: bounds time travel and the retry window of a batch (J1, I3)."""
+    orphan_age_ms: Annotated[int, Field(ge=2 * SECOND_MS)] = DAY_MS
+    """A data file that no log file names is an orphan after this (J5); a commit gives up after half of it (W3)."""
+    seal_age_ms: Annotated[int, Field(ge=SECOND_MS)] = 7 * DAY_MS
+    """How long a seal is kept: far longer than any request lives (F4)."""
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        try:
+            return check_table_name(name)
+        except InvalidRequest as error:
+            raise ValueError(str(error)) from error
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        names = [field.name.lower() for field in self.partition]
+        if len(set(names)) != len(names):
+            raise ValueError("two partition fields have the same name")
+        if len(set(self.sort)) != len(self.sort):
+            raise ValueError("a sort column is named twice")
+        for column, sql_type in self.declared.items():
+            check_column_name(column)
+            if sql_type not in SQL_TYPES:
+                raise ValueError(f"column {column}: type {sql_type!r} is unknown; use one of {', '.join(SQL_TYPES)}")
+        if len({column.lower() for column in self.declared}) != len(self.declared):
+            raise ValueError("two declared columns differ only in case")
+        for field in self.partition:
+            declared = self.declared.get(field.column)
+            if field.transform in TIME_TRANSFORMS and declared not in ("TIMESTAMP", "DATE"):
+                raise ValueError(f"partition {field}: column {field.column} must be declared TIMESTAMP or DATE")
+            if field.transform in ("identity", "truncate") and declared == "DOUBLE":
+                raise ValueError(f"partition {field}: a DOUBLE makes no usable partition; use bucket[n]")
+        if self.log_grace_ms > self.data_grace_ms:
+            raise ValueError(f"log_grace_ms {self.log_grace_ms} > data_grace_ms {self.data_grace_ms}")
+        return self
+
+    @classmethod
+    def create(cls, **fields: object) -> Self:
+        """Build a configuration; sources of time partitions that are not declared become TIMESTAMP.
+
+        Raises:
+            InvalidRequest: With the first thing that is wrong.
+        """
+        declared = dict(fields.get("declared") or {})  # type: ignore[call-overload]
+        partition: tuple[PartitionField, ...] = tuple(fields.get("partition") or ())  # type: ignore[arg-type]
+        for field in partition:
+            if field.transform in TIME_TRANSFORMS:
+                declared.setdefault(field.column, "TIMESTAMP")
+        try:
+            return cls.model_validate({**fields, "declared": declared})
+        except ValidationError as error:
+            raise InvalidRequest(f"table configuration: {_first_message(error)}") from error
+
+    @property
+    def retry_window_ms(self) -> int:
+        """How long after a batch id was made a producer may still stage the batch (I3)."""
+        return self.log_grace_ms - self.id_skew_ms
+
+    @property
+    def id_skew_ms(self) -> int:
+        """How far a batch id may lie in the store's future (I3): a quarter of the log files' grace period."""
+        return self.log_grace_ms // 4
+
+
+def check_column_name(column: str) -> str:
+    """Return the column name if it can be one, else raise ValueError (printable, not empty, at most 255 bytes)."""
+    if not column or not column.isprintable() or len(column.encode()) > MAX_COLUMN_NAME_BYTES:
+        raise ValueError(f"column name {column[:80]!r}: use 1 to {MAX_COLUMN_NAME_BYTES} bytes of printable characters")
+    return column
+
+
+def read_table_config(store: ObjectStore, paths: TablePaths) -> TableConfig:
+    """Read a table's configuration.
+
+    Raises:
+        NotFound: No such table; the message says how to list or create tables.
+        UnsupportedFormat: Not a configuration that this release understands.
+    """
+    try:
+        body = store.get(paths.config_key).body
+    except NotFound as error:
+        raise NotFound(
+            f"table {paths.name!r} does not exist ({paths.config_key} is not there); "
+            "see `icedb table list`, or create it with `icedb table create`"
+        ) from error
+    try:
+        return TableConfig.model_validate_json(body)
+    except ValidationError as error:
+        raise UnsupportedFormat(f"{paths.config_key}: {_first_message(error)}") from error
+
+
+def create_table(store: ObjectStore, paths: TablePaths, config: TableConfig) -> None:
+    """Create a table: one conditional PUT. Not idempotent: a second call is refused.
+
+    Raises:
+        InvalidRequest: The table exists already.
+        CommitOutcomeUnknown: No answer; look with ``icedb table show``.
+    """
+    try:
+        store.put_if_absent(paths.config_key, config.model_dump_json(indent=2).encode())
+    except PreconditionFailed as error:
+        raise InvalidRequest(f"table {config.name!r} exists already ({paths.config_key})") from error
+
+
+def _first_message(error: ValueError) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return f"{where}: {first['msg']}" if where else str(first["msg"])
+    return str(error)
