@@ -1,0 +1,167 @@
+"""What the log asks of the data path: jobs, their results, and the two protocols that run them.
+
+Owns no logic. :mod:`icedb_log.flush` and :mod:`icedb_log.merge` decide *what* is written and *whether* it is
+committed; :mod:`icedb_parts` (PySpark) and the simulation implement :class:`BatchWriter` and
+:class:`GroupMerger`. Both only ever add data files under fresh names: they never delete, and never touch the log.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from icedb_log.keys import TablePaths
+from icedb_log.model import FileMarker
+from icedb_log.table_config import TableConfig
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBatch:
+    """An accepted batch that waits in staging.
+
+    Attributes:
+        key: Full key of the staged object.
+        batch_id: Canonical UUIDv7.
+        format: One of :data:`icedb_log.keys.STAGING_FORMATS`.
+        size_bytes: Size as staged (compressed).
+        staged_ms: LastModified by the store's clock.
+    """
+
+    key: str
+    batch_id: str
+    format: str
+    size_bytes: int
+    staged_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlushJob:
+    """Turn batches into data files.
+
+    Attributes:
+        paths: Keys of the table.
+        config: Its configuration.
+        schema: Column to SQL type as the log knows it; declared columns are not necessarily in it yet.
+        batches: Oldest first; at least one.
+        commit_id: Goes into each file's footer.
+        time_ms: ``created_ms`` of each new marker.
+    """
+
+    paths: TablePaths
+    config: TableConfig
+    schema: Mapping[str, str]
+    batches: tuple[StagedBatch, ...]
+    commit_id: str
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedBatch:
+    """A batch that cannot be committed, and why, in words for its producer (I5)."""
+
+    batch: StagedBatch
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlushOutput:
+    """What a flush job made. Every batch of the job is in exactly one of the three tuples.
+
+    Attributes:
+        files: New data files, with row counts and statistics. Empty if no batch was accepted or all are empty.
+        schema: Union of the job's schema, its declared columns and the columns of accepted batches.
+        accepted: Batches whose rows are all in ``files`` (a batch without rows is accepted, too).
+        rejected: Batches of which nothing is in ``files``.
+        missing: Batches whose staged object was gone: another flush has committed or refused them.
+        row_count: Rows in ``files``.
+    """
+
+    files: tuple[FileMarker, ...]
+    schema: Mapping[str, str]
+    accepted: tuple[StagedBatch, ...]
+    rejected: tuple[RejectedBatch, ...]
+    missing: tuple[StagedBatch, ...]
+    row_count: int
+
+
+class BatchWriter(Protocol):
+    """Runs flush jobs."""
+
+    def write_batches(self, job: FlushJob) -> FlushOutput:
+        """Parse, check, partition, sort and upload the rows of a job's batches.
+
+        Not idempotent: each call makes new files. A batch that cannot be taken is rejected with a reason;
+        an error means that no batch was decided (what was uploaded is left to the orphan sweep, J5).
+
+        Raises:
+            Unavailable: The store or the engine did not answer.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MergeGroup:
+    """Data files of one partition that become one sorted run of data files.
+
+    Attributes:
+        partition: Encoded partition path, e.g. ``d=2023-06-07``; empty for a table without partitions.
+        inputs: Live data files, at least two, ascending by path.
+    """
+
+    partition: str
+    inputs: tuple[FileMarker, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all inputs."""
+        return sum(marker.size_bytes for marker in self.inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeJob:
+    """Merge groups, each on its own.
+
+    Attributes:
+        paths: Keys of the table.
+        config: Its configuration (sort order, target size, row groups).
+        schema: Column to SQL type of the whole table.
+        groups: At least one.
+        commit_id: Goes into each file's footer.
+        time_ms: ``created_ms`` of each new marker.
+    """
+
+    paths: TablePaths
+    config: TableConfig
+    schema: Mapping[str, str]
+    groups: tuple[MergeGroup, ...]
+    commit_id: str
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergedGroup:
+    """What became of one group.
+
+    Attributes:
+        group: The group.
+        outputs: New data files of the same partition, with row counts and statistics.
+        rows_read: Rows of the inputs, counted while merging, to be compared with the outputs' (parity).
+    """
+
+    group: MergeGroup
+    outputs: tuple[FileMarker, ...]
+    rows_read: int
+
+
+class GroupMerger(Protocol):
+    """Runs merge jobs."""
+
+    def merge_groups(self, job: MergeJob) -> tuple[MergedGroup, ...]:
+        """Merge every group of a job into sorted data files with the union of the inputs' columns.
+
+        Returns one result for each group, in any order.
+
+        Raises:
+            NotFound: An input is gone although it is live: the table is damaged, or this job is stale.
+            Unavailable: The store or the engine did not answer.
+        """
+        ...
