@@ -1,0 +1,88 @@
+"""Partition filters: text form, checks against the spec, and what they keep."""
+
+import pytest
+from icedb_log.errors import InvalidRequest
+from icedb_log.partition_filter import PartitionFilter, PartitionMatcher, parse_partition_filters
+from icedb_log.table_config import PartitionField, TableConfig
+
+
+@pytest.fixture
+def config():
+    spec = ("d=day(ts)", "u=bucket[16](user_id)", "country", "n=amount")
+    return TableConfig.create(
+        name="events",
+        partition=tuple(PartitionField.parse(text) for text in spec),
+        declared={"amount": "BIGINT"},
+    )
+
+
+def matches(config, texts, **values):
+    return PartitionMatcher(parse_partition_filters(texts), config).matches(values)
+
+
+@pytest.mark.parametrize(
+    ("texts", "values", "expected"),
+    [
+        ([], {"d": None}, True),
+        (["d=2026-01-02"], {"d": "2026-01-02"}, True),
+        (["d=2026-01-02"], {"d": "2026-01-03"}, False),
+        (["d=2026-01-02"], {"d": None}, False),
+        (["d=2026-01-02", "d=2026-01-03"], {"d": "2026-01-03"}, True),
+        (["d>=2026-01-02"], {"d": "2026-01-02"}, True),
+        (["d>2026-01-02"], {"d": "2026-01-02"}, False),
+        (["d<=2026-01-02"], {"d": "2026-01-02"}, True),
+        (["d<2026-01-02"], {"d": "2026-01-02"}, False),
+        (["d<2026-01-02"], {"d": None}, False),
+        (["d>=2026-01-01", "d<2026-02-01"], {"d": "2026-01-31"}, True),
+        (["d>=2026-01-01", "d<2026-02-01"], {"d": "2026-02-01"}, False),
+        (["u>9"], {"u": "10"}, True),
+        (["u<10"], {"u": "9"}, True),
+        (["n>=-5"], {"n": "-40"}, False),
+        (["n<-5"], {"n": "-40"}, True),
+        (["country=a=b"], {"country": "a=b"}, True),
+        (["country= DE "], {"country": "DE"}, True),
+        (["country>=M"], {"country": "Ä"}, True),
+        (["country is null"], {"country": None}, True),
+        (["country is null"], {"country": ""}, False),
+        (["country is NOT null"], {"country": ""}, True),
+        (["country="], {"country": ""}, True),
+        (["d=2026-01-02", "u=3"], {"d": "2026-01-02", "u": "4"}, False),
+    ],
+)
+def test_what_a_filter_keeps(config, texts, values, expected):
+    assert matches(config, texts, **values) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("d", "field=value"),
+        ("", "field=value"),
+        ("../x=1", "field=value"),
+        ("nope=1", "no partition field 'nope'; its partition fields are d=day(ts)"),
+        ("d=yesterday", "not a day such as 2026-01-31"),
+        ("d>=2026-1-1", "not a day"),
+        ("u=abc", "not a bucket number"),
+        ("n=1.5", "not a whole number"),
+        ("country=" + "x" * 10_000, "longer than 1024 bytes"),
+    ],
+)
+def test_bad_filters_are_refused_with_the_remedy(config, text, words):
+    with pytest.raises(InvalidRequest) as caught:
+        matches(config, [text])
+    assert words in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_limits(config):
+    with pytest.raises(InvalidRequest, match="at most 64"):
+        PartitionMatcher([PartitionFilter.equals("country", "DE")] * 65, config)
+    with pytest.raises(InvalidRequest, match="use a range"):
+        PartitionMatcher([PartitionFilter.equals("country", *map(str, range(10_001)))], config)
+    with pytest.raises(InvalidRequest, match="no condition"):
+        PartitionMatcher([PartitionFilter("country")], config)
+
+
+def test_a_table_without_partitions_says_so():
+    with pytest.raises(InvalidRequest, match="not partitioned"):
+        PartitionMatcher([PartitionFilter.equals("d", "x")], TableConfig.create(name="plain"))

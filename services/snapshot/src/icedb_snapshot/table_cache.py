@@ -1,0 +1,240 @@
+"""What the service knows about each table: the last read of its log, shared by all callers.
+
+Owns one :class:`~icedb_log.reader.LogReader` per table and decides when it reads again. Many callers of one
+table share one read; a caller who asks for fresh data never gets a read that began before the call. A table
+that cannot be read fails alone. Must never write.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from icedb_log.clock import Clock
+from icedb_log.errors import IceDBError, Unavailable
+from icedb_log.fold import fold
+from icedb_log.keys import TablePaths
+from icedb_log.model import LogView, Snapshot
+from icedb_log.object_store import ObjectStore
+from icedb_log.reader import LogReader
+from icedb_log.table_config import TableConfig, read_table_config
+from icedb_log.warehouse import Warehouse
+
+CONFIG_MAX_AGE_MS: Final = 10_000
+"""How long a table's configuration is believed: policies may change, partitions and sort order may not."""
+
+LOG_GRACE_PARTS_PER_REFRESH: Final = 2
+"""R2: a refresh may take at most this fraction of the log files' grace period."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """One read of a table.
+
+    Attributes:
+        config: The table's configuration.
+        view: All its log files.
+        snapshot: Their fold: the newest state.
+        started_ms: Monotonic time at which the read began: every commit that landed before is in it.
+    """
+
+    config: TableConfig
+    view: LogView
+    snapshot: Snapshot
+    started_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableSource:
+    """A table's configuration and the log reader that was set up for it."""
+
+    config: TableConfig
+    reader: LogReader
+    read_ms: int
+
+
+class CachedTable:
+    """The shared state of one table. Thread-safe.
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        clock: For the age of a state.
+        wait_ms: How long a caller waits for a read that another caller has begun.
+        on_refresh: Called with the duration in milliseconds of each successful read.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        paths: TablePaths,
+        *,
+        clock: Clock,
+        wait_ms: int,
+        on_refresh: Callable[[int], None],
+    ) -> None:
+        self._store = store
+        self._paths = paths
+        self._clock = clock
+        self._wait_ms = wait_ms
+        self._on_refresh = on_refresh
+        self._changed = threading.Condition()
+        self._begun = 0
+        self._ended = 0
+        self._state: TableState | None = None
+        self._error: IceDBError | None = None
+        self._is_reading = False
+        self._source: TableSource | None = None
+        self._source_lock = threading.Lock()
+
+    def read(self, *, max_staleness_ms: int) -> TableState:
+        """Return a state that is at most ``max_staleness_ms`` old.
+
+        With 0 the read begins after this call: callers that arrive during a read share the next one.
+
+        Raises:
+            NotFound: No such table.
+            Unavailable: The store did not answer in time.
+            HaltError: The log is damaged, or was written by a newer release.
+        """
+        with self._changed:
+            arrived_ms = self._clock.monotonic_ms()
+            needed = self._begun + 1
+            while True:
+                state = self._state
+                if state is not None and arrived_ms - state.started_ms <= max_staleness_ms > 0:
+                    return state
+                if self._ended >= needed:
+                    return self._outcome()
+                if not self._is_reading:
+                    break
+                if not self._changed.wait(self._wait_ms / 1000):
+                    raise Unavailable(
+                        f"table {self._paths.name}: no read of its log ended within {self._wait_ms} ms; "
+                        "the object store is slow: try again"
+                    )
+            self._is_reading = True
+            self._begun += 1
+        return self._lead()
+
+    def read_source(self) -> TableSource:
+        """Return the configuration, at most ``CONFIG_MAX_AGE_MS`` old, and the log reader.
+
+        Raises:
+            NotFound: No such table.
+            Unavailable: The store did not answer.
+            UnsupportedFormat: A configuration that this release does not understand.
+        """
+        with self._source_lock:
+            now_ms = self._clock.monotonic_ms()
+            known = self._source
+            if known is not None and now_ms - known.read_ms <= CONFIG_MAX_AGE_MS:
+                return known
+            self._source = None
+            config = read_table_config(self._store, self._paths)
+            if known is not None and known.config.log_grace_ms == config.log_grace_ms:
+                reader = known.reader
+            else:
+                reader = LogReader(
+                    self._store,
+                    self._paths,
+                    clock=self._clock,
+                    max_refresh_ms=config.log_grace_ms // LOG_GRACE_PARTS_PER_REFRESH,
+                )
+            self._source = TableSource(config, reader, now_ms)
+            return self._source
+
+    def _outcome(self) -> TableState:
+        if self._error is not None:
+            raise type(self._error)(str(self._error)) from self._error
+        if self._state is None:
+            raise Unavailable(f"table {self._paths.name}: its log was never read; try again")
+        return self._state
+
+    def _lead(self) -> TableState:
+        state: TableState | None = None
+        error: IceDBError = Unavailable(
+            f"table {self._paths.name}: reading its log was broken off; try again"
+        )
+        try:
+            state = self._read_now()
+        except IceDBError as failure:
+            error = failure
+            raise
+        finally:
+            with self._changed:
+                self._is_reading = False
+                self._ended = self._begun
+                self._error = None if state is not None else error
+                # An unreachable store leaves what was read before, for as long as callers accept its age.
+                # A halted or missing table must not look alive from memory.
+                if state is not None or not isinstance(error, Unavailable):
+                    self._state = state
+                self._changed.notify_all()
+        return state
+
+    def _read_now(self) -> TableState:
+        started_ms = self._clock.monotonic_ms()
+        source = self.read_source()
+        view = source.reader.read()
+        state = TableState(source.config, view, fold(view), started_ms)
+        self._on_refresh(self._clock.monotonic_ms() - started_ms)
+        return state
+
+
+class TableCache:
+    """All tables of a warehouse that somebody asked for, the least recently used ones dropped. Thread-safe.
+
+    Args:
+        warehouse: Where the tables lie.
+        clock: For ages.
+        max_tables: How many tables are kept in memory.
+        wait_ms: How long a caller waits for a read that another caller has begun.
+        on_refresh: Called with the duration in milliseconds of each successful read.
+    """
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        *,
+        clock: Clock,
+        max_tables: int,
+        wait_ms: int,
+        on_refresh: Callable[[int], None],
+    ) -> None:
+        self._warehouse = warehouse
+        self._clock = clock
+        self._max_tables = max_tables
+        self._wait_ms = wait_ms
+        self._on_refresh = on_refresh
+        self._tables: OrderedDict[str, CachedTable] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def table(self, name: str) -> CachedTable:
+        """Return the shared state of a table, which need not exist yet.
+
+        Raises:
+            InvalidRequest: Not a table name.
+        """
+        paths = self._warehouse.table(name)
+        with self._lock:
+            table = self._tables.get(name)
+            if table is None:
+                table = CachedTable(
+                    self._warehouse.store,
+                    paths,
+                    clock=self._clock,
+                    wait_ms=self._wait_ms,
+                    on_refresh=self._on_refresh,
+                )
+                self._tables[name] = table
+            self._tables.move_to_end(name)
+            while len(self._tables) > self._max_tables:
+                self._tables.popitem(last=False)
+            return table
+
+    def drop(self, name: str) -> None:
+        """Forget a table that is gone."""
+        with self._lock:
+            self._tables.pop(name, None)
