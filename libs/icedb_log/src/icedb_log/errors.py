@@ -10,19 +10,19 @@ class IceDBError(Exception):
     """The base of all errors of this project. What the caller does: look at the subclass."""
 
 
-class InvalidRequest(IceDBError):  # noqa: N818 - named after what it tells the caller
+class InvalidRequest(IceDBError):
     """The call itself is wrong. What the caller does: fix the call; the same call fails again."""
 
 
-class NotFound(IceDBError):  # noqa: N818
+class NotFound(IceDBError):
     """A named thing is not there. What the caller does: check the name, or create it."""
 
 
-class Unavailable(IceDBError):  # noqa: N818
+class Unavailable(IceDBError):
     """A server did not answer, or asked for patience. What the caller does: try again later."""
 
 
-class CommitConflict(IceDBError):  # noqa: N818
+class CommitConflict(IceDBError):
     """Somebody else changed what this call was built on. What the caller does: read again, plan again."""
 
 
@@ -30,11 +30,11 @@ class PreconditionFailed(CommitConflict):
     """A conditional write or read met another state. What the caller does: read the object and decide (W2)."""
 
 
-class CommitOutcomeUnknown(IceDBError):  # noqa: N818
+class CommitOutcomeUnknown(IceDBError):
     """A write may or may not have landed. What the caller does: read back; never delete outputs."""
 
 
-class Fenced(IceDBError):  # noqa: N818
+class Fenced(IceDBError):
     """Another owner took the fence. What the caller does: stop and drop the job; the new owner goes on."""
 
 

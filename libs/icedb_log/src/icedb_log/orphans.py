@@ -1,0 +1,55 @@
+"""The orphan sweep: data files that no log file names (rule J5).
+
+Listing first, log second: a file that a commit made live after the listing is then named. Only data files
+below ``_data/`` that end in ``.parquet`` are ever deleted; anything else found there is reported and kept.
+"""
+
+from dataclasses import dataclass
+
+from icedb_log.clock import Clock
+from icedb_log.keys import TablePaths
+from icedb_log.object_store import FailedDelete, ObjectStore, list_all
+from icedb_log.reader import LogReader
+from icedb_log.table_config import read_table_config
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanResult:
+    """What an orphan sweep did, or would do (``dry_run``).
+
+    Attributes:
+        is_dry_run: Whether nothing was touched.
+        deleted: Orphans deleted.
+        failed: Orphans that could not be deleted; the next sweep tries again.
+        young_count: Unnamed data files that are not old enough; many of them are about to be committed.
+        unknown: Objects that are no data files; kept.
+    """
+
+    is_dry_run: bool
+    deleted: tuple[str, ...]
+    failed: tuple[FailedDelete, ...]
+    young_count: int
+    unknown: tuple[str, ...]
+
+
+def sweep_orphans(store: ObjectStore, paths: TablePaths, *, clock: Clock, dry_run: bool = False) -> OrphanResult:
+    """Delete the data files that no log file names and that are older than the orphan age. Idempotent.
+
+    Raises:
+        NotFound: No such table.
+        HaltError: The log cannot be read; nothing was deleted.
+        Unavailable: The store did not answer.
+    """
+    config = read_table_config(store, paths)
+    listing = list_all(store, paths.data_prefix)
+    view = LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2).read()  # J5: after listing
+    named = {marker.path for file in view.files for marker in file.log.markers}
+    unknown = tuple(info.key for info in listing.objects if not info.key.endswith(".parquet"))
+    unnamed = [info for info in listing.objects if info.key not in named and info.key.endswith(".parquet")]
+    # J5: by the store's clock at the listing; W3 keeps a file of half this age from being committed any more.
+    old = [info.key for info in unnamed if info.modified_ms + config.orphan_age_ms <= listing.store_now_ms]
+    young_count = len(unnamed) - len(old)
+    if dry_run or not old:
+        return OrphanResult(dry_run, tuple(old), (), young_count, unknown)
+    report = store.delete(old)
+    return OrphanResult(False, report.deleted, report.failed, young_count, unknown)

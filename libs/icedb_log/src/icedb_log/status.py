@@ -1,0 +1,95 @@
+"""A table's state in figures, computed from its log: what operators watch, also when every worker is dead."""
+
+from dataclasses import dataclass
+
+from icedb_log.clock import Clock
+from icedb_log.fold import fold
+from icedb_log.keys import TablePaths
+from icedb_log.merge_plan import MergeLimits, plan_merge
+from icedb_log.object_store import ObjectStore, list_all
+from icedb_log.quarantine import count_quarantined
+from icedb_log.reader import LogReader
+from icedb_log.table_config import TableConfig, read_table_config
+
+_NO_LIMITS = MergeLimits(max_groups=1_000_000_000, max_bytes=1 << 62)
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """Figures of one table.
+
+    Attributes:
+        config: Its configuration.
+        snapshot_id: Of the newest state.
+        live_files: Live data files.
+        live_rows: Rows in them; ``None`` when some file does not say.
+        live_bytes: Bytes of them.
+        partition_count: Partitions with at least one live data file.
+        log_files: Objects below ``_log`` (the wire allows less than 1,000).
+        log_bytes: Bytes of them.
+        tombstoned_files: Dead data files still named.
+        tombstoned_logs: Dead log files still there.
+        staged_batches: Batches that wait for a flush.
+        quarantined_batches: Batches that wait for a person.
+        merge_lag_ms: Age of the oldest data file that the merge policy would merge now; 0 when there is none.
+        merge_lag_files: Data files that it would merge now.
+        merge_lag_bytes: Bytes of them.
+        last_commit_ms: Time of the newest commit; 0 for an empty log.
+        horizon_ms: Oldest time that can still be read.
+        store_now_ms: The store's clock at the reading.
+    """
+
+    config: TableConfig
+    snapshot_id: str
+    live_files: int
+    live_rows: int | None
+    live_bytes: int
+    partition_count: int
+    log_files: int
+    log_bytes: int
+    tombstoned_files: int
+    tombstoned_logs: int
+    staged_batches: int
+    quarantined_batches: int
+    merge_lag_ms: int
+    merge_lag_files: int
+    merge_lag_bytes: int
+    last_commit_ms: int
+    horizon_ms: int
+    store_now_ms: int
+
+
+def read_status(store: ObjectStore, paths: TablePaths, *, clock: Clock, reader: LogReader | None = None) -> TableStatus:
+    """Read a table's figures. Costs three listings and the log files that the reader does not know yet.
+
+    Raises:
+        NotFound: No such table.
+        HaltError: The log cannot be read.
+        Unavailable: The store did not answer.
+    """
+    config = read_table_config(store, paths)
+    reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
+    view = reader.read()
+    snapshot = fold(view)
+    waiting = plan_merge(view, paths=paths, config=config, limits=_NO_LIMITS).inputs
+    oldest_ms = min((marker.created_ms for marker in waiting), default=view.store_now_ms)
+    return TableStatus(
+        config=config,
+        snapshot_id=snapshot.snapshot_id,
+        live_files=len(snapshot.live),
+        live_rows=snapshot.row_count,
+        live_bytes=snapshot.size_bytes,
+        partition_count=len({paths.partition_of(marker.path) for marker in snapshot.live}),
+        log_files=len(view.files),
+        log_bytes=sum(file.size_bytes for file in view.files),
+        tombstoned_files=len(snapshot.tombstoned_ms),
+        tombstoned_logs=sum(1 for file in view.files if file.key in snapshot.log_tombstoned_ms),
+        staged_batches=len(list_all(store, paths.staging_prefix).objects),
+        quarantined_batches=count_quarantined(store, paths),
+        merge_lag_ms=max(0, view.store_now_ms - oldest_ms),
+        merge_lag_files=len(waiting),
+        merge_lag_bytes=sum(marker.size_bytes for marker in waiting),
+        last_commit_ms=snapshot.last_commit_ms,
+        horizon_ms=snapshot.horizon_ms,
+        store_now_ms=view.store_now_ms,
+    )

@@ -1,0 +1,161 @@
+"""What a vacuum may delete, and what the log says afterwards (rules J1 to J4, F4). Pure.
+
+A tombstone is expired when its time *and* the store's proof that it landed are older than the grace period
+(J1), and no lease pins a time at which the object was still live (J4). The order of deletion (J2) is
+:mod:`icedb_log.vacuum`'s.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from icedb_log.fold import fold, read_horizon_ms
+from icedb_log.leases import Lease
+from icedb_log.merge_plan import earliest_landing
+from icedb_log.model import ListedLogFile, LogFile, LogView
+from icedb_log.table_config import TableConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A tombstoned object that is kept for now.
+
+    Attributes:
+        path: Its key.
+        guard: ``grace`` or ``lease``.
+        until_ms: When the guard ends, by the store's clock, as far as is known today.
+    """
+
+    path: str
+    guard: str
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumPlan:
+    """What may be deleted now.
+
+    Attributes:
+        log_keys: Expired log files: dead ones, and seals that are old enough (F4).
+        batch_ids: Batches named in these log files; their staged objects go first (J2).
+        data_paths: Expired data files, as far as no remaining log file lists them as live.
+        waiting: Dead objects that are kept, and why.
+        store_now_ms: The time that ages were measured against.
+    """
+
+    log_keys: tuple[str, ...]
+    batch_ids: tuple[str, ...]
+    data_paths: tuple[str, ...]
+    waiting: tuple[Waiting, ...]
+    store_now_ms: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing may be deleted now."""
+        return not self.log_keys and not self.data_paths
+
+
+def plan_vacuum(view: LogView, *, config: TableConfig, leases: Iterable[Lease] = ()) -> VacuumPlan:
+    """Plan one vacuum run of a table.
+
+    Args:
+        view: The log, read by the janitor; ages count from ``view.store_now_ms``.
+        config: Grace periods.
+        leases: Leases that have not expired, read *before* the log.
+    """
+    snapshot = fold(view)
+    leases = tuple(leases)
+    log_landed = _landing_times((t.path, t.landed_ms, f.modified_ms) for f in view.files for t in f.log.log_tombstones)
+    data_landed = _landing_times(
+        (m.path, m.landed_ms, f.modified_ms) for f in view.files for m in f.log.markers if m.tombstoned_ms is not None
+    )
+    present = {file.key for file in view.files}
+    log_keys: list[str] = []
+    data_paths: list[str] = []
+    waiting: list[Waiting] = []
+    for path, tombstoned_ms in snapshot.log_tombstoned_ms.items():
+        if path in present:
+            guard = _guard(
+                view,
+                leases,
+                path,
+                tombstoned_ms=tombstoned_ms,
+                landed_ms=log_landed[path],
+                grace_ms=config.log_grace_ms,
+            )
+            waiting.append(guard) if guard else log_keys.append(path)
+    log_keys += _expired_seals(view, config)
+    dead_logs = set(log_keys)
+    still_live = live_paths(file for file in view.files if file.key not in dead_logs)
+    for path, tombstoned_ms in snapshot.tombstoned_ms.items():
+        guard = _guard(
+            view, leases, path, tombstoned_ms=tombstoned_ms, landed_ms=data_landed[path], grace_ms=config.data_grace_ms
+        )
+        if guard:
+            waiting.append(guard)
+        elif path in still_live:
+            # J2: a log file that lists it as live is still there; it goes when that one has gone.
+            waiting.append(Waiting(path, "grace", view.store_now_ms + config.log_grace_ms))
+        else:
+            data_paths.append(path)
+    batch_ids = tuple(i for file in view.files if file.key in dead_logs for i in file.log.batch_ids)
+    return VacuumPlan(tuple(sorted(log_keys)), batch_ids, tuple(sorted(data_paths)), tuple(waiting), view.store_now_ms)
+
+
+def live_paths(files: Iterable[ListedLogFile]) -> set[str]:
+    """Return the data files that at least one of the log files lists as live, whatever the others say (J2)."""
+    return {marker.path for file in files for marker in file.log.markers if marker.is_live}
+
+
+def strip_log_file(
+    file: ListedLogFile, view: LogView, *, gone_logs: Collection[str], gone_data: Collection[str]
+) -> LogFile | None:
+    """Return a log file without the tombstones of what is certainly deleted (J3); ``None`` if nothing changes.
+
+    ``time_ms`` stays. The horizon is recorded (R3), and the proof of landing of what remains (J1): the rewrite
+    moves LastModified.
+    """
+    log = file.log
+    log_tombstones = tuple(t for t in log.log_tombstones if t.path not in gone_logs)
+    markers = tuple(m for m in log.markers if m.is_live or m.path not in gone_data)
+    if len(log_tombstones) == len(log.log_tombstones) and len(markers) == len(log.markers):
+        return None
+    stripped_ms = [t.tombstoned_ms for t in log.log_tombstones if t.path in gone_logs]
+    return replace(
+        log,
+        log_tombstones=tuple(
+            replace(t, landed_ms=earliest_landing(t.landed_ms, file.modified_ms)) for t in log_tombstones
+        ),
+        markers=tuple(
+            m if m.is_live else replace(m, landed_ms=earliest_landing(m.landed_ms, file.modified_ms)) for m in markers
+        ),
+        horizon_ms=max([read_horizon_ms(view), log.horizon_ms or 0, *stripped_ms]) or None,
+    )
+
+
+def _landing_times(proofs: Iterable[tuple[str, int | None, int]]) -> dict[str, int]:
+    landed: dict[str, int] = {}
+    for path, recorded_ms, modified_ms in proofs:
+        proof_ms = earliest_landing(recorded_ms, modified_ms)
+        landed[path] = min(proof_ms, landed.get(path, proof_ms))
+    return landed
+
+
+def _guard(
+    view: LogView, leases: tuple[Lease, ...], path: str, *, tombstoned_ms: int, landed_ms: int, grace_ms: int
+) -> Waiting | None:
+    # J1: a committer can stall between choosing a time and its PUT, so the store's clock has a say, too.
+    expires_ms = max(tombstoned_ms, landed_ms) + grace_ms
+    if expires_ms > view.store_now_ms:
+        return Waiting(path, "grace", expires_ms)
+    pinned = [lease.expires_ms for lease in leases if lease.at_ms < tombstoned_ms]
+    if pinned:  # J4: it was live at the leased time
+        return Waiting(path, "lease", max(pinned))
+    return None
+
+
+def _expired_seals(view: LogView, config: TableConfig) -> list[str]:
+    return [
+        file.key
+        for file in view.files
+        if file.log.is_seal and file.modified_ms + config.seal_age_ms <= view.store_now_ms  # F4
+    ]
