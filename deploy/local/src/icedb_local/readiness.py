@@ -1,0 +1,57 @@
+"""Real conditions by which a stack knows that its parts answer."""
+
+import http.client
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import grpc
+import redis
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from icedb_local.ports import LOOPBACK
+
+ASK_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One part of a stack and the question whether it is ready.
+
+    Attributes:
+        program: Name of the program.
+        is_met: Ask once, within about two seconds; never raises.
+    """
+
+    program: str
+    is_met: Callable[[], bool]
+
+
+def answers_ping(redis_url: str) -> bool:
+    """Whether a Redis server answers PING."""
+    try:
+        with redis.Redis.from_url(redis_url, socket_timeout=ASK_TIMEOUT_S, retry=None) as client:
+            return bool(client.ping())
+    except redis.RedisError:
+        return False
+
+
+def answers_http(port: int, path: str, *, accepts_any_status: bool = False) -> bool:
+    """Whether an HTTP server on a loopback port answers 200, or anything at all."""
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=ASK_TIMEOUT_S)
+    try:
+        connection.request("GET", path)
+        return accepts_any_status or connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def is_serving(address: str) -> bool:
+    """Whether a gRPC server's health service says SERVING."""
+    with grpc.insecure_channel(address) as channel:
+        try:
+            request = health_pb2.HealthCheckRequest(service="")
+            answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=ASK_TIMEOUT_S)
+        except grpc.RpcError:
+            return False
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

@@ -1,0 +1,263 @@
+"""A real local stack: Redis, the services, and the S3 server if asked for, under supervisord.
+
+Owns starting, waiting until every part answers, and stopping. Stopping has one path: the guard's pipe is
+closed, by ``stop``, by the end of this process, or by its death; the guard then takes everything down (see
+:mod:`icedb_local.guard`). Never waits without a deadline.
+"""
+
+import contextlib
+import signal
+import subprocess
+import sys
+import tempfile
+import xmlrpc.client
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Final, Self
+
+import psutil
+from icedb_local.ports import is_listening
+from icedb_local.readiness import Condition, answers_http, answers_ping, is_serving
+from icedb_local.run_processes import find_run_processes, kill_run_processes
+from icedb_local.stack_layout import WORKER_NAMES, StackLayout
+from icedb_local.supervisor_config import log_path, render_config
+from icedb_log.clock import Clock, SystemClock
+from icedb_log.errors import InvalidRequest, Unavailable
+from supervisor.xmlrpc import SupervisorTransport
+
+START_DEADLINE_MS: Final = 90_000
+STOP_DEADLINE_S: Final = 75
+POLL_MS: Final = 100
+LOG_TAIL_LINES: Final = 15
+MAX_SOCKET_PATH: Final = 90
+FATAL_STATE: Final = "FATAL"
+
+ReadyCallback = Callable[[str], None]
+
+
+class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
+    """A stack that lives as long as this object is entered.
+
+    Not thread-safe: start and stop it from the main thread.
+
+    Args:
+        layout: Where it lives and what it runs; the run folder is created.
+        on_ready: Called with a program's name as soon as it answers.
+        start_deadline_ms: How long everything may take to answer.
+        clock: For waiting.
+    """
+
+    def __init__(
+        self,
+        layout: StackLayout,
+        *,
+        on_ready: ReadyCallback = lambda _: None,
+        start_deadline_ms: int = START_DEADLINE_MS,
+        clock: Clock | None = None,
+    ) -> None:
+        self.layout = layout
+        self._on_ready = on_ready
+        self._start_deadline_ms = start_deadline_ms
+        self._clock = clock or SystemClock()
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._socket_dir: Path | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def program_names(self) -> tuple[str, ...]:
+        """Names of all programs, in the order of starting."""
+        return tuple(program.name for program in self.layout.programs())
+
+    def start(self) -> None:
+        """Start everything and wait until all of it answers.
+
+        Raises:
+            InvalidRequest: A port is taken, or another stack lives in the same run folder.
+            Unavailable: Something did not answer in time; the message ends with its last log lines.
+        """
+        self._check_free()
+        run_dir = self.layout.run_dir
+        for name in ("logs", "redis", "scratch", "warehouse"):
+            (run_dir / name).mkdir(parents=True, exist_ok=True)
+        programs = self.layout.programs()
+        config = run_dir / "supervisord.conf"
+        config.write_text(render_config(programs, run_dir=run_dir, socket_path=self._socket_path()))
+        with log_path(run_dir, "guard").open("wb") as guard_log:
+            self._guard = subprocess.Popen(
+                [sys.executable, "-m", "icedb_local.guard", str(run_dir), str(config)],
+                stdin=subprocess.PIPE,
+                stdout=guard_log,
+                stderr=subprocess.STDOUT,
+                cwd=run_dir,
+                env=self.layout.service_env(),
+                start_new_session=True,
+            )
+        deadline_ms = self._clock.monotonic_ms() + self._start_deadline_ms
+        self._wait_for(self._server_conditions(), deadline_ms)
+        for group in dict.fromkeys(program.group for program in programs if not program.starts_at_once):
+            self._rpc("startProcessGroup", group, False)
+        self._wait_for(self._service_conditions(), deadline_ms)
+
+    def stop(self) -> None:
+        """Stop everything, in order, and leave no process. Idempotent; Ctrl-C waits until it is done."""
+        with _ignored_interrupts():
+            guard, self._guard = self._guard, None
+            if guard is not None:
+                if guard.stdin is not None:
+                    guard.stdin.close()
+                try:
+                    guard.wait(STOP_DEADLINE_S)
+                except subprocess.TimeoutExpired:
+                    guard.kill()
+                    guard.wait()
+                kill_run_processes(self.layout.run_dir)
+            if self._socket_dir is not None:
+                with contextlib.suppress(OSError):
+                    for path in self._socket_dir.iterdir():
+                        path.unlink()
+                    self._socket_dir.rmdir()
+                self._socket_dir = None
+
+    def is_alive(self) -> bool:
+        """Whether the guard, and so supervisord, still runs."""
+        return self._guard is not None and self._guard.poll() is None
+
+    def find_process(self, program_name: str) -> psutil.Process:
+        """Return the main process of a running program, e.g. of ``ingest``.
+
+        Raises:
+            Unavailable: It does not run at this moment.
+        """
+        for info in self._rpc("getAllProcessInfo"):
+            if info["name"] == program_name and info["pid"]:
+                return psutil.Process(info["pid"])
+        raise Unavailable(f"{program_name} does not run now:\n{self.read_log_tail(program_name)}")
+
+    def read_log_tail(self, program_name: str, *, line_count: int = LOG_TAIL_LINES) -> str:
+        """Return the last lines of a program's log."""
+        path = log_path(self.layout.run_dir, program_name)
+        try:
+            with path.open("rb") as log:
+                log.seek(max(0, path.stat().st_size - 64 * 1024))
+                lines = log.read().decode(errors="replace").splitlines()
+        except FileNotFoundError:
+            return f"(no log at {path})"
+        return "\n".join(lines[-line_count:]) or f"({path} is empty)"
+
+    def _check_free(self) -> None:
+        run_dir = self.layout.run_dir
+        if " ;" in str(run_dir) or '"' in str(run_dir):
+            raise InvalidRequest(f"run folder {run_dir}: choose one without quotes and semicolons")
+        others = find_run_processes(run_dir)
+        if others:
+            raise InvalidRequest(f"a stack lives in {run_dir} already (process {others[0].pid}): stop it first")
+        used_ports = {"redis": self.layout.ports.redis, "snapshot": self.layout.ports.snapshot}
+        used_ports |= {"s3": self.layout.ports.s3} if self.layout.store == "s3" else {}
+        for name, port in used_ports.items():
+            if is_listening(port):
+                raise InvalidRequest(f"port {port} for {name} is taken: stop what listens there")
+
+    def _socket_path(self) -> Path:
+        path = self.layout.run_dir / "supervisor.sock"
+        if len(str(path).encode()) <= MAX_SOCKET_PATH:
+            return path
+        if self._socket_dir is None:
+            self._socket_dir = Path(tempfile.mkdtemp(prefix="icedb-"))
+        return self._socket_dir / "supervisor.sock"
+
+    def _server_conditions(self) -> list[Condition]:
+        layout = self.layout
+        conditions = [Condition("redis", lambda: answers_ping(layout.redis_url))]
+        if layout.store == "s3":
+            conditions.append(Condition("s3", lambda: answers_http(layout.ports.s3, "/", accepts_any_status=True)))
+        return conditions
+
+    def _service_conditions(self) -> list[Condition]:
+        layout = self.layout
+        conditions = [Condition("snapshot", lambda: is_serving(layout.snapshot_address))]
+        for name in (*WORKER_NAMES, "beat"):
+            port = layout.ports.metrics_of(name)
+            conditions.append(Condition(name, lambda port=port: answers_http(port, "/healthz")))  # type: ignore[misc]
+        return conditions
+
+    def _wait_for(self, conditions: list[Condition], deadline_ms: int) -> None:
+        waiting = list(conditions)
+        while waiting:
+            for condition in tuple(waiting):
+                if condition.is_met():
+                    waiting.remove(condition)
+                    self._on_ready(condition.program)
+            if waiting:
+                self._check_progress(waiting, deadline_ms)
+                self._clock.sleep_ms(POLL_MS)
+
+    def _check_progress(self, waiting: list[Condition], deadline_ms: int) -> None:
+        names = [condition.program for condition in waiting]
+        if not self.is_alive():
+            raise Unavailable(
+                f"the supervisor of the stack ended while {', '.join(names)} started:\n"
+                f"{self.read_log_tail('guard')}\n{self.read_log_tail('supervisord')}"
+            )
+        given_up = [name for name in self._names_in_state(FATAL_STATE) if name in names]
+        if given_up:
+            raise Unavailable(f"{given_up[0]} does not start; its log ends:\n{self.read_log_tail(given_up[0])}")
+        if self._clock.monotonic_ms() > deadline_ms:
+            raise Unavailable(
+                f"{', '.join(names)} did not answer within {self._start_deadline_ms // 1000} s; "
+                f"the log of {names[0]} ends:\n{self.read_log_tail(names[0])}"
+            )
+
+    def _names_in_state(self, state: str) -> list[str]:
+        try:
+            return [info["name"] for info in self._rpc("getAllProcessInfo") if info["statename"] == state]
+        except Unavailable:
+            return []  # supervisord has not opened its socket yet
+
+    def _rpc(self, method: str, *arguments: object) -> Any:
+        transport = SupervisorTransport(None, None, f"unix://{self._socket_path()}")
+        try:
+            proxy = xmlrpc.client.ServerProxy("http://localhost", transport=transport)
+            return getattr(proxy.supervisor, method)(*arguments)
+        except (OSError, xmlrpc.client.Error) as error:
+            raise Unavailable(f"supervisord does not answer {method}: {error}") from error
+        finally:
+            transport.close()
+
+
+@contextlib.contextmanager
+def stop_on_signals() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into SystemExit, so that context managers stop what they started."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    previous = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _ignored_interrupts() -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    previous = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

