@@ -82,7 +82,7 @@ def parse_uuid7_ms(batch_id: str) -> int:
     try:
         value = uuid.UUID(batch_id)
     except ValueError:
-        value = None  # type: ignore[assignment]
+        value = None
     if value is None or str(value) != batch_id or value.version != UUID_VERSION_OF_BATCHES:
         raise InvalidRequest(
             f"batch id {batch_id[:80]!r} is not a UUIDv7 in canonical lower-case form; "

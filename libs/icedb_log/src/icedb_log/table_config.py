@@ -72,8 +72,8 @@ class PartitionField(_Model):
             return cls.model_validate({"name": name, "transform": transform, "column": column, "width": width})
         except ValueError as error:
             raise InvalidRequest(
-                f"partition {text[:80]!r}: {_first_message(error)}; write name=column, name=year|month|day|hour(column), "
-                "name=bucket[n](column) or name=truncate[n](column)"
+                f"partition {text[:80]!r}: {_first_message(error)}; write name=column, "
+                "name=year|month|day|hour(column), name=bucket[n](column) or name=truncate[n](column)"
             ) from error
 
     def __str__(self) -> str:
