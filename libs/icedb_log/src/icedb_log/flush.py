@@ -186,7 +186,8 @@ def refuse_stale_id(batch: StagedBatch, config: TableConfig) -> str | None:
     if batch.staged_ms > id_ms + config.retry_window_ms:
         return (
             f"batch {batch.batch_id} was staged {batch.staged_ms - id_ms} ms after its id was made; a retry is "
-            f"possible within {config.retry_window_ms} ms. If it was never accepted before, enqueue it again under a fresh id"
+            f"possible within {config.retry_window_ms} ms. If it was never accepted before, enqueue it again "
+            "under a fresh id"
         )
     if id_ms > batch.staged_ms + config.id_skew_ms:
         return (
