@@ -1,0 +1,1 @@
+"""What tests of this and other packages share: a store in memory, and the acceptance suite of all stores."""

@@ -1,0 +1,180 @@
+"""An object store in memory: the base of the simulation and of unit tests.
+
+Owns nothing durable. It behaves as S3 does where that matters to the log: conditional writes are atomic, each
+page of a listing is consistent, and a token resumes *after a key*, so that whatever changes between two pages
+shows exactly as it does on S3 (R1).
+"""
+
+import hashlib
+import itertools
+import threading
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from icedb_log.errors import InvalidRequest, NotFound, PreconditionFailed
+from icedb_log.key_rules import check_folder_prefix, check_key, check_page_limit
+from icedb_log.object_store import (
+    MAX_KEYS_PER_PAGE,
+    DeleteReport,
+    FailedDelete,
+    ObjectInfo,
+    ObjectPage,
+    StoredObject,
+)
+from icedb_log.probe import probe_conditional_writes
+
+_ETAG_BYTES = 16
+_AFTER_SLASH = chr(ord("/") + 1)
+
+
+class MemoryObjectStore:
+    """Objects in a dictionary and their keys in a sorted list. Safe for use by many threads."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        """Make an empty store.
+
+        Args:
+            now_ms: The store's clock, unix ms. If it runs backwards the store's time stands still instead.
+        """
+        self._now_ms = now_ms
+        self._latest_ms = 0
+        self._objects: dict[str, StoredObject] = {}
+        self._keys: list[str] = []
+        self._lock = threading.Lock()
+        self._probe_ids = itertools.count()
+
+    def probe(self) -> None:
+        """Check that conditional writes are honoured."""
+        probe_conditional_writes(self, "", scratch_id=f"{next(self._probe_ids):08x}", name="the store in memory")
+
+    def get(self, key: str, *, if_match: str | None = None) -> StoredObject:
+        """Return an object. Raises NotFound, PreconditionFailed."""
+        stored = self._objects.get(key)
+        if stored is None:
+            raise _not_found(key)
+        if if_match is not None and stored.info.etag != if_match:
+            raise PreconditionFailed(f"{key}: its ETag is {stored.info.etag}, not {if_match}; list and read again")
+        return stored
+
+    def head(self, key: str) -> ObjectInfo:
+        """Return an object's metadata. Raises NotFound."""
+        stored = self._objects.get(key)
+        if stored is None:
+            raise _not_found(key)
+        return stored.info
+
+    def put_if_absent(self, key: str, body: bytes) -> str:
+        """Create an object. Raises PreconditionFailed if it exists."""
+        check_key(key)
+        with self._lock:
+            if key in self._objects:
+                raise PreconditionFailed(f"{key}: exists already; read it back and compare before concluding (W2)")
+            return self._store(key, body)
+
+    def put_if_match(self, key: str, body: bytes, *, etag: str) -> str:
+        """Replace an object that still has ``etag``. Raises PreconditionFailed otherwise."""
+        check_key(key)
+        with self._lock:
+            stored = self._objects.get(key)
+            if stored is None or stored.info.etag != etag:
+                found = "is gone" if stored is None else f"has the ETag {stored.info.etag}"
+                raise PreconditionFailed(f"{key}: {found}, expected {etag}; read it again (W2)")
+            return self._store(key, body)
+
+    def put(self, key: str, body: bytes) -> str:
+        """Write an object whatever is there."""
+        check_key(key)
+        with self._lock:
+            return self._store(key, body)
+
+    def list_page(self, prefix: str, *, token: str | None = None, limit: int = MAX_KEYS_PER_PAGE) -> ObjectPage:
+        """List one page; the token is the last key of the page before."""
+        check_page_limit(limit)
+        with self._lock:
+            keys, objects = self._keys, self._objects
+            start = bisect_left(keys, prefix) if token is None else bisect_right(keys, max(token, prefix))
+            page: list[ObjectInfo] = []
+            has_more = False
+            for key in itertools.islice(keys, start, start + limit + 1):
+                if not key.startswith(prefix):
+                    break
+                if len(page) == limit:
+                    has_more = True
+                    break
+                page.append(objects[key].info)
+            return ObjectPage(tuple(page), page[-1].key if has_more else None, self._tick())
+
+    def list_folders(self, prefix: str) -> tuple[str, ...]:
+        """List the first components below ``prefix``, jumping over what lies inside each."""
+        check_folder_prefix(prefix)
+        folders: list[str] = []
+        with self._lock:
+            keys = self._keys
+            at = bisect_left(keys, prefix)
+            while at < len(keys) and keys[at].startswith(prefix):
+                folder, slash, _ = keys[at][len(prefix) :].partition("/")
+                if slash:
+                    folders.append(folder)
+                    at = bisect_left(keys, f"{prefix}{folder}{_AFTER_SLASH}", at)
+                else:
+                    at += 1
+        return tuple(folders)
+
+    def delete(self, keys: Sequence[str]) -> DeleteReport:
+        """Delete objects; missing ones count as deleted, impossible keys as failed."""
+        deleted: list[str] = []
+        failed: list[FailedDelete] = []
+        with self._lock:
+            for key in dict.fromkeys(keys):
+                if self._objects.pop(key, None) is not None:
+                    del self._keys[bisect_left(self._keys, key)]
+                else:
+                    try:
+                        check_key(key)
+                    except InvalidRequest as error:
+                        failed.append(FailedDelete(key, str(error)))
+                        continue
+                deleted.append(key)
+        return DeleteReport(tuple(deleted), tuple(failed))
+
+    def download(self, key: str, path: Path) -> ObjectInfo:
+        """Write an object to a local file. Raises NotFound."""
+        stored = self.get(key)
+        path.write_bytes(stored.body)
+        return stored.info
+
+    def upload(self, key: str, path: Path) -> ObjectInfo:
+        """Read a local file into an object. Raises InvalidRequest if the file cannot be read."""
+        try:
+            body = path.read_bytes()
+        except OSError as error:
+            raise InvalidRequest(f"{path}: cannot be uploaded as {key}: {error.strerror}") from error
+        self.put(key, body)
+        return self.head(key)
+
+    def uri(self, key: str) -> str:
+        """Return ``memory://`` and the key; no engine can open it."""
+        return f"memory://{key}"
+
+    def _tick(self) -> int:
+        """Return the store's time, which never runs backwards. The lock is held."""
+        self._latest_ms = max(self._latest_ms, self._now_ms())
+        return self._latest_ms
+
+    def _store(self, key: str, body: bytes) -> str:
+        """Set an object. The lock is held."""
+        etag = hashlib.blake2b(body, digest_size=_ETAG_BYTES).hexdigest()
+        if key not in self._objects:
+            insort(self._keys, key)
+        self._objects[key] = StoredObject(ObjectInfo(key, etag, len(body), self._tick()), bytes(body))
+        return etag
+
+
+def _not_found(key: str) -> NotFound | InvalidRequest:
+    """Return the error for a key that is not there; a key that cannot be there gets its own."""
+    try:
+        check_key(key)
+    except InvalidRequest as error:
+        return error
+    return NotFound(f"{key}: no such object in the store in memory")
