@@ -1,8 +1,11 @@
-# What you can do here. `make` prints this list.
+# What you can do here. `make` prints this list. CI calls `make test` and nothing else.
 .DEFAULT_GOAL := help
 SHELL := bash
 PYTHON ?= python3
 STORE ?= local
+INPUT ?=
+W ?= merge
+SECONDS ?= 600
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
@@ -10,13 +13,62 @@ PACKAGES := $(wildcard libs/*) $(wildcard services/*) proto deploy/local
 PROJECTS := $(PACKAGES:%=%/pyproject.toml)
 SOURCES := libs services deploy proto tests bench
 
-.PHONY: help install
+.PHONY: help install demo up test lint types imports unit integration soak bench format proto dashboards constraints clean
+
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 install: $(VENV)/.installed ## create .venv and install every package of the workspace, editable
 
 $(VENV)/.installed: pyproject.toml constraints.txt $(PROJECTS)
-	test -x $(UV) || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet --disable-pip-version-check uv; }
-	$(UV) pip install --quiet --python $(BIN)/python --constraints constraints.txt --group dev $(PACKAGES:%=--editable ./%)
-	touch $@
+	@test -x $(UV) || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet --disable-pip-version-check uv; }
+	@echo "installing the workspace"
+	@$(UV) pip install --quiet --python $(BIN)/python --constraints constraints.txt --group dev $(PACKAGES:%=--editable ./%)
+	@touch $@
+
+demo: install ## run the main job on a local stack and check every row; STORE=s3, INPUT=events.ndjson[.gz|.zst]
+	@$(BIN)/python -m icedb_local.demo --store $(STORE) $(if $(INPUT),--input $(INPUT))
+
+up: install ## keep a local stack running and print how to use it; STORE=s3
+	@$(BIN)/python -m icedb_local.up --store $(STORE)
+
+test: install lint types imports unit integration ## everything that CI checks
+
+lint: install ## style of the code
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+
+types: install ## mypy, strict
+	$(BIN)/mypy $(wildcard libs/*/src) $(wildcard services/*/src) deploy/local/src
+
+imports: install ## which package may import which
+	$(BIN)/lint-imports --config pyproject.toml
+
+unit: install ## tests beside the packages, the simulation, and the wire: no server
+	$(BIN)/pytest -q libs services proto deploy/local/tests tests/simulation tests/compat
+
+integration: install ## tests with real Redis, S3 over HTTP, Spark, Prometheus, and the whole stack
+	$(BIN)/pytest -q deploy/tests tests/integration tests/e2e
+
+soak: install ## the simulation for as long as asked; SECONDS=600
+	$(BIN)/python -m icedb_log.testing.simulation --seconds $(SECONDS)
+
+bench: install ## one workload for us and for the rivals in one run; W=merge
+	$(BIN)/python -m bench $(W)
+
+format: install ## let ruff format and mend what it can
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+proto: install ## generate the gRPC stubs
+	$(BIN)/python proto/generate.py
+
+dashboards: install ## generate the Grafana dashboards
+	$(BIN)/python deploy/grafana/dashboards.py
+
+constraints: install ## write the tested versions down, names and versions only
+	@{ head -1 constraints.txt; $(UV) pip freeze --python $(BIN)/python --exclude-editable | grep -vE '^(pip|uv|setuptools)='; } > constraints.new
+	@mv constraints.new constraints.txt
+
+clean: ## remove the environment and what the tools left
+	rm -rf $(VENV) .demo .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
