@@ -2,7 +2,12 @@
 
 import pytest
 from icedb_log.errors import InvalidRequest
-from icedb_log.partition_filter import PartitionFilter, PartitionMatcher, parse_partition_filters
+from icedb_log.partition_filter import (
+    PartitionFilter,
+    PartitionMatcher,
+    parse_partition_filters,
+    read_partition_values,
+)
 from icedb_log.table_config import PartitionField, TableConfig
 
 
@@ -42,6 +47,7 @@ def matches(config, texts, **values):
         (["country=a=b"], {"country": "a=b"}, True),
         (["country= DE "], {"country": "DE"}, True),
         (["country>=M"], {"country": "Ä"}, True),
+        (["d=2026-01-02"], {}, True),
         (["country is null"], {"country": None}, True),
         (["country is null"], {"country": ""}, False),
         (["country is NOT null"], {"country": ""}, True),
@@ -81,6 +87,22 @@ def test_limits(config):
         PartitionMatcher([PartitionFilter.equals("country", *map(str, range(10_001)))], config)
     with pytest.raises(InvalidRequest, match="no condition"):
         PartitionMatcher([PartitionFilter("country")], config)
+
+
+@pytest.mark.parametrize(
+    ("path", "values"),
+    [
+        ("", {}),
+        ("d=2026-01-02/u=3", {"d": "2026-01-02", "u": "3"}),
+        ("country=S_c3_a3o", {"country": "São"}),
+        ("country=_", {"country": ""}),
+        ("country=__HIVE_DEFAULT_PARTITION__", {"country": None}),
+        ("country=_5f_HIVE_DEFAULT_PARTITION__", {"country": "__HIVE_DEFAULT_PARTITION__"}),
+        ("odd/d=2026-01-02", {"d": "2026-01-02"}),
+    ],
+)
+def test_values_are_read_from_paths(path, values):
+    assert read_partition_values(path) == values
 
 
 def test_a_table_without_partitions_says_so():

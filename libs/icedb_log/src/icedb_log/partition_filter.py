@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from icedb_log.errors import InvalidRequest
+from icedb_log.partition_path import HIVE_NULL, decode_partition_value
 from icedb_log.table_config import PartitionField, TableConfig
 
 MAX_FILTERS: Final = 64
@@ -18,13 +19,9 @@ MAX_VALUES_PER_FILTER: Final = 10_000
 MAX_VALUE_BYTES: Final = 1024
 
 _TEXT: Final = re.compile(r"\s*(?P<field>[A-Za-z0-9_]{1,64})\s*(?P<op>>=|<=|=|>|<)(?P<value>.*)", re.DOTALL)
-_NULL_TEXT: Final = re.compile(
-    r"\s*(?P<field>[A-Za-z0-9_]{1,64})\s+is\s+(?P<negated>not\s+)?null\s*", re.IGNORECASE
-)
+_NULL_TEXT: Final = re.compile(r"\s*(?P<field>[A-Za-z0-9_]{1,64})\s+is\s+(?P<negated>not\s+)?null\s*", re.IGNORECASE)
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
-_FORMS: Final = (
-    "write field=value, field>=value, field>value, field<=value, field<value or 'field is [not] null'"
-)
+_FORMS: Final = "write field=value, field>=value, field>value, field<=value, field<value or 'field is [not] null'"
 
 _SHAPES: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "year": (re.compile(r"-?[0-9]{1,6}"), "a year such as 2026"),
@@ -102,6 +99,20 @@ def parse_partition_filters(texts: Iterable[str]) -> tuple[PartitionFilter, ...]
     return (*(PartitionFilter(field, any_of=frozenset(some)) for field, some in values.items()), *filters)
 
 
+def read_partition_values(path: str) -> dict[str, str | None]:
+    """Return the decoded values of a Hive partition path by field name, ``None`` for null; empty for ``""``.
+
+    Components that are not ``name=value`` (other writers of the log format) are left out: what a path does not
+    say, no filter holds against it.
+    """
+    values: dict[str, str | None] = {}
+    for component in path.split("/") if path else ():
+        name, separator, encoded = component.partition("=")
+        if name and separator:
+            values[name] = None if encoded == HIVE_NULL else decode_partition_value(encoded)
+    return values
+
+
 class PartitionMatcher:
     """Filters, checked against a table's partition spec and ready to use.
 
@@ -116,9 +127,7 @@ class PartitionMatcher:
     def __init__(self, filters: Iterable[PartitionFilter], config: TableConfig) -> None:
         self._filters = tuple(filters)
         if len(self._filters) > MAX_FILTERS:
-            raise InvalidRequest(
-                f"table {config.name}: {len(self._filters)} partition filters; at most {MAX_FILTERS}"
-            )
+            raise InvalidRequest(f"table {config.name}: {len(self._filters)} partition filters; at most {MAX_FILTERS}")
         fields = {field.name: field for field in config.partition}
         self._numeric: dict[str, bool] = {}
         for condition in self._filters:
@@ -141,9 +150,13 @@ class PartitionMatcher:
         """Say whether a partition meets every condition.
 
         Args:
-            values: Decoded value (``None``: null) of each partition field of the table.
+            values: Decoded value (``None``: null) of each partition field. One that is missing is unknown, and
+                what is unknown is kept: an answer never lacks rows silently.
         """
-        return all(self._holds(condition, values.get(condition.field)) for condition in self._filters)
+        return all(
+            condition.field not in values or self._holds(condition, values[condition.field])
+            for condition in self._filters
+        )
 
     def _holds(self, condition: PartitionFilter, value: str | None) -> bool:
         if condition.is_null is not None and condition.is_null != (value is None):
@@ -170,9 +183,7 @@ class PartitionMatcher:
     def _check(self, condition: PartitionFilter, field: PartitionField, config: TableConfig) -> None:
         values = (*(condition.any_of or ()), *condition.bounds())
         if not values and condition.is_null is None:
-            raise InvalidRequest(
-                f"table {config.name}: the filter on partition field {field.name} has no condition"
-            )
+            raise InvalidRequest(f"table {config.name}: the filter on partition field {field.name} has no condition")
         if len(values) > MAX_VALUES_PER_FILTER:
             raise InvalidRequest(
                 f"table {config.name}: {len(values)} values for partition field {field.name}; "

@@ -154,9 +154,7 @@ class CachedTable:
 
     def _lead(self) -> TableState:
         state: TableState | None = None
-        error: IceDBError = Unavailable(
-            f"table {self._paths.name}: reading its log was broken off; try again"
-        )
+        error: IceDBError = Unavailable(f"table {self._paths.name}: reading its log was broken off; try again")
         try:
             state = self._read_now()
         except IceDBError as failure:

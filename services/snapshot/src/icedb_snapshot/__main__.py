@@ -1,0 +1,113 @@
+"""Run the snapshot service: ``python -m icedb_snapshot``. Wiring only."""
+
+import signal
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Final
+
+from icedb_log.clock import Clock, SystemClock
+from icedb_log.errors import IceDBError, Unavailable
+from icedb_log.warehouse import Warehouse
+from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
+from icedb_service.logs import configure_logging, get_logger
+from icedb_service.metrics import add_build_info, make_registry
+from icedb_service.settings import load_settings
+
+from icedb_snapshot.lag import LagExporter
+from icedb_snapshot.metrics import ExporterMetrics, SnapshotMetrics, TableMetrics
+from icedb_snapshot.server import RunningServer, SnapshotHandler, start_server
+from icedb_snapshot.settings import SnapshotSettings
+from icedb_snapshot.table_cache import TableCache
+
+EXIT_FAILED: Final = 1
+EXPORTER_STOP_MS: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotService:
+    """Everything that runs."""
+
+    server: RunningServer
+    exporter: LagExporter
+    settings: SnapshotSettings
+
+    def stop(self) -> None:
+        """Stop in order: no new calls, running calls end, the exporter ends."""
+        self.server.stop(grace_ms=self.settings.snapshot_shutdown_ms)
+        self.exporter.stop(timeout_ms=EXPORTER_STOP_MS)
+
+
+def start_service(warehouse: Warehouse, *, settings: SnapshotSettings, clock: Clock) -> SnapshotService:
+    """Start the gRPC server, the exporter and the metrics server.
+
+    Raises:
+        Unavailable: An address cannot be listened on.
+    """
+    check_port_is_free(settings.metrics_host, settings.metrics_port)
+    registry = make_registry()
+    add_build_info(registry, "snapshot", package="icedb-snapshot")
+    metrics = SnapshotMetrics(registry)
+    tables = TableCache(
+        warehouse,
+        clock=clock,
+        max_tables=settings.snapshot_max_tables,
+        wait_ms=settings.snapshot_read_timeout_ms,
+        on_refresh=metrics.observe_refresh,
+    )
+    handler = SnapshotHandler(warehouse, settings=settings, metrics=metrics, clock=clock, tables=tables)
+    server = start_server(handler, settings=settings, metrics=metrics, clock=clock)
+    reachable = threading.Event()
+
+    def show_reachable(is_reachable: bool) -> None:  # noqa: FBT001 - a callback with one meaning
+        (reachable.set if is_reachable else reachable.clear)()
+        server.show_health(is_serving=is_reachable)
+
+    def check_store() -> None:
+        if not reachable.is_set():
+            raise Unavailable(f"the store {settings.store} did not answer the last time (ICEDB_STORE)")
+
+    exporter = LagExporter(
+        warehouse,
+        tables=tables,
+        table_metrics=TableMetrics(registry),
+        metrics=ExporterMetrics(registry),
+        clock=clock,
+        interval_ms=settings.snapshot_lag_interval_ms,
+        on_reachable=show_reachable,
+    )
+    server.show_health(is_serving=False)
+    exporter.start()
+    start_metrics_server(
+        registry,
+        host=settings.metrics_host,
+        port=settings.metrics_port,
+        health=HealthChecks(ready={"store": check_store}),
+        clock=clock,
+    )
+    host = settings.snapshot_address.rpartition(":")[0]
+    get_logger().info("snapshot_served", address=f"{host}:{server.port}", store=settings.store)
+    return SnapshotService(server, exporter, settings)
+
+
+def main() -> int:
+    """Serve until SIGTERM or SIGINT; return the exit code."""
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    try:
+        settings = load_settings(SnapshotSettings)
+        configure_logging(settings, component="snapshot")
+        service = start_service(settings.store_settings.open(), settings=settings, clock=SystemClock())
+    except IceDBError as error:
+        sys.stderr.write(f"icedb-snapshot: {error}\n")
+        return EXIT_FAILED
+    stopped.wait()
+    get_logger().info("snapshot_stopping")
+    service.stop()
+    get_logger().info("snapshot_stopped")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""The settings of the snapshot service: what all services share, and its own ``ICEDB_SNAPSHOT_…``."""
+
+import re
+from typing import Annotated, Final
+
+from icedb_service.settings import MAX_PORT, ServiceSettings
+from pydantic import Field, field_validator
+
+from icedb_snapshot.requests import MAX_STALENESS_MS
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+MAX_WIRE_BYTES: Final = 1024 * MIB
+"""gRPC messages and protocol buffers end at 2 GiB; half of it leaves no doubt."""
+
+_ADDRESS: Final = re.compile(r"(?P<host>\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})")
+
+
+class SnapshotSettings(ServiceSettings):
+    """What the snapshot service needs to know."""
+
+    snapshot_address: str = "127.0.0.1:50051"
+    """Where the gRPC server listens, `host:port`; `0.0.0.0:50051` in containers, port 0 for a free one (logged)."""
+
+    snapshot_max_staleness_ms: Annotated[int, Field(ge=0, le=MAX_STALENESS_MS)] = 1000
+    """How old the server's knowledge of a log may be when a caller does not say, milliseconds. 0 reads the log for
+    each call; more saves listings."""
+
+    snapshot_max_message_bytes: Annotated[int, Field(ge=KIB, le=MAX_WIRE_BYTES)] = 64 * MIB
+    """Largest answer, bytes; about 300 for each data file. Clients have a limit of their own (ours: 64 MiB)."""
+
+    snapshot_threads: Annotated[int, Field(ge=1, le=1000)] = 32
+    """Calls worked on at once. Callers that wait for one read of a log hold a thread each."""
+
+    snapshot_max_pending_calls: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    """Calls worked on or waiting; those above it are refused at once (RESOURCE_EXHAUSTED)."""
+
+    snapshot_read_timeout_ms: Annotated[int, Field(ge=100)] = 30_000
+    """How long a caller waits for a read of the log that another caller began, milliseconds."""
+
+    snapshot_max_tables: Annotated[int, Field(ge=1)] = 1000
+    """Tables kept in memory; the least recently used are read again when asked for."""
+
+    snapshot_shutdown_ms: Annotated[int, Field(ge=0)] = 10_000
+    """How long SIGTERM waits for calls that are being answered, milliseconds."""
+
+    snapshot_lag_interval_ms: Annotated[int, Field(ge=200)] = 15_000
+    """How often the figures of every table are read for `/metrics`, milliseconds. Costs three listings for each
+    table."""
+
+    @field_validator("snapshot_address")
+    @classmethod
+    def _check_address(cls, address: str) -> str:
+        match = _ADDRESS.fullmatch(address)
+        if match is None or int(match["port"]) > MAX_PORT:
+            raise ValueError(f"{address[:80]!r} is not an address; write host:port, e.g. 127.0.0.1:50051")
+        return address
