@@ -108,7 +108,7 @@ def fetch_programs(home: Path = HOME) -> dict[str, str]:
     missing = [tool for tool in ("apt-get", "dpkg-deb") if shutil.which(tool) is None]
     if missing:
         raise FetchError(
-            f"prometheus and promtool are not on PATH, and {' and '.join(missing)} is missing to fetch them.\n"
+            f"prometheus and promtool are not on PATH, and {' and '.join(missing)} is missing to get them.\n"
             "Install Prometheus 2.42 or newer so that both are on PATH, and run again."
         )
     home.parent.mkdir(parents=True, exist_ok=True)
