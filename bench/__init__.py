@@ -1,0 +1,1 @@
+"""Benchmarks against peers: one run, the same data, alternating."""

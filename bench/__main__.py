@@ -1,0 +1,41 @@
+"""``python -m bench NAME``: run one workload and write ``bench/results/NAME.json``."""
+
+import importlib
+import pkgutil
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench import workloads
+from bench.harness import Options, print_report, run_workload, write_report
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def main(
+    name: Annotated[str, typer.Argument(help="workload, see bench/README.md")],
+    repeat: Annotated[int, typer.Option(min=1, help="timed turns of each system")] = 5,
+    events: Annotated[int, typer.Option(min=1000, help="events in the input")] = 1_000_000,
+    batches: Annotated[int, typer.Option(min=1, help="commits that the input comes in")] = 40,
+) -> None:
+    """Run one workload for us and the rivals on the same data, taking turns."""
+    known = sorted(module.name for module in pkgutil.iter_modules(workloads.__path__))
+    if name not in known:
+        typer.echo(f"no workload {name!r}; there is: {', '.join(known)}", err=True)
+        raise typer.Exit(2)
+    module = importlib.import_module(f"bench.workloads.{name}")
+    options = Options(repeat_count=repeat, event_count=events, batch_count=batches)
+    with (
+        tempfile.TemporaryDirectory(prefix="icedb-bench-") as folder,
+        module.open_workload(Path(folder), options) as workload,
+    ):
+        report = run_workload(workload, options)
+    path = write_report(report, RESULTS)
+    print_report(report)
+    typer.echo(f"wrote {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
