@@ -13,7 +13,6 @@ from pathlib import Path
 
 import duckdb
 import pyarrow.parquet as pq
-from bench.harness import OURS, Figure, Options, System
 from deltalake import DeltaTable, write_deltalake
 from icedb_local.generator import EventGenerator
 from icedb_log.clock import SystemClock, new_batch_id
@@ -26,6 +25,8 @@ from icedb_log.stores import StoreSettings
 from icedb_log.table_config import PartitionField, TableConfig, create_table
 from icedb_parts.spark_jobs import SparkBatchWriter, SparkGroupMerger
 from icedb_parts.spark_session import SparkSettings, open_spark
+
+from bench.harness import OURS, Figure, Options, System
 
 SORT = ("event", "ts")
 TABLE = "events"
