@@ -1,0 +1,110 @@
+"""Structured logs: one setup for our own events and for what Celery, kombu and others write.
+
+Our events are constant and lower-case with ids as fields. Foreign records go through the same handler; what they
+say about lost connections or lost children is one line, never a wall of traceback: the reaction is counted and
+logged by us.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import MutableMapping
+from typing import Any, Final
+
+import structlog
+
+from icedb_service.settings import ServiceSettings
+
+_QUIET: Final = {
+    "amqp": logging.WARNING,
+    "botocore": logging.WARNING,
+    "celery.app.trace": logging.WARNING,  # one line for each task: we write our own
+    "celery.beat": logging.WARNING,
+    "celery.worker.strategy": logging.WARNING,
+    "kombu": logging.WARNING,
+    "pottery": logging.CRITICAL,  # a traceback for each master that is down: the lock reports that itself
+    "py4j": logging.WARNING,
+    "pyspark": logging.WARNING,
+    "urllib3": logging.ERROR,
+}
+_BRIEF: Final = ("celery", "kombu", "billiard", "multiprocessing")
+
+EventDict = MutableMapping[str, Any]
+
+
+def configure_logging(settings: ServiceSettings, *, component: str) -> None:
+    """Send all logs of this process, and of children forked later, to standard error.
+
+    Args:
+        settings: Format and level.
+        component: Bound to every event as ``component``.
+
+    Idempotency: a second call replaces the first.
+    """
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.ExtraAdder(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _add_origin(component),
+        _shorten_foreign_errors,
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared], processors=_render(settings)
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(settings.log_level.upper())
+    for name, level in _QUIET.items():
+        logging.getLogger(name).setLevel(max(level, root.level))
+    logging.captureWarnings(capture=True)
+
+
+def get_logger() -> structlog.stdlib.BoundLogger:
+    """Return a logger for constant lower-case events with fields."""
+    logger: structlog.stdlib.BoundLogger = structlog.get_logger("icedb")
+    return logger
+
+
+def _render(settings: ServiceSettings) -> list[structlog.typing.Processor]:
+    strip = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    if settings.log_format == "console":
+        return [strip, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    return [strip, structlog.processors.format_exc_info, structlog.processors.JSONRenderer(sort_keys=True)]
+
+
+def _add_origin(component: str) -> structlog.typing.Processor:
+    def add(_logger: object, _method: str, event: EventDict) -> EventDict:
+        event["component"] = component
+        event["pid"] = os.getpid()
+        return event
+
+    return add
+
+
+def _shorten_foreign_errors(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Keep the last line of a traceback that Celery or kombu logs about connections and children."""
+    if not str(event.get("logger", "")).startswith(_BRIEF):
+        return event
+    exc_info = event.pop("exc_info", None)
+    if exc_info is True:
+        exc_info = sys.exc_info()
+    if isinstance(exc_info, tuple) and exc_info[0] is not None:
+        event["error"] = f"{exc_info[0].__name__}: {exc_info[1]}"
+    elif isinstance(exc_info, BaseException):
+        event["error"] = f"{type(exc_info).__name__}: {exc_info}"
+    event["event"] = str(event.get("event", "")).split("\nTraceback", maxsplit=1)[0].strip()
+    return event

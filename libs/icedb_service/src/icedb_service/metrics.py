@@ -1,0 +1,130 @@
+"""Metrics: one registry for a process, names ``icedb_<component>_<what>_<unit>[_total]``, labels from closed sets.
+
+Every label value that is known beforehand exists from the start, so that a counter that never moved is 0 and not
+absent. Tables are the only open label; there are as many as the warehouse has.
+``docs/metrics.md`` lists every metric; a test compares.
+"""
+
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from icedb_service.names import Component
+
+WakeCounter = Counter
+
+OUTCOMES: Final = (
+    "done",
+    "idle",
+    "busy",
+    "lock_lost",
+    "fenced",
+    "conflict",
+    "outcome_unknown",
+    "unavailable",
+    "halted",
+    "not_found",
+    "refused",
+    "failed",
+)
+"""What can become of a run; see :class:`icedb_service.runs.TaskRunner`."""
+
+LOCK_OUTCOMES: Final = ("acquired", "busy", "lost", "unavailable")
+WAKE_OUTCOMES: Final = ("sent", "collapsed", "failed")
+DURATION_BUCKETS_S: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600)
+
+
+def make_registry() -> CollectorRegistry:
+    """Return a registry with the usual process and interpreter metrics, and nothing else."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    return registry
+
+
+def make_counter(registry: CollectorRegistry, name: str, meaning: str, *, label: str, values: Sequence[str]) -> Counter:
+    """Return a counter with one label, all of whose values exist from the start."""
+    counter = Counter(name, meaning, (label,), registry=registry)
+    for value in values:
+        counter.labels(value)
+    return counter
+
+
+def add_build_info(registry: CollectorRegistry, component: Component, *, package: str) -> None:
+    """Add ``icedb_<component>_build_info``, always 1, with the release and the interpreter as labels."""
+    gauge = Gauge(f"icedb_{component}_build_info", "Release that runs", ("version", "python"), registry=registry)
+    gauge.labels(version(package), platform.python_version()).set(1)
+
+
+class WorkerMetrics:
+    """What every Celery worker counts.
+
+    Args:
+        component: First part of each name.
+        package: Distribution whose version is shown.
+        tasks: Names of the component's tasks: the closed set of the label ``task``.
+        registry: Where the metrics live; one of its own by default.
+    """
+
+    def __init__(
+        self,
+        component: Component,
+        *,
+        package: str,
+        tasks: Sequence[str],
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        self.component = component
+        self.registry = registry or make_registry()
+        start = f"icedb_{component}"
+        self.runs = Counter(
+            f"{start}_runs_total", "Runs of tasks by outcome", ("task", "outcome"), registry=self.registry
+        )
+        self.run_duration = Histogram(
+            f"{start}_run_duration_seconds",
+            "Time that a run took, whatever came of it",
+            ("task",),
+            buckets=DURATION_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.locks = make_counter(
+            self.registry,
+            f"{start}_lock_attempts_total",
+            "Locks asked for, by what came of them; a lock that is lost was acquired before",
+            label="outcome",
+            values=LOCK_OUTCOMES,
+        )
+        self.wakes = make_counter(
+            self.registry,
+            f"{start}_wakes_total",
+            "Wake-ups sent to workers; collapsed: the same one was on its way",
+            label="outcome",
+            values=WAKE_OUTCOMES,
+        )
+        self.halted = Gauge(
+            f"{start}_halted",
+            "1 while this worker cannot work on the table until a person looks",
+            ("table",),
+            registry=self.registry,
+        )
+        self.last_success = Gauge(
+            f"{start}_last_success_timestamp_seconds",
+            "When a run over the table last ended well, unix time",
+            ("table",),
+            registry=self.registry,
+        )
+        self.engine_up = Gauge(
+            f"{start}_engine_up",
+            "1 while the worker's engine (Spark session) is open",
+            registry=self.registry,
+        )
+        for task in tasks:
+            self.run_duration.labels(task)
+            for outcome in OUTCOMES:
+                self.runs.labels(task, outcome)
+        add_build_info(self.registry, component, package=package)

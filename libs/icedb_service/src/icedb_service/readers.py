@@ -1,0 +1,50 @@
+"""One long-lived log reader for each table, so that a run fetches only the log files that are new (R1)."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+from icedb_log.clock import Clock
+from icedb_log.keys import TablePaths
+from icedb_log.object_store import ObjectStore
+from icedb_log.reader import LogReader
+from icedb_log.table_config import read_table_config
+
+MAX_TABLES: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    max_refresh_ms: int
+    reader: LogReader
+
+
+class LogReaders:
+    """Keeps the readers of the tables that were used last.
+
+    Args:
+        clock: Given to each reader.
+        max_tables: How many are kept; each holds the parsed log of its table.
+    """
+
+    def __init__(self, clock: Clock, *, max_tables: int = MAX_TABLES) -> None:
+        self._clock = clock
+        self._max_tables = max_tables
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+
+    def of_table(self, store: ObjectStore, paths: TablePaths) -> LogReader:
+        """Return the table's reader, a new one if its log files' grace period has changed (R2).
+
+        Raises:
+            NotFound: No such table.
+        """
+        max_refresh_ms = read_table_config(store, paths).log_grace_ms // 2
+        kept = self._kept.get(paths.prefix)
+        if kept is None or kept.max_refresh_ms != max_refresh_ms:
+            reader = LogReader(store, paths, clock=self._clock, max_refresh_ms=max_refresh_ms)
+            kept = _Kept(max_refresh_ms, reader)
+            self._kept[paths.prefix] = kept
+        self._kept.move_to_end(paths.prefix)
+        while len(self._kept) > self._max_tables:
+            self._kept.popitem(last=False)
+        return kept.reader

@@ -1,0 +1,177 @@
+"""One run of a task: what an error means, what is counted, and what the caller gets to see.
+
+The only place that maps :mod:`icedb_log.errors` to outcomes. Knows nothing of Celery, so that it is tested without.
+A run never raises: its result is a plain JSON object, which the CLI prints.
+
+| outcome | what happened | who goes on |
+| --- | --- | --- |
+| `done`, `idle` | work was done; there was none | |
+| `busy` | another worker holds the lock | that worker |
+| `lock_lost`, `fenced` | another worker took over; the job is dropped | that worker |
+| `conflict` | somebody else changed the table each time, after a few tries at once | the next sweep |
+| `outcome_unknown` | a write may or may not have landed | the next run settles it first (F1) |
+| `unavailable` | Redis, the store or Spark did not answer | the next sweep, after a pause |
+| `halted` | the table needs a person; the gauge is 1 until a run ends well | a person; sweeps look again, rarely |
+| `not_found`, `refused` | the request is wrong | the caller |
+| `failed` | a bug: logged with its traceback | a developer; sweeps try again, rarely |
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import structlog
+from icedb_log.clock import Clock
+from icedb_log.errors import (
+    CommitConflict,
+    CommitOutcomeUnknown,
+    Fenced,
+    HaltError,
+    IceDBError,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+)
+
+from icedb_service.backoff import Backoff
+from icedb_service.logs import get_logger
+from icedb_service.metrics import WorkerMetrics
+from icedb_service.redlock import LockBusy, LockLost
+
+Outcome = Literal[
+    "done",
+    "idle",
+    "busy",
+    "lock_lost",
+    "fenced",
+    "conflict",
+    "outcome_unknown",
+    "unavailable",
+    "halted",
+    "not_found",
+    "refused",
+    "failed",
+]
+
+_BY_ERROR: Final[tuple[tuple[type[IceDBError], Outcome], ...]] = (
+    # From the special to the general: the first that fits counts.
+    (LockBusy, "busy"),
+    (LockLost, "lock_lost"),
+    (Fenced, "fenced"),
+    (CommitConflict, "conflict"),
+    (CommitOutcomeUnknown, "outcome_unknown"),
+    (Unavailable, "unavailable"),
+    (HaltError, "halted"),
+    (NotFound, "not_found"),
+    (InvalidRequest, "refused"),
+)
+_PAUSING: Final[frozenset[Outcome]] = frozenset({"conflict", "outcome_unknown", "unavailable", "halted", "failed"})
+CONFLICT_ATTEMPTS: Final = 4
+CONFLICT_PAUSE_MS: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a run that ended well did.
+
+    Attributes:
+        is_idle: There was nothing to do.
+        details: Figures for the result and the log: names to JSON scalars, lists or objects.
+    """
+
+    is_idle: bool
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+class TaskRunner:
+    """Runs work and accounts for it.
+
+    Args:
+        metrics: Counters and gauges of the component.
+        clock: Measures durations and pauses.
+    """
+
+    def __init__(self, *, metrics: WorkerMetrics, clock: Clock) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self.backoff = Backoff(clock)
+
+    def run(self, work: Callable[[], Work], *, task: str, task_id: str, table: str | None) -> dict[str, Any]:
+        """Do the work and return its result; never raises.
+
+        A commit that was certainly refused is planned again a few times at once; everything else is left to the
+        sweeps. The result has ``task``, ``task_id``, ``table``, ``outcome``, ``duration_ms``, for an error
+        ``error`` with ``kind`` and ``message``, and the work's own details.
+        """
+        started_ms = self._clock.monotonic_ms()
+        with structlog.contextvars.bound_contextvars(task=task, task_id=task_id, table=table):
+            outcome, details = self._attempt(work)
+            duration_ms = self._clock.monotonic_ms() - started_ms
+            self._account(outcome, task=task, table=table, duration_ms=duration_ms)
+            self._log(outcome, details, duration_ms)
+        return {
+            "task": task,
+            "task_id": task_id,
+            "table": table,
+            "outcome": outcome,
+            "duration_ms": duration_ms,
+            **details,
+        }
+
+    def _attempt(self, work: Callable[[], Work]) -> tuple[Outcome, Mapping[str, Any]]:
+        for attempt in range(CONFLICT_ATTEMPTS):
+            if attempt:
+                self._clock.sleep_ms(CONFLICT_PAUSE_MS << attempt)
+            try:
+                done = work()
+            except IceDBError as error:
+                outcome = outcome_of(error)
+                details = {"error": {"kind": type(error).__name__, "message": str(error)}}
+                if outcome != "conflict":
+                    return outcome, details
+            except Exception as error:  # noqa: BLE001 - the last stop before the queue: counted, logged, reported
+                get_logger().exception("task_crashed")
+                return "failed", {"error": {"kind": type(error).__name__, "message": str(error)}}
+            else:
+                return ("idle" if done.is_idle else "done"), done.details
+        return outcome, details
+
+    def _account(self, outcome: Outcome, *, task: str, table: str | None, duration_ms: int) -> None:
+        self._metrics.runs.labels(task, outcome).inc()
+        self._metrics.run_duration.labels(task).observe(duration_ms / 1000)
+        key = backoff_key(task, table)
+        if outcome in _PAUSING:
+            self.backoff.record_failure(key)
+        if outcome in ("done", "idle"):
+            self.backoff.record_success(key)
+        if table is None:
+            return
+        if outcome == "halted":
+            self._metrics.halted.labels(table).set(1)
+        elif outcome in ("done", "idle"):
+            self._metrics.halted.labels(table).set(0)
+            self._metrics.last_success.labels(table).set(self._clock.now_ms() / 1000)
+
+    def _log(self, outcome: Outcome, details: Mapping[str, Any], duration_ms: int) -> None:
+        logger = get_logger()
+        if outcome in {"idle", "busy"}:
+            logger.debug("task_ended", outcome=outcome, duration_ms=duration_ms, **details)
+        elif outcome == "done":
+            logger.info("task_ended", outcome=outcome, duration_ms=duration_ms, **details)
+        elif outcome == "halted":
+            logger.error("table_halted", outcome=outcome, duration_ms=duration_ms, **details)
+        else:
+            logger.warning("task_stopped", outcome=outcome, duration_ms=duration_ms, **details)
+
+
+def outcome_of(error: IceDBError) -> Outcome:
+    """Return what an error makes of a run. An error of no known kind is a bug: ``failed``."""
+    for kind, outcome in _BY_ERROR:
+        if isinstance(error, kind):
+            return outcome
+    return "failed"
+
+
+def backoff_key(task: str, table: str | None) -> str:
+    """Return the key under which failures of a task on a table are remembered."""
+    return f"{task}:{table or ''}"

@@ -1,0 +1,222 @@
+"""The settings of every service, read from ``ICEDB_…`` environment variables.
+
+Each field says what it means, its unit and what is traded. A service adds its own fields in a subclass. Validators
+check relations between fields and name the inequality that fails. Values are fixed once read.
+"""
+
+import os
+import re
+from typing import Annotated, Final, Literal, Self, TypeVar
+from urllib.parse import urlsplit
+
+from icedb_log.errors import InvalidRequest
+from icedb_log.stores import S3Options, StoreSettings
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+SECOND_MS: Final = 1000
+MINUTE_MS: Final = 60 * SECOND_MS
+HOUR_MS: Final = 60 * MINUTE_MS
+
+MAX_PORT: Final = 65_535
+_REDIS_SCHEMES: Final = ("redis", "rediss")
+_REMOTE: Final = re.compile(r"sc://[^/\s]+.*")
+
+
+class ServiceSettings(BaseSettings):
+    """What all services need to know."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="ICEDB_", frozen=True, extra="ignore", env_ignore_empty=True, use_attribute_docstrings=True
+    )
+
+    store: str
+    """Where the warehouse lies: `file:///absolute/folder` (one machine) or `s3://bucket/prefix`."""
+
+    s3_endpoint: str | None = None
+    """URL of an S3-compatible server, e.g. `http://minio:9000`; empty for AWS. Credentials are taken from
+    `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY` or wherever boto3 finds them."""
+
+    s3_region: str | None = None
+    """Region of the bucket; empty: what boto3 finds."""
+
+    redis_url: str = "redis://127.0.0.1:6379/0"
+    """Redis for the queues, results and wake-ups. It holds nothing that cannot be lost."""
+
+    redlock_urls: Annotated[tuple[str, ...], NoDecode] = ()
+    """Redis masters for locks, comma separated; they must not replicate each other. Use an odd number: three
+    survive the loss of one. Empty: the one of `ICEDB_REDIS_URL`."""
+
+    redis_timeout_ms: Annotated[int, Field(ge=50, le=10_000)] = 300
+    """How long one Redis lock or wake-up request may take, milliseconds. Longer tolerates slow networks; a dead
+    majority of masters delays each run by a few times this."""
+
+    lock_ttl_ms: Annotated[int, Field(ge=500, le=10 * MINUTE_MS)] = 15 * SECOND_MS
+    """How long a lock outlives a worker that died, milliseconds. Renewed every third of it. Shorter hands work over
+    sooner, longer rides out pauses."""
+
+    message_expiry_ms: Annotated[int, Field(ge=SECOND_MS)] = MINUTE_MS
+    """How long a wake-up may wait in a queue, milliseconds. An expired one is made good by the next sweep. Longer
+    keeps wake-ups across longer outages, shorter repairs a lost wake-up sooner."""
+
+    result_expiry_ms: Annotated[int, Field(ge=MINUTE_MS)] = HOUR_MS
+    """How long the result of a task that somebody waits for is kept, milliseconds."""
+
+    ingest_sweep_interval_ms: Annotated[int, Field(ge=200)] = 2 * SECOND_MS
+    """How often all tables are searched for staged batches that nobody woke the worker for, milliseconds.
+    Shorter bounds the delay of a lost wake-up; each sweep lists every table's staging folder."""
+
+    merge_sweep_interval_ms: Annotated[int, Field(ge=200)] = 10 * SECOND_MS
+    """How often all tables are looked at for merges, milliseconds. Costs one listing of `_log` for each table."""
+
+    janitor_sweep_interval_ms: Annotated[int, Field(ge=200)] = 30 * SECOND_MS
+    """How often all tables are vacuumed, milliseconds. Bounds how long dead objects outlive their grace period."""
+
+    orphan_sweep_interval_ms: Annotated[int, Field(ge=SECOND_MS)] = HOUR_MS
+    """How often each table is searched for data files that no log file names, milliseconds. Costs a listing of all
+    data files of the table."""
+
+    task_time_limit_ms: Annotated[int, Field(ge=10 * SECOND_MS)] = HOUR_MS
+    """A task that runs longer is killed with its process and left to the next sweep, milliseconds."""
+
+    shutdown_grace_ms: Annotated[int, Field(ge=SECOND_MS)] = 10 * MINUTE_MS
+    """How long SIGTERM waits for the running task, milliseconds; then the process ends anyway (nothing is lost,
+    the work is done again). Give the supervisor more than this."""
+
+    metrics_host: str = "127.0.0.1"
+    """Address that `/metrics`, `/healthz` and `/readyz` listen on; `0.0.0.0` in containers."""
+
+    metrics_port: Annotated[int, Field(ge=0, le=MAX_PORT)] = 0
+    """Port of `/metrics`, `/healthz` and `/readyz`; 0 turns them off."""
+
+    log_format: Literal["json", "console"] = "json"
+    """`json`: one object a line for machines; `console`: for people."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severity that is written."""
+
+    @field_validator("redlock_urls", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @field_validator("redis_url")
+    @classmethod
+    def _check_redis_url(cls, url: str) -> str:
+        return _check_redis(url)
+
+    @field_validator("redlock_urls")
+    @classmethod
+    def _check_redlock_urls(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        for url in urls:
+            _check_redis(url)
+        places = [(urlsplit(url).hostname, urlsplit(url).port or 6379) for url in urls]
+        if len(set(places)) != len(places):
+            raise ValueError("names one server twice; each master must be an independent server")
+        if len(urls) > 1 and len(urls) % 2 == 0:
+            raise ValueError(f"{len(urls)} masters survive no more failures than {len(urls) - 1}; use an odd number")
+        return urls
+
+    @model_validator(mode="after")
+    def _check_relations(self) -> Self:
+        for name in ("ingest_sweep_interval_ms", "merge_sweep_interval_ms", "janitor_sweep_interval_ms"):
+            interval_ms = getattr(self, name)
+            if interval_ms >= self.message_expiry_ms:
+                # A sweep's wake-up would collapse into its own expired predecessor for a whole interval.
+                raise ValueError(
+                    f"{env_name(name)} < {env_name('message_expiry_ms')} must hold, but "
+                    f"{interval_ms} >= {self.message_expiry_ms}"
+                )
+        if 4 * self.redis_timeout_ms > self.lock_ttl_ms:
+            raise ValueError(
+                f"4 * {env_name('redis_timeout_ms')} <= {env_name('lock_ttl_ms')} must hold (a renewal has to fit), "
+                f"but 4 * {self.redis_timeout_ms} > {self.lock_ttl_ms}"
+            )
+        return self
+
+    @property
+    def lock_master_urls(self) -> tuple[str, ...]:
+        """The masters that locks are taken on."""
+        return self.redlock_urls or (self.redis_url,)
+
+    @property
+    def store_settings(self) -> StoreSettings:
+        """What is needed to open the warehouse, also from another process."""
+        s3 = S3Options(endpoint_url=self.s3_endpoint, region=self.s3_region) if self.store.startswith("s3:") else None
+        return StoreSettings(self.store, s3)
+
+
+class SparkServiceSettings(ServiceSettings):
+    """What services with a Spark session need in addition."""
+
+    spark_master: str = "local[*]"
+    """Spark master: `local[n]` in the worker's own process tree, `spark://host:7077`, `k8s://…`."""
+
+    spark_remote: str | None = None
+    """Spark Connect server, `sc://host:15002`; takes the place of `ICEDB_SPARK_MASTER`."""
+
+    spark_memory_mb: Annotated[int, Field(ge=512)] = 1024
+    """Heap of the Spark driver, MiB. Rows do not pass through it; tasks have `ICEDB_TASK_MEMORY_MB` of their own."""
+
+    task_memory_mb: Annotated[int, Field(ge=64)] = 1024
+    """Memory that one merge or flush task may take before it spills to disk, MiB."""
+
+    @field_validator("spark_remote")
+    @classmethod
+    def _check_remote(cls, remote: str | None) -> str | None:
+        if remote is not None and not _REMOTE.fullmatch(remote):
+            raise ValueError(f"{remote[:80]!r} is not a Spark Connect address; write sc://host:15002")
+        return remote
+
+
+S = TypeVar("S", bound=ServiceSettings)
+
+
+def load_settings(kind: type[S]) -> S:
+    """Read settings from the environment.
+
+    Raises:
+        InvalidRequest: One message that names every variable that is wrong, and why.
+    """
+    try:
+        return kind()
+    except ValidationError as error:
+        raise InvalidRequest("settings: " + "; ".join(_explain(kind, error))) from error
+
+
+def env_name(field: str) -> str:
+    """Return the environment variable of a field."""
+    return f"ICEDB_{field.upper()}"
+
+
+def redact_url(url: str) -> str:
+    """Return a URL without its user and password, fit for logs."""
+    parts = urlsplit(url)
+    if "@" not in parts.netloc:
+        return url
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _check_redis(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in _REDIS_SCHEMES or not parts.hostname:
+        raise ValueError(f"{redact_url(url)[:120]!r} is not a Redis address; write redis://host:6379/0")
+    return url
+
+
+def _explain(kind: type[ServiceSettings], error: ValidationError) -> list[str]:
+    lines = []
+    for problem in error.errors(include_url=False, include_input=False):
+        field = str(problem["loc"][0]) if problem["loc"] else ""
+        message = str(problem["msg"]).removeprefix("Value error, ")
+        if not field:
+            lines.append(message)
+        elif problem["type"] == "missing":
+            meaning = " ".join((kind.model_fields[field].description or "").split())
+            lines.append(f"{env_name(field)} is not set: {meaning}")
+        else:
+            given = redact_url(os.environ.get(env_name(field), ""))[:120]
+            lines.append(f"{env_name(field)}={given!r}: {message}")
+    return lines

@@ -1,0 +1,124 @@
+"""Wake-ups: a message to a worker that says "look at this table", never what to do with it.
+
+The truth of what is to be done is in the store (I4). So a wake-up may be lost, doubled or late: the periodic sweep
+makes good what is lost, and duplicates collapse here. The contract, for any sender:
+
+* A wake-up owns the Redis key ``icedb:wake:<task>:<table>`` (``icedb:wake:<task>:`` for a task without a
+  table), set with NX and PX = the message's expiry *before* the message is sent. A second sender finds the key
+  and sends nothing.
+* The worker deletes the key when the task *begins*, before it reads the store. Whoever stages a batch after that
+  sends a new message; whoever staged before that is seen by the run.
+* A message that was sent without the key is taken, too; it only may be a duplicate.
+"""
+
+from typing import Final
+
+from celery import Celery
+from icedb_log.errors import Unavailable
+from kombu.exceptions import KombuError
+from redis import Redis
+from redis.exceptions import RedisError
+
+from icedb_service.logs import get_logger
+from icedb_service.metrics import WakeCounter
+from icedb_service.names import TASKS
+from icedb_service.settings import ServiceSettings, redact_url
+
+KEY_PREFIX: Final = "icedb:wake:"
+
+
+def wake_key(task: str, table: str | None) -> str:
+    """Return the Redis key that stands for a wake-up on its way."""
+    return f"{KEY_PREFIX}{task}:{table or ''}"
+
+
+class Wakeups:
+    """Sends wake-ups, and takes them in.
+
+    Args:
+        app: Sends the messages.
+        redis: Holds the keys; the same server as the broker.
+        settings: Expiry, and the address for messages.
+        counter: Counts what became of each wake-up, if given.
+    """
+
+    def __init__(
+        self, app: Celery, redis: Redis, *, settings: ServiceSettings, counter: WakeCounter | None = None
+    ) -> None:
+        self._app = app
+        self._redis = redis
+        self._settings = settings
+        self._counter = counter
+
+    def wake(self, task: str, table: str | None = None) -> bool:
+        """Send a wake-up unless the same one is on its way. Idempotent.
+
+        Args:
+            task: One of :data:`icedb_service.names.TASKS`.
+            table: The table, for tasks that take one.
+
+        Returns:
+            True if a message was sent, False if one is already waiting.
+
+        Raises:
+            Unavailable: Redis does not answer. The caller may ignore it: the sweep finds the work.
+        """
+        key = wake_key(task, table)
+        try:
+            if not self._redis.set(key, "1", nx=True, px=self._settings.message_expiry_ms):
+                self._count("collapsed")
+                return False
+            self._app.send_task(
+                task,
+                args=[] if table is None else [table],
+                queue=TASKS[task],
+                expires=self._settings.message_expiry_ms / 1000,
+                ignore_result=True,
+                retry=False,
+            )
+        except (RedisError, KombuError, OSError) as error:
+            self._count("failed")
+            self._forget(key)
+            raise Unavailable(
+                f"cannot wake {task} for table {table or '(all)'}: Redis at {redact_url(self._settings.redis_url)} "
+                f"does not answer ({type(error).__name__}); the sweep does it when Redis is back"
+            ) from error
+        self._count("sent")
+        return True
+
+    def try_wake(self, task: str, table: str | None = None) -> bool:
+        """Send a wake-up; log and go on when Redis does not answer. Returns whether one is on its way."""
+        try:
+            self.wake(task, table)
+        except Unavailable as error:
+            get_logger().warning(
+                "wake_failed", woken_task=task, table=table, error=str(error), mitigation="left to the sweep"
+            )
+            return False
+        return True
+
+    def release(self, task: str, table: str | None = None) -> None:
+        """Let the next wake-up through: called when a task begins, before it reads the store.
+
+        A Redis that does not answer is logged only: the key runs out with the message that it stood for.
+        """
+        try:
+            self._redis.delete(wake_key(task, table))
+        except (RedisError, OSError) as error:
+            get_logger().warning(
+                "wake_key_not_released",
+                woken_task=task,
+                table=table,
+                error=type(error).__name__,
+                mitigation="it expires by itself; the sweep wakes then",
+            )
+
+    def _forget(self, key: str) -> None:
+        try:
+            self._redis.delete(key)
+        except (RedisError, OSError):
+            return  # it expires by itself
+
+    def _count(self, outcome: str) -> None:
+        if self._counter is not None:
+            self._counter.labels(outcome).inc()

@@ -1,0 +1,301 @@
+"""The main of every Celery worker service: one parent that talks to Redis, one child that works.
+
+The engine (Spark session, store), Redis clients and the metrics server are made in the child: a fork with a live
+JVM can hang. The child leads a process group of its own, so that a SIGTERM or Ctrl-C to the parent's group does not
+take the JVM from under a running task; it dies with its parent. A child whose engine died is replaced.
+Scale by replicas, not by more children.
+"""
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypeVar
+
+from celery import Celery, signals
+from icedb_log.clock import Clock, SystemClock
+from icedb_log.errors import IceDBError, Unavailable
+from icedb_log.warehouse import Warehouse
+from redis import Redis
+
+from icedb_service.celery_app import make_app
+from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
+from icedb_service.logs import get_logger
+from icedb_service.main import EXIT_FAILURE
+from icedb_service.metrics import WorkerMetrics
+from icedb_service.names import Queue
+from icedb_service.preflight import wait_for_servers
+from icedb_service.redis_clients import open_redis, ping_redis
+from icedb_service.redlock import LockBusy, LockLost, TableLock
+from icedb_service.runs import TaskRunner
+from icedb_service.settings import ServiceSettings
+from icedb_service.wakeup import Wakeups
+
+
+class Engine(Protocol):
+    """What a worker works with besides the store, e.g. a Spark session."""
+
+    def is_alive(self) -> bool:
+        """Whether it can still be used."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds. Called once."""
+        ...
+
+
+class NoEngine:
+    """For workers that need nothing but the store."""
+
+    def is_alive(self) -> bool:
+        """Say yes."""
+        return True
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+E = TypeVar("E", bound=Engine)
+
+
+class WorkerContext(Generic[E]):
+    """What the tasks of a worker find in their process. Made in the parent, opened in the child.
+
+    Args:
+        settings: Of the service.
+        app: The worker's Celery application.
+        metrics: The component's metrics.
+        open_engine: Makes the engine; called in the child.
+        clock: This host's clock.
+    """
+
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        *,
+        app: Celery,
+        metrics: WorkerMetrics,
+        open_engine: Callable[[], E],
+        clock: Clock,
+    ) -> None:
+        self.settings = settings
+        self.metrics = metrics
+        self.clock = clock
+        self.runner = TaskRunner(metrics=metrics, clock=clock)
+        self.owner = f"{metrics.component}@{socket.gethostname()}:{os.getpid()}"
+        self._app = app
+        self._open_engine = open_engine
+        self._engine: E | None = None
+        self._warehouse: Warehouse | None = None
+        self._wakeups: Wakeups | None = None
+        self._masters: tuple[Redis, ...] = ()
+
+    @property
+    def engine(self) -> E:
+        """The engine; opened when it is not yet. Raises Unavailable when that fails."""
+        if self._engine is None:
+            started_ms = self.clock.monotonic_ms()
+            try:
+                self._engine = self._open_engine()
+            except IceDBError:
+                raise
+            except Exception as error:
+                raise Unavailable(f"the engine cannot be started ({type(error).__name__}: {error})") from error
+            self.metrics.engine_up.set(1)
+            get_logger().info("engine_opened", duration_ms=self.clock.monotonic_ms() - started_ms)
+        return self._engine
+
+    @property
+    def warehouse(self) -> Warehouse:
+        """The warehouse, opened in this process."""
+        if self._warehouse is None:
+            self._warehouse = self.settings.store_settings.open()
+        return self._warehouse
+
+    @property
+    def wakeups(self) -> Wakeups:
+        """Wake-ups, over this process's own connections."""
+        if self._wakeups is None:
+            redis = open_redis(self.settings.redis_url, timeout_ms=self.settings.redis_timeout_ms)
+            self._wakeups = Wakeups(self._app, redis, settings=self.settings, counter=self.metrics.wakes)
+        return self._wakeups
+
+    def lock(self, table: str) -> "CountedLock":
+        """Return the lock of this component on a table, for a ``with`` block; see TableLock."""
+        if not self._masters:
+            timeout_ms = self.settings.redis_timeout_ms
+            self._masters = tuple(open_redis(url, timeout_ms=timeout_ms) for url in self.settings.lock_master_urls)
+        return CountedLock(self, table, masters=self._masters)
+
+    def is_engine_alive(self) -> bool:
+        """Whether the engine lives, or was never opened."""
+        is_alive = self._engine is None or self._engine.is_alive()
+        if not is_alive:
+            self.metrics.engine_up.set(0)
+        return is_alive
+
+    def health(self) -> HealthChecks:
+        """What this process answers on ``/healthz`` and ``/readyz``."""
+        return HealthChecks(
+            alive={"engine": self._check_engine}, ready={"store": self._check_store, "redis": self._check_redis}
+        )
+
+    def close(self) -> None:
+        """Close the engine, if it was opened."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def _check_engine(self) -> None:
+        if not self.is_engine_alive():
+            raise Unavailable("the engine of this process is dead; the next task replaces the process")
+
+    def _check_store(self) -> None:
+        warehouse = self.warehouse
+        warehouse.store.list_page(f"{warehouse.root}/" if warehouse.root else "", limit=1)
+
+    def _check_redis(self) -> None:
+        client = open_redis(self.settings.redis_url, timeout_ms=self.settings.redis_timeout_ms)
+        try:
+            ping_redis(client, self.settings.redis_url)
+        finally:
+            client.close()
+
+
+class CountedLock:
+    """A TableLock whose fate is counted."""
+
+    def __init__(self, context: WorkerContext[Any], table: str, *, masters: Sequence[Redis]) -> None:
+        self._locks = context.metrics.locks
+        self._lock = TableLock(
+            masters,
+            f"{context.metrics.component}:{table}",
+            ttl_ms=context.settings.lock_ttl_ms,
+            clock=context.clock,
+        )
+
+    def __enter__(self) -> TableLock:
+        try:
+            lock = self._lock.__enter__()
+        except LockBusy:
+            self._locks.labels("busy").inc()
+            raise
+        except Unavailable:
+            self._locks.labels("unavailable").inc()
+            raise
+        self._locks.labels("acquired").inc()
+        return lock
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, LockLost):
+            self._locks.labels("lost").inc()
+        self._lock.__exit__(kind, error, traceback)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerService(Generic[E]):
+    """What makes one worker service different from another.
+
+    Attributes:
+        queue: Its queue, and its name.
+        metrics: Its metrics.
+        open_engine: Makes its engine, in the child.
+        register_tasks: Defines its tasks.
+    """
+
+    queue: Queue
+    metrics: WorkerMetrics
+    open_engine: Callable[[], E]
+    register_tasks: Callable[[Celery, WorkerContext[E]], None]
+
+
+def run_worker(service: WorkerService[E], settings: ServiceSettings, *, clock: Clock | None = None) -> int:
+    """Serve a queue until SIGTERM, and return the exit code.
+
+    SIGTERM lets the running task finish, for at most ``shutdown_grace_ms``.
+
+    Raises:
+        Unavailable: The metrics port is taken.
+        UnsupportedFormat: The store cannot be used.
+        InvalidRequest: An address cannot be right.
+    """
+    clock = clock or SystemClock()
+    check_port_is_free(settings.metrics_host, settings.metrics_port)
+    wait_for_servers(settings, clock=clock)
+    app = make_app(settings, service.queue)
+    context = WorkerContext(settings, app=app, metrics=service.metrics, open_engine=service.open_engine, clock=clock)
+    service.register_tasks(app, context)
+    receivers = _connect_signals(context)
+    get_logger().info("worker_started", queue=service.queue, metrics_port=settings.metrics_port)
+    worker = app.Worker(
+        hostname=f"{service.queue}-{os.getpid()}@{socket.gethostname()}",
+        queues=[service.queue],
+        concurrency=1,
+        quiet=True,
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+        task_events=False,
+    )
+    worker.start()
+    get_logger().info("worker_stopped", queue=service.queue)
+    del receivers
+    return int(worker.exitcode or 0)
+
+
+def _connect_signals(context: WorkerContext[Any]) -> list[Callable[..., None]]:
+    """Connect to Celery's signals; the receivers live as long as the returned list."""
+
+    def keep_our_logging(**_ignored: object) -> None:
+        """Celery sets up no logs when somebody listens here."""
+
+    def open_child(**_ignored: object) -> None:
+        os.setpgid(0, 0)
+        context.owner = f"{context.metrics.component}@{socket.gethostname()}:{os.getpid()}"
+        _serve_metrics(context)
+        try:
+            _ = context.engine
+        except IceDBError as error:
+            # Not fatal: a child that exits here would be forked again at once, for ever.
+            get_logger().error("engine_not_opened", error=str(error), mitigation="tried again with the next task")
+
+    def close_child(**_ignored: object) -> None:
+        context.close()
+
+    def limit_shutdown(**_ignored: object) -> None:
+        timer = threading.Timer(context.settings.shutdown_grace_ms / 1000, _end_now, (context,))
+        timer.daemon = True
+        timer.start()
+
+    signals.setup_logging.connect(keep_our_logging)
+    signals.worker_process_init.connect(open_child)
+    signals.worker_process_shutdown.connect(close_child)
+    signals.worker_shutting_down.connect(limit_shutdown)
+    return [keep_our_logging, open_child, close_child, limit_shutdown]
+
+
+def _serve_metrics(context: WorkerContext[Any]) -> None:
+    settings = context.settings
+    try:
+        start_metrics_server(
+            context.metrics.registry,
+            host=settings.metrics_host,
+            port=settings.metrics_port,
+            health=context.health(),
+            clock=context.clock,
+        )
+    except Unavailable as error:
+        get_logger().error("metrics_not_served", error=str(error), mitigation="the worker works without")
+
+
+def _end_now(context: WorkerContext[Any]) -> None:
+    get_logger().error(
+        "shutdown_forced",
+        after_ms=context.settings.shutdown_grace_ms,
+        mitigation="the child dies with this process; its work is done again",
+    )
+    os._exit(EXIT_FAILURE)

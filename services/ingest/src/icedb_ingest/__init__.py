@@ -1,0 +1,1 @@
+"""The ingest service: staged batches become commits."""

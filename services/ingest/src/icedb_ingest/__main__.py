@@ -1,0 +1,27 @@
+"""Runs the ingest worker: ``python -m icedb_ingest``. Wiring only."""
+
+from functools import partial
+
+from icedb_service.main import run_main
+from icedb_service.worker import WorkerService, run_worker
+
+from icedb_ingest.engine import open_engine
+from icedb_ingest.metrics import IngestMetrics
+from icedb_ingest.settings import IngestSettings
+from icedb_ingest.tasks import register_tasks
+
+
+def serve(settings: IngestSettings) -> int:
+    """Serve the queue ``ingest`` until SIGTERM."""
+    metrics = IngestMetrics()
+    service = WorkerService(
+        queue="ingest",
+        metrics=metrics,
+        open_engine=partial(open_engine, settings),
+        register_tasks=partial(register_tasks, settings=settings, metrics=metrics),
+    )
+    return run_worker(service, settings)
+
+
+if __name__ == "__main__":
+    run_main(IngestSettings, "ingest", serve)

@@ -1,0 +1,168 @@
+"""The tasks of the ingest service: which table is flushed when. How, is :mod:`icedb_log.flush`'s business."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from celery import Celery
+from icedb_log.flush import FlushLimits, FlushResult, flush_table
+from icedb_log.jobs import BatchWriter
+from icedb_log.keys import TablePaths
+from icedb_log.staging import list_staged
+from icedb_log.table_config import MIB
+from icedb_service.logs import get_logger
+from icedb_service.names import INGEST_FLUSH, INGEST_SWEEP, MERGE_MERGE
+from icedb_service.readers import LogReaders
+from icedb_service.runs import Work
+from icedb_service.sweeps import sweep_tables
+from icedb_service.tasks import TaskOptions, define_task
+from icedb_service.worker import Engine, WorkerContext
+
+from icedb_ingest.metrics import IngestMetrics
+from icedb_ingest.settings import IngestSettings
+
+MAX_REASONS = 20
+"""Reasons of rejected batches in a task's result; all of them lie in quarantine."""
+
+
+class WritingEngine(Engine, Protocol):
+    """An engine that writes batches."""
+
+    @property
+    def writer(self) -> BatchWriter:
+        """Runs flush jobs."""
+        ...
+
+
+@dataclass(slots=True)
+class _Totals:
+    rounds: int = 0
+    commits: int = 0
+    batches: int = 0
+    rows: int = 0
+    files: int = 0
+    written_bytes: int = 0
+    duplicates: int = 0
+
+    def add(self, result: FlushResult) -> None:
+        self.rounds += 1
+        self.commits += 1 if result.committed_key else 0
+        self.batches += result.batch_count
+        self.rows += result.row_count
+        self.files += result.file_count
+        self.written_bytes += result.size_bytes
+        self.duplicates += result.duplicate_count
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class IngestTasks:
+    """The work of the tasks, in the process that runs them.
+
+    Args:
+        context: Warehouse, engine, locks, wake-ups.
+        settings: Of the service.
+        metrics: Of the service.
+    """
+
+    def __init__(
+        self, context: WorkerContext[WritingEngine], *, settings: IngestSettings, metrics: IngestMetrics
+    ) -> None:
+        self._context = context
+        self._settings = settings
+        self._metrics = metrics
+        self._readers = LogReaders(context.clock)
+        self._limits = FlushLimits(max_batches=settings.flush_max_batches, max_bytes=settings.flush_max_mb * MIB)
+        self._committed_ms: dict[str, int] = {}
+        self._commits_since_wake: dict[str, int] = {}
+
+    def flush(self, table: str) -> Work:
+        """Commit what is staged for a table, many batches in one log file.
+
+        Delivery: woken by producers and by the sweep, any number of times. A run that is lost leaves the batches
+        staged for the next one; two at once exclude each other by the lock, and if that fails by the fence.
+        """
+        paths = self._context.warehouse.table(table)
+        if not list_staged(self._context.warehouse.store, paths).batches:
+            return Work(is_idle=True)
+        totals = _Totals()
+        rejected: list[dict[str, str]] = []
+        has_more = True
+        while has_more and totals.rounds < self._settings.flush_max_rounds:
+            self._pace(table)
+            result = self._flush_once(paths)
+            totals.add(result)
+            rejected.extend({"batch": each.batch.batch_id, "reason": each.reason} for each in result.rejected)
+            has_more = result.has_more
+        if has_more:
+            self._context.wakeups.try_wake(INGEST_FLUSH, table)
+        self._wake_merge(table, totals.commits)
+        is_idle = totals.commits == 0 and not rejected and totals.duplicates == 0
+        details = {
+            **totals.to_json(),
+            "rejected": len(rejected),
+            "reasons": rejected[:MAX_REASONS],
+            "has_more": has_more,
+        }
+        return Work(is_idle=is_idle, details=details)
+
+    def sweep(self) -> Work:
+        """Find tables with staged batches and wake their flush.
+
+        Delivery: sent by beat, collapsed while one waits. A lost one is made good by the next.
+        """
+        store = self._context.warehouse.store
+        return sweep_tables(
+            self._context, task=INGEST_FLUSH, is_needed=lambda paths: bool(list_staged(store, paths).batches)
+        )
+
+    def _flush_once(self, paths: TablePaths) -> FlushResult:
+        store = self._context.warehouse.store
+        with self._context.lock(paths.name):
+            result = flush_table(
+                store,
+                paths,
+                clock=self._context.clock,
+                writer=self._context.engine.writer,
+                owner=self._context.owner,
+                limits=self._limits,
+                reader=self._readers.of_table(store, paths),
+            )
+        self._metrics.record(result)
+        if result.committed_key:
+            self._committed_ms[paths.name] = self._context.clock.monotonic_ms()
+        for refusal in result.rejected:
+            get_logger().warning(
+                "batch_quarantined",
+                batch=refusal.batch.batch_id,
+                reason=refusal.reason,
+                mitigation="the other batches of the flush are committed",
+            )
+        return result
+
+    def _pace(self, table: str) -> None:
+        """Wait until the table's next commit is due, so that many batches become one log file.
+
+        The wait is short and only for a table that was flushed just now; it is not worth a delayed message.
+        """
+        committed_ms = self._committed_ms.get(table)
+        if committed_ms is None:
+            return
+        due_in_ms = committed_ms + self._settings.flush_interval_ms - self._context.clock.monotonic_ms()
+        if due_in_ms > 0:
+            self._context.clock.sleep_ms(due_in_ms)
+
+    def _wake_merge(self, table: str, commits: int) -> None:
+        waiting = self._commits_since_wake.get(table, 0) + commits
+        if waiting >= self._settings.merge_wake_commits and self._context.wakeups.try_wake(MERGE_MERGE, table):
+            waiting = 0
+        self._commits_since_wake[table] = waiting
+
+
+def register_tasks(
+    app: Celery, context: WorkerContext[Any], *, settings: IngestSettings, metrics: IngestMetrics
+) -> None:
+    """Define the service's tasks on its application."""
+    tasks = IngestTasks(context, settings=settings, metrics=metrics)
+    define_task(app, context, TaskOptions(INGEST_FLUSH), tasks.flush)
+    define_task(app, context, TaskOptions(INGEST_SWEEP, needs_engine=False), tasks.sweep)

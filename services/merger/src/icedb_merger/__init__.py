@@ -1,0 +1,1 @@
+"""The merger: small data files become large ones, small log files one."""

@@ -1,0 +1,50 @@
+"""What the merger counts."""
+
+from typing import Final
+
+from icedb_log.merge import MergeResult
+from icedb_service.metrics import WorkerMetrics, make_counter
+from icedb_service.names import MERGE_MERGE, MERGE_SWEEP
+from prometheus_client import CollectorRegistry, Counter
+
+DIRECTIONS: Final = ("in", "out")
+
+
+class MergeMetrics(WorkerMetrics):
+    """Counters of commits, groups, files, bytes and rows."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        super().__init__("merge", package="icedb-merger", tasks=(MERGE_MERGE, MERGE_SWEEP), registry=registry)
+        self.commits = Counter("icedb_merge_commits_total", "Log files committed", registry=self.registry)
+        self.groups = Counter(
+            "icedb_merge_groups_total", "Groups of data files that were merged", registry=self.registry
+        )
+        self.files = make_counter(
+            self.registry,
+            "icedb_merge_files_total",
+            "Data files; in: merged and tombstoned, out: made",
+            label="direction",
+            values=DIRECTIONS,
+        )
+        self.moved = make_counter(
+            self.registry,
+            "icedb_merge_bytes_total",
+            "Bytes of data files; in: merged, out: made",
+            label="direction",
+            values=DIRECTIONS,
+        )
+        self.rows = Counter("icedb_merge_rows_total", "Rows rewritten", registry=self.registry)
+        self.folded = Counter(
+            "icedb_merge_folded_log_files_total", "Log files that a commit replaced", registry=self.registry
+        )
+
+    def record(self, result: MergeResult) -> None:
+        """Count one merge run."""
+        self.commits.inc(1 if result.committed_key else 0)
+        self.groups.inc(result.group_count)
+        self.files.labels("in").inc(result.input_count)
+        self.files.labels("out").inc(result.output_count)
+        self.moved.labels("in").inc(result.input_bytes)
+        self.moved.labels("out").inc(result.output_bytes)
+        self.rows.inc(result.row_count)
+        self.folded.inc(result.folded_log_count)

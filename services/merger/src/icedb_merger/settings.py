@@ -1,0 +1,13 @@
+"""Settings of the merger, besides those that all services share."""
+
+from typing import Annotated
+
+from icedb_service.settings import SparkServiceSettings
+from pydantic import Field
+
+
+class MergerSettings(SparkServiceSettings):
+    """What the merger needs to know."""
+
+    merge_max_rounds: Annotated[int, Field(ge=1, le=1000)] = 4
+    """Commits of one table in a row before another table gets its turn. A full merge takes as many as it needs."""
