@@ -1,0 +1,113 @@
+"""Figures of every table, whatever is wrong with one of them."""
+
+import pytest
+from icedb_log.errors import Unavailable
+from icedb_snapshot.lag import LagExporter
+from icedb_snapshot.metrics import ExporterMetrics, TableMetrics
+from icedb_snapshot.table_cache import TableCache
+from prometheus_client import CollectorRegistry
+
+
+@pytest.fixture
+def registry():
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def exporter(warehouse, clock, registry):
+    tables = TableCache(warehouse, clock=clock, max_tables=9, wait_ms=1000, on_refresh=lambda _: None)
+    return LagExporter(
+        warehouse,
+        tables=tables,
+        table_metrics=TableMetrics(registry),
+        metrics=ExporterMetrics(registry),
+        clock=clock,
+        interval_ms=1000,
+        on_reachable=lambda _: None,
+    )
+
+
+def test_figures_of_a_table(tables, exporter, registry, clock):
+    tables.create(merge_fan_in=2)
+    first = clock.ms + 1
+    for _ in range(4):
+        tables.commit(files=[("d=2026-01-02", 10)])
+    clock.ms = first + 5000
+    assert exporter.export_once().shown == ("events",)
+
+    def value(what):
+        return registry.get_sample_value(f"icedb_table_{what}", {"table": "events"})
+
+    assert value("data_files") == value("log_files") == 4
+    assert value("live_rows") == 40
+    assert value("live_bytes") == 400
+    assert value("halted") == value("staged_batches") == value("quarantined_batches") == 0
+    assert value("merge_lag_files") == 4
+    assert value("merge_lag_bytes") == 400
+    assert value("merge_lag_seconds") == 5
+    assert value("data_grace_seconds") == 6 * 3600
+    assert value("log_grace_seconds") == 600
+    assert value("last_commit_timestamp_seconds") == (first + 3) / 1000
+    assert registry.get_sample_value("icedb_snapshot_exporter_last_success_timestamp_seconds") == clock.ms / 1000
+
+
+def test_what_is_not_known_is_absent(tables, exporter, registry):
+    tables.create()
+    tables.commit(files=[("d=2026-01-02", 1)])
+    exporter.export_once()
+    tables.commit(files=[("d=2026-01-02", None)])
+    exporter.export_once()
+    assert registry.get_sample_value("icedb_table_live_rows", {"table": "events"}) is None
+    tables.create("empty")
+    exporter.export_once()
+    assert registry.get_sample_value("icedb_table_last_commit_timestamp_seconds", {"table": "empty"}) is None
+    assert registry.get_sample_value("icedb_table_data_files", {"table": "empty"}) == 0
+
+
+def test_a_halted_table_does_not_hide_the_others(tables, exporter, registry, store, warehouse):
+    for name in ("bad", "good"):
+        tables.create(name)
+        tables.commit(name, files=[("d=2026-01-02", 1)])
+    exporter.export_once()
+    broken = f"{warehouse.table('bad').log_prefix}1767312000000_ab.jsonl"
+    store.put(broken, b"{")
+    tables.commit("good", files=[("d=2026-01-02", 1)])
+    found = exporter.export_once()
+    assert (found.shown, found.halted) == (("good",), ("bad",))
+    assert registry.get_sample_value("icedb_table_halted", {"table": "bad"}) == 1
+    assert registry.get_sample_value("icedb_table_halted", {"table": "good"}) == 0
+    assert registry.get_sample_value("icedb_table_data_files", {"table": "good"}) == 2
+    assert registry.get_sample_value("icedb_snapshot_exporter_failures_total", {"what": "halted"}) == 1
+    store.delete([broken])
+    exporter.export_once()
+    assert registry.get_sample_value("icedb_table_halted", {"table": "bad"}) == 0
+
+
+def test_a_table_that_is_gone_loses_its_series(tables, exporter, registry, store, warehouse):
+    tables.create()
+    exporter.export_once()
+    store.delete([warehouse.table("events").config_key])
+    exporter.export_once()
+    assert not [
+        sample for family in registry.collect() for sample in family.samples if sample.labels.get("table") == "events"
+    ]
+
+
+def test_an_unreachable_store_is_counted_and_the_last_figures_stay(tables, exporter, registry, store, clock):
+    tables.create()
+    exporter.export_once()
+    last = registry.get_sample_value("icedb_snapshot_exporter_last_success_timestamp_seconds")
+    clock.ms += 5000
+    store.failure = Unavailable("no answer")
+    store.list_folders = _raise(store.failure)
+    assert not exporter.export_once().is_listed
+    assert registry.get_sample_value("icedb_snapshot_exporter_failures_total", {"what": "list"}) == 1
+    assert registry.get_sample_value("icedb_snapshot_exporter_last_success_timestamp_seconds") == last
+    assert registry.get_sample_value("icedb_table_data_files", {"table": "events"}) == 0
+
+
+def _raise(error):
+    def fail(*_args):
+        raise error
+
+    return fail

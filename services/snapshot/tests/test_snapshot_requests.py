@@ -1,0 +1,67 @@
+"""Requests are checked, and every wrong one is refused with the remedy."""
+
+import pytest
+from icedb_log.errors import InvalidRequest
+from icedb_proto import snapshot_pb2 as pb
+from icedb_snapshot.requests import parse_request
+from icedb_snapshot.settings import SnapshotSettings
+from pydantic import ValidationError
+
+
+def parse(**fields):
+    return parse_request(pb.GetSnapshotRequest(**fields), default_max_staleness_ms=1000)
+
+
+def test_absent_fields_take_defaults_and_zero_is_not_absent():
+    query = parse(table="events")
+    assert (query.as_of_ms, query.max_staleness_ms, query.filters) == (None, 1000, ())
+    query = parse(table="events", as_of_ms=0, max_staleness_ms=0)
+    assert (query.as_of_ms, query.max_staleness_ms) == (0, 0)
+
+
+def test_every_condition_is_understood():
+    filters = parse(
+        table="events",
+        partition_filters=[
+            pb.PartitionFilter(field="a", equals=""),
+            pb.PartitionFilter(field="b", any_of=pb.ValueList(values=["x", "y"])),
+            pb.PartitionFilter(field="c", is_null=False),
+            pb.PartitionFilter(field="d", range=pb.ValueRange(at_least="1", below="2")),
+            pb.PartitionFilter(field="e", range=pb.ValueRange(above="1", at_most="2")),
+        ],
+    ).filters
+    assert filters[0].any_of == {""}
+    assert filters[1].any_of == {"x", "y"}
+    assert filters[2].is_null is False
+    assert (filters[3].at_least, filters[3].below, filters[3].above) == ("1", "2", None)
+    assert (filters[4].above, filters[4].at_most, filters[4].at_least) == ("1", "2", None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"table": ""}, "a-z"),
+        ({"table": "../etc"}, "a-z"),
+        ({"table": "a\x00b"}, "a-z"),
+        ({"table": "x" * 10_000}, "a-z"),
+        ({"table": "t", "as_of_ms": -1}, "unix milliseconds"),
+        ({"table": "t", "as_of_ms": 1 << 60}, "unix milliseconds"),
+        ({"table": "t", "max_staleness_ms": -1}, "0 \\(read now\\)"),
+        ({"table": "t", "partition_filters": [pb.PartitionFilter(field="d")]}, "no condition"),
+    ],
+)
+def test_wrong_requests(fields, words):
+    with pytest.raises(InvalidRequest, match=words) as caught:
+        parse(**fields)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("address", ["", "localhost", "127.0.0.1:99999", "http://a:1", "a b:1"])
+def test_bad_addresses_are_refused(address):
+    with pytest.raises(ValidationError, match="host:port"):
+        SnapshotSettings(store="file:///tmp/x", snapshot_address=address)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "0.0.0.0:50051", "[::1]:50051", "snapshot.icedb.svc:50051"])
+def test_good_addresses(address):
+    assert SnapshotSettings(store="file:///tmp/x", snapshot_address=address).snapshot_address == address

@@ -1,0 +1,143 @@
+"""One read of a log for many callers, and never an answer older than what was asked for."""
+
+import threading
+import time
+
+import pytest
+from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable
+from icedb_snapshot.table_cache import TableCache
+
+
+@pytest.fixture
+def refreshes():
+    return []
+
+
+@pytest.fixture
+def cache(warehouse, clock, refreshes):
+    return TableCache(warehouse, clock=clock, max_tables=3, wait_ms=30_000, on_refresh=refreshes.append)
+
+
+def await_waiters(table, count):
+    deadline = time.monotonic() + 30
+    while len(table._changed._waiters) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_fresh_enough_knowledge_is_served_from_memory(cache, tables, store, clock, refreshes):
+    tables.create()
+    tables.commit(files=[("d=2026-01-02", 5)])
+    first = cache.table("events").read(max_staleness_ms=1000)
+    clock.ms += 1000
+    assert cache.table("events").read(max_staleness_ms=1000) is first
+    clock.ms += 1
+    assert cache.table("events").read(max_staleness_ms=1000) is not first
+    assert store.log_listings == len(refreshes) == 2
+
+
+def test_zero_staleness_reads_each_time_and_sees_the_newest_commit(cache, tables, store):
+    tables.create()
+    assert cache.table("events").read(max_staleness_ms=0).snapshot.row_count == 0
+    tables.commit(files=[("d=2026-01-02", 5)])
+    assert cache.table("events").read(max_staleness_ms=0).snapshot.row_count == 5
+    assert store.log_listings == 2
+
+
+def test_callers_that_arrive_during_a_read_share_the_next_one(cache, tables, store):
+    tables.create()
+    tables.commit(files=[("d=2026-01-02", 1)])
+    table = cache.table("events")
+    store.gate = threading.Event()
+    seen = []
+
+    def call():
+        seen.append(table.read(max_staleness_ms=0).snapshot.row_count)
+
+    leader = threading.Thread(target=call)
+    leader.start()
+    assert store.entered.acquire(timeout=30)
+    # The leader's listing has begun: what is committed now may not be in it.
+    waiters = [threading.Thread(target=call) for _ in range(20)]
+    for waiter in waiters:
+        waiter.start()
+    await_waiters(table, 20)
+    tables.commit(files=[("d=2026-01-02", 2)])
+    store.gate.set()
+    for thread in [leader, *waiters]:
+        thread.join(30)
+    assert sorted(seen)[1:] == [3] * 20
+    assert store.log_listings == 2
+
+
+def test_callers_that_accept_its_age_share_the_running_read(cache, tables, store, clock):
+    tables.create()
+    table = cache.table("events")
+    store.gate = threading.Event()
+    threads = [threading.Thread(target=table.read, kwargs={"max_staleness_ms": 500})]
+    threads[0].start()
+    assert store.entered.acquire(timeout=30)
+    clock.ms += 400
+    threads += [threading.Thread(target=table.read, kwargs={"max_staleness_ms": 500}) for _ in range(5)]
+    for thread in threads[1:]:
+        thread.start()
+    await_waiters(table, 5)
+    store.gate.set()
+    for thread in threads:
+        thread.join(30)
+    assert store.log_listings == 1
+
+
+def test_an_unreachable_store_fails_fresh_reads_and_leaves_what_is_fresh_enough(cache, tables, store, clock):
+    tables.create()
+    table = cache.table("events")
+    state = table.read(max_staleness_ms=0)
+    store.failure = Unavailable("no answer")
+    clock.ms += 100
+    with pytest.raises(Unavailable, match="no answer"):
+        table.read(max_staleness_ms=0)
+    assert table.read(max_staleness_ms=100) is state
+    store.failure = None
+    assert table.read(max_staleness_ms=0) is not state
+
+
+def test_a_damaged_table_halts_alone_and_is_not_served_from_memory(cache, tables, store, warehouse):
+    tables.create("good", partition=())
+    tables.create("bad", partition=())
+    cache.table("bad").read(max_staleness_ms=0)
+    broken = f"{warehouse.table('bad').log_prefix}1767312000000_ab.jsonl"
+    store.put(broken, b"not json")
+    with pytest.raises(CorruptLog, match="line 0"):
+        cache.table("bad").read(max_staleness_ms=0)
+    with pytest.raises(CorruptLog):
+        cache.table("bad").read(max_staleness_ms=60_000)
+    assert cache.table("good").read(max_staleness_ms=0).snapshot.row_count == 0
+    store.delete([broken])
+    assert cache.table("bad").read(max_staleness_ms=0).snapshot.row_count == 0
+
+
+def test_unknown_and_bad_names(cache):
+    with pytest.raises(NotFound, match="icedb table list"):
+        cache.table("nope").read(max_staleness_ms=0)
+    with pytest.raises(InvalidRequest, match="a-z"):
+        cache.table("../x")
+
+
+def test_only_so_many_tables_stay_in_memory(cache):
+    first = cache.table("a")
+    assert cache.table("a") is first
+    for name in "bcd":
+        cache.table(name)
+    assert cache.table("a") is not first
+
+
+def test_a_new_log_grace_period_sets_up_a_new_reader(cache, tables, store, clock, warehouse):
+    config = tables.create()
+    table = cache.table("events")
+    reader = table.read_source().reader
+    shorter = config.model_copy(update={"log_grace_ms": 60_000})
+    store.put(warehouse.table("events").config_key, shorter.model_dump_json().encode())
+    assert table.read_source().reader is reader
+    clock.ms += 10_001
+    assert table.read_source().config.log_grace_ms == 60_000
+    assert table.read_source().reader is not reader
