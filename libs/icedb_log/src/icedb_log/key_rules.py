@@ -45,6 +45,11 @@ def check_key(key: str) -> str:
     return key
 
 
+def is_listable(key: str) -> bool:
+    """Whether S3 can hold and list a key at all: a looser rule than :func:`check_key`, for objects of others."""
+    return bool(key) and not _FORBIDDEN.search(key) and len(key.encode()) <= MAX_KEY_BYTES
+
+
 def check_page_limit(limit: int) -> int:
     """Return ``limit`` if it is a number of keys that one page may hold, else raise InvalidRequest."""
     if not 1 <= limit <= MAX_KEYS_PER_PAGE:
