@@ -1,0 +1,55 @@
+"""The bounds of the data path: what one unit of work may take, and what a batch may hold."""
+
+from dataclasses import dataclass
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+MAX_PARTITION_VALUE_BYTES: Final = 190
+"""Encoded. With a field's name (at most 64) and ``=`` it is one path component of at most 255 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """What one unit of work may take of the machine that runs it.
+
+    Attributes:
+        memory_bytes: Memory of the native engine; above it, it spills to the scratch folder.
+        thread_count: Threads of the native engine if the job has only one unit; shared out otherwise.
+        scratch_bytes: Local disk for inputs, outputs and spill, each.
+        scratch_folder: Parent of the scratch folders; None: the system's folder for temporary files.
+        transfer_count: Objects moved at once by one unit.
+    """
+
+    memory_bytes: int = 1 * GIB
+    thread_count: int = 2
+    scratch_bytes: int = 32 * GIB
+    scratch_folder: str | None = None
+    transfer_count: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class FlushUnitLimits:
+    """What a batch may hold, and how batches share units. A batch above a bound is rejected, not cut.
+
+    Attributes:
+        batch_staged_bytes: Size of a staged object.
+        batch_decoded_bytes: Size after decompression: the guard against compression bombs.
+        line_bytes: Size of one event.
+        batch_columns: Distinct top-level keys of one batch.
+        table_columns: Columns of the table with those of the batch.
+        unit_decoded_bytes: A unit takes no further batch above this; the rest goes to a later round.
+        unit_target_bytes: Estimated decoded size that one unit of work aims at.
+        compression_ratio: Estimated ratio of decoded to staged size of compressed batches.
+    """
+
+    batch_staged_bytes: int = 256 * MIB
+    batch_decoded_bytes: int = 512 * MIB
+    line_bytes: int = 8 * MIB
+    batch_columns: int = 1000
+    table_columns: int = 2000
+    unit_decoded_bytes: int = 512 * MIB
+    unit_target_bytes: int = 64 * MIB
+    compression_ratio: int = 8
