@@ -1,0 +1,164 @@
+"""The data path on a store in memory: data files are lines of JSON, so that tests can count every row.
+
+Implements :class:`~icedb_log.jobs.BatchWriter` and :class:`~icedb_log.jobs.GroupMerger` with the same promises as
+the real one: fresh names, rejected batches with a reason, counts, and no look at the log. Types are the JSON
+types of the values; a partition is the identity of its column.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from icedb_log.clock import Clock
+from icedb_log.errors import NotFound
+from icedb_log.jobs import FlushJob, FlushOutput, MergedGroup, MergeJob, RejectedBatch, StagedBatch
+from icedb_log.keys import TablePaths
+from icedb_log.model import FileMarker, Snapshot
+from icedb_log.object_store import ObjectStore
+from icedb_log.partition_path import encode_partition_value
+from icedb_log.table_config import TableConfig
+
+Row = Mapping[str, Any]
+
+_TYPES: Final = {str: "VARCHAR", int: "BIGINT", float: "DOUBLE", bool: "BOOLEAN"}
+
+
+class _Refused(Exception):
+    """A batch that cannot be taken, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowFileWriter:
+    """Writes the rows of staged batches into one data file per partition."""
+
+    store: ObjectStore
+    clock: Clock
+
+    def write_batches(self, job: FlushJob) -> FlushOutput:
+        """Run a flush job."""
+        schema = {**job.schema, **job.config.declared}
+        rows: dict[str, list[Row]] = defaultdict(list)
+        accepted: list[StagedBatch] = []
+        rejected: list[RejectedBatch] = []
+        missing: list[StagedBatch] = []
+        for batch in job.batches:
+            try:
+                parsed = _parse_rows(self.store.get(batch.key).body)
+                grown = _grow_schema(schema, parsed)
+                placed = [(_partition_of(job.config, row), row) for row in parsed]
+            except NotFound:
+                missing.append(batch)
+            except _Refused as error:
+                rejected.append(RejectedBatch(batch, str(error)))
+            else:
+                schema = grown
+                accepted.append(batch)
+                for partition, row in placed:
+                    rows[partition].append(row)
+        files = tuple(
+            write_rows(
+                self.store,
+                job.paths,
+                partition=partition,
+                rows=part,
+                config=job.config,
+                clock=self.clock,
+                time_ms=job.time_ms,
+            )
+            for partition, part in sorted(rows.items())
+        )
+        row_count = sum(len(part) for part in rows.values())
+        return FlushOutput(files, schema, tuple(accepted), tuple(rejected), tuple(missing), row_count)
+
+
+@dataclass(frozen=True, slots=True)
+class RowFileMerger:
+    """Merges each group into one data file."""
+
+    store: ObjectStore
+    clock: Clock
+
+    def merge_groups(self, job: MergeJob) -> tuple[MergedGroup, ...]:
+        """Run a merge job. Raises NotFound when an input is gone."""
+        results: list[MergedGroup] = []
+        for group in job.groups:
+            rows = [row for marker in group.inputs for row in read_rows(self.store, marker.path)]
+            output = write_rows(
+                self.store,
+                job.paths,
+                partition=group.partition,
+                rows=rows,
+                config=job.config,
+                clock=self.clock,
+                time_ms=job.time_ms,
+            )
+            results.append(MergedGroup(group, (output,), len(rows)))
+        return tuple(results)
+
+
+def write_rows(
+    store: ObjectStore,
+    paths: TablePaths,
+    *,
+    partition: str,
+    rows: Iterable[Row],
+    config: TableConfig,
+    clock: Clock,
+    time_ms: int,
+) -> FileMarker:
+    """Write one data file under a fresh name, sorted, and return its marker."""
+    lines = sorted(rows, key=lambda row: [(row.get(column) is None, str(row.get(column))) for column in config.sort])
+    body = b"\n".join(orjson.dumps(row) for row in lines)
+    key = paths.data_key(partition=partition, file_id=clock.new_id())
+    store.put(key, body)
+    return FileMarker(key, len(body), time_ms, row_count=len(lines))
+
+
+def read_rows(store: ObjectStore, key: str) -> list[dict[str, Any]]:
+    """Read one data file. Raises NotFound."""
+    return [orjson.loads(line) for line in store.get(key).body.split(b"\n") if line]
+
+
+def read_live_rows(store: ObjectStore, snapshot: Snapshot) -> list[dict[str, Any]]:
+    """Read all rows of a snapshot. Raises NotFound when a live data file is gone."""
+    return [row for marker in snapshot.live for row in read_rows(store, marker.path)]
+
+
+def encode_rows(rows: Iterable[Row]) -> bytes:
+    """Return the body of a batch in the staging format ``ndjson``."""
+    return b"\n".join(orjson.dumps(row) for row in rows)
+
+
+def _parse_rows(body: bytes) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(body.split(b"\n"), 1):
+        if not line:
+            continue
+        try:
+            row = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise _Refused(f"line {number} is not JSON") from error
+        if not isinstance(row, dict):
+            raise _Refused(f"line {number} is not a JSON object")
+        rows.append(row)
+    return rows
+
+
+def _grow_schema(schema: Mapping[str, str], rows: Iterable[Row]) -> dict[str, str]:
+    grown = dict(schema)
+    for row in rows:
+        for column, value in row.items():
+            sql_type = _TYPES.get(type(value), "VARCHAR")
+            if value is not None and grown.setdefault(column, sql_type) != sql_type:
+                raise _Refused(f"column {column} is {grown[column]} in the table and {sql_type} in the batch")
+    return grown
+
+
+def _partition_of(config: TableConfig, row: Row) -> str:
+    missing = [field.column for field in config.partition if row.get(field.column) is None]
+    if missing:
+        raise _Refused(f"partition column {missing[0]} is missing")
+    return "/".join(f"{field.name}={encode_partition_value(str(row[field.column]))}" for field in config.partition)

@@ -1,0 +1,194 @@
+"""A store whose faults a test writes down beforehand: lost answers, late landings, refusals, silence, crashes.
+
+A script is a list of :class:`Fault`, each for one kind of call and a part of a key; the first that matches an
+incoming call is used up by it. Without a match the call goes through. Every call is recorded.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from icedb_log.errors import CommitOutcomeUnknown, PreconditionFailed, Unavailable
+from icedb_log.object_store import (
+    MAX_KEYS_PER_PAGE,
+    DeleteReport,
+    FailedDelete,
+    ObjectInfo,
+    ObjectPage,
+    ObjectStore,
+    StoredObject,
+)
+
+
+class Crash(BaseException):
+    """The process dies here. Not an ``Exception``: no handler of the code under test may catch it."""
+
+
+class Effect(Enum):
+    """What becomes of a call."""
+
+    LOSE_ANSWER = "the store does it, the caller gets no answer"
+    DROP = "the store never gets it, the caller gets no answer"
+    DELAY = "as DROP, but the write waits and lands when the test calls land_delayed"
+    TRY_TWICE = "the first try lands, its answer is lost, the client's own retry is refused"
+    REFUSE = "refused without a reason that shows in the object"
+    UNAVAILABLE = "no answer, and nothing happened"
+    CRASH_BEFORE = "the process dies before the call"
+    CRASH_AFTER = "the process dies after the call"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One line of a script.
+
+    Attributes:
+        method: Name of the store's method, or ``""`` for any.
+        effect: What becomes of the call.
+        key: Text that the key (or prefix, or any of the keys to delete) contains.
+        before: Called first: what another actor does in this very moment.
+    """
+
+    method: str
+    effect: Effect | None
+    key: str = ""
+    before: Callable[[], object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that was made."""
+
+    method: str
+    key: str
+
+
+class ScriptedStore:
+    """An object store around another one, with faults."""
+
+    def __init__(self, store: ObjectStore, script: Sequence[Fault] = ()) -> None:
+        self.inner = store
+        self.script = list(script)
+        self.calls: list[Call] = []
+        self.crash_at: int | None = None
+        """Number of the call, counted from 0, at which the process dies, after the call took effect."""
+        self.crash_before: bool = False
+        """Whether :attr:`crash_at` means before the call took effect."""
+        self._delayed: list[Callable[[], object]] = []
+
+    def land_delayed(self) -> None:
+        """Let every delayed write reach the store now; one that is refused there vanishes, as on the network."""
+        for write in self._delayed:
+            try:
+                write()
+            except PreconditionFailed:
+                continue
+        self._delayed.clear()
+
+    def keys_of(self, *methods: str) -> list[str]:
+        """Return the keys of the recorded calls of some methods, in order."""
+        return [call.key for call in self.calls if call.method in methods]
+
+    def probe(self) -> None:
+        """Probe the inner store."""
+        self.inner.probe()
+
+    def get(self, key: str, *, if_match: str | None = None) -> StoredObject:
+        """Read, unless the script says otherwise."""
+        found: StoredObject = self._run("get", key, lambda: self.inner.get(key, if_match=if_match))
+        return found
+
+    def head(self, key: str) -> ObjectInfo:
+        """Read metadata, unless the script says otherwise."""
+        found: ObjectInfo = self._run("head", key, lambda: self.inner.head(key))
+        return found
+
+    def put_if_absent(self, key: str, body: bytes) -> str:
+        """Create, unless the script says otherwise."""
+        etag: str = self._run("put_if_absent", key, lambda: self.inner.put_if_absent(key, body))
+        return etag
+
+    def put_if_match(self, key: str, body: bytes, *, etag: str) -> str:
+        """Replace, unless the script says otherwise."""
+        new_etag: str = self._run("put_if_match", key, lambda: self.inner.put_if_match(key, body, etag=etag))
+        return new_etag
+
+    def put(self, key: str, body: bytes) -> str:
+        """Write, unless the script says otherwise."""
+        etag: str = self._run("put", key, lambda: self.inner.put(key, body))
+        return etag
+
+    def list_page(self, prefix: str, *, token: str | None = None, limit: int = MAX_KEYS_PER_PAGE) -> ObjectPage:
+        """List, unless the script says otherwise."""
+        page: ObjectPage = self._run(
+            "list_page", prefix, lambda: self.inner.list_page(prefix, token=token, limit=limit)
+        )
+        return page
+
+    def list_folders(self, prefix: str) -> tuple[str, ...]:
+        """List folders, unless the script says otherwise."""
+        folders: tuple[str, ...] = self._run("list_folders", prefix, lambda: self.inner.list_folders(prefix))
+        return folders
+
+    def delete(self, keys: Sequence[str]) -> DeleteReport:
+        """Delete; ``REFUSE`` makes each key that the fault names a failed one."""
+        for key in keys:
+            fault = self._peek("delete", key)
+            if fault is not None and fault.effect is Effect.REFUSE:
+                self.script.remove(fault)
+                refused = tuple(k for k in keys if fault.key in k)
+                report = self.inner.delete([k for k in keys if fault.key not in k])
+                self.calls.append(Call("delete", " ".join(keys)))
+                return DeleteReport(report.deleted, tuple(FailedDelete(k, "refused by the script") for k in refused))
+        done: DeleteReport = self._run("delete", " ".join(keys), lambda: self.inner.delete(keys))
+        return done
+
+    def download(self, key: str, path: Path) -> ObjectInfo:
+        """Copy out, unless the script says otherwise."""
+        info: ObjectInfo = self._run("download", key, lambda: self.inner.download(key, path))
+        return info
+
+    def upload(self, key: str, path: Path) -> ObjectInfo:
+        """Copy in, unless the script says otherwise."""
+        info: ObjectInfo = self._run("upload", key, lambda: self.inner.upload(key, path))
+        return info
+
+    def uri(self, key: str) -> str:
+        """Return the inner store's address of a key."""
+        return self.inner.uri(key)
+
+    def _peek(self, method: str, key: str) -> Fault | None:
+        return next((f for f in self.script if f.method in ("", method) and f.key in key), None)
+
+    def _run(self, method: str, key: str, action: Callable[[], Any]) -> Any:
+        number = len(self.calls)
+        self.calls.append(Call(method, key))
+        if number == self.crash_at and self.crash_before:
+            raise Crash(f"before call {number}: {method} {key}")
+        fault = self._peek(method, key)
+        if fault is not None:
+            self.script.remove(fault)
+            if fault.before is not None:
+                fault.before()
+        result = action() if fault is None or fault.effect is None else self._fail(fault.effect, key, action)
+        if number == self.crash_at:
+            raise Crash(f"after call {number}: {method} {key}")
+        return result
+
+    def _fail(self, effect: Effect, key: str, action: Callable[[], Any]) -> Any:
+        if effect is Effect.REFUSE:
+            raise PreconditionFailed(f"{key}: refused by the script")
+        if effect is Effect.UNAVAILABLE:
+            raise Unavailable(f"{key}: no answer, by the script")
+        if effect is Effect.CRASH_BEFORE:
+            raise Crash(f"before the call on {key}")
+        if effect is Effect.DELAY:
+            self._delayed.append(action)
+        if effect in (Effect.LOSE_ANSWER, Effect.CRASH_AFTER, Effect.TRY_TWICE):
+            action()
+        if effect is Effect.CRASH_AFTER:
+            raise Crash(f"after the call on {key}")
+        if effect is Effect.TRY_TWICE:
+            return action()
+        raise CommitOutcomeUnknown(f"{key}: the answer got lost, by the script")
