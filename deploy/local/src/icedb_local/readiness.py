@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import grpc
 import redis
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
 from icedb_local.ports import LOOPBACK
 
 ASK_TIMEOUT_S = 2.0
@@ -34,12 +35,24 @@ def answers_ping(redis_url: str) -> bool:
         return False
 
 
-def answers_http(port: int, path: str, *, accepts_any_status: bool = False) -> bool:
-    """Whether an HTTP server on a loopback port answers 200, or anything at all."""
+def answers_http(port: int) -> bool:
+    """Whether an HTTP server on a loopback port answers at all."""
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=ASK_TIMEOUT_S)
     try:
-        connection.request("GET", path)
-        return accepts_any_status or connection.getresponse().status == http.client.OK
+        connection.request("GET", "/")
+        return connection.getresponse().status > 0
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def has_metric(port: int, line: str) -> bool:
+    """Whether ``/metrics`` on a loopback port has this line, e.g. ``icedb_ingest_engine_up 1.0``."""
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=ASK_TIMEOUT_S)
+    try:
+        connection.request("GET", "/metrics")
+        return line in connection.getresponse().read().decode().splitlines()
     except (OSError, http.client.HTTPException):
         return False
     finally:

@@ -6,6 +6,7 @@ closed, by ``stop``, by the end of this process, or by its death; the guard then
 """
 
 import contextlib
+import functools
 import signal
 import subprocess
 import sys
@@ -17,14 +18,15 @@ from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
 import psutil
-from icedb_local.ports import is_listening
-from icedb_local.readiness import Condition, answers_http, answers_ping, is_serving
-from icedb_local.run_processes import find_run_processes, kill_run_processes
-from icedb_local.stack_layout import WORKER_NAMES, StackLayout
-from icedb_local.supervisor_config import log_path, render_config
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import InvalidRequest, Unavailable
 from supervisor.xmlrpc import SupervisorTransport
+
+from icedb_local.ports import is_listening
+from icedb_local.readiness import Condition, answers_http, answers_ping, has_metric, is_serving
+from icedb_local.run_processes import find_run_processes, kill_run_processes
+from icedb_local.stack_layout import WORKERS, StackLayout
+from icedb_local.supervisor_config import log_path, render_config
 
 START_DEADLINE_MS: Final = 90_000
 STOP_DEADLINE_S: Final = 75
@@ -32,6 +34,7 @@ POLL_MS: Final = 100
 LOG_TAIL_LINES: Final = 15
 MAX_SOCKET_PATH: Final = 90
 FATAL_STATE: Final = "FATAL"
+RUNNING_STATE: Final = "RUNNING"
 
 ReadyCallback = Callable[[str], None]
 
@@ -182,15 +185,18 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
         layout = self.layout
         conditions = [Condition("redis", lambda: answers_ping(layout.redis_url))]
         if layout.store == "s3":
-            conditions.append(Condition("s3", lambda: answers_http(layout.ports.s3, "/", accepts_any_status=True)))
+            conditions.append(Condition("s3", lambda: answers_http(layout.ports.s3)))
         return conditions
 
     def _service_conditions(self) -> list[Condition]:
         layout = self.layout
         conditions = [Condition("snapshot", lambda: is_serving(layout.snapshot_address))]
-        for name in (*WORKER_NAMES, "beat"):
-            port = layout.ports.metrics_of(name)
-            conditions.append(Condition(name, lambda port=port: answers_http(port, "/healthz")))  # type: ignore[misc]
+        for name, component in WORKERS.items():
+            # The engine is up last: then the child has its Spark session and takes tasks.
+            line = f"icedb_{component}_engine_up 1.0"
+            is_met = functools.partial(has_metric, layout.ports.metrics_of(name), line)
+            conditions.append(Condition(name, is_met))
+        conditions.append(Condition("beat", lambda: "beat" in self._names_in_state(RUNNING_STATE)))
         return conditions
 
     def _wait_for(self, conditions: list[Condition], deadline_ms: int) -> None:

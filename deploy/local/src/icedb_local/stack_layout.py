@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Self
 
+from icedb_log.errors import NotFound
+from icedb_log.stores import S3Options, StoreSettings
+
 from icedb_local.ports import LOOPBACK, find_free_ports
 from icedb_local.run_processes import RUN_DIR_VARIABLE
 from icedb_local.supervisor_config import Program
-from icedb_log.errors import NotFound
-from icedb_log.s3 import S3Options
-from icedb_log.stores import StoreSettings
 
 StoreKind = Literal["local", "s3"]
 STORE_KINDS: Final[tuple[StoreKind, ...]] = ("local", "s3")
@@ -32,7 +32,8 @@ SERVERS: Final = "servers"
 SERVICES: Final = "services"
 WORKER_STOP_WAIT_S: Final = 25
 SERVER_STOP_WAIT_S: Final = 10
-WORKER_NAMES: Final = ("ingest", "merger", "janitor")
+WORKERS: Final = {"ingest": "ingest", "merger": "merge", "janitor": "janitor"}
+"""Each worker's program, and the component as its metrics name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,6 @@ class StackPorts:
     ingest_metrics: int = 9102
     merger_metrics: int = 9103
     janitor_metrics: int = 9104
-    beat_metrics: int = 9105
 
     @classmethod
     def find_free(cls) -> Self:
@@ -54,7 +54,7 @@ class StackPorts:
         return cls(*find_free_ports(len(dataclasses.fields(cls))))
 
     def metrics_of(self, service: str) -> int:
-        """Return the metrics port of ``snapshot``, ``ingest``, ``merger``, ``janitor`` or ``beat``."""
+        """Return the metrics port of ``snapshot``, ``ingest``, ``merger`` or ``janitor``."""
         return int(getattr(self, f"{service}_metrics"))
 
 
@@ -125,6 +125,7 @@ class StackLayout:
             "SPARK_LOCAL_IP": LOOPBACK,
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONUNBUFFERED": "1",
+            "ICEDB_SHUTDOWN_GRACE_MS": str((WORKER_STOP_WAIT_S - 5) * 1000),
         }
         return inherited | own | self.client_env() | dict(self.overrides)
 
@@ -134,7 +135,7 @@ class StackLayout:
         if self.store == "s3":
             command = ("-m", "icedb_local.dev_s3", "--port", str(self.ports.s3), "--bucket", BUCKET)
             servers.append(self._python("s3", priority=200, command=command))
-        workers = [self._python(name, priority=400, command=("-m", f"icedb_{name}")) for name in WORKER_NAMES]
+        workers = [self._python(name, priority=400, command=("-m", f"icedb_{name}")) for name in WORKERS]
         return (
             *servers,
             self._python("snapshot", priority=300, command=("-m", "icedb_snapshot")),
@@ -154,14 +155,15 @@ class StackLayout:
 
     def _python(self, name: str, *, priority: int, command: tuple[str, ...]) -> Program:
         is_server = name == "s3"
+        has_metrics = name == "snapshot" or name in WORKERS
         return Program(
             name=name,
             group=SERVERS if is_server else SERVICES,
             priority=priority,
             command=(sys.executable, *command),
             directory=self.run_dir,
-            env={} if is_server else {"ICEDB_METRICS_PORT": str(self.ports.metrics_of(name))},
-            stop_wait_s=WORKER_STOP_WAIT_S if name in WORKER_NAMES else SERVER_STOP_WAIT_S,
+            env={"ICEDB_METRICS_PORT": str(self.ports.metrics_of(name))} if has_metrics else {},
+            stop_wait_s=WORKER_STOP_WAIT_S if name in WORKERS else SERVER_STOP_WAIT_S,
             starts_at_once=is_server,
         )
 

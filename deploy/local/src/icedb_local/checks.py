@@ -1,0 +1,68 @@
+"""What the demo promises, checked: each promise is one line that holds or does not."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+MAX_DIFFERENCES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One promise.
+
+    Attributes:
+        name: What is promised, in a few words.
+        holds: Whether it does.
+        detail: The figures behind it; for a broken promise what was expected and what was found.
+    """
+
+    name: str
+    holds: bool
+    detail: str
+
+
+class CheckBook:
+    """All checks of a run, in order. Safe for use by many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._checks: list[Check] = []
+
+    def add(self, name: str, *, holds: bool, detail: str) -> Check:
+        """Record one check."""
+        check = Check(name, holds, detail)
+        with self._lock:
+            self._checks.append(check)
+        return check
+
+    def add_equal(self, name: str, *, found: int, expected: int, what: str = "rows") -> Check:
+        """Record that a count is exact."""
+        detail = f"{found:,} {what}"
+        if found != expected:
+            detail = f"{found:,} {what} found, {expected:,} expected ({found - expected:+,})"
+        return self.add(name, holds=found == expected, detail=detail)
+
+    def add_equal_counts(self, name: str, *, found: Mapping[str, int], expected: Mapping[str, int], what: str) -> Check:
+        """Record that counts by key are exact; a key that is missing counts as 0."""
+        wrong = [
+            f"{key}: {found.get(key, 0):,} found, {expected.get(key, 0):,} expected"
+            for key in sorted(found.keys() | expected.keys())
+            if found.get(key, 0) != expected.get(key, 0)
+        ]
+        detail = "; ".join(wrong[:MAX_DIFFERENCES]) or f"{len(expected):,} {what}"
+        if len(wrong) > MAX_DIFFERENCES:
+            detail += f"; and {len(wrong) - MAX_DIFFERENCES} more"
+        return self.add(name, holds=not wrong, detail=detail)
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """Everything recorded so far."""
+        with self._lock:
+            return tuple(self._checks)
+
+    @property
+    def broken(self) -> tuple[Check, ...]:
+        """The promises that do not hold."""
+        return tuple(check for check in self.checks if not check.holds)

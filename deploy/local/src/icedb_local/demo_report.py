@@ -1,0 +1,153 @@
+"""What a run of the demo found, as a value and as tables on the screen."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from icedb_log.table_config import MIB
+from rich.table import Table
+from rich.text import Text
+
+from icedb_local.charts import render_chart
+from icedb_local.checks import Check
+from icedb_local.sampler import Sample, Sampler
+from icedb_local.screen import Screen, StepTime, make_table
+from icedb_local.table_health import PartitionFiles
+
+CHART_HEIGHT: Final = 5
+MAX_PARTITION_LINES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """One exact count.
+
+    Attributes:
+        moment: When, in words.
+        table: Of which table.
+        acknowledged_rows: Rows of the batches that were acknowledged by then.
+        counted_rows: Rows that DuckDB found in the snapshot's files.
+        file_count: Files of the snapshot.
+        is_exact: Whether both agree, in total and for each day.
+    """
+
+    moment: str
+    table: str
+    acknowledged_rows: int
+    counted_rows: int
+    file_count: int
+    is_exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DemoReport:
+    """The outcome of a run."""
+
+    store: str
+    event_count: int
+    batch_count: int
+    checks: tuple[Check, ...]
+    counts: tuple[Count, ...]
+    steps: tuple[StepTime, ...]
+    samples: Mapping[str, Sequence[Sample]]
+    took_s: float
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether everything holds."""
+        return bool(self.checks) and all(check.holds for check in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "ok": self.is_ok,
+            "store": self.store,
+            "events": self.event_count,
+            "batches": self.batch_count,
+            "seconds": round(self.took_s, 2),
+            "checks": [asdict(check) for check in self.checks],
+            "counts": [asdict(count) for count in self.counts],
+            "steps": [asdict(step) for step in self.steps],
+            "samples": {table: [asdict(one) for one in samples] for table, samples in self.samples.items()},
+        }
+
+
+def make_counts_table(counts: Sequence[Count], screen: Screen) -> Table:
+    """Return the exact counts as a table."""
+    table = make_table("moment", "table", "acknowledged", "DuckDB counts", "files", "", left=2)
+    for count in counts:
+        table.add_row(
+            count.moment,
+            count.table,
+            f"{count.acknowledged_rows:,}",
+            f"{count.counted_rows:,}",
+            f"{count.file_count:,}",
+            screen.mark(holds=count.is_exact),
+        )
+    return table
+
+
+def make_files_table(
+    before: Mapping[str, Sequence[PartitionFiles]],
+    after: Mapping[str, Sequence[PartitionFiles]],
+    *,
+    target_file_bytes: int,
+) -> Table:
+    """Return files per partition before and after a merge; small partitions of a table share a line."""
+    table = make_table("table", "partition", "files before", "after", "at least", "MiB", "rows", left=2)
+    for name, partitions in after.items():
+        files_before = {one.partition: len(one.sizes_bytes) for one in before[name]}
+        shown = sorted(partitions, key=lambda one: -one.row_count)[:MAX_PARTITION_LINES]
+        rest = [one for one in partitions if one not in shown]
+        for one in sorted(shown, key=lambda one: one.partition):
+            table.add_row(name, one.partition, *_figures([one], files_before, target_file_bytes))
+        if rest:
+            table.add_row(name, f"{len(rest)} more", *_figures(rest, files_before, target_file_bytes))
+    return table
+
+
+def _figures(
+    partitions: Sequence[PartitionFiles], files_before: Mapping[str, int], target_file_bytes: int
+) -> list[str]:
+    """Files before and after, how few the target size allows, size and rows of some partitions."""
+    least = sum(-(-sum(one.sizes_bytes) // target_file_bytes) for one in partitions)
+    return [
+        f"{sum(files_before.get(one.partition, 0) for one in partitions):,}",
+        f"{sum(len(one.sizes_bytes) for one in partitions):,}",
+        f"{least:,}",
+        f"{sum(sum(one.sizes_bytes) for one in partitions) / MIB:,.1f}",
+        f"{sum(one.row_count for one in partitions):,}",
+    ]
+
+
+def show_charts(screen: Screen, sampler: Sampler, table: str) -> None:
+    """Draw how many data files and log files a table had over time."""
+    width = screen.console.width - 6
+    for field, title in (("data_files", "data files"), ("log_files", "log files")):
+        screen.say(Text(f"{title} of {table} in the store, live or waiting for their deletion", "dim"))
+        points = sampler.points(table, field)
+        lines = render_chart(points, width=width, height=CHART_HEIGHT, is_ascii=screen.is_ascii)
+        screen.show_lines(lines, style="cyan")
+
+
+def make_steps_table(steps: Sequence[StepTime]) -> Table:
+    """Return how long each step took."""
+    table = make_table("step", "seconds", "events/s")
+    for step in steps:
+        rate = "" if step.row_count is None else f"{step.row_count / max(step.seconds, 1e-9):,.0f}"
+        table.add_row(step.name, f"{step.seconds:.1f}", rate)
+    return table
+
+
+def show_verdict(screen: Screen, report: DemoReport) -> None:
+    """Say whether everything holds, and what does not."""
+    screen.console.print()
+    broken = [check for check in report.checks if not check.holds]
+    for check in broken:
+        screen.show_check(check)
+    mark = screen.mark(holds=report.is_ok)
+    if report.is_ok:
+        words = f"all {len(report.checks)} checks hold, {report.took_s:.0f} s"
+    else:
+        words = f"{len(broken)} of {len(report.checks)} checks do not hold"
+    screen.console.print(Text.assemble(mark, " ", (words, "bold")))

@@ -1,0 +1,300 @@
+"""The demo, step by step, on a running stack: enqueue, merge, clean up, and count at every turn."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Final
+
+from icedb_log.clock import Clock
+from icedb_log.errors import Unavailable
+from rich.progress import Progress
+
+from icedb_local.checks import CheckBook
+from icedb_local.demo_plan import USER_COLUMN, DemoPlan, DemoTable
+from icedb_local.demo_report import Count, make_counts_table, make_files_table
+from icedb_local.lake import Lake
+from icedb_local.ledger import Ledger
+from icedb_local.producers import Producers
+from icedb_local.sampler import Sampler
+from icedb_local.screen import Screen, make_table
+from icedb_local.table_health import Leftovers, find_leftovers, group_by_partition, read_quarantine_reasons
+from icedb_local.watcher import Watcher
+
+POLL_MS: Final = 100
+COMMIT_DEADLINE_MS: Final = 90_000
+CLEANUP_DEADLINE_MS: Final = 60_000
+MAX_MERGE_ROUNDS: Final = 6
+DAY: Final = "d"
+
+
+class DemoRun:
+    """One run.
+
+    Args:
+        plan: What to do.
+        lake: Client of the running stack.
+        screen: Where to show it.
+        clock: For waiting.
+    """
+
+    def __init__(self, plan: DemoPlan, lake: Lake, screen: Screen, *, clock: Clock) -> None:
+        self.plan = plan
+        self.checks = CheckBook()
+        self.counts: list[Count] = []
+        self.sampler = Sampler(lake.warehouse, [table.name for table in plan.tables], clock=clock)
+        self._lake = lake
+        self._screen = screen
+        self._clock = clock
+        self._ledgers = {table.name: Ledger() for table in plan.tables}
+        self._watcher = Watcher(lake, self._ledgers, numbers_batches=plan.numbers_batches, clock=clock)
+
+    def run(self) -> None:
+        """Run every step; what does not hold is in :attr:`checks` afterwards.
+
+        Raises:
+            IceDBError: A step could not be done at all.
+        """
+        with self._screen.step("Create the tables"):
+            self._create_tables()
+        with self.sampler, self._watcher:
+            with self._screen.step("Enqueue events while merges run"):
+                self._enqueue()
+            self._screen.rate_last_step(sum(one.read_acknowledged().row_count for one in self._ledgers.values()))
+            with self._screen.step("Merge what is left to merge"):
+                self._merge()
+            with self._screen.step(f"Clean up (grace period {self.plan.policies.grace_ms // 1000} s)"):
+                self._clean_up()
+        with self._screen.step("Count again"):
+            self._count_at_the_end()
+
+    def _create_tables(self) -> None:
+        shown = make_table("table", "partition", "sort", "takes", left=4)
+        for table in self.plan.tables:
+            self._lake.create_table(table, self.plan.policies)
+            share = "every batch" if table.takes_every == 1 else f"every {table.takes_every}th batch"
+            shown.add_row(table.name, ", ".join(table.partition), ", ".join(table.sort), share)
+        self._screen.show_table(shown)
+        for table in self.plan.tables:
+            self._count_exactly("before", table)
+
+    def _enqueue(self) -> None:
+        plan = self.plan
+        parts = plan.checkpoint_count + 1
+        pauses = [plan.batch_count * part // parts for part in range(1, parts)]
+        producers = Producers(
+            plan.batches(),
+            tables=plan.tables,
+            ledgers=self._ledgers,
+            enqueue=self._lake.enqueue,
+            thread_count=plan.producer_count,
+            pauses_after=pauses,
+        )
+        with self._screen.make_progress() as progress, producers:
+            bars = _Bars(progress, plan, self._ledgers, self._watcher, self.sampler)
+            for part in range(1, parts):
+                self._wait(lambda: producers.is_paused, bars.update, what="producers")
+                self._checkpoint(f"at {100 * part // parts} %", bars)
+                producers.go_on()
+            self._wait(lambda: producers.is_finished, bars.update, what="producers")
+            self._checkpoint("all in", bars)
+            bars.finish()
+        self._screen.show_table(make_counts_table(self.counts, self._screen))
+        for table in plan.tables:
+            reasons = read_quarantine_reasons(self._lake, table.name)
+            detail = "; ".join(reasons[:2]) or "0 batches"
+            self.checks.add(f"{table.name}: nothing in quarantine", holds=not reasons, detail=detail)
+
+    def _checkpoint(self, moment: str, bars: "_Bars") -> None:
+        """Wait until all that is acknowledged is committed, then count; merges go on meanwhile."""
+        for table in self.plan.tables:
+            prefix = self._lake.paths(table.name).staging_prefix
+            self._wait(
+                lambda prefix=prefix: not self._lake.list_objects(prefix),  # type: ignore[misc]
+                bars.update,
+                what=f"the ingest worker to commit what is staged for {table.name}",
+            )
+            self._count_exactly(moment, table)
+
+    def _count_exactly(self, moment: str, table: DemoTable) -> None:
+        acknowledged = self._ledgers[table.name].read_acknowledged()
+        snapshot = self._lake.read_snapshot(table.name)
+        counted = {key[0]: count for key, count in self._lake.count_rows(snapshot, by=(DAY,)).items()}
+        total = self.checks.add_equal(
+            f"{table.name}, {moment}: rows in the snapshot",
+            found=sum(counted.values()),
+            expected=acknowledged.row_count,
+        )
+        per_day = self.checks.add_equal_counts(
+            f"{table.name}, {moment}: rows of each day", found=counted, expected=acknowledged.rows_per_day, what="days"
+        )
+        self.counts.append(
+            Count(
+                moment=moment,
+                table=table.name,
+                acknowledged_rows=acknowledged.row_count,
+                counted_rows=sum(counted.values()),
+                file_count=len(snapshot.files),
+                is_exact=total.holds and per_day.holds,
+            )
+        )
+
+    def _merge(self) -> None:
+        names = [table.name for table in self.plan.tables]
+        before = {name: group_by_partition(self._lake.read_snapshot(name)) for name in names}
+        with self._screen.make_progress() as progress:
+            bar = progress.add_task("merge", total=len(names), note="")
+            for name in names:
+                progress.update(bar, note=name)
+                self._run_in_background(lambda name=name: self._merge_fully(name))  # type: ignore[misc]
+                progress.advance(bar)
+        after = {name: group_by_partition(self._lake.read_snapshot(name)) for name in names}
+        target_bytes = self.plan.policies.target_file_bytes
+        self._screen.show_table(make_files_table(before, after, target_file_bytes=target_bytes))
+        for name in names:
+            unmerged = [one.partition for one in after[name] if not one.is_merged(target_bytes)]
+            files = sum(len(one.sizes_bytes) for one in after[name])
+            detail = f"{files} files in {len(after[name])} partitions"
+            if unmerged:
+                detail = f"{', '.join(unmerged[:3])}: two files would fit into one of {target_bytes:,} bytes"
+            check = self.checks.add(
+                f"{name}: as few files as the target size allows", holds=not unmerged, detail=detail
+            )
+            self._screen.show_check(check)
+
+    def _merge_fully(self, table: str) -> None:
+        """Merge until no two files of a partition fit together: outputs are smaller than their inputs."""
+        target_bytes = self.plan.policies.target_file_bytes
+        for _ in range(MAX_MERGE_ROUNDS):
+            self._lake.merge_fully(table)
+            partitions = group_by_partition(self._lake.read_snapshot(table))
+            if all(one.is_merged(target_bytes) for one in partitions):
+                return
+
+    def _clean_up(self) -> None:
+        names = [table.name for table in self.plan.tables]
+        left: dict[str, Leftovers] = {}
+
+        def look() -> bool:
+            left.update({name: find_leftovers(self._lake, name, clock=self._clock) for name in names})
+            return not any(one.total for one in left.values())
+
+        with self._screen.make_progress() as progress:
+            look()
+            most = max(1, sum(one.total for one in left.values()))
+            bar = progress.add_task("dead objects gone", total=most, note="")
+
+            def show() -> None:
+                now = sum(one.total for one in left.values())
+                progress.update(bar, completed=max(0, most - now), note=f"{now} left")
+
+            deadline_ms = self._clock.monotonic_ms() + CLEANUP_DEADLINE_MS
+            while not look() and self._clock.monotonic_ms() < deadline_ms:
+                show()
+                self._clock.sleep_ms(3 * POLL_MS)
+            show()
+        for name in names:
+            wrong = {what: count for what, count in asdict(left[name]).items() if count}
+            log_files = len(self._lake.list_objects(self._lake.paths(name).log_prefix))
+            detail = f"{log_files} log files are left"
+            if wrong:
+                detail = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in wrong.items())
+            check = self.checks.add(f"{name}: nothing dead is left in the store", holds=not wrong, detail=detail)
+            self._screen.show_check(check)
+
+    def _count_at_the_end(self) -> None:
+        before = len(self.counts)
+        for table in self.plan.tables:
+            self._count_exactly("after cleanup", table)
+            self._check_batches(table)
+        self._screen.show_table(make_counts_table(self.counts[before:], self._screen))
+        self._check_buckets()
+        watcher = self._watcher
+        check = self.checks.add(
+            "every snapshot in between was whole",
+            holds=not watcher.problems and watcher.look_count > 0,
+            detail="; ".join(watcher.problems)
+            or f"{watcher.look_count} counts of {watcher.snapshot_count} different snapshots",
+        )
+        self._screen.show_check(check)
+
+    def _check_batches(self, table: DemoTable) -> None:
+        if not self.plan.numbers_batches:
+            return
+        snapshot = self._lake.read_snapshot(table.name)
+        found = {str(key[0]): count for key, count in self._lake.count_rows(snapshot, by=("upload",)).items()}
+        sent = self._ledgers[table.name].read_acknowledged().rows_per_batch
+        expected = {str(number): count for number, count in sent.items()}
+        check = self.checks.add_equal_counts(
+            f"{table.name}: rows of each batch", found=found, expected=expected, what="batches"
+        )
+        self._screen.show_check(check)
+
+    def _check_buckets(self) -> None:
+        """A user must be in one bucket only, whichever batch, flush or merge its rows went through."""
+        for table in self.plan.tables:
+            if not any("bucket" in field for field in table.partition):
+                continue
+            snapshot = self._lake.read_snapshot(table.name)
+            pairs = self._lake.count_rows(snapshot, by=(USER_COLUMN, "u"))
+            users = {pair[0] for pair in pairs}
+            check = self.checks.add_equal(
+                f"{table.name}: each user in one bucket", found=len(pairs), expected=len(users), what="users"
+            )
+            self._screen.show_check(check)
+
+    def _run_in_background(self, work: Callable[[], None]) -> None:
+        """Run something slow in a thread, so that Ctrl-C is heard at once; raise what it raised."""
+        errors: list[BaseException] = []
+
+        def target() -> None:
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001 - raised again below
+                errors.append(error)
+
+        thread = threading.Thread(target=target, daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(POLL_MS / 1000)
+        if errors:
+            raise errors[0]
+
+    def _wait(self, is_met: Callable[[], bool], update: Callable[[], None], *, what: str) -> None:
+        deadline_ms = self._clock.monotonic_ms() + COMMIT_DEADLINE_MS
+        while not is_met():
+            if self._clock.monotonic_ms() > deadline_ms:
+                raise Unavailable(f"waited {COMMIT_DEADLINE_MS // 1000} s for {what}; see the logs of the run")
+            update()
+            self._clock.sleep_ms(POLL_MS)
+        update()
+
+
+class _Bars:
+    """The progress bars of the enqueue step."""
+
+    def __init__(
+        self, progress: Progress, plan: DemoPlan, ledgers: dict[str, Ledger], watcher: Watcher, sampler: Sampler
+    ) -> None:
+        self._progress = progress
+        self._table = plan.tables[0].name
+        self._ledgers = ledgers
+        self._watcher = watcher
+        self._sampler = sampler
+        self._enqueued = progress.add_task("enqueued", total=plan.row_count, note="")
+        self._visible = progress.add_task("visible", total=plan.row_count, note="")
+
+    def update(self) -> None:
+        """Show where things are."""
+        samples = self._sampler.samples[self._table]
+        note = f"{samples[-1].data_files} data, {samples[-1].log_files} log files" if samples else ""
+        acknowledged = self._ledgers[self._table].read_acknowledged()
+        self._progress.update(
+            self._enqueued, completed=acknowledged.row_count, note=f"{acknowledged.batch_count} batches"
+        )
+        self._progress.update(self._visible, completed=self._watcher.row_count(self._table), note=note)
+
+    def finish(self) -> None:
+        """Show that all is there: it was counted a moment ago."""
+        row_count = self._ledgers[self._table].read_acknowledged().row_count
+        self._progress.update(self._enqueued, completed=row_count)
+        self._progress.update(self._visible, completed=row_count)

@@ -1,0 +1,90 @@
+"""Counts the objects of tables again and again, for the chart."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+from icedb_log.clock import Clock
+from icedb_log.errors import Unavailable
+from icedb_log.object_store import list_all
+from icedb_log.warehouse import Warehouse
+
+from icedb_local.charts import Point
+
+INTERVAL_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one look at a table found.
+
+    Attributes:
+        at_s: Seconds since the sampler started.
+        log_files: Objects below ``_log``.
+        data_files: Objects below ``_data``, live or waiting for their deletion.
+        staged_batches: Objects that wait in staging.
+    """
+
+    at_s: float
+    log_files: int
+    data_files: int
+    staged_batches: int
+
+
+class Sampler:
+    """A thread that counts objects; use as a context manager.
+
+    Args:
+        warehouse: Where the tables lie.
+        tables: Their names.
+        clock: For the time axis.
+    """
+
+    def __init__(self, warehouse: Warehouse, tables: Sequence[str], *, clock: Clock) -> None:
+        self._warehouse = warehouse
+        self._clock = clock
+        self._begin_ms = clock.monotonic_ms()
+        self._samples: dict[str, list[Sample]] = {table: [] for table in tables}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def samples(self) -> Mapping[str, Sequence[Sample]]:
+        """All samples of each table, ascending in time."""
+        return {table: tuple(samples) for table, samples in self._samples.items()}
+
+    def elapsed_s(self) -> float:
+        """Seconds since the sampler was made."""
+        return (self._clock.monotonic_ms() - self._begin_ms) / 1000
+
+    def points(self, table: str, field: str) -> list[Point]:
+        """Return one series of a table, e.g. ``data_files``."""
+        return [Point(sample.at_s, getattr(sample, field)) for sample in self._samples[table]]
+
+    def _run(self) -> None:
+        while True:
+            for table, samples in self._samples.items():
+                try:
+                    samples.append(self._look(table))
+                except Unavailable:
+                    continue  # one point less in a chart; what matters is checked elsewhere
+            if self._stop.wait(INTERVAL_S):
+                return
+
+    def _look(self, table: str) -> Sample:
+        store, paths = self._warehouse.store, self._warehouse.table(table)
+        return Sample(
+            at_s=self.elapsed_s(),
+            log_files=len(list_all(store, paths.log_prefix).objects),
+            data_files=len(list_all(store, paths.data_prefix).objects),
+            staged_batches=len(list_all(store, paths.staging_prefix).objects),
+        )

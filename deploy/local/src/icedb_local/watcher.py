@@ -1,0 +1,104 @@
+"""A reader that never stops: snapshot, count, compare, again, while everything else goes on.
+
+What must hold at any moment: DuckDB finds as many rows as the snapshot says; every batch is there whole or not at
+all; nothing that was there is gone; nothing is there that nobody sent.
+"""
+
+import threading
+from collections.abc import Mapping
+from typing import Final, Self
+
+from icedb_log.clock import Clock
+from icedb_log.errors import IceDBError
+
+from icedb_local.lake import Lake, LakeSnapshot
+from icedb_local.ledger import Ledger
+
+MIN_PAUSE_S: Final = 0.3
+PAUSE_SHARE: Final = 3
+MAX_PROBLEMS: Final = 5
+UPLOAD_COLUMN: Final = "upload"
+
+
+class Watcher:
+    """A thread that reads snapshots of all tables in turn; use as a context manager.
+
+    Args:
+        lake: The stack's client.
+        ledgers: Of each table.
+        numbers_batches: Whether rows name their batch.
+        clock: For pauses.
+    """
+
+    def __init__(self, lake: Lake, ledgers: Mapping[str, Ledger], *, numbers_batches: bool, clock: Clock) -> None:
+        self._lake = lake
+        self._ledgers = ledgers
+        self._numbers_batches = numbers_batches
+        self._clock = clock
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
+        self._seen: dict[str, dict[int, int]] = {}
+        self._row_counts: dict[str, int] = dict.fromkeys(ledgers, 0)
+        self._snapshot_ids: set[str] = set()
+        self.look_count = 0
+        self.problems: list[str] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def snapshot_count(self) -> int:
+        """Different snapshots that were counted."""
+        return len(self._snapshot_ids)
+
+    def row_count(self, table: str) -> int:
+        """Rows that the last look found in a table."""
+        return self._row_counts[table]
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            begin_ms = self._clock.monotonic_ms()
+            for table in self._ledgers:
+                try:
+                    self._look(table)
+                except IceDBError as error:
+                    self._note(str(error))
+            took_s = (self._clock.monotonic_ms() - begin_ms) / 1000
+            self._stop.wait(max(MIN_PAUSE_S, PAUSE_SHARE * took_s))
+
+    def _look(self, table: str) -> None:
+        snapshot = self._lake.read_snapshot(table)
+        sent = self._ledgers[table].read_sent()  # after the snapshot: whatever it holds was sent by now
+        by = (UPLOAD_COLUMN,) if self._numbers_batches else ()
+        counts = self._lake.count_rows(snapshot, by=by)
+        self.look_count += 1
+        self._snapshot_ids.add(snapshot.snapshot_id)
+        row_count = sum(counts.values())
+        if row_count != snapshot.row_count:
+            self._note(f"{table}: {row_count:,} rows read, the snapshot says {snapshot.row_count:,}")
+        if self._numbers_batches:
+            self._compare_batches(snapshot, {key[0]: count for key, count in counts.items()}, sent)
+        elif not self._row_counts[table] <= row_count <= sum(sent.values()):
+            self._note(
+                f"{table}: {row_count:,} rows, after {self._row_counts[table]:,}; {sum(sent.values()):,} were sent"
+            )
+        self._row_counts[table] = row_count
+
+    def _compare_batches(self, snapshot: LakeSnapshot, found: dict[int, int], sent: Mapping[int, int]) -> None:
+        table = snapshot.table
+        for number, count in found.items():
+            if count != sent.get(number):
+                self._note(f"{table}: batch {number} has {count:,} rows, {sent.get(number, 0):,} were sent")
+        lost = self._seen.get(table, {}).keys() - found.keys()
+        if lost:
+            self._note(f"{table}: batches {sorted(lost)[:5]} were there and are gone")
+        self._seen[table] = found
+
+    def _note(self, problem: str) -> None:
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(problem)
