@@ -174,7 +174,7 @@ class LocalObjectStore:
         """List the folders right below ``prefix`` that hold objects. Raises Unavailable, InvalidRequest."""
         check_folder_prefix(prefix)
         try:
-            return tuple(list_subfolders(self._root, prefix))
+            return tuple(sorted(list_subfolders(self._root, prefix)))
         except OSError as error:
             raise explain(error, error.filename or self._root, "list") from error
 

@@ -51,7 +51,7 @@ def walk_keys(root: str, prefix: str, *, after: str | None = None) -> Iterator[F
 
 
 def list_subfolders(root: str, prefix: str) -> Iterator[str]:
-    """Yield the folders right below ``prefix`` (empty, or ending with ``/``) that hold a key, ascending."""
+    """Yield the folders right below ``prefix`` (empty, or ending with ``/``) that hold a key."""
     if prefix and not _is_key(prefix[:-1]):
         return
     for name in _read_folder(root, prefix, ""):
@@ -84,9 +84,7 @@ def _read_folder(root: str, folder_key: str, name_prefix: str) -> list[str]:
         with os.scandir(f"{root}/{folder_key}") as entries:
             for entry in entries:
                 name = entry.name
-                if not name.startswith(name_prefix) or (not folder_key and name == STORE_FOLDER):
-                    continue
-                if not _is_key(f"{folder_key}{name}"):
+                if not name.startswith(name_prefix) or not _is_key(f"{folder_key}{name}"):
                     continue
                 if entry.is_dir():
                     names.append(f"{name}/")
@@ -99,7 +97,9 @@ def _read_folder(root: str, folder_key: str, name_prefix: str) -> list[str]:
 
 
 def _is_key(key: str) -> bool:
-    """Whether a key may be called so."""
+    """Whether an object may be called so."""
+    if key.partition("/")[0] == STORE_FOLDER:
+        return False
     try:
         check_key(key)
     except InvalidRequest:

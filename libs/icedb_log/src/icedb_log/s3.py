@@ -168,7 +168,7 @@ class S3ObjectStore:
             found = (entry["Prefix"][len(prefix) : -1] for entry in answer.get("CommonPrefixes", ()))
             folders.extend(folder for folder in found if folder)
             if not answer.get("IsTruncated"):
-                return tuple(folders)
+                return tuple(sorted(folders))
             resume = {"ContinuationToken": answer["NextContinuationToken"]}
 
     def delete(self, keys: Sequence[str]) -> DeleteReport:

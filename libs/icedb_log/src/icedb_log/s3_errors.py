@@ -7,7 +7,6 @@ answer that says so, or a connection that never came about, means "it did not ha
 from typing import Final
 
 from botocore.exceptions import (
-    BotoCoreError,
     ClientError,
     ConnectTimeoutError,
     EndpointConnectionError,

@@ -119,7 +119,7 @@ class MemoryObjectStore:
                     at = bisect_left(keys, f"{prefix}{folder}{_AFTER_SLASH}", at)
                 else:
                     at += 1
-        return tuple(folders)
+        return tuple(sorted(folders))
 
     def delete(self, keys: Sequence[str]) -> DeleteReport:
         """Delete objects; missing ones count as deleted, impossible keys as failed."""

@@ -1,0 +1,360 @@
+"""The directory store: the acceptance suite, and what is particular to files, folders and processes."""
+
+import contextlib
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from icedb_log import local_files, local_store
+from icedb_log.clock import SystemClock
+from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed, Unavailable
+from icedb_log.local_store import LocalObjectStore
+from icedb_log.local_walk import STORE_FOLDER
+from icedb_log.object_store import list_all
+from icedb_log.testing.store_acceptance import StoreAcceptance, expect
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "warehouse"
+
+
+@pytest.fixture
+def store(root):
+    return LocalObjectStore(root)
+
+
+class TestLocalObjectStore(StoreAcceptance):
+    @pytest.fixture
+    def store(self, root):
+        return LocalObjectStore(root)
+
+    def reopen(self, store):
+        return LocalObjectStore(Path(store._root))
+
+
+class TestWithoutHashes(TestLocalObjectStore):
+    """The ETags of large files, for objects of every size."""
+
+    @pytest.fixture
+    def store(self, root, monkeypatch):
+        monkeypatch.setattr(local_store, "MAX_HASHED_BYTES", -1)
+        return LocalObjectStore(root)
+
+    def test_equal_content_of_a_small_object_has_an_equal_etag(self, store):
+        first = store.put("etag/one", b"same")
+        assert store.put("etag/two", b"same") != first, "large objects are told apart by writing, not content"
+
+
+PROCESS = """
+import sys
+from pathlib import Path
+from icedb_log.errors import PreconditionFailed
+from icedb_log.local_store import LocalObjectStore
+
+store, name, rounds = LocalObjectStore(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
+print("ready", flush=True)
+sys.stdin.readline()
+won = []
+for number in range(rounds):
+    try:
+        store.put_if_absent(f"log/d={number % 5}/{number}", name.encode())
+        won.append(number)
+    except PreconditionFailed:
+        pass
+    while True:
+        stored = store.get("counter")
+        try:
+            store.put_if_match("counter", b"%d" % (int(stored.body) + 1), etag=stored.info.etag)
+            break
+        except PreconditionFailed:
+            pass
+    # Folders come and go under everybody's feet.
+    store.put(f"gone/{number}/x", b"x")
+    store.delete([f"gone/{number}/x"])
+print(*won, flush=True)
+"""
+
+
+@contextlib.contextmanager
+def python(code, *arguments):
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_processes_race_as_threads_do(store, root):
+    rounds, count = 100, 4
+    store.put("counter", b"0")
+    with contextlib.ExitStack() as stack:
+        processes = [stack.enter_context(python(PROCESS, root, f"p{n}", rounds)) for n in range(count)]
+        for process in processes:
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        won = [[int(number) for number in process.stdout.readline().split()] for process in processes]
+        assert [process.wait(60) for process in processes] == [0] * count
+    assert sorted(number for numbers in won for number in numbers) == list(range(rounds))
+    assert sum(bool(numbers) for numbers in won) > 1, "one process won every race: it was none"
+    for name, numbers in enumerate(won):
+        for number in numbers:
+            assert store.get(f"log/d={number % 5}/{number}").body == f"p{name}".encode()
+    assert int(store.get("counter").body) == rounds * count
+    assert store.list_folders("") == ("log",)
+
+
+def test_a_killed_process_leaves_no_lock_and_no_object(store, root):
+    code = """
+        import sys
+        from pathlib import Path
+        from icedb_log.local_store import LocalObjectStore
+        store = LocalObjectStore(Path(sys.argv[1]))
+        store.put("key", b"before")
+        with store._locked("key"), store._temporary(iter((b"half",)), "key"):
+            print("holding", flush=True)
+            sys.stdin.readline()
+    """
+    with python(code, root) as process:
+        assert process.stdout.readline() == "holding\n"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    store.put("key", b"after")
+    assert [info.key for info in list_all(store, "").objects] == ["key"]
+    assert store.get("key").body == b"after"
+
+
+def test_a_lock_that_is_never_released_is_reported(store, monkeypatch):
+    monkeypatch.setattr(local_files, "LOCK_WAIT_MS", 20)
+    store.put("key", b"before")
+    with store._locked("key"):
+        error = expect(Unavailable, lambda: store.put("key", b"after"))
+    assert "lock" in str(error)
+    assert store.get("key").body == b"before"
+    store.put("key", b"after")
+
+
+def test_temporary_files_go_when_a_write_is_done_and_old_ones_with_the_probe(store, root, monkeypatch):
+    store.put("key", b"x")
+    expect(PreconditionFailed, lambda: store.put_if_absent("key", b"y"))
+    expect(PreconditionFailed, lambda: store.put_if_match("key", b"y", etag="0"))
+    new = root / STORE_FOLDER / "new"
+    assert list(new.iterdir()) == []
+    (new / "left").write_bytes(b"by a dead process")
+    store.probe()
+    assert [path.name for path in new.iterdir()] == ["left"], "it may be of a live one"
+    monkeypatch.setattr(local_store, "STALE_TEMPORARY_MS", -1000)
+    store.probe()
+    assert list(new.iterdir()) == []
+
+
+def test_the_stores_own_files_are_no_objects(store, root):
+    store.put("a", b"x")
+    store.list_page("")
+    assert (root / STORE_FOLDER / "clock").exists()
+    for prefix in ("", ".", STORE_FOLDER, f"{STORE_FOLDER}/"):
+        assert all(info.key == "a" for info in list_all(store, prefix).objects)
+    assert store.list_folders("") == ()
+    error = expect(InvalidRequest, lambda: store.put(f"{STORE_FOLDER}/locks/00", b"x"))
+    assert STORE_FOLDER in str(error)
+    expect(InvalidRequest, lambda: store.get(f"{STORE_FOLDER}/clock"))
+    assert store.delete([f"{STORE_FOLDER}/clock"]).failed[0].key == f"{STORE_FOLDER}/clock"
+    assert (root / STORE_FOLDER / "clock").exists()
+
+
+def test_an_object_cannot_be_a_folder_of_others(store):
+    store.put("a", b"x")
+    store.put("b/c", b"x")
+    for call in (store.put, store.put_if_absent):
+        assert "another key" in str(expect(InvalidRequest, lambda: call("a/below", b"x")))
+        assert "another key" in str(expect(InvalidRequest, lambda: call("b", b"x")))
+    expect(NotFound, lambda: store.get("b"))
+    assert [info.key for info in list_all(store, "").objects] == ["a", "b/c"]
+
+
+def test_empty_folders_are_removed_and_never_listed(store, root):
+    store.put("t/_data/d=1/a", b"x")
+    store.put("t/_data/d=2/a", b"x")
+    (root / "t/empty/inside").mkdir(parents=True)
+    store.delete(["t/_data/d=1/a"])
+    assert not (root / "t/_data/d=1").exists()
+    assert (root / "t/_data/d=2").exists()
+    assert store.list_folders("t/") == ("_data",)
+    store.delete(["t/_data/d=2/a"])
+    assert not (root / "t/_data").exists()
+    assert store.list_folders("") == ()
+    assert root.exists()
+
+
+def test_writes_and_deletes_in_one_folder_lose_nothing(store):
+    def write(number):
+        key = f"folder/deep/{number}"
+        store.put_if_absent(key, b"x")
+        store.delete([key])
+        store.put_if_absent(f"kept/{number % 7}/{number}", b"x")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(300)))
+    assert len(list_all(store, "kept/").objects) == 300
+    assert list_all(store, "folder/").objects == ()
+
+
+def test_an_object_is_as_old_as_its_name_not_as_its_bytes(store, root, monkeypatch):
+    # A committer that stalls between writing the bytes and giving them their name (J1).
+    link = os.link
+    named_after_ms = []
+
+    def slow_link(source, target):
+        until_ms = store.list_page("").store_now_ms + 60
+        while store.list_page("").store_now_ms < until_ms:
+            pass
+        named_after_ms.append(until_ms)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", slow_link)
+    store.put_if_absent("key", b"x")
+    assert (root / "key").stat().st_mtime_ns // 1_000_000 < named_after_ms[0]
+    assert store.head("key").modified_ms >= named_after_ms[0]
+    assert store.list_page("").objects[0].modified_ms >= named_after_ms[0]
+
+
+def test_versions_differ_although_number_time_and_size_are_used_again(store, monkeypatch):
+    monkeypatch.setattr(local_store, "MAX_HASHED_BYTES", -1)
+    etags = [store.put("key", b"%04d" % number) for number in range(300)]
+    assert len(set(etags)) == len(etags)
+
+
+def test_a_listing_reads_no_large_file_and_no_small_one_twice(store, monkeypatch):
+    store.put("large", b"x" * (local_store.MAX_HASHED_BYTES + 1))
+    store.put("small", b"x" * local_store.MAX_HASHED_BYTES)
+    other = LocalObjectStore(Path(store._root))
+    first = other.list_page("").objects
+    reads = []
+    monkeypatch.setattr(os, "pread", lambda *arguments: reads.append(arguments) or b"")
+    assert other.list_page("").objects == first == store.list_page("").objects
+    assert reads == []
+    assert LocalObjectStore(Path(store._root)).list_page("large").objects == first[:1]
+    assert reads == []
+
+
+def test_a_write_is_durable_before_it_is_acknowledged(store, root, monkeypatch):
+    synced = []
+    fsync = os.fsync
+
+    def remember(handle):
+        synced.append(str(Path(f"/proc/self/fd/{handle}").readlink()))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", remember)
+    store.put_if_absent("t/_log/1", b"x")
+    assert any(f"/{STORE_FOLDER}/new/" in path for path in synced), "content"
+    assert synced[-1] == f"{root}/t/_log", "its name"
+    assert {str(root), f"{root}/t"} <= set(synced), "the names of new folders"
+    synced.clear()
+    store.put("t/_log/1", b"y")
+    assert synced[-1] == f"{root}/t/_log"
+
+
+def test_a_disk_that_does_not_confirm_leaves_the_outcome_unknown(store, monkeypatch):
+    etag = store.put("key", b"x")
+
+    def broken(path):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(local_store, "sync_folder", broken)
+    expect(CommitOutcomeUnknown, lambda: store.put_if_absent("other", b"x"))
+    expect(CommitOutcomeUnknown, lambda: store.put_if_match("key", b"y", etag=etag))
+    expect(Unavailable, lambda: store.put("key", b"z"))
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "free disk space"),
+        (errno.EACCES, "permission"),
+        (errno.EROFS, "read-write"),
+        (errno.EMFILE, "ulimit"),
+    ],
+)
+def test_a_disk_that_refuses_is_unavailable_with_path_and_remedy(store, root, monkeypatch, number, remedy):
+    store.put("key", b"before")
+
+    def refuse(*arguments, **options):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "write", refuse)
+    for call in (
+        lambda: store.put_if_absent("new", b"x"),
+        lambda: store.put_if_match("key", b"x", etag="0"),
+        lambda: store.put("key", b"x"),
+    ):
+        error = str(expect(Unavailable, call))
+        assert str(root) in error
+        assert remedy in error
+    monkeypatch.undo()
+    assert store.get("key").body == b"before"
+    assert list((root / STORE_FOLDER / "new").iterdir()) == []
+    monkeypatch.setattr(os, "unlink", refuse)
+    assert remedy in str(expect(Unavailable, lambda: store.delete(["key"])))
+    assert store.delete(["missing"]).deleted == ("missing",)
+
+
+def test_a_page_that_never_stands_still_is_unavailable(store, monkeypatch):
+    store.put("key", b"x")
+    stat = os.stat
+
+    def restless(path, *arguments, **options):
+        if str(path).endswith("/key"):
+            store.put("key", b"x")
+        return stat(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "stat", restless)
+    monkeypatch.setattr(local_store, "MAX_LOOKS", 5)
+    assert "changed 5 times" in str(expect(Unavailable, lambda: store.list_page("key")))
+
+
+def test_roots_that_cannot_be_a_store(tmp_path):
+    (tmp_path / "file").write_text("x")
+    assert "absolute" in str(expect(InvalidRequest, lambda: LocalObjectStore(Path("relative"))))
+    assert "directory" in str(expect(InvalidRequest, lambda: LocalObjectStore(tmp_path / "file")))
+    below = LocalObjectStore(tmp_path / "file" / "below")
+    assert str(tmp_path) in str(expect(InvalidRequest, below.probe))
+
+
+def test_a_directory_that_is_not_there_holds_nothing(root):
+    store = LocalObjectStore(root)
+    before_ms = SystemClock().now_ms()
+    page = store.list_page("")
+    assert (page.objects, page.next_token) == ((), None)
+    assert page.store_now_ms >= before_ms
+    assert store.list_folders("") == ()
+    assert store.delete(["a"]).failed == ()
+    expect(NotFound, lambda: store.get("a"))
+    assert not root.exists()
+    store.put("a/b/c", b"x")
+    assert store.get("a/b/c").body == b"x"
+
+
+def test_what_no_store_wrote_is_not_listed(store, root):
+    store.put("t/key", b"x")
+    os.mkfifo(root / "t" / "pipe")
+    (root / "t" / "dangling").symlink_to("nowhere")
+    (root / "t" / "line\nfeed").write_bytes(b"x")
+    Path(os.fsdecode(os.fsencode(root) + b"/t/latin-\xe9")).write_bytes(b"x")
+    assert [info.key for info in list_all(store, "").objects] == ["t/key"]
+    expect(NotFound, lambda: store.get("t/pipe"))
+    expect(NotFound, lambda: store.get("t/dangling"))
