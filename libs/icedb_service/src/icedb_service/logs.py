@@ -8,16 +8,19 @@ logged by us.
 import logging
 import os
 import sys
+import warnings
 from collections.abc import MutableMapping
 from typing import Any, Final
 
 import structlog
+from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 
 from icedb_service.settings import ServiceSettings
 
 _QUIET: Final = {
     "amqp": logging.WARNING,
     "botocore": logging.WARNING,
+    "celery": logging.INFO,
     "celery.app.trace": logging.WARNING,  # one line for each task: we write our own
     "celery.beat": logging.WARNING,
     "celery.worker.strategy": logging.WARNING,
@@ -25,6 +28,7 @@ _QUIET: Final = {
     "pottery": logging.CRITICAL,  # a traceback for each master that is down: the lock reports that itself
     "py4j": logging.WARNING,
     "pyspark": logging.WARNING,
+    "redis": logging.WARNING,
     "urllib3": logging.ERROR,
 }
 _BRIEF: Final = ("celery", "kombu", "billiard", "multiprocessing")
@@ -71,6 +75,10 @@ def configure_logging(settings: ServiceSettings, *, component: str) -> None:
     for name, level in _QUIET.items():
         logging.getLogger(name).setLevel(max(level, root.level))
     logging.captureWarnings(capture=True)
+    # Celery warns root about pickle whatever is accepted; we accept JSON only.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
+    # What a lost connection does to tasks with late acknowledgement; ours acknowledge early.
+    warnings.filterwarnings("ignore", category=CPendingDeprecationWarning)
 
 
 def get_logger() -> structlog.stdlib.BoundLogger:
@@ -106,5 +114,5 @@ def _shorten_foreign_errors(_logger: object, _method: str, event: EventDict) -> 
         event["error"] = f"{exc_info[0].__name__}: {exc_info[1]}"
     elif isinstance(exc_info, BaseException):
         event["error"] = f"{type(exc_info).__name__}: {exc_info}"
-    event["event"] = str(event.get("event", "")).split("\nTraceback", maxsplit=1)[0].strip()
+    event["event"] = " ".join(str(event.get("event", "")).split("\nTraceback", maxsplit=1)[0].split())
     return event

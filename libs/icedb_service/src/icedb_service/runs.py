@@ -108,7 +108,7 @@ class TaskRunner:
             outcome, details = self._attempt(work)
             duration_ms = self._clock.monotonic_ms() - started_ms
             self._account(outcome, task=task, table=table, duration_ms=duration_ms)
-            self._log(outcome, details, duration_ms)
+            self._log(outcome, details, duration_ms=duration_ms, is_sweep=table is None)
         return {
             "task": task,
             "task_id": task_id,
@@ -152,9 +152,9 @@ class TaskRunner:
             self._metrics.halted.labels(table).set(0)
             self._metrics.last_success.labels(table).set(self._clock.now_ms() / 1000)
 
-    def _log(self, outcome: Outcome, details: Mapping[str, Any], duration_ms: int) -> None:
+    def _log(self, outcome: Outcome, details: Mapping[str, Any], *, duration_ms: int, is_sweep: bool) -> None:
         logger = get_logger()
-        if outcome in {"idle", "busy"}:
+        if outcome in {"idle", "busy"} or (outcome == "done" and is_sweep):
             logger.debug("task_ended", outcome=outcome, duration_ms=duration_ms, **details)
         elif outcome == "done":
             logger.info("task_ended", outcome=outcome, duration_ms=duration_ms, **details)

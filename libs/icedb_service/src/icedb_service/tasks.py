@@ -123,7 +123,7 @@ def define_task(app: Celery, context: TaskContext, options: TaskOptions, functio
             "run": run,
             "context": context,
             "options": options,
-            "signature_of_run": inspect.signature(function),
+            "signature_of_run": inspect.signature(function).replace(return_annotation=inspect.Signature.empty),
             "__doc__": function.__doc__,
             "__module__": function.__module__,
         },

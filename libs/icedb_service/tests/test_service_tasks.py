@@ -1,0 +1,122 @@
+import pytest
+from icedb_log.errors import InvalidRequest
+from icedb_service.celery_app import make_app
+from icedb_service.metrics import WorkerMetrics
+from icedb_service.names import JANITOR_VACUUM, MERGE_MERGE, QUEUES, TASKS
+from icedb_service.runs import TaskRunner, Work
+from icedb_service.settings import ServiceSettings
+from icedb_service.tasks import EX_RECYCLE, TaskOptions, define_task
+from icedb_service.testing.manual_clock import ManualClock
+
+
+class RecordedWakeups:
+    def __init__(self):
+        self.released = []
+        self.woken = []
+
+    def release(self, task, table=None):
+        self.released.append((task, table))
+
+    def try_wake(self, task, table=None):
+        self.woken.append((task, table))
+        return True
+
+
+class Context:
+    def __init__(self):
+        metrics = WorkerMetrics("merge", package="icedb-service", tasks=(MERGE_MERGE,))
+        self.runner = TaskRunner(metrics=metrics, clock=ManualClock())
+        self.wakeups = RecordedWakeups()
+        self.is_alive = True
+
+    def is_engine_alive(self):
+        return self.is_alive
+
+
+@pytest.fixture
+def settings():
+    return ServiceSettings(store="file:///tmp/w")
+
+
+@pytest.fixture
+def context():
+    return Context()
+
+
+@pytest.fixture
+def app(settings):
+    return make_app(settings, "merge")
+
+
+def merge(table: str, full: bool = False):
+    """Delivery: any number of times."""
+    return Work(is_idle=False, details={"table_seen": table, "full": full})
+
+
+def test_a_task_takes_in_its_wake_up_and_answers_json(app, context):
+    task = define_task(app, context, TaskOptions(MERGE_MERGE), merge)
+    result = task("events", full=True)
+    assert (result["outcome"], result["table_seen"], result["full"]) == ("done", "events", True)
+    assert context.wakeups.released == [(MERGE_MERGE, "events")]
+    assert app.tasks[MERGE_MERGE].name == MERGE_MERGE
+    assert "Delivery" in app.tasks[MERGE_MERGE].__doc__
+
+
+@pytest.mark.parametrize(("args", "kwargs"), [((), {}), (("a", True, 3), {}), (("a",), {"fulll": True})])
+def test_wrong_arguments_are_refused_in_words(app, context, args, kwargs):
+    result = define_task(app, context, TaskOptions(MERGE_MERGE), merge)(*args, **kwargs)
+    assert result["outcome"] == "refused"
+    assert result["error"]["message"].startswith("icedb.merge.merge(table: str, full: bool = False): ")
+
+
+def test_a_type_error_inside_the_work_is_a_bug_not_a_wrong_request(app, context):
+    def broken(table: str):
+        """Delivery: once."""
+        return len(5)
+
+    assert define_task(app, context, TaskOptions(MERGE_MERGE), broken)("events")["outcome"] == "failed"
+
+
+def test_a_dead_engine_wakes_the_task_again_and_ends_the_process(app, context):
+    context.is_alive = False
+    task = define_task(app, context, TaskOptions(MERGE_MERGE), merge)
+    with pytest.raises(SystemExit) as left:
+        task("events")
+    assert left.value.code == EX_RECYCLE
+    assert context.wakeups.woken == [(MERGE_MERGE, "events")]
+    without = define_task(app, context, TaskOptions(JANITOR_VACUUM, needs_engine=False), merge)
+    assert without("events")["outcome"] == "done"
+
+
+def test_options_and_contracts_are_checked(app, context):
+    with pytest.raises(InvalidRequest, match="is unknown; known"):
+        TaskOptions("icedb.merge.mergee")
+    with pytest.raises(TypeError):
+        TaskOptions(MERGE_MERGE, acks_lat=True)
+
+    def silent(table):
+        return Work(is_idle=True)
+
+    with pytest.raises(InvalidRequest, match="no docstring"):
+        define_task(app, context, TaskOptions(MERGE_MERGE), silent)
+
+
+def test_messages_are_json_acknowledged_early_and_go_to_their_queue(app, settings):
+    conf = app.conf
+    assert (conf.accept_content, conf.task_serializer, conf.result_serializer) == (["json"], "json", "json")
+    assert conf.task_acks_late is False
+    assert (conf.worker_prefetch_multiplier, conf.worker_concurrency, conf.worker_pool) == (1, 1, "prefork")
+    assert conf.broker_transport_options["visibility_timeout"] * 1000 > settings.task_time_limit_ms
+    assert {queue.name for queue in conf.task_queues} == set(QUEUES)
+    for task, queue in TASKS.items():
+        assert app.amqp.router.route({}, task)["queue"].name == queue
+        assert task.split(".")[1] == queue
+
+
+def test_beat_knows_each_sweep_with_its_interval(app, settings):
+    due = {entry["task"]: entry["schedule"] for entry in app.conf.beat_schedule.values()}
+    assert due == {
+        "icedb.ingest.sweep": settings.ingest_sweep_interval_ms / 1000,
+        "icedb.merge.sweep": settings.merge_sweep_interval_ms / 1000,
+        "icedb.janitor.sweep": settings.janitor_sweep_interval_ms / 1000,
+    }
