@@ -4,6 +4,7 @@ SHELL := bash
 PYTHON ?= python3
 STORE ?= local
 INPUT ?=
+TS_COLUMN ?= ts
 W ?= merge
 SECONDS ?= 600
 VENV := .venv
@@ -26,8 +27,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt $(PROJECTS)
 	@$(UV) pip install --quiet --python $(BIN)/python --constraints constraints.txt --group dev $(PACKAGES:%=--editable ./%)
 	@touch $@
 
-demo: install ## run the main job on a local stack and check every row; STORE=s3, INPUT=events.ndjson[.gz|.zst]
-	@$(BIN)/python -m icedb_local.demo --store $(STORE) $(if $(INPUT),--input $(INPUT))
+demo: install ## run the main job on a local stack and check every row; STORE=s3, INPUT=events.ndjson[.gz|.zst] TS_COLUMN=ts
+	@$(BIN)/python -m icedb_local.demo --store $(STORE) $(if $(INPUT),--input '$(INPUT)' --ts-column '$(TS_COLUMN)')
 
 up: install ## keep a local stack running and print how to use it; STORE=s3
 	@$(BIN)/python -m icedb_local.up --store $(STORE)
