@@ -1,0 +1,109 @@
+"""A stack to work with: starts everything on fixed ports, prints how to use it, and stops it all on Ctrl-C.
+
+    python -m icedb_local.up [--store local|s3] [--run-dir .run]
+
+The warehouse of a directory store stays in the run folder and is there again the next time.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NoReturn
+
+from icedb_log.clock import Clock, SystemClock
+from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
+from rich.text import Text
+
+from icedb_local.ports import LOOPBACK
+from icedb_local.screen import Screen, make_table
+from icedb_local.stack import LocalStack, stop_on_signals
+from icedb_local.stack_layout import STORE_KINDS, WORKERS, StackLayout, StackPorts
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+POLL_MS: Final = 500
+EXAMPLES: Final = (
+    ("create a table", "icedb table create events --partition 'd=day(ts)' --sort event,ts"),
+    ("send events", "icedb ingest events events.ndjson"),
+    ("ask", 'icedb query "select event, count(*) from events group by all"'),
+    ("look", "icedb status events; icedb snapshot events"),
+    ("merge and clean up", "icedb merge events --full; icedb vacuum events --dry-run"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a stack until Ctrl-C; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m icedb_local.up", description="Keep a local stack running; Ctrl-C stops it."
+    )
+    parser.add_argument("--store", choices=STORE_KINDS, default="local", help="a directory, or S3 over HTTP")
+    parser.add_argument("--run-dir", default=".run", help="logs and warehouse (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    clock = SystemClock()
+    screen = Screen(clock=clock)
+    layout = StackLayout(Path(options.run_dir).resolve(), options.store, StackPorts())
+    try:
+        with stop_on_signals():
+            _run(layout, screen, clock)
+    except InvalidRequest as error:
+        screen.console.print(f"icedb up: {error}", style="red", markup=False)
+        return EXIT_USAGE
+    except IceDBError as error:
+        screen.console.print(f"icedb up: {error}", style="red", markup=False)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        screen.console.print("\nStopped; nothing is left running.")
+        return 0
+
+
+def _run(layout: StackLayout, screen: Screen, clock: Clock) -> NoReturn:
+    progress = screen.make_progress()
+    stack = LocalStack(layout, on_ready=lambda _: progress.advance(bar))
+    bar = progress.add_task("servers and workers", total=len(stack.program_names), note="")
+    try:
+        with progress:
+            stack.start()
+        _show_usage(layout, screen)
+        while stack.is_alive():
+            clock.sleep_ms(POLL_MS)
+        raise Unavailable(f"the supervisor ended by itself:\n{stack.read_log_tail('supervisord')}")
+    except KeyboardInterrupt:
+        screen.console.print("\nStopping everything ...", style="dim")
+        raise
+    finally:
+        stack.stop()
+
+
+def _show_usage(layout: StackLayout, screen: Screen) -> None:
+    console = screen.console
+    console.print(Text.assemble(screen.mark(holds=True), " ", ("The stack is up. Ctrl-C stops it.", "bold")))
+    console.print("\nIn another terminal, from this folder:\n")
+    bin_dir = Path(sys.executable).parent
+    shown_bin = bin_dir.relative_to(Path.cwd()) if bin_dir.is_relative_to(Path.cwd()) else bin_dir
+    lines = [
+        f'export PATH="$PWD/{shown_bin}:$PATH"' if not shown_bin.is_absolute() else f'export PATH="{bin_dir}:$PATH"'
+    ]
+    lines += [f"export {name}={value}" for name, value in layout.client_env().items()]
+    for line in lines:
+        console.print(Text("  " + line, "cyan"), soft_wrap=True)
+    console.print()
+    table = make_table("", "", left=2)
+    table.show_header = False
+    for what, command in EXAMPLES:
+        table.add_row(Text(what, "dim"), Text(command))
+    screen.show_table(table)
+    console.print()
+    table = make_table("", "", left=2)
+    table.show_header = False
+    table.add_row(Text("gRPC", "dim"), f"{layout.snapshot_address}  (SnapshotService, health, reflection)")
+    for name in ("snapshot", *WORKERS):
+        table.add_row(Text(name, "dim"), f"http://{LOOPBACK}:{layout.ports.metrics_of(name)}/metrics")
+    table.add_row(Text("logs", "dim"), str(layout.run_dir / "logs"))
+    if layout.store == "s3":
+        table.add_row(Text("note", "dim"), "the S3 server keeps objects in memory: they are gone when it stops")
+    screen.show_table(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
