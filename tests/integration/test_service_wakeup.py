@@ -1,0 +1,91 @@
+"""Wake-ups over a real Redis: duplicates collapse, lost ones come again."""
+
+import pytest
+from icedb_log.clock import SystemClock
+from icedb_log.errors import Unavailable
+from icedb_service.celery_app import make_app
+from icedb_service.metrics import WAKE_OUTCOMES, make_counter, make_registry
+from icedb_service.names import INGEST_FLUSH, INGEST_SWEEP
+from icedb_service.redis_clients import open_redis
+from icedb_service.settings import ServiceSettings
+from icedb_service.testing.redis_server import RedisServer
+from icedb_service.wakeup import Wakeups, wake_key
+
+pytestmark = pytest.mark.redis
+
+EXPIRY_MS = 1500
+
+
+@pytest.fixture
+def server():
+    with RedisServer() as running:
+        yield running
+
+
+@pytest.fixture
+def redis(server):
+    client = open_redis(server.url, timeout_ms=1000)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def counter():
+    return make_counter(make_registry(), "icedb_ingest_wakes_total", "x", label="outcome", values=WAKE_OUTCOMES)
+
+
+@pytest.fixture
+def wakeups(server, redis, counter):
+    settings = ServiceSettings(
+        store="file:///tmp/w",
+        redis_url=server.url,
+        message_expiry_ms=EXPIRY_MS,
+        ingest_sweep_interval_ms=500,
+        merge_sweep_interval_ms=500,
+        janitor_sweep_interval_ms=500,
+    )
+    app = make_app(settings)
+    yield Wakeups(app, redis, settings=settings, counter=counter)
+    app.close()
+
+
+def counted(counter):
+    return {value: counter.labels(value)._value.get() for value in WAKE_OUTCOMES}
+
+
+def test_a_wake_up_is_one_message_in_its_queue_and_duplicates_collapse(wakeups, redis, counter):
+    assert wakeups.wake(INGEST_FLUSH, "events") is True
+    assert wakeups.wake(INGEST_FLUSH, "events") is False
+    assert wakeups.wake(INGEST_FLUSH, "other") is True
+    assert wakeups.wake(INGEST_SWEEP) is True
+    assert redis.llen("ingest") == 3
+    assert counted(counter) == {"sent": 3, "collapsed": 1, "failed": 0}
+
+
+def test_after_the_task_began_the_next_wake_up_goes_through(wakeups, redis):
+    wakeups.wake(INGEST_FLUSH, "events")
+    wakeups.release(INGEST_FLUSH, "events")
+    assert wakeups.wake(INGEST_FLUSH, "events") is True
+    assert redis.llen("ingest") == 2
+
+
+def test_a_wake_up_that_nobody_took_in_expires_with_its_message(wakeups, redis):
+    wakeups.wake(INGEST_FLUSH, "events")
+    assert 0 < redis.pttl(wake_key(INGEST_FLUSH, "events")) <= EXPIRY_MS
+    clock = SystemClock()
+    deadline_ms = clock.monotonic_ms() + 20_000
+    while not wakeups.wake(INGEST_FLUSH, "events"):
+        assert clock.monotonic_ms() < deadline_ms
+        clock.sleep_ms(50)
+
+
+def test_without_redis_the_caller_is_told_and_may_go_on(wakeups, server, redis, counter):
+    server.stop()
+    with pytest.raises(Unavailable, match=rf"Redis at redis://127.0.0.1:{server.port}/0 does not answer"):
+        wakeups.wake(INGEST_FLUSH, "events")
+    assert wakeups.try_wake(INGEST_FLUSH, "events") is False
+    wakeups.release(INGEST_FLUSH, "events")
+    server.start()
+    assert wakeups.wake(INGEST_FLUSH, "events") is True
+    assert redis.llen("ingest") == 1
+    assert counted(counter) == {"sent": 1, "collapsed": 0, "failed": 2}
