@@ -21,13 +21,17 @@ _METADATA_KEYS: Final = frozenset({"v", "t", "sch", "f", "tmb", "cid", "ids", "h
 _MARKER_KEYS: Final = frozenset({"p", "b", "t", "tmb", "n", "s", "l"})
 _TOMBSTONE_KEYS: Final = frozenset({"p", "t", "l"})
 _STATS_LENGTH: Final = 3
+_SHOWN_CHARS: Final = 120
+_MAX_INTEGER: Final = 2**63 - 1
+"""What both existing readers can hold."""
 
 
 def encode_log_file(log: LogFile) -> bytes:
     """Return the bytes of a log file: deterministic, so that equal values give equal bytes.
 
     Raises:
-        InvariantViolated: An extra field would be taken for a wire field by an existing reader.
+        InvariantViolated: An extra field would be taken for a wire field by an existing reader, or a tombstone
+            has time 0, which they take for none.
     """
     metadata: dict[str, Any] = {"v": FORMAT_VERSION, "t": log.time_ms, "sch": 1}
     first_marker_line = 2 + len(log.log_tombstones)
@@ -63,34 +67,36 @@ def decode_log_file(key: str, body: bytes) -> LogFile:
     metadata = _load_object(key, lines, 0)
     version = metadata.get("v")
     # The seed's type says string, its code writes an integer: both are version 1.
-    if version != FORMAT_VERSION and version != str(FORMAT_VERSION):
-        if isinstance(version, int) and not isinstance(version, bool) and version > FORMAT_VERSION:
+    is_integer = isinstance(version, int) and not isinstance(version, bool)
+    if not (is_integer and version == FORMAT_VERSION) and version != str(FORMAT_VERSION):
+        if is_integer and version > FORMAT_VERSION:
             raise UnsupportedFormat(
                 f"{key}: log format version {version}; this release reads version {FORMAT_VERSION}: upgrade it"
             )
-        raise CorruptLog(f"{key}: line 0: version {version!r} is not {FORMAT_VERSION}")
-    schema_line = _line_number(key, metadata, "sch", 1, len(lines) - 1)
+        raise CorruptLog(f"{key}: line 0: version {_show(version)} is not {FORMAT_VERSION}")
+    schema_line = _line_number(key, metadata, "sch", 1, min(1, len(lines) - 1))
     first_marker = _line_number(key, metadata, "f", schema_line + 1, len(lines))
     first_tombstone = first_marker
-    if metadata.get("tmb") is not None:
-        first_tombstone = _line_number(key, metadata, "tmb", schema_line + 1, first_marker)
+    if "tmb" in metadata:
+        first_tombstone = _line_number(key, metadata, "tmb", schema_line + 1, first_marker - 1)
     if first_tombstone != schema_line + 1:
         raise CorruptLog(f"{key}: line 0: lines {schema_line + 1} to {first_tombstone - 1} belong to no section")
     batch_ids = metadata.get("ids", [])
     if not isinstance(batch_ids, list) or not all(isinstance(batch_id, str) for batch_id in batch_ids):
         raise CorruptLog(f"{key}: line 0: ids is not a list of strings")
+    is_seal = metadata.get("seal", False)
+    if not isinstance(is_seal, bool):
+        raise CorruptLog(f"{key}: line 0: seal is {is_seal!r}, not true or false")
     return LogFile(
         time_ms=_integer(key, 0, metadata, "t"),
         schema=_decode_schema(key, lines, schema_line),
-        log_tombstones=tuple(
-            _decode_tombstone(key, lines, number) for number in range(first_tombstone, first_marker)
-        ),
+        log_tombstones=tuple(_decode_tombstone(key, lines, number) for number in range(first_tombstone, first_marker)),
         markers=tuple(_decode_marker(key, lines, number) for number in range(first_marker, len(lines))),
         commit_id=_optional_text(key, 0, metadata, "cid"),
         batch_ids=tuple(batch_ids),
         horizon_ms=_optional_integer(key, 0, metadata, "h"),
-        is_seal=metadata.get("seal") is True,
-        extra=_extra(metadata, _METADATA_KEYS),
+        is_seal=is_seal,
+        extra=_extra(key, 0, metadata, _METADATA_KEYS),
     )
 
 
@@ -104,6 +110,8 @@ def _encode_tombstone(tombstone: LogTombstone) -> dict[str, Any]:
 def _encode_marker(marker: FileMarker) -> dict[str, Any]:
     line: dict[str, Any] = {"p": marker.path, "b": marker.size_bytes, "t": marker.created_ms}
     if marker.tombstoned_ms is not None:
+        if marker.tombstoned_ms == 0:
+            raise InvariantViolated(f"{marker.path}: tmb would be 0, which existing readers take for live")
         line["tmb"] = marker.tombstoned_ms
     if marker.row_count is not None:
         line["n"] = marker.row_count
@@ -116,8 +124,8 @@ def _encode_marker(marker: FileMarker) -> dict[str, Any]:
 
 def _with_extra(line: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in extra.items():
-        if name.lower() in WIRE_NAMES:
-            raise InvariantViolated(f"field {name!r} would overwrite a wire field in existing readers")
+        if name.casefold() in WIRE_NAMES:
+            raise InvariantViolated(f"field {_show(name)} would overwrite a wire field in existing readers")
         line.setdefault(name, value)
     return line
 
@@ -126,7 +134,7 @@ def _decode_schema(key: str, lines: list[bytes], number: int) -> dict[str, str]:
     schema = _load_object(key, lines, number)
     for column, sql_type in schema.items():
         if not isinstance(sql_type, str) or not sql_type:
-            raise CorruptLog(f"{key}: line {number}: type of column {column!r} is {sql_type!r}, not a string")
+            raise CorruptLog(f"{key}: line {number}: type of column {_show(column)} is {_show(sql_type)}, not a string")
     return schema
 
 
@@ -136,7 +144,7 @@ def _decode_tombstone(key: str, lines: list[bytes], number: int) -> LogTombstone
         path=_text(key, number, line, "p"),
         tombstoned_ms=_integer(key, number, line, "t"),
         landed_ms=_optional_integer(key, number, line, "l"),
-        extra=_extra(line, _TOMBSTONE_KEYS),
+        extra=_extra(key, number, line, _TOMBSTONE_KEYS),
     )
 
 
@@ -146,11 +154,11 @@ def _decode_marker(key: str, lines: list[bytes], number: int) -> FileMarker:
         path=_text(key, number, line, "p"),
         size_bytes=_integer(key, number, line, "b"),
         created_ms=_integer(key, number, line, "t"),
-        tombstoned_ms=_optional_integer(key, number, line, "tmb"),
+        tombstoned_ms=_integer(key, number, line, "tmb", low=1) if "tmb" in line else None,
         row_count=_optional_integer(key, number, line, "n"),
         stats=_decode_stats(key, number, line),
         landed_ms=_optional_integer(key, number, line, "l"),
-        extra=_extra(line, _MARKER_KEYS),
+        extra=_extra(key, number, line, _MARKER_KEYS),
     )
 
 
@@ -161,9 +169,14 @@ def _decode_stats(key: str, number: int, line: dict[str, Any]) -> Mapping[str, C
     if not isinstance(stats, dict):
         raise CorruptLog(f"{key}: line {number}: s is not an object")
     for column, value in stats.items():
-        if not isinstance(value, list) or len(value) != _STATS_LENGTH:
-            raise CorruptLog(f"{key}: line {number}: statistics of {column!r} are not [min, max, nulls]")
+        if not isinstance(value, list) or len(value) != _STATS_LENGTH or not _are_stats(*value):
+            raise CorruptLog(f"{key}: line {number}: statistics of {_show(column)} are not [min, max, nulls]")
     return {column: (value[0], value[1], value[2]) for column, value in stats.items()}
+
+
+def _are_stats(low: object, high: object, null_count: object) -> bool:
+    is_count = isinstance(null_count, int) and not isinstance(null_count, bool) and null_count >= 0
+    return is_count and not isinstance(low, list | dict) and not isinstance(high, list | dict)
 
 
 def _load_object(key: str, lines: list[bytes], number: int) -> dict[str, Any]:
@@ -183,10 +196,10 @@ def _line_number(key: str, metadata: dict[str, Any], name: str, low: int, high: 
     return value
 
 
-def _integer(key: str, number: int, line: dict[str, Any], name: str) -> int:
+def _integer(key: str, number: int, line: dict[str, Any], name: str, *, low: int = 0) -> int:
     value = line.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise CorruptLog(f"{key}: line {number}: {name} is {value!r}, not a non-negative integer")
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= _MAX_INTEGER:
+        raise CorruptLog(f"{key}: line {number}: {name} is {_show(value)}, not an integer from {low} to 2^63 - 1")
     return value
 
 
@@ -197,7 +210,7 @@ def _optional_integer(key: str, number: int, line: dict[str, Any], name: str) ->
 def _text(key: str, number: int, line: dict[str, Any], name: str) -> str:
     value = line.get(name)
     if not isinstance(value, str) or not value:
-        raise CorruptLog(f"{key}: line {number}: {name} is {value!r}, not a string")
+        raise CorruptLog(f"{key}: line {number}: {name} is {_show(value)}, not a string")
     return value
 
 
@@ -205,6 +218,14 @@ def _optional_text(key: str, number: int, line: dict[str, Any], name: str) -> st
     return None if line.get(name) is None else _text(key, number, line, name)
 
 
-def _extra(line: dict[str, Any], known: frozenset[str]) -> Mapping[str, Any]:
+def _extra(key: str, number: int, line: dict[str, Any], known: frozenset[str]) -> Mapping[str, Any]:
     unknown = {name: value for name, value in line.items() if name not in known}
+    for name in unknown:
+        if name.casefold() in WIRE_NAMES:
+            # Readers that ignore case, and readers that do not, would see two different tables.
+            raise CorruptLog(f"{key}: line {number}: field {_show(name)} overwrites a wire field in existing readers")
     return unknown or EMPTY
+
+
+def _show(value: object) -> str:
+    return repr(value)[:_SHOWN_CHARS]

@@ -29,6 +29,5 @@ class Warehouse:
         return tuple(
             name
             for name in folders
-            if TABLE_NAME.fullmatch(name)
-            and self.store.list_page(self.table(name).config_key, limit=1).objects
+            if TABLE_NAME.fullmatch(name) and self.store.list_page(self.table(name).config_key, limit=1).objects
         )
