@@ -67,12 +67,11 @@ def decode_log_file(key: str, body: bytes) -> LogFile:
     metadata = _load_object(key, lines, 0)
     version = metadata.get("v")
     # The seed's type says string, its code writes an integer: both are version 1.
-    is_integer = isinstance(version, int) and not isinstance(version, bool)
-    if not (is_integer and version == FORMAT_VERSION) and version != str(FORMAT_VERSION):
-        if is_integer and version > FORMAT_VERSION:
-            raise UnsupportedFormat(
-                f"{key}: log format version {version}; this release reads version {FORMAT_VERSION}: upgrade it"
-            )
+    if isinstance(version, int) and not isinstance(version, bool) and version > FORMAT_VERSION:
+        raise UnsupportedFormat(
+            f"{key}: line 0: log format version {version}; this release reads version {FORMAT_VERSION}: upgrade it"
+        )
+    if repr(version) not in (repr(FORMAT_VERSION), repr(str(FORMAT_VERSION))):  # 1.0 and true are not 1
         raise CorruptLog(f"{key}: line 0: version {_show(version)} is not {FORMAT_VERSION}")
     schema_line = _line_number(key, metadata, "sch", 1, min(1, len(lines) - 1))
     first_marker = _line_number(key, metadata, "f", schema_line + 1, len(lines))
