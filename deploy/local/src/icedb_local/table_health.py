@@ -4,12 +4,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from icedb_client import Snapshot
 from icedb_log.clock import Clock
 from icedb_log.fold import fold
 from icedb_log.quarantine import list_quarantined
 from icedb_log.reader import LogReader
 
-from icedb_local.lake import Lake, LakeSnapshot
+from icedb_local.lake import Lake
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +58,14 @@ class Leftovers:
         )
 
 
-def group_by_partition(snapshot: LakeSnapshot) -> tuple[PartitionFiles, ...]:
+def group_by_partition(snapshot: Snapshot) -> tuple[PartitionFiles, ...]:
     """Return the files of each partition, ascending by path."""
     sizes: dict[str, list[int]] = defaultdict(list)
     rows: dict[str, int] = defaultdict(int)
     for file in snapshot.files:
-        sizes[file.partition].append(file.size_bytes)
-        rows[file.partition] += file.row_count
+        partition = "/".join(f"{name}={value}" for name, value in file.partition.items())
+        sizes[partition].append(file.size_bytes)
+        rows[partition] += file.row_count or 0
     return tuple(PartitionFiles(name, tuple(sorted(sizes[name])), rows[name]) for name in sorted(sizes))
 
 

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Mapping
 from typing import Final, Self
 
+from icedb_client import Snapshot
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError
 
-from icedb_local.lake import Lake, LakeSnapshot
+from icedb_local.lake import Lake
 from icedb_local.ledger import Ledger
 
 MIN_PAUSE_S: Final = 0.3
@@ -80,7 +81,7 @@ class Watcher:
         self._snapshot_ids.add(snapshot.snapshot_id)
         row_count = sum(counts.values())
         if row_count != snapshot.row_count:
-            self._note(f"{table}: {row_count:,} rows read, the snapshot says {snapshot.row_count:,}")
+            self._note(f"{table}: {row_count:,} rows read, the snapshot says {snapshot.row_count}")
         if self._numbers_batches:
             self._compare_batches(snapshot, {key[0]: count for key, count in counts.items()}, sent)
         elif not self._row_counts[table] <= row_count <= sum(sent.values()):
@@ -89,7 +90,7 @@ class Watcher:
             )
         self._row_counts[table] = row_count
 
-    def _compare_batches(self, snapshot: LakeSnapshot, found: dict[int, int], sent: Mapping[int, int]) -> None:
+    def _compare_batches(self, snapshot: Snapshot, found: dict[int, int], sent: Mapping[int, int]) -> None:
         table = snapshot.table
         for number, count in found.items():
             if count != sent.get(number):
