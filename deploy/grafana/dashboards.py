@@ -9,7 +9,6 @@ here are those of the alerts: they are read from `../prometheus/rules`, so a gra
 
 import re
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
@@ -19,127 +18,16 @@ from grafana_foundation_sdk.builders import prometheus, text, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common, dashboard
 from grafana_foundation_sdk.models.text import TextMode
+from panels import ROWS, Graph
 
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE / "dashboards" / "merge-lag.json"
 RULES = HERE.parent / "prometheus" / "rules"
 
 DATASOURCE = dashboard.DataSourceRef(type_val="prometheus", uid="${datasource}")
-SELECT = 'table=~"$table"'
-"""The label matcher of every series that has a table."""
-
 WIDTH = 8
 """Grid units of a graph; a row has 24."""
 HEIGHT = 8
-
-
-@dataclass(frozen=True)
-class Query:
-    """One line, or one line for each table: the PromQL and the name that the legend gives it."""
-
-    expr: str
-    legend: str = "{{table}}"
-
-
-@dataclass(frozen=True)
-class Graph:
-    """One panel.
-
-    Attributes:
-        title: What it shows, with the unit left to the axis.
-        unit: Grafana's name of the unit.
-        queries: Its lines.
-        description: What a reader may conclude from it.
-        alerts: Alerts whose thresholds are drawn, lowest first; the panel links to their runbook entries.
-    """
-
-    title: str
-    unit: str
-    queries: tuple[Query, ...]
-    description: str
-    alerts: tuple[str, ...] = field(default=())
-
-
-def by_table(function: str, metric: str) -> str:
-    """Return an aggregation by table of one gauge, for the tables that are chosen."""
-    return f"{function} by (table) ({metric}{{{SELECT}}})"
-
-
-def rate(metric: str, *, by: str = "table", select: str = SELECT) -> str:
-    """Return a counter's increase per second, summed by a label."""
-    return f"sum by ({by}) (rate({metric}{{{select}}}[$__rate_interval]))"
-
-
-def quantile(share: float, metric: str, *, by: str = "table", select: str = SELECT) -> str:
-    """Return a quantile of a histogram, by a label."""
-    buckets = f"sum by (le, {by}) (rate({metric}_bucket{{{select}}}[$__rate_interval]))"
-    return f"histogram_quantile({share}, {buckets})"
-
-
-ROWS: dict[str, tuple[Graph, ...]] = {
-    "Merge lag": (
-        Graph(
-            "Merge lag",
-            "s",
-            (Query(by_table("max", "icedb_table_merge_lag_seconds")),),
-            "Age of the oldest data file that a merge should have taken and has not. Read from the log, so it keeps "
-            "rising when the merger is dead.",
-            ("IceDBMergeLagHigh", "IceDBMergeLagCritical"),
-        ),
-        Graph(
-            "Data files that wait for a merge",
-            "short",
-            (Query(by_table("max", "icedb_table_merge_lag_files")),),
-            "How many live data files the next merges should take.",
-        ),
-        Graph(
-            "Bytes that wait for a merge",
-            "bytes",
-            (Query(by_table("max", "icedb_table_merge_lag_bytes")),),
-            "Size of those files: the work ahead of the merger.",
-        ),
-    ),
-    "Tables": (
-        Graph(
-            "Live data files",
-            "short",
-            (Query(by_table("max", "icedb_table_data_files")),),
-            "What a query opens at most. A saw-tooth is healthy: appends raise it, merges lower it.",
-        ),
-        Graph(
-            "Log files",
-            "short",
-            (Query(by_table("max", "icedb_table_log_files")),),
-            "Objects below `_log`. Existing readers list one page of 1,000 and miss what lies beyond it.",
-            ("IceDBLogFilesHigh", "IceDBLogFilesCritical"),
-        ),
-        Graph(
-            "Halted tables",
-            "short",
-            (Query(by_table("max", "icedb_table_halted")),),
-            "1: the log of this table cannot be trusted or its schema conflicts; nothing is written to it.",
-            ("IceDBTableHalted",),
-        ),
-        Graph(
-            "Live bytes",
-            "bytes",
-            (Query(by_table("max", "icedb_table_live_bytes")),),
-            "Size of the live data files.",
-        ),
-        Graph(
-            "Live rows",
-            "short",
-            (Query(by_table("max", "icedb_table_live_rows")),),
-            "Rows in the live data files: never falls, unless rows are removed on purpose.",
-        ),
-        Graph(
-            "Time since the last commit",
-            "s",
-            (Query(f"time() - {by_table('max', 'icedb_table_last_commit_timestamp_seconds')}"),),
-            "Since an append or a merge last landed.",
-        ),
-    ),
-}
 
 
 def thresholds_of(alerts: tuple[str, ...]) -> list[tuple[str, float]]:
@@ -168,7 +56,8 @@ def thresholds_of(alerts: tuple[str, ...]) -> list[tuple[str, float]]:
         match = re.search(r"> ([0-9.]+)\s*$", rules[name]["expr"].strip())
         if match is None:
             raise ValueError(f"alert {name}: {rules[name]['expr']!r} does not end in '> number': leave it out")
-        found.append((colors[rules[name]["labels"]["severity"]], float(match[1])))
+        # Grafana colours from the threshold on, an alert fires above it: for a gauge of 0 and 1, from 1 on.
+        found.append((colors[rules[name]["labels"]["severity"]], float(match[1]) or 1.0))
     return found
 
 

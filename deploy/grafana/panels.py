@@ -1,0 +1,270 @@
+"""What the dashboard of merge lag shows: its rows, graphs and queries.
+
+Owns the PromQL. `dashboards.py` turns it into Grafana's JSON; `deploy/tests` and `tests/integration` check every metric
+name against the services' registries and run every query on a real Prometheus.
+"""
+
+from dataclasses import dataclass, field
+
+SELECT = 'table=~"$table"'
+"""The label matcher of every series that has a table."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """One line, or one line for each table: the PromQL and the name that the legend gives it."""
+
+    expr: str
+    legend: str = "{{table}}"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One panel.
+
+    Attributes:
+        title: What it shows, with the unit left to the axis.
+        unit: Grafana's name of the unit.
+        queries: Its lines.
+        description: What a reader may conclude from it.
+        alerts: Alerts whose thresholds are drawn, lowest first; the panel links to their runbook entries.
+    """
+
+    title: str
+    unit: str
+    queries: tuple[Query, ...]
+    description: str
+    alerts: tuple[str, ...] = field(default=())
+
+
+def by_table(function: str, metric: str) -> str:
+    """Return an aggregation by table of one gauge, for the tables that are chosen."""
+    return f"{function} by (table) ({metric}{{{SELECT}}})"
+
+
+def rate(metric: str, *, by: str = "", select: str = "") -> str:
+    """Return a counter's increase per second, summed over everything or by one label."""
+    series = f"{metric}{{{select}}}" if select else metric
+    return f"sum{f' by ({by})' if by else ''} (rate({series}[$__rate_interval]))"
+
+
+def quantiles(metric: str, *, select: str = "") -> tuple[Query, ...]:
+    """Return the median and the 99th percentile of a histogram."""
+    buckets = f"sum by (le) (rate({metric}_bucket{{{select}}}[$__rate_interval]))"
+    return tuple(
+        Query(f"histogram_quantile({share}, {buckets})", name) for share, name in ((0.5, "p50"), (0.99, "p99"))
+    )
+
+
+def troubled_runs(component: str) -> Query:
+    """Return the runs of a component's tasks that neither did their work nor found none, by outcome."""
+    metric = f"icedb_{component}_runs_total"
+    return Query(rate(metric, by="task, outcome", select='outcome!~"done|idle|busy"'), "{{task}} {{outcome}}")
+
+
+WRITE_AMPLIFICATION = (
+    'sum(increase(icedb_merge_bytes_total{direction="out"}[1h])) / sum(increase(icedb_ingest_written_bytes_total[1h]))'
+)
+
+
+ROWS: dict[str, tuple[Graph, ...]] = {
+    "Merge lag": (
+        Graph(
+            "Merge lag",
+            "s",
+            (Query(by_table("max", "icedb_table_merge_lag_seconds")),),
+            "Age of the oldest data file that a merge should have taken and has not. Read from the log, so it keeps "
+            "rising when the merger is dead.",
+            ("IceDBMergeLagHigh", "IceDBMergeLagCritical"),
+        ),
+        Graph(
+            "Data files that wait for a merge",
+            "short",
+            (Query(by_table("max", "icedb_table_merge_lag_files")),),
+            "How many live data files the next merges should take.",
+        ),
+        Graph(
+            "Bytes that wait for a merge",
+            "bytes",
+            (Query(by_table("max", "icedb_table_merge_lag_bytes")),),
+            "Size of those files: the work ahead of the merger.",
+        ),
+    ),
+    "Tables": (
+        Graph(
+            "Live data files",
+            "short",
+            (Query(by_table("max", "icedb_table_data_files")),),
+            "What a query opens at most. A saw-tooth is healthy: appends raise it, merges lower it.",
+        ),
+        Graph(
+            "Log files",
+            "short",
+            (Query(by_table("max", "icedb_table_log_files")),),
+            "Objects below `_log`. Existing readers list one page of 1,000 and miss what lies beyond it.",
+            ("IceDBLogFilesHigh", "IceDBLogFilesCritical"),
+        ),
+        Graph(
+            "Halted tables",
+            "short",
+            (Query(by_table("max", "icedb_table_halted")),),
+            "1: the log of this table cannot be trusted or its schema conflicts; nothing is written to it.",
+            ("IceDBTableHalted",),
+        ),
+        Graph(
+            "Live bytes",
+            "bytes",
+            (Query(by_table("max", "icedb_table_live_bytes")),),
+            "Size of the live data files.",
+        ),
+        Graph(
+            "Live rows",
+            "short",
+            (Query(by_table("max", "icedb_table_live_rows")),),
+            "Rows in the live data files: merges never change it.",
+        ),
+        Graph(
+            "Time since the last commit",
+            "s",
+            (Query(f"time() - {by_table('max', 'icedb_table_last_commit_timestamp_seconds')}"),),
+            "Since an append or a merge last landed.",
+        ),
+    ),
+    "Merges": (
+        Graph(
+            "Commits",
+            "ops",
+            (Query(rate("icedb_ingest_commits_total"), "ingest"), Query(rate("icedb_merge_commits_total"), "merge")),
+            "Log files committed per second: each one is an object below `_log` until it is folded and vacuumed.",
+        ),
+        Graph(
+            "Merge throughput",
+            "Bps",
+            (Query(rate("icedb_merge_bytes_total", by="direction"), "{{direction}}"),),
+            "Bytes of data files that merges read (in) and wrote (out) per second.",
+        ),
+        Graph(
+            "Write amplification",
+            "short",
+            (Query(WRITE_AMPLIFICATION, "rewritten / ingested"),),
+            "Bytes that merges wrote for each byte that ingest wrote, over the last hour.",
+        ),
+        Graph(
+            "Merged data files",
+            "ops",
+            (Query(rate("icedb_merge_files_total", by="direction"), "{{direction}}"),),
+            "Data files merged (in) and made (out) per second; in above out is what shrinks a table's file count.",
+        ),
+        Graph(
+            "Folded log files",
+            "ops",
+            (Query(rate("icedb_merge_folded_log_files_total"), "folded"),),
+            "Log files that a merge replaced, per second. Falls below the commits: the log grows.",
+        ),
+        Graph(
+            "Merge latency",
+            "s",
+            quantiles("icedb_merge_run_duration_seconds", select='task="icedb.merge.merge"'),
+            "Time of one merge run of a table, all of its commits.",
+        ),
+    ),
+    "Ingest": (
+        Graph(
+            "Rows made live",
+            "rowsps",
+            (Query(rate("icedb_ingest_rows_total"), "rows"),),
+            "Rows committed per second.",
+        ),
+        Graph(
+            "Flush latency",
+            "s",
+            quantiles("icedb_ingest_run_duration_seconds", select='task="icedb.ingest.flush"'),
+            "Time of one flush: from staged batches to a commit.",
+        ),
+        Graph(
+            "Batches",
+            "ops",
+            (Query(rate("icedb_ingest_batches_total", by="outcome"), "{{outcome}}"),),
+            "Batches that left staging per second: committed, rejected (quarantine) or duplicate (a retry).",
+        ),
+        Graph(
+            "Staged batches",
+            "short",
+            (Query(by_table("max", "icedb_table_staged_batches")),),
+            "Accepted batches that are not committed yet.",
+            ("IceDBStagedBacklog",),
+        ),
+        Graph(
+            "Quarantined batches",
+            "short",
+            (Query(by_table("max", "icedb_table_quarantined_batches")),),
+            "Batches set aside with a reason, until somebody mends or removes them.",
+        ),
+    ),
+    "Vacuum": (
+        Graph(
+            "Deleted objects",
+            "ops",
+            (Query(rate("icedb_janitor_deleted_objects_total", by="kind"), "{{kind}}"),),
+            "What the janitor deleted per second.",
+        ),
+        Graph(
+            "Tombstoned data files",
+            "short",
+            (
+                Query(by_table("max", "icedb_table_tombstoned_files"), "{{table}} tombstoned"),
+                Query(by_table("max", "icedb_janitor_waiting_objects"), "{{table}} in grace or leased"),
+            ),
+            "Dead data files that the log still names, and dead objects that a grace period or a lease keeps. The "
+            "first should fall within a grace period after merges pause.",
+        ),
+        Graph(
+            "Failed deletes",
+            "ops",
+            (Query(rate("icedb_janitor_failed_deletes_total", by="kind"), "{{kind}}"),),
+            "Deletes that the store refused; each is tried again in the next round.",
+        ),
+    ),
+    "Snapshots": (
+        Graph(
+            "Requests",
+            "reqps",
+            (Query(rate("icedb_snapshot_requests_total", by="method, code"), "{{method}} {{code}}"),),
+            "Calls per second by gRPC status.",
+        ),
+        Graph(
+            "Request latency",
+            "s",
+            quantiles("icedb_snapshot_request_duration_seconds", select='method="GetSnapshot"'),
+            "Time in the server of GetSnapshot.",
+        ),
+        Graph(
+            "Answers",
+            "ops",
+            (Query(rate("icedb_snapshot_answers_total", by="source"), "{{source}}"),),
+            "From memory, within the caller's staleness, or after a read of the log.",
+        ),
+    ),
+    "Services": (
+        Graph(
+            "Runs that did not end well",
+            "ops",
+            (troubled_runs("ingest"), troubled_runs("merge"), troubled_runs("janitor")),
+            "Runs per second by task and outcome, without those that did their work, found none, or left it to the "
+            "worker that holds the lock.",
+        ),
+        Graph(
+            "Replicas that answer",
+            "short",
+            (Query('sum by (job) (up{job=~"ingest|merger|janitor|beat|snapshot"})', "{{job}}"),),
+            "Replicas that Prometheus can scrape.",
+        ),
+        Graph(
+            "Age of the figures",
+            "s",
+            (Query("time() - max(icedb_snapshot_exporter_last_success_timestamp_seconds)", "exporter"),),
+            "Since the exporter last read every table: how old the table figures above may be.",
+            ("IceDBLagExporterStale",),
+        ),
+    ),
+}

@@ -1,0 +1,81 @@
+"""The runbook: an entry for each alert, and only links, metrics, settings and commands that exist."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from icedb_ingest.settings import IngestSettings
+from icedb_janitor.settings import JanitorSettings
+from icedb_merger.settings import MergerSettings
+from icedb_snapshot.settings import SnapshotSettings
+
+FIELDS = {
+    f"ICEDB_{field.upper()}"
+    for kind in (IngestSettings, MergerSettings, JanitorSettings, SnapshotSettings)
+    for field in kind.model_fields
+}
+
+
+@pytest.fixture(scope="module")
+def texts(repository, deploy) -> dict[str, str]:
+    return {"runbook": (repository / "docs" / "runbook.md").read_text(), "readme": (deploy / "README.md").read_text()}
+
+
+def test_an_entry_for_each_alert_says_all_four_things(texts, alerts):
+    entries = dict(re.findall(r"^## (IceDB\w+)\n(.*?)(?=^#|\Z)", texts["runbook"], re.MULTILINE | re.DOTALL))
+    assert set(entries) == set(alerts)
+    for name, entry in entries.items():
+        assert re.findall(r"^\*\*([\w ]+)\.\*\*", entry, re.MULTILINE) == [
+            "Meaning", "Likely causes", "Look at", "Do",
+        ], name  # fmt: skip
+
+
+def test_links_lead_somewhere(texts):
+    headings = re.findall(r"^#+ (.+)$", texts["runbook"], re.MULTILINE)
+    anchors = {heading.lower().replace(",", "").replace(" ", "-") for heading in headings}
+    for anchor in re.findall(r"\]\(#([\w-]+)\)", texts["runbook"]):
+        assert anchor in anchors
+
+
+def test_metrics_exist(texts, metric_names, find_metric_names):
+    for text in texts.values():
+        assert not find_metric_names(text) - metric_names
+
+
+def test_settings_exist(texts):
+    for text in texts.values():
+        assert set(re.findall(r"ICEDB_[A-Z][A-Z0-9_]+[A-Z]", text)) <= FIELDS
+
+
+def test_panels_exist(texts, deploy):
+    board = (deploy / "grafana" / "dashboards" / "merge-lag.json").read_text()
+    for line in texts["runbook"].splitlines():
+        if "dashboard" in line.lower():
+            for title in re.findall(r"(?<!\*)\*([A-Z][a-z ]+)\*(?!\*)", line):
+                assert f'"title": "{title}"' in board, title
+
+
+def test_commands_exist(texts):
+    """Each command that is told to operators, asked for its help: the command and its options are there."""
+    lines = {line for text in texts.values() for line in re.findall(r"`icedb ([^`]+)`", text)}
+    assert {"status TABLE", "vacuum TABLE --dry-run", "merge TABLE --full"} <= lines
+    helps: dict[tuple[str, ...], str] = {}
+    for line in sorted(lines):
+        command = tuple(word for word in line.split() if word.islower() and not word.startswith("-"))
+        if command not in helps:
+            helps[command] = ask_for_help(command)
+        for option in (word for word in line.split() if word.startswith("-")):
+            assert option in helps[command], f"icedb {line}"
+
+
+def ask_for_help(command: tuple[str, ...]) -> str:
+    icedb = Path(sys.executable).with_name("icedb")
+    environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
+    done = subprocess.run(
+        [icedb, *command, "--help"], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, f"icedb {' '.join(command)}: {done.stderr}"
+    return done.stdout
