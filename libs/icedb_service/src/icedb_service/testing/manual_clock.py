@@ -1,38 +1,20 @@
-"""A clock that moves only when told, or when somebody sleeps on it."""
+"""A clock that moves only when told, and remembers every sleep."""
 
-from icedb_log.clock import make_uuid7_hex
+from icedb_log.testing.fake_clock import FakeClock
 
 
-class ManualClock:
-    """Both of its clocks start at ``start_ms``; a sleep moves them at once.
+class ManualClock(FakeClock):
+    """A :class:`~icedb_log.testing.fake_clock.FakeClock` that tests ask how long was slept.
 
     Attributes:
         slept_ms: Every sleep, in order.
     """
 
-    def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
-        self._now_ms = start_ms
-        self._id_count = 0
+    def __init__(self) -> None:
+        super().__init__()
         self.slept_ms: list[int] = []
 
-    def now_ms(self) -> int:
-        """Return the time it stands at."""
-        return self._now_ms
-
-    def monotonic_ms(self) -> int:
-        """Return the same."""
-        return self._now_ms
-
     def sleep_ms(self, duration_ms: int) -> None:
-        """Move on."""
+        """Move on at once."""
         self.slept_ms.append(duration_ms)
-        self._now_ms += duration_ms
-
-    def advance(self, duration_ms: int) -> None:
-        """Move on without a sleep."""
-        self._now_ms += duration_ms
-
-    def new_id(self) -> str:
-        """Return the next id: unique, ascending, the same in each run."""
-        self._id_count += 1
-        return make_uuid7_hex(self._now_ms, self._id_count)
+        super().sleep_ms(duration_ms)

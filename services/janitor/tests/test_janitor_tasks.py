@@ -1,0 +1,120 @@
+import pytest
+from icedb_janitor.metrics import JanitorMetrics, kinds_of_failures
+from icedb_janitor.settings import JanitorSettings
+from icedb_janitor.tasks import JanitorTasks
+from icedb_log.clock import new_batch_id
+from icedb_log.flush import flush_table
+from icedb_log.merge import merge_table
+from icedb_log.object_store import DeleteReport, FailedDelete, list_all
+from icedb_log.staging import stage_batch
+from icedb_log.testing.row_files import encode_rows
+from icedb_service.names import JANITOR_VACUUM
+from icedb_service.redlock import LockBusy
+from icedb_service.testing.task_context import MemoryContext
+
+GRACE_MS = 60_000
+
+
+@pytest.fixture
+def context():
+    context = MemoryContext(JanitorMetrics())
+    context.create_table(
+        "events", merge_fan_in=2, data_grace_ms=GRACE_MS, log_grace_ms=GRACE_MS, orphan_age_ms=10 * GRACE_MS
+    )
+    return context
+
+
+def make_tasks(context, **options):
+    return JanitorTasks(context, settings=JanitorSettings(store="file:///tmp/w", **options), metrics=context.metrics)
+
+
+def fill_and_merge(context, count=4):
+    store, paths = context.warehouse.store, context.warehouse.table("events")
+    for number in range(count):
+        body = encode_rows([{"n": number}])
+        stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
+        flush_table(store, paths, clock=context.clock, writer=context.engine.writer, owner="test")
+        context.clock.advance(10)
+    merge_table(store, paths, clock=context.clock, merger=context.engine.merger, owner="test", full=True)
+
+
+def data_keys(context):
+    return [o.key for o in list_all(context.warehouse.store, context.warehouse.table("events").data_prefix).objects]
+
+
+def log_keys(context):
+    return [o.key for o in list_all(context.warehouse.store, context.warehouse.table("events").log_prefix).objects]
+
+
+def test_what_is_dead_goes_when_its_grace_period_is_over_and_not_before(context):
+    fill_and_merge(context)
+    tasks = make_tasks(context)
+    work = tasks.vacuum("events")
+    assert work.is_idle
+    assert len(data_keys(context)) == 5
+    assert context.metric("icedb_janitor_waiting_objects", table="events") == work.details["waiting"] == 8
+    context.clock.advance(GRACE_MS + 1000)
+    work = tasks.vacuum("events")
+    assert not work.is_idle
+    assert (len(data_keys(context)), len(log_keys(context))) == (1, 1)
+    assert (work.details["deleted_data_files"], work.details["deleted_log_files"]) == (4, 4)
+    assert context.metric("icedb_janitor_deleted_objects_total", kind="data_file") == 4
+    assert context.metric("icedb_janitor_deleted_objects_total", kind="log_file") == 4
+    assert context.metric("icedb_janitor_log_rewrites_total", outcome="stripped") == 1
+    assert context.metric("icedb_janitor_waiting_objects", table="events") == 0
+    assert tasks.vacuum("events").is_idle
+
+
+def test_orphans_are_looked_for_at_first_and_then_rarely(context):
+    paths = context.warehouse.table("events")
+    orphan = paths.data_key(partition="", file_id="ab")
+    context.warehouse.store.put(orphan, b"x")
+    tasks = make_tasks(context, orphan_sweep_interval_ms=3_600_000)
+    assert tasks.vacuum("events").details["young_orphans"] == 1
+    context.clock.advance(11 * GRACE_MS)
+    assert "young_orphans" not in tasks.vacuum("events").details
+    assert data_keys(context) == [orphan]
+    context.clock.advance(3_600_000)
+    work = tasks.vacuum("events")
+    assert (work.is_idle, work.details["deleted_orphans"]) == (False, 1)
+    assert data_keys(context) == []
+    assert context.metric("icedb_janitor_deleted_objects_total", kind="orphan") == 1
+    assert context.metric("icedb_janitor_orphan_sweeps_total") == 2
+    assert context.metric("icedb_janitor_young_orphan_files", table="events") == 0
+
+
+def test_deletes_that_fail_are_counted_by_kind_and_come_again(context, monkeypatch):
+    fill_and_merge(context)
+    context.clock.advance(GRACE_MS + 1000)
+    store = context.warehouse.store
+    delete = store.delete
+
+    def refuse_data(keys):
+        kept = [key for key in keys if "/_data/" in key]
+        report = delete([key for key in keys if key not in kept])
+        return DeleteReport(report.deleted, tuple(FailedDelete(key, "AccessDenied") for key in kept))
+
+    monkeypatch.setattr(store, "delete", refuse_data)
+    tasks = make_tasks(context)
+    assert tasks.vacuum("events").details["failed"] == 4
+    assert context.metric("icedb_janitor_failed_deletes_total", kind="data_file") == 4
+    assert context.metric("icedb_janitor_deleted_objects_total", kind="data_file") == 0
+    monkeypatch.undo()
+    assert tasks.vacuum("events").details["deleted_data_files"] == 4
+
+
+def test_failures_are_told_apart_by_their_keys(context):
+    paths = context.warehouse.table("events")
+    keys = [f"{paths.log_prefix}x", f"{paths.staging_prefix}y", f"{paths.data_prefix}z", f"{paths.data_prefix}w"]
+    kinds = kinds_of_failures(paths, [FailedDelete(key, "no") for key in keys])
+    assert kinds == {"log_file": 1, "staged_batch": 1, "data_file": 2}
+
+
+def test_a_held_lock_skips_the_run_and_the_sweep_wakes_every_table(context):
+    context.create_table("other")
+    context.busy.add("events")
+    tasks = make_tasks(context)
+    with pytest.raises(LockBusy):
+        tasks.vacuum("events")
+    tasks.sweep()
+    assert context.wakeups.woken == [(JANITOR_VACUUM, "events"), (JANITOR_VACUUM, "other")]
