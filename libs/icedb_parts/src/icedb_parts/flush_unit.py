@@ -70,6 +70,7 @@ class FlushUnitResult:
 
     Attributes:
         files: Markers of the new data files.
+        columns: Columns of the data files.
         new_kinds: Columns that are not in the unit's schema, with the kinds of values in accepted batches.
         accepted: Ids of batches whose rows are all in ``files``.
         rejected: Batches of which nothing is in ``files``.
@@ -79,6 +80,7 @@ class FlushUnitResult:
     """
 
     files: tuple[FileMarker, ...]
+    columns: tuple[str, ...]
     new_kinds: Mapping[str, int]
     accepted: tuple[str, ...]
     rejected: tuple[BatchRejection, ...]
@@ -118,6 +120,7 @@ class _FlushRun:
         lines = self._read_lines()
         row_counts = {number: len(batch.lines) for number, batch in lines.items()}
         files: tuple[FileMarker, ...] = ()
+        columns: tuple[str, ...] = ()
         new_kinds: Mapping[str, Kind] = {}
         filled = {number: batch for number, batch in lines.items() if len(batch.lines)}
         lines.clear()
@@ -128,7 +131,7 @@ class _FlushRun:
                 filled.clear()
                 checks.run(tuple(number for number, count in row_counts.items() if count))
                 self._rejected.update(checks.rejected)
-                new_kinds = checks.new_kinds
+                columns, new_kinds = tuple(checks.output_columns), checks.new_kinds
                 if checks.accepted:
                     files = self._write(frame, checks, scratch)
         accepted = [number for number in row_counts if number not in self._rejected]
@@ -140,6 +143,7 @@ class _FlushRun:
             )
         return FlushUnitResult(
             files=files,
+            columns=columns,
             new_kinds={column: int(kinds) for column, kinds in new_kinds.items()},
             accepted=self._ids(accepted),
             rejected=tuple(

@@ -4,12 +4,13 @@ Runs inside a task, or directly in a test: it needs a store, not Spark. Inputs a
 are counted independently (the inputs' footers, and what was written), so that the committer can compare them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icedb_log.clock import Clock
@@ -19,10 +20,10 @@ from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
 from icedb_log.object_store import ObjectStore
 from icedb_log.table_config import TableConfig
+from icedb_parts.column_stats import StatsCollector
 from icedb_parts.engine import open_engine, open_scratch
 from icedb_parts.footer import make_footer
 from icedb_parts.limits import EngineLimits
-from icedb_parts.part_files import ORDINAL, PartFileWriter, PartLayout
 from icedb_parts.sql import quote_name, quote_text
 
 SPLIT_FACTOR: Final = 2
@@ -88,12 +89,14 @@ def merge_unit(unit: MergeUnit, store: ObjectStore, *, clock: Clock) -> MergeUni
             f"table {unit.paths.name}: merging {unit.group.partition or 'the table'} needs {unit.group.size_bytes} bytes of "
             f"scratch for its inputs; {unit.engine.scratch_bytes} are allowed: allow more, or lower max_files_per_group"
         )
-    with open_scratch(unit.engine) as scratch, open_engine(unit.engine, scratch) as engine:
-        files = _download(unit, store, scratch / "in")
-        rows_read = sum(_count_rows(marker, file) for marker, file in zip(unit.group.inputs, files, strict=True))
-        columns = _unite_columns(unit, engine, files)
-        sort = [column for column in unit.config.sort if column in columns]
-        outputs = _write(unit, store, clock, scratch, _stream_sorted(engine, files, columns, sort), columns, sort)
+    limits = replace(unit.engine, thread_count=1) if _is_split(unit) else unit.engine
+    with open_scratch(limits) as scratch, open_engine(limits, scratch) as engine:
+        inputs = _download(unit, store, scratch / "in")
+        rows_read = sum(_count_rows(marker, file) for marker, file in zip(unit.group.inputs, inputs, strict=True))
+        columns = _unite_columns(unit, engine, inputs)
+        files = _write_sorted(unit, engine, inputs, columns, scratch / "out")
+        keys = [unit.paths.data_key(partition=unit.group.partition, file_id=clock.new_id()) for _ in files]
+        outputs = _upload(unit, store, files, keys, columns)
     return MergeUnitResult(outputs, rows_read)
 
 
@@ -149,14 +152,38 @@ def _unite_columns(unit: MergeUnit, engine: Any, files: Sequence[Path]) -> dict[
     return {name: found[name] for name in dict.fromkeys([*ordered, *found])}
 
 
-def _stream_sorted(engine: Any, files: Sequence[Path], columns: Mapping[str, str], sort: Sequence[str]) -> Any:
-    outputs = "".join(f", {quote_name(name)}" for name in columns)
-    order = ", ".join(f"{quote_name(name)} NULLS LAST" for name in sort)
-    engine.execute(
-        f"SELECT CAST(0 AS INTEGER) AS {ORDINAL}{outputs} FROM {_scan(files)}"  # noqa: S608 - names are quoted
-        + (f" ORDER BY {order}" if order else "")
+def _write_sorted(
+    unit: MergeUnit, engine: Any, files: Sequence[Path], columns: Mapping[str, str], folder: Path
+) -> list[Path]:
+    """Write the rows of the inputs as one sorted file, or as several that follow each other; return them in order.
+
+    WARN: with more than one thread the engine breaks the order at the seams of a split output: the caller opens it
+    with one thread then.
+    """
+    folder.mkdir()
+    footer = make_footer(
+        table=unit.paths.name,
+        partition=unit.group.partition,
+        commit_id=unit.commit_id,
+        kind="merge",
+        inputs=[marker.path for marker in unit.group.inputs],
     )
-    return engine.to_arrow_reader(ROWS_PER_CHUNK)
+    pairs = ", ".join(f"{quote_text(name)}: {quote_text(value)}" for name, value in footer.items())
+    options = (
+        f"FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {unit.config.row_group_rows}, KV_METADATA {{{pairs}}}"
+    )
+    target = folder / "merged.parquet"
+    if _is_split(unit):
+        target = folder
+        options += f", FILE_SIZE_BYTES {SPLIT_FACTOR * unit.config.target_file_bytes}"
+    outputs = ", ".join(quote_name(name) for name in columns)
+    sort = ", ".join(f"{quote_name(name)} NULLS LAST" for name in unit.config.sort if name in columns)
+    order = f" ORDER BY {sort}" if sort else ""
+    engine.execute(
+        f"COPY (SELECT {outputs} FROM {_scan(files)}{order}) "  # noqa: S608 - names and texts are quoted
+        f"TO {quote_text(str(target))} ({options})"
+    )
+    return sorted(folder.iterdir(), key=lambda file: (len(file.name), file.name))
 
 
 def _scan(files: Sequence[Path]) -> str:
@@ -164,34 +191,34 @@ def _scan(files: Sequence[Path]) -> str:
     return f"read_parquet([{names}], union_by_name = true, hive_partitioning = false)"
 
 
-def _write(  # noqa: PLR0913 - one place, called once
-    unit: MergeUnit,
-    store: ObjectStore,
-    clock: Clock,
-    scratch: Path,
-    stream: Any,
-    columns: Mapping[str, str],
-    sort: Sequence[str],
-) -> tuple[FileMarker, ...]:
-    inputs = [marker.path for marker in unit.group.inputs]
+def _is_split(unit: MergeUnit) -> bool:
+    return unit.group.size_bytes > SPLIT_FACTOR * unit.config.target_file_bytes
 
-    def footer(partition: str) -> dict[str, str]:
-        return make_footer(
-            table=unit.paths.name, partition=partition, commit_id=unit.commit_id, kind="merge", inputs=inputs
+
+def _upload(
+    unit: MergeUnit, store: ObjectStore, files: Sequence[Path], keys: Sequence[str], columns: Collection[str]
+) -> tuple[FileMarker, ...]:
+    """Upload the outputs and describe them by what they hold, not by what was meant to be in them (W1)."""
+    sources = (field.column for field in unit.config.partition)
+    stats_columns = [column for column in dict.fromkeys([*sources, *unit.config.sort]) if column in columns]
+
+    def upload(pair: tuple[Path, str]) -> FileMarker:
+        file, key = pair
+        stats = StatsCollector(stats_columns)
+        with pq.ParquetFile(file) as parquet:
+            row_count = int(parquet.metadata.num_rows)
+            if stats_columns:
+                for chunk in parquet.iter_batches(ROWS_PER_CHUNK, columns=stats_columns):
+                    stats.add(pa.Table.from_batches([chunk]))
+        size_bytes = file.stat().st_size
+        store.upload(key, file)
+        return FileMarker(
+            path=key,
+            size_bytes=size_bytes,
+            created_ms=unit.time_ms,
+            row_count=row_count,
+            stats=stats.finish(),
         )
 
-    sources = [field.column for field in unit.config.partition if field.column in columns]
-    layout = PartLayout(
-        paths=unit.paths,
-        partitions=(unit.group.partition,),
-        footer=footer,
-        sort_columns=sort,
-        stats_columns=tuple(dict.fromkeys([*sources, *sort])),
-        row_group_rows=unit.config.row_group_rows,
-        split_bytes=SPLIT_FACTOR * unit.config.target_file_bytes,
-        created_ms=unit.time_ms,
-    )
-    writer = PartFileWriter(
-        store, layout, clock=clock, folder=scratch / "out", transfer_count=unit.engine.transfer_count
-    )
-    return writer.write_all(stream)
+    with ThreadPoolExecutor(unit.engine.transfer_count, thread_name_prefix="icedb-upload") as pool:
+        return tuple(pool.map(upload, zip(files, keys, strict=True)))

@@ -1,0 +1,106 @@
+"""Runs units of work as Spark tasks: one row, one partition, one task for each unit.
+
+Only the DataFrame API, so that it runs on a Spark Connect server, too. A task opens the store by its settings, which
+travel inside the function and not in the rows, so that no plan or log shows them. A unit answers with a row: its
+result, or one of our errors by name; anything else fails the task, which Spark tries again.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from icedb_log import errors
+from icedb_log.clock import SystemClock
+from icedb_log.errors import IceDBError, Unavailable
+from icedb_log.stores import StoreSettings
+
+UnitKind = Literal["flush", "merge"]
+_OK: Final = "ok"
+_UNIT_SCHEMA: Final = "unit INT, body STRING"
+_ANSWER_SCHEMA: Final = "unit INT, outcome STRING, body STRING"
+_SHOWN_CHARS: Final = 500
+
+
+class SparkRunner:
+    """Runs units on one session against one store."""
+
+    def __init__(self, spark: SparkSession, store: StoreSettings) -> None:
+        self._spark = spark
+        self._store = store
+
+    def run(self, kind: UnitKind, bodies: Sequence[str]) -> list[str]:
+        """Run units, the first ones first, and return their results in the same order.
+
+        Args:
+            kind: What the units are.
+            bodies: The units as text (:func:`icedb_parts.work_units.encode`); at least one.
+
+        Raises:
+            IceDBError: What the first unit that failed raised, as the same class.
+            Unavailable: Spark lost the job.
+        """
+        task = make_task(kind, self._store)
+        try:
+            units: Any = self._spark.createDataFrame(list(enumerate(bodies)), schema=_UNIT_SCHEMA)
+            rows = (
+                units.repartitionById(len(bodies), units["unit"]).mapInArrow(task, schema=_ANSWER_SCHEMA).collect()
+            )
+        except (PySparkException, Py4JError, OSError) as error:
+            raise Unavailable(f"Spark lost a {kind} job of {len(bodies)} units: {_summary(error)}") from error
+        answers = sorted(rows, key=lambda row: row["unit"])
+        for answer in answers:
+            if answer["outcome"] != _OK:
+                raise _find_error(answer["outcome"])(answer["body"])
+        if [answer["unit"] for answer in answers] != list(range(len(bodies))):
+            raise Unavailable(f"Spark answered {len(answers)} of {len(bodies)} {kind} units: run the job again")
+        return [answer["body"] for answer in answers]
+
+
+def make_task(
+    kind: UnitKind, store: StoreSettings
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return what a task runs: from units to answers, as record batches."""
+
+    def run_units(chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for chunk in chunks:
+            for row in chunk.to_pylist():
+                outcome, body = run_unit(kind, row["body"], store)
+                yield pa.RecordBatch.from_pylist(
+                    [{"unit": row["unit"], "outcome": outcome, "body": body}],
+                    schema=pa.schema([("unit", pa.int32()), ("outcome", pa.string()), ("body", pa.string())]),
+                )
+
+    return run_units
+
+
+def run_unit(kind: UnitKind, body: str, store: StoreSettings) -> tuple[str, str]:
+    """Run one unit; return ``ok`` and its result, or the name and message of one of our errors."""
+    # Imported in the task: a driver that only submits never loads the engine.
+    from icedb_parts.flush_unit import flush_unit  # noqa: PLC0415
+    from icedb_parts.merge_unit import merge_unit  # noqa: PLC0415
+    from icedb_parts.work_units import FLUSH_UNITS, MERGE_UNITS, encode  # noqa: PLC0415
+
+    try:
+        opened = store.open().store
+        clock = SystemClock()
+        if kind == "flush":
+            return _OK, encode(flush_unit(FLUSH_UNITS.validate_json(body), opened, clock=clock))
+        return _OK, encode(merge_unit(MERGE_UNITS.validate_json(body), opened, clock=clock))
+    except IceDBError as error:
+        return type(error).__name__, str(error)
+
+
+def _find_error(name: str) -> type[IceDBError]:
+    found = getattr(errors, name, None)
+    return found if isinstance(found, type) and issubclass(found, IceDBError) else Unavailable
+
+
+def _summary(error: BaseException) -> str:
+    """Return the last line of a Python traceback inside a Spark error, else its first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    raised = [line for line in lines if ("Error: " in line or "Exception: " in line) and not line.startswith("at ")]
+    return (raised[-1] if raised else (lines or [type(error).__name__])[0])[:_SHOWN_CHARS]
