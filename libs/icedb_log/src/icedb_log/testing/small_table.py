@@ -1,0 +1,132 @@
+"""One table on a store in memory, with every actor a method: the shortest way to a real history in a test."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from icedb_log.clock import new_batch_id
+from icedb_log.flush import FlushLimits, FlushResult, flush_table
+from icedb_log.fold import fold
+from icedb_log.merge import MergeResult, merge_table
+from icedb_log.merge_plan import MergeLimits
+from icedb_log.model import LogView, Snapshot
+from icedb_log.object_store import ObjectStore, list_all
+from icedb_log.orphans import OrphanResult, sweep_orphans
+from icedb_log.reader import LogReader
+from icedb_log.staging import stage_batch
+from icedb_log.status import TableStatus, read_status
+from icedb_log.table_config import PartitionField, TableConfig, create_table
+from icedb_log.testing.fake_clock import FakeClock
+from icedb_log.testing.memory_store import MemoryObjectStore
+from icedb_log.testing.row_files import Row, RowFileMerger, RowFileWriter, encode_rows, read_live_rows
+from icedb_log.testing.scripted_store import ScriptedStore
+from icedb_log.vacuum import VacuumResult, vacuum_table
+from icedb_log.warehouse import Warehouse
+
+DEFAULTS: dict[str, Any] = {
+    "partition": (PartitionField(name="p", column="p"),),
+    "sort": ("id",),
+    "target_file_bytes": 4096,
+    "merge_fan_in": 2,
+    "data_grace_ms": 60_000,
+    "log_grace_ms": 20_000,
+    "orphan_age_ms": 200_000,
+    "seal_age_ms": 100_000,
+}
+
+
+class SmallTable:
+    """A table ``wh/<name>`` with small limits. After each step one millisecond passes.
+
+    Args:
+        store: Another store than one in memory.
+        name: Name of the table.
+        config: Fields of the configuration that differ from :data:`DEFAULTS`.
+    """
+
+    def __init__(self, *, store: ObjectStore | None = None, name: str = "t", **config: Any) -> None:
+        self.clock = FakeClock()
+        self.store = ScriptedStore(store or MemoryObjectStore(self.clock.now_ms))
+        self.paths = Warehouse(self.store, "wh").table(name)
+        self.config = TableConfig.create(name=name, **{**DEFAULTS, **config})
+        create_table(self.store, self.paths, self.config)
+
+    def stage(self, rows: Sequence[Row], *, batch_id: str | None = None) -> str:
+        """Stage a batch and return its id."""
+        return self.stage_bytes(encode_rows(rows), batch_id=batch_id)
+
+    def stage_bytes(self, body: bytes, *, batch_id: str | None = None) -> str:
+        """Stage a batch from its bytes and return its id."""
+        batch_id = batch_id or new_batch_id(self.clock)
+        stage_batch(self.store, self.paths, body=body, staging_format="ndjson", batch_id=batch_id)
+        self.clock.advance(1)
+        return batch_id
+
+    def flush(self, *, limits: FlushLimits | None = None, writer: RowFileWriter | None = None) -> FlushResult:
+        """Flush once."""
+        writer = writer or RowFileWriter(self.store, self.clock)
+        result = flush_table(
+            self.store, self.paths, clock=self.clock, writer=writer, owner="flush", limits=limits, reader=self.reader()
+        )
+        self.clock.advance(1)
+        return result
+
+    def append(self, *ids: int, p: str = "a") -> FlushResult:
+        """Stage one batch with a row for each id, and flush it."""
+        self.stage([{"id": number, "p": p} for number in ids])
+        return self.flush()
+
+    def merge(
+        self, *, full: bool = False, limits: MergeLimits | None = None, merger: RowFileMerger | None = None
+    ) -> MergeResult:
+        """Merge once."""
+        merger = merger or RowFileMerger(self.store, self.clock)
+        result = merge_table(
+            self.store,
+            self.paths,
+            clock=self.clock,
+            merger=merger,
+            owner="merge",
+            full=full,
+            limits=limits,
+            reader=self.reader(),
+        )
+        self.clock.advance(1)
+        return result
+
+    def vacuum(self, *, dry_run: bool = False) -> VacuumResult:
+        """Vacuum once."""
+        result = vacuum_table(self.store, self.paths, clock=self.clock, dry_run=dry_run, reader=self.reader())
+        self.clock.advance(1)
+        return result
+
+    def sweep(self, *, dry_run: bool = False) -> OrphanResult:
+        """Sweep orphans once."""
+        return sweep_orphans(self.store, self.paths, clock=self.clock, dry_run=dry_run)
+
+    def status(self) -> TableStatus:
+        """Read the figures."""
+        return read_status(self.store, self.paths, clock=self.clock, reader=self.reader())
+
+    def reader(self, *, page_size: int = 1000) -> LogReader:
+        """Return a reader without threads, so that calls come in one order."""
+        return LogReader(self.store, self.paths, clock=self.clock, page_size=page_size, fetch_threads=1)
+
+    def view(self) -> LogView:
+        """Read the log."""
+        return self.reader().read()
+
+    def snapshot(self, *, as_of_ms: int | None = None) -> Snapshot:
+        """Read the log and fold it."""
+        return fold(self.view(), as_of_ms=as_of_ms)
+
+    def ids(self, *, as_of_ms: int | None = None) -> list[int]:
+        """Return the ids of all live rows, ascending."""
+        return sorted(row["id"] for row in read_live_rows(self.store, self.snapshot(as_of_ms=as_of_ms)))
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """List keys; ``prefix`` is one of the table's own, e.g. ``table.paths.log_prefix``."""
+        return [info.key for info in list_all(self.store, prefix or f"{self.paths.prefix}/").objects]
+
+    def log_objects(self) -> list[tuple[str, bytes]]:
+        """Return every object of the log with its bytes."""
+        return [(key, self.store.get(key).body) for key in self.keys(f"{self.paths.prefix}/_log")]
