@@ -63,7 +63,8 @@ def read_horizon_ms(view: LogView) -> int:
     Recorded by the janitor when it strips (``horizon_ms``); between the delete and the strip it follows from
     the tombstones of log files that are not there any more.
     """
-    present = {file.key for file in view.files}
+    # A seal may stand where a commit landed and was vacuumed (F1): the commit's log file is gone all the same.
+    present = {file.key for file in view.files if not file.log.is_seal}
     recorded = (file.log.horizon_ms or 0 for file in view.files)
     vanished = (
         tombstone.tombstoned_ms
