@@ -1,0 +1,203 @@
+"""``icedb ingest``: files to staged batches."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from icedb_log.errors import IceDBError, InvalidRequest
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TransferSpeedColumn,
+)
+
+from icedb_client.batches import DEFAULT_BATCH_ROWS
+from icedb_client.cli.exits import FAILED, TimedOut
+from icedb_client.cli.output import (
+    JsonFlag,
+    err,
+    format_bytes,
+    format_count,
+    out,
+    print_error,
+    print_json,
+    print_note,
+)
+from icedb_client.cli.parsing import parse_duration
+from icedb_client.cli.session import open_client
+from icedb_client.client import Client, EnqueuedBatch
+
+SUFFIXES = (".ndjson", ".jsonl", ".json", ".gz", ".zst")
+MAX_SHOWN_QUARANTINED = 5
+
+
+def ingest(
+    *,
+    context: typer.Context,
+    table: Annotated[str, typer.Argument(help="Name of the table.")],
+    source: Annotated[str, typer.Argument(help="A file, a folder of files, or - for standard input.")],
+    batch_rows: Annotated[
+        int, typer.Option("--batch-rows", min=1, help="Most events of one batch.")
+    ] = DEFAULT_BATCH_ROWS,
+    from_row: Annotated[
+        int, typer.Option("--from-row", min=1, help="Go on from this row of the file, counted from 1.")
+    ] = 1,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until every batch is committed; fail if one is quarantined.")
+    ] = False,
+    timeout: Annotated[str, typer.Option("--timeout", help="How long --wait waits.")] = "5m",
+    as_json: JsonFlag = False,
+) -> None:
+    """Enqueue events: one JSON object a line, or one JSON array; plain, gzip or zstd.
+
+    An accepted batch is durable: it will be committed, or quarantined with the reason.
+
+    Example: icedb ingest events clicks.ndjson.gz --wait
+    """
+    timeout_ms = parse_duration(timeout, option="--timeout")
+    paths = _find_files(source)
+    if from_row > 1 and len(paths) > 1:
+        raise InvalidRequest(f"--from-row is for one file, but {source} has {len(paths)}")
+    with open_client(context, table=table) as client:
+        batches: list[EnqueuedBatch] = []
+        try:
+            with _progress(is_shown=not as_json) as progress:
+                for path in paths:
+                    batches.extend(
+                        _enqueue(client, table, path, batch_rows=batch_rows, from_row=from_row, progress=progress)
+                    )
+        except IceDBError as error:
+            if batches:
+                raise type(error)(f"{error}. {_resume_hint(batches, len(paths))}") from error
+            raise
+        report = _report(table, batches)
+        if not as_json:
+            _print_accepted(report)
+        if wait and batches:
+            _wait(client, table, batches, timeout_ms=timeout_ms, report=report, is_quiet=as_json)
+    if as_json:
+        print_json(report)
+    if report.get("quarantined"):
+        raise typer.Exit(FAILED)
+
+
+def _enqueue(
+    client: Client, table: str, path: Path | None, *, batch_rows: int, from_row: int, progress: Progress
+) -> Iterator[EnqueuedBatch]:
+    name = "standard input" if path is None else path.name
+    size_bytes = path.stat().st_size if path is not None else None
+    task: TaskID = progress.add_task(name, total=size_bytes)
+    source = path if path is not None else sys.stdin.buffer
+    for batch in client.enqueue_file(table, source, batch_rows=batch_rows, first_row=from_row):
+        progress.update(task, completed=batch.position)
+        yield batch
+    if size_bytes is not None:
+        progress.update(task, completed=size_bytes)
+
+
+def _find_files(source: str) -> list[Path | None]:
+    if source == "-":
+        return [None]
+    path = Path(source)
+    try:
+        if path.is_dir():
+            files: list[Path | None] = [
+                file for file in sorted(path.rglob("*")) if file.is_file() and file.name.endswith(SUFFIXES)
+            ]
+            if not files:
+                raise InvalidRequest(f"{source}: no {', '.join(SUFFIXES)} file in this folder")
+            return files
+        is_there = path.exists()
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"{source[:200]!r} is not a usable file name: {error.__class__.__name__}") from error
+    if not is_there:
+        raise InvalidRequest(f"{source}: no such file; give a file, a folder, or - for standard input")
+    return [path]
+
+
+def _progress(*, is_shown: bool) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeElapsedColumn(),
+        console=err,
+        transient=True,
+        disable=not is_shown or not err.is_terminal,
+    )
+
+
+def _report(table: str, batches: list[EnqueuedBatch]) -> dict[str, Any]:
+    return {
+        "table": table,
+        "batches": len(batches),
+        "rows": sum(batch.row_count or 0 for batch in batches),
+        "raw_bytes": sum(batch.raw_bytes for batch in batches),
+        "staged_bytes": sum(batch.staged_bytes for batch in batches),
+        "woken": all(batch.is_woken for batch in batches),
+        "batch_ids": [batch.batch_id for batch in batches],
+    }
+
+
+def _print_accepted(report: dict[str, Any]) -> None:
+    if not report["batches"]:
+        print_note("nothing to ingest: the input has no rows")
+        return
+    out.print(
+        f"[bold]{format_count(report['rows'])}[/] rows accepted in {format_count(report['batches'])} batches "
+        f"({format_bytes(report['raw_bytes'])}, staged as {format_bytes(report['staged_bytes'])})"
+    )
+
+
+def _resume_hint(batches: list[EnqueuedBatch], file_count: int) -> str:
+    rows = sum(batch.row_count or 0 for batch in batches)
+    accepted = f"{rows} rows before it are accepted in {len(batches)} batches"
+    last = batches[-1].last_row
+    if file_count > 1 or last is None:
+        return f"{accepted}: do not ingest them again"
+    return f"{accepted}: correct it and go on with --from-row {last + 1}"
+
+
+def _wait(
+    client: Client,
+    table: str,
+    batches: list[EnqueuedBatch],
+    *,
+    timeout_ms: int,
+    report: dict[str, Any],
+    is_quiet: bool,
+) -> None:
+    ids = [batch.batch_id for batch in batches]
+    with err.status("waiting for the commit") if not is_quiet and err.is_terminal else _Quiet():
+        found = client.wait_committed(table, ids, timeout_ms=timeout_ms)
+    report["committed"] = len(found.committed)
+    report["waiting"] = list(found.waiting)
+    report["quarantined"] = [{"batch_id": batch.batch_id, "reason": batch.reason} for batch in found.quarantined]
+    if found.waiting:
+        if is_quiet:
+            print_json(report)
+        raise TimedOut(
+            f"table {table}: {len(found.waiting)} of {len(ids)} batches are still staged after "
+            f"{timeout_ms / 1000:g} s; is an ingest worker running? They stay accepted, and are committed when one is"
+        )
+    if not is_quiet:
+        out.print(f"{format_count(len(found.committed))} batches committed")
+    for batch in found.quarantined[:MAX_SHOWN_QUARANTINED]:
+        print_error(f"batch {batch.batch_id} is in quarantine: {batch.reason}")
+    if len(found.quarantined) > MAX_SHOWN_QUARANTINED:
+        print_error(f"{len(found.quarantined)} batches in quarantine; see `icedb quarantine list {table}`")
+
+
+class _Quiet:
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None

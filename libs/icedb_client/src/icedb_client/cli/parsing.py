@@ -1,0 +1,66 @@
+"""What people type: durations, times, columns. Each refusal shows a value that would do."""
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Final
+
+from icedb_log.errors import InvalidRequest
+from icedb_log.keys import MAX_MS
+from icedb_log.table_config import SQL_TYPES
+
+_DURATION: Final = re.compile(r"(?P<number>\d{1,12}(?:\.\d{1,3})?)\s*(?P<unit>ms|s|min|m|h|d)")
+_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SHOWN: Final = 80
+
+
+def parse_duration(text: str, *, option: str) -> int:
+    """Return milliseconds. Raises InvalidRequest."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise InvalidRequest(f"{option} {text[:_SHOWN]!r} is not a duration: write e.g. 500ms, 30s, 10m, 6h or 7d")
+    return round(float(match["number"]) * _UNITS_MS[match["unit"]])
+
+
+def parse_time(text: str, *, option: str) -> int:
+    """Return unix milliseconds from ISO 8601 (UTC if it names no zone) or from digits. Raises InvalidRequest."""
+    text = text.strip()
+    if text.isdecimal() and text.isascii():
+        if int(text) > MAX_MS:
+            raise InvalidRequest(f"{option} {text[:_SHOWN]} is later than {MAX_MS} unix milliseconds")
+        return int(text)
+    try:
+        time = datetime.fromisoformat(text)
+        time = time if time.tzinfo else time.replace(tzinfo=UTC)
+        time_ms = int(time.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        time_ms = -1
+    if time_ms < 0:
+        raise InvalidRequest(
+            f"{option} {text[:_SHOWN]!r} is not a time: write e.g. 2026-01-02T03:04:05Z, 2026-01-02 "
+            "or unix milliseconds"
+        )
+    return time_ms
+
+
+def format_time(time_ms: int) -> str:
+    """Return ISO 8601 in UTC to the millisecond; :func:`parse_time` takes it."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_columns(texts: Iterable[str]) -> dict[str, str]:
+    """Return declared columns from ``name=TYPE`` texts. Raises InvalidRequest."""
+    columns: dict[str, str] = {}
+    for text in texts:
+        name, separator, sql_type = text.rpartition("=")
+        if not separator or not name.strip():
+            raise InvalidRequest(f"--column {text[:_SHOWN]!r}: write name=TYPE with one of {', '.join(SQL_TYPES)}")
+        if name.strip() in columns:
+            raise InvalidRequest(f"--column {name.strip()[:_SHOWN]!r} is given twice")
+        columns[name.strip()] = sql_type.strip().upper()
+    return columns
+
+
+def split_names(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return names from texts that hold one or several, separated by commas."""
+    return tuple(name.strip() for text in texts for name in text.split(",") if name.strip())

@@ -1,0 +1,230 @@
+"""``icedb snapshot`` and ``icedb query``: read tables."""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import duckdb
+import typer
+from icedb_log.partition_filter import parse_partition_filters
+from rich.markup import escape
+
+from icedb_client.cli.output import (
+    JsonFlag,
+    format_bytes,
+    format_count,
+    make_table,
+    out,
+    print_json,
+    print_note,
+    print_pairs,
+)
+from icedb_client.cli.parsing import format_time, parse_duration, parse_time
+from icedb_client.cli.session import open_client
+from icedb_client.client import QueryResult
+from icedb_client.duck import select_from, unreadable
+from icedb_client.snapshots import Snapshot
+
+DEFAULT_SHOWN_FILES = 20
+DEFAULT_SHOWN_ROWS = 100
+FETCH_ROWS = 10_000
+
+
+class SnapshotFormat(StrEnum):
+    """What `icedb snapshot` prints."""
+
+    table = "table"
+    paths = "paths"
+    duckdb = "duckdb"
+    json = "json"
+
+
+AsOf = Annotated[
+    str | None,
+    typer.Option("--as-of", help="Time travel: 2026-01-02T03:04:05Z, a date, or unix milliseconds."),
+]
+MaxStaleness = Annotated[
+    str | None,
+    typer.Option("--max-staleness", help="How old the snapshot service's knowledge may be, e.g. 5s; 0s reads now."),
+]
+
+
+def snapshot(
+    *,
+    context: typer.Context,
+    table: Annotated[str, typer.Argument(help="Name of the table.")],
+    as_of: AsOf = None,
+    partition: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--partition",
+            help="Only these partitions: d=2026-01-02, d>=2026-01-01, 'd<2026-02-01', 'country is null'. "
+            "Repeat = for several values.",
+        ),
+    ] = None,
+    max_staleness: MaxStaleness = None,
+    output_format: Annotated[
+        SnapshotFormat, typer.Option("--format", help="table; paths: one URI a line; duckdb: SQL to paste; json.")
+    ] = SnapshotFormat.table,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="Files shown in a table.")] = DEFAULT_SHOWN_FILES,
+    as_json: JsonFlag = False,
+) -> None:
+    """Name the live data files of a table, now or at an earlier time.
+
+    Example: icedb snapshot events --partition d=2026-01-02 --format paths
+    """
+    filters = parse_partition_filters(partition or ())
+    with open_client(context, table=table) as client:
+        found = client.snapshot(
+            table,
+            as_of_ms=parse_time(as_of, option="--as-of") if as_of is not None else None,
+            partitions=filters,
+            max_staleness_ms=_staleness(max_staleness),
+        )
+    if as_json or output_format is SnapshotFormat.json:
+        print_json(_to_json(found))
+    elif output_format is SnapshotFormat.paths:
+        for file in found.files:
+            typer.echo(file.uri)
+    elif output_format is SnapshotFormat.duckdb:
+        typer.echo(select_from(found) + ";")
+    else:
+        _print_snapshot(found, limit=limit)
+
+
+def query(
+    *,
+    context: typer.Context,
+    sql: Annotated[str, typer.Argument(help="One reading statement; tables are named as they are.")],
+    as_of: AsOf = None,
+    max_staleness: MaxStaleness = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=0, help="Most rows printed (100 on a terminal, all with --json).")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Run a query with DuckDB over consistent snapshots of the tables it names.
+
+    Example: icedb query "select event, count(*) from events group by all order by 2 desc"
+    """
+    with open_client(context) as client:
+        result = client.query(
+            sql,
+            as_of_ms=parse_time(as_of, option="--as-of") if as_of is not None else None,
+            max_staleness_ms=_staleness(max_staleness),
+        )
+        try:
+            _print_result(result, limit=limit, as_json=as_json)
+        finally:
+            result.connection.close()
+
+
+def _print_result(result: QueryResult, *, limit: int | None, as_json: bool) -> None:
+    columns = list(result.relation.columns)
+    most = limit if limit is not None else (None if as_json else DEFAULT_SHOWN_ROWS)
+    rows, has_more = _fetch(result, most)
+    if as_json:
+        print_json(
+            {
+                "columns": [
+                    {"name": name, "type": str(sql_type)}
+                    for name, sql_type in zip(columns, result.relation.types, strict=True)
+                ],
+                "rows": [dict(zip(columns, row, strict=True)) for row in rows],
+                "row_count": len(rows),
+                "has_more": has_more,
+                "snapshots": {name: found.snapshot_id for name, found in result.snapshots.items()},
+            }
+        )
+        return
+    numeric = tuple(
+        name for name, sql_type in zip(columns, result.relation.types, strict=True) if _is_numeric(str(sql_type))
+    )
+    table = make_table(*(escape(name) for name in columns), right=numeric)
+    for row in rows:
+        table.add_row(*("[dim]null[/]" if value is None else escape(str(value)) for value in row))
+    out.print(table)
+    if has_more:
+        print_note(f"the first {most} rows; --limit shows more")
+
+
+def _fetch(result: QueryResult, most: int | None) -> tuple[list[tuple[Any, ...]], bool]:
+    rows: list[tuple[Any, ...]] = []
+    try:
+        while most is None or len(rows) <= most:
+            wanted = FETCH_ROWS if most is None else min(FETCH_ROWS, most + 1 - len(rows))
+            found = result.relation.fetchmany(wanted)
+            if not found:
+                break
+            rows.extend(found)
+    except (duckdb.IOException, duckdb.HTTPException) as error:
+        raise unreadable(error) from error
+    has_more = most is not None and len(rows) > most
+    return (rows[:most] if has_more else rows), has_more
+
+
+def _is_numeric(sql_type: str) -> bool:
+    return sql_type.startswith(("BIGINT", "INTEGER", "HUGEINT", "DOUBLE", "FLOAT", "DECIMAL", "UBIGINT", "SMALLINT"))
+
+
+def _print_snapshot(found: Snapshot, *, limit: int) -> None:
+    pruned = f" of {format_count(found.total_file_count)}" if found.total_file_count != len(found.files) else ""
+    print_pairs(
+        {
+            "table": found.table,
+            "snapshot": found.snapshot_id,
+            "data files": f"{format_count(len(found.files))}{pruned}",
+            "rows": format_count(found.row_count),
+            "size": format_bytes(found.size_bytes),
+            "last commit": format_time(found.last_commit_ms) if found.last_commit_ms is not None else "none yet",
+            **({"as of": format_time(found.as_of_ms)} if found.as_of_ms is not None else {}),
+            **({} if found.as_of_ms is None else {"stable": "yes" if found.is_stable else "not yet"}),
+            **({"oldest time": format_time(found.horizon_ms)} if found.horizon_ms is not None else {}),
+        }
+    )
+    if not found.files or not limit:
+        return
+    out.print()
+    table = make_table("partition", "rows", "size", "made", "file", right=("rows", "size"))
+    for file in found.files[:limit]:
+        partition = "/".join(f"{name}={value}" for name, value in file.partition.items())
+        table.add_row(
+            escape(partition or "-"),
+            format_count(file.row_count),
+            format_bytes(file.size_bytes),
+            format_time(file.created_ms),
+            escape(file.path.rpartition("/")[2]),
+        )
+    out.print(table)
+    if len(found.files) > limit:
+        print_note(f"{len(found.files) - limit} more files; --limit shows more, --format paths all")
+
+
+def _to_json(found: Snapshot) -> dict[str, Any]:
+    return {
+        "table": found.table,
+        "snapshot_id": found.snapshot_id,
+        "schema": dict(found.schema),
+        "file_count": len(found.files),
+        "total_file_count": found.total_file_count,
+        "row_count": found.row_count,
+        "size_bytes": found.size_bytes,
+        "as_of_ms": found.as_of_ms,
+        "is_stable": found.is_stable,
+        "last_commit_ms": found.last_commit_ms,
+        "horizon_ms": found.horizon_ms,
+        "files": [
+            {
+                "path": file.path,
+                "uri": file.uri,
+                "size_bytes": file.size_bytes,
+                "row_count": file.row_count,
+                "partition": dict(file.partition),
+                "created_ms": file.created_ms,
+            }
+            for file in found.files
+        ],
+    }
+
+
+def _staleness(text: str | None) -> int | None:
+    return None if text is None else parse_duration(text, option="--max-staleness")

@@ -1,0 +1,121 @@
+"""``icedb status``: every table in figures, read from its log."""
+
+from typing import Annotated, Any
+
+import typer
+from icedb_log.clock import SystemClock
+from icedb_log.errors import HaltError
+from icedb_log.status import TableStatus, read_status
+from rich.markup import escape
+
+from icedb_client.cli.exits import HALTED
+from icedb_client.cli.output import (
+    JsonFlag,
+    format_bytes,
+    format_count,
+    format_span,
+    make_table,
+    out,
+    print_error,
+    print_json,
+    print_note,
+    print_pairs,
+)
+from icedb_client.cli.parsing import format_time
+from icedb_client.cli.session import open_client
+
+
+def status(
+    *,
+    context: typer.Context,
+    table: Annotated[str | None, typer.Argument(help="Name of a table; all tables by default.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show how tables are: files, rows, what waits, how far merges lag. Needs no service.
+
+    Example: icedb status events
+    """
+    found: dict[str, TableStatus | HaltError] = {}
+    with open_client(context, table=table) as client:
+        for name in (table,) if table is not None else client.warehouse.list_tables():
+            try:
+                found[name] = read_status(client.warehouse.store, client.warehouse.table(name), clock=SystemClock())
+            except HaltError as error:
+                found[name] = error
+    if as_json:
+        print_json({"tables": [_to_json(name, state) for name, state in found.items()]})
+    elif table is not None and isinstance(only := found[table], TableStatus):
+        _print_one(only)
+    elif found:
+        _print_all(found)
+    else:
+        print_note("no tables yet; create one with `icedb table create`")
+    halted = {name: state for name, state in found.items() if isinstance(state, HaltError)}
+    for name, reason in halted.items():
+        print_error(f"table {name} is halted: {reason}")
+    if halted:
+        raise typer.Exit(HALTED)
+
+
+def _print_all(found: dict[str, TableStatus | HaltError]) -> None:
+    figures = ("files", "rows", "size", "logs", "staged", "quarant.", "lag")
+    view = make_table("table", *figures, right=figures)
+    for name, state in found.items():
+        if isinstance(state, HaltError):
+            view.add_row(escape(name), "[bold red]halted[/]")
+        else:
+            view.add_row(
+                escape(name),
+                format_count(state.live_files),
+                format_count(state.live_rows),
+                format_bytes(state.live_bytes),
+                format_count(state.log_files),
+                format_count(state.staged_batches),
+                format_count(state.quarantined_batches),
+                _format_lag(state),
+            )
+    out.print(view)
+
+
+def _print_one(state: TableStatus) -> None:
+    lag = "none"
+    if state.merge_lag_files:
+        lag = (
+            f"{_format_lag(state)}: {format_count(state.merge_lag_files)} files, {format_bytes(state.merge_lag_bytes)}"
+        )
+    print_pairs(
+        {
+            "table": state.config.name,
+            "data files": f"{format_count(state.live_files)} in {format_count(state.partition_count)} partitions",
+            "rows": format_count(state.live_rows),
+            "size": format_bytes(state.live_bytes),
+            "log files": format_count(state.log_files),
+            "dead files": f"{format_count(state.tombstoned_files)} data, {format_count(state.tombstoned_logs)} log",
+            "staged batches": format_count(state.staged_batches),
+            "quarantined batches": format_count(state.quarantined_batches),
+            "merge lag": lag,
+            "last commit": format_time(state.last_commit_ms) if state.last_commit_ms else "none yet",
+            "oldest time": format_time(state.horizon_ms) if state.horizon_ms else "the beginning",
+        }
+    )
+
+
+def _format_lag(state: TableStatus) -> str:
+    return format_span(state.merge_lag_ms) if state.merge_lag_files else "-"
+
+
+def _to_json(name: str, state: TableStatus | HaltError) -> dict[str, Any]:
+    if isinstance(state, HaltError):
+        return {"table": name, "halted": True, "error": {"kind": type(state).__name__, "message": str(state)}}
+    figures = {
+        field: getattr(state, field)
+        for field in TableStatus.__dataclass_fields__
+        if field not in ("config", "last_commit_ms", "horizon_ms")
+    }
+    return {
+        "table": name,
+        "halted": False,
+        **figures,
+        "last_commit_ms": state.last_commit_ms or None,
+        "horizon_ms": state.horizon_ms or None,
+    }

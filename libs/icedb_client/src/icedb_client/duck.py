@@ -1,0 +1,164 @@
+"""DuckDB over snapshots: views of tables, and queries that can read nothing else.
+
+Owns how a snapshot becomes SQL. A query's connection may open exactly the data files of its snapshots: other files,
+other servers and changes of the configuration are refused by DuckDB itself.
+"""
+
+import os
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import duckdb
+from icedb_log.errors import InvalidRequest, Unavailable
+from icedb_log.stores import S3Options
+
+from icedb_client.snapshots import Snapshot
+
+DEFAULT_REGION: Final = "us-east-1"
+_HTTPFS_PACKAGE: Final = "duckdb-extension-httpfs"
+_READING: Final = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
+_OFFLINE: Final = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+
+
+def open_duckdb() -> duckdb.DuckDBPyConnection:
+    """Return a connection in memory that downloads nothing."""
+    return duckdb.connect(config=dict(_OFFLINE))
+
+
+def check_query(con: duckdb.DuckDBPyConnection, sql: str) -> tuple[str, ...]:
+    """Return the tables that a query names.
+
+    Raises:
+        InvalidRequest: Not SQL, more than one statement, or one that does not only read.
+    """
+    try:
+        statements = con.extract_statements(sql)
+    except duckdb.Error as error:
+        raise InvalidRequest(f"the query is not understood: {first_line(error)}") from error
+    if len(statements) != 1:
+        raise InvalidRequest(f"give one statement, not {len(statements)}")
+    if statements[0].type not in _READING:
+        raise InvalidRequest(
+            f"{statements[0].type.name} is not allowed: tables are read only here; "
+            "use SELECT, WITH, FROM, DESCRIBE, SUMMARIZE or EXPLAIN"
+        )
+    return tuple(sorted(con.get_table_names(sql)))
+
+
+def lock(con: duckdb.DuckDBPyConnection, snapshots: Sequence[Snapshot]) -> None:
+    """Leave a connection access to the files of these snapshots and to nothing else, for good."""
+    uris = [file.uri for snapshot in snapshots for file in snapshot.files]
+    con.execute(f"SET allowed_paths = [{', '.join(quote_text(uri) for uri in uris)}]")
+    con.execute("SET enable_external_access = false")
+    con.execute("SET lock_configuration = true")
+
+
+def create_view(con: duckdb.DuckDBPyConnection, snapshot: Snapshot, *, view: str) -> str:
+    """Make a snapshot a view; see :meth:`icedb_client.snapshots.Snapshot.to_duckdb`."""
+    if snapshot.s3 is not None:
+        _prepare_s3(con, snapshot.s3)
+    con.execute(f"CREATE OR REPLACE TEMP VIEW {quote_name(view)} AS {select_from(snapshot)}")
+    return view
+
+
+def select_from(snapshot: Snapshot) -> str:
+    """Return the query whose rows are the snapshot's rows, with every column of the table."""
+    if not snapshot.schema:
+        return "SELECT NULL AS nothing WHERE false"
+    columns = ", ".join(quote_name(column) for column in snapshot.schema)
+    # An empty branch with all columns and types: what no file has is null of the right type.
+    typed = ", ".join(f"CAST(NULL AS {sql_type}) AS {quote_name(name)}" for name, sql_type in snapshot.schema.items())
+    query = f"SELECT {typed} WHERE false"
+    if snapshot.files:
+        uris = ", ".join(quote_text(file.uri) for file in snapshot.files)
+        parquet = f"read_parquet([{uris}], union_by_name = true, hive_partitioning = false)"
+        query += f" UNION ALL BY NAME SELECT * FROM {parquet}"  # noqa: S608 - every part is quoted above
+    return f"SELECT {columns} FROM ({query})"  # noqa: S608 - every part is quoted above
+
+
+def quote_name(name: str) -> str:
+    """Return an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_text(text: str) -> str:
+    """Return an SQL string."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def first_line(error: BaseException) -> str:
+    """Return what DuckDB says, without the drawing of where."""
+    return str(error).strip().partition("\n")[0]
+
+
+def run(con: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRelation:
+    """Run a checked query.
+
+    Raises:
+        InvalidRequest: DuckDB refuses it; its own words.
+        Unavailable: A data file could not be read.
+    """
+    try:
+        return con.sql(sql)
+    except (duckdb.IOException, duckdb.HTTPException) as error:
+        raise unreadable(error) from error
+    except duckdb.Error as error:
+        raise InvalidRequest(f"the query failed: {first_line(error)}") from error
+
+
+def unreadable(error: Exception) -> Unavailable:
+    """Return the error for a data file that could not be read."""
+    return Unavailable(
+        f"a data file could not be read: {first_line(error)}; "
+        "if the query took longer than the table's data grace period, run it again"
+    )
+
+
+def _prepare_s3(con: duckdb.DuckDBPyConnection, s3: S3Options) -> None:
+    _load_httpfs(con)
+    settings = {
+        "REGION": s3.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
+    }
+    key = s3.access_key_id or os.environ.get("AWS_ACCESS_KEY_ID")
+    if key:
+        settings["KEY_ID"] = key
+        settings["SECRET"] = s3.secret_access_key or os.environ.get("AWS_SECRET_ACCESS_KEY", "")
+        token = os.environ.get("AWS_SESSION_TOKEN")
+        if token and s3.access_key_id is None:
+            settings["SESSION_TOKEN"] = token
+    options = [f"{name} {quote_text(value)}" for name, value in settings.items()]
+    if s3.endpoint_url is not None:
+        endpoint = urlsplit(s3.endpoint_url)
+        options += [
+            f"ENDPOINT {quote_text(endpoint.netloc)}",
+            "URL_STYLE 'path'",
+            f"USE_SSL {'true' if endpoint.scheme == 'https' else 'false'}",
+        ]
+    con.execute(f"CREATE OR REPLACE SECRET icedb_s3 (TYPE s3, {', '.join(options)})")
+
+
+def _load_httpfs(con: duckdb.DuckDBPyConnection) -> None:
+    """Load the extension from its Python package, or from where DuckDB has it installed."""
+    path = _packaged_httpfs()
+    try:
+        con.execute(f"LOAD {quote_text(str(path))}" if path else "LOAD httpfs")
+    except duckdb.Error as error:
+        raise Unavailable(
+            f"DuckDB {duckdb.__version__} cannot load httpfs, which reads S3 ({first_line(error)}); "
+            f"install {_HTTPFS_PACKAGE}=={duckdb.__version__}"
+        ) from error
+
+
+def _packaged_httpfs() -> Path | None:
+    try:
+        package = distribution(_HTTPFS_PACKAGE)
+    except PackageNotFoundError:
+        return None
+    wanted = f"v{duckdb.__version__}"
+    for file in package.files or ():
+        if file.name == "httpfs.duckdb_extension" and file.parent.name == wanted:
+            return Path(str(package.locate_file(file)))
+    return None
