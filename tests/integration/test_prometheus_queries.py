@@ -1,0 +1,288 @@
+"""The dashboard's queries and the alert rules on a real Prometheus that scrapes real services.
+
+First the snapshot service alone: merge lag is there when every worker is dead. Then the whole local stack: every
+panel of the dashboard shows something, and no rule fails.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import yaml
+from icedb_client import Client, ClientSettings
+from icedb_local.ports import find_free_ports
+from icedb_local.stack import LocalStack
+from icedb_local.stack_layout import StackLayout, StackPorts
+from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.flush import flush_table
+from icedb_log.staging import stage_batch
+from icedb_log.status import read_status
+from icedb_log.stores import StoreSettings
+from icedb_log.table_config import PartitionField, TableConfig, create_table
+from icedb_log.testing.row_files import RowFileWriter, encode_rows
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+JOBS = ("ingest", "merger", "janitor", "beat", "snapshot")
+TABLE = "events"
+DEADLINE_S = 120
+POLL_S = 0.1
+
+T = TypeVar("T")
+
+
+def wait_for(what: str, ask: Callable[[], T | None]) -> T:
+    """Ask until there is an answer that is true."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not (answer := ask()):
+        assert time.monotonic() < deadline, f"{what}: not within {DEADLINE_S} s"
+        time.sleep(POLL_S)
+    return answer
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """A Prometheus that is running."""
+
+    url: str
+
+    def get(self, path: str, **parameters: str) -> Any:
+        query = urllib.parse.urlencode({name.rstrip("_"): value for name, value in parameters.items()})
+        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=30) as answer:
+            return json.load(answer)["data"]
+
+    def query(self, expr: str) -> dict[tuple[tuple[str, str], ...], float]:
+        """Values by labels, without the name."""
+        return {
+            tuple(sorted((key, value) for key, value in sample["metric"].items() if key != "__name__")): float(
+                sample["value"][1]
+            )
+            for sample in self.get("query", query=expr)["result"]
+        }
+
+    def value(self, expr: str) -> float:
+        """The only value of an expression; 0 when it has none."""
+        return next(iter(self.query(expr).values()), 0.0)
+
+
+@contextmanager
+def running_prometheus(folder: Path, targets: dict[str, int]) -> Iterator[Prometheus]:
+    """Prometheus with the production configuration, its discovery replaced by ports of this machine."""
+    fetch = subprocess.run(
+        [sys.executable, str(DEPLOY / "prometheus" / "fetch.py")], capture_output=True, text=True, check=False
+    )
+    assert fetch.returncode == 0, fetch.stderr
+    (port,) = find_free_ports(1)
+    config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    config["global"] |= {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
+    config["rule_files"] = [str(DEPLOY / "prometheus" / "rules" / "*.yml")]
+    assert {job["job_name"] for job in config["scrape_configs"]} == {*JOBS, "s3", "prometheus"}
+    config["scrape_configs"] = [
+        {"job_name": name, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]} for name, port in targets.items()
+    ]
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    command = [
+        json.loads(fetch.stdout)["prometheus"],
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--log.level=warn",
+    ]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+    try:
+        url = f"http://127.0.0.1:{port}"
+
+        def is_ready() -> bool:
+            assert process.poll() is None, (folder / "log").read_text()
+            try:
+                with urllib.request.urlopen(f"{url}/-/ready", timeout=5):
+                    return True
+            except OSError:
+                return False
+
+        wait_for("Prometheus is ready", is_ready)
+        yield Prometheus(url)
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def read_panels() -> dict[str, list[str]]:
+    """The queries of each panel, as Grafana would send them for this table."""
+    board = json.loads((DEPLOY / "grafana" / "dashboards" / "merge-lag.json").read_text())
+    return {
+        panel["title"]: [
+            target["expr"].replace("$table", TABLE).replace("$__rate_interval", "20s") for target in panel["targets"]
+        ]
+        for panel in board["panels"]
+        if panel["type"] == "timeseries"
+    }
+
+
+def check_rules(prometheus: Prometheus) -> None:
+    """Every rule was evaluated without an error, and no text of an alert has a hole."""
+    rules = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
+    assert len(rules) > 10
+    assert {rule["name"]: rule.get("lastError") for rule in rules if rule["health"] != "ok"} == {}
+    for alert in prometheus.get("alerts")["alerts"]:
+        for text in alert["annotations"].values():
+            assert not re.search(r"error expanding|<no value>|\{\{|  ", text), text
+
+
+# ---- without any worker -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def warehouse(tmp_path) -> StoreSettings:
+    """A table of ten commits that no merge has touched, and a second one whose log is corrupt."""
+    settings = StoreSettings(f"file://{tmp_path / 'warehouse'}", None)
+    (tmp_path / "warehouse").mkdir()
+    opened, clock = settings.open(), SystemClock()
+    for name in (TABLE, "broken"):
+        paths = opened.table(name)
+        config = TableConfig.create(
+            name=name, partition=(PartitionField(name="p", column="p"),), sort=("id",), merge_fan_in=2
+        )
+        create_table(opened.store, paths, config)
+        for number in range(10):
+            body = encode_rows([{"id": number, "p": "a"}, {"id": -number, "p": "a"}])
+            stage_batch(opened.store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(clock))
+            writer = RowFileWriter(opened.store, clock)
+            flush_table(opened.store, paths, clock=clock, writer=writer, owner="test")
+    paths = opened.table("broken")
+    opened.store.put(f"{paths.log_prefix}1700000000000_{'a' * 32}.jsonl", b"not a log file")
+    return settings
+
+
+@pytest.fixture
+def snapshot_metrics_port(warehouse, tmp_path) -> Iterator[int]:
+    port, grpc_port = find_free_ports(2)
+    environment = {
+        **{key: value for key, value in os.environ.items() if not key.startswith(("ICEDB_", "AWS_"))},
+        "ICEDB_STORE": warehouse.url,
+        "ICEDB_SNAPSHOT_ADDRESS": f"127.0.0.1:{grpc_port}",
+        "ICEDB_METRICS_PORT": str(port),
+        "ICEDB_SNAPSHOT_LAG_INTERVAL_MS": "500",
+    }
+    with (tmp_path / "snapshot.log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-m", "icedb_snapshot"], env=environment, stdout=log, stderr=log)
+    yield port
+    process.terminate()
+    assert process.wait(60) == 0, (tmp_path / "snapshot.log").read_text()
+
+
+def test_merge_lag_is_there_when_every_worker_is_dead(warehouse, snapshot_metrics_port, tmp_path):
+    opened = warehouse.open()
+    truth = read_status(opened.store, opened.table(TABLE), clock=SystemClock())
+    assert truth.merge_lag_files > 0
+    dead = dict(zip(JOBS, find_free_ports(len(JOBS)), strict=True))
+    (tmp_path / "prometheus").mkdir()
+    with running_prometheus(tmp_path / "prometheus", {**dead, "snapshot": snapshot_metrics_port}) as prometheus:
+        key = (("table", TABLE),)
+        lag = "max by (table) (icedb_table_merge_lag_seconds)"
+        first = wait_for("merge lag", lambda: prometheus.query(lag).get(key))
+        wait_for("merge lag rises", lambda: prometheus.query(lag)[key] > first + 1)
+        panels = read_panels()
+        (files,) = panels["Data files that wait for a merge"]
+        assert prometheus.query(files) == {key: truth.merge_lag_files}
+        (size,) = panels["Bytes that wait for a merge"]
+        assert prometheus.query(size) == {key: truth.merge_lag_bytes}
+        (log_files,) = panels["Log files"]
+        assert prometheus.query(log_files) == {key: truth.log_files}
+        (rows,) = panels["Live rows"]
+        assert prometheus.query(rows) == {key: 20}
+
+        # The rules see the table that is halted and the workers that are dead; `for` has not passed yet.
+        def pending() -> set[tuple[str, str]]:
+            names = "IceDBTableHalted|IceDBWorkerDown"
+            found = prometheus.query(f'ALERTS{{alertname=~"{names}"}}')
+            return {(dict(key)["alertname"], dict(key).get("table") or dict(key)["job"]) for key in found}
+
+        expected = {("IceDBTableHalted", "broken")} | {("IceDBWorkerDown", job) for job in JOBS if job != "snapshot"}
+        wait_for("the alerts", lambda: pending() == expected)
+        check_rules(prometheus)
+
+
+# ---- the whole stack --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.e2e
+@pytest.mark.spark
+@pytest.mark.redis
+def test_every_panel_shows_the_running_stack(tmp_path):
+    overrides = {
+        "ICEDB_SNAPSHOT_LAG_INTERVAL_MS": "500",
+        "ICEDB_MERGE_SWEEP_INTERVAL_MS": "1000",
+        "ICEDB_JANITOR_SWEEP_INTERVAL_MS": "1000",
+        "ICEDB_FLUSH_INTERVAL_MS": "500",
+    }
+    layout = StackLayout(tmp_path / "stack", "local", StackPorts.find_free(), overrides)
+    (tmp_path / "prometheus").mkdir()
+    targets = {job: layout.ports.metrics_of(job) for job in JOBS}
+    with LocalStack(layout), running_prometheus(tmp_path / "prometheus", targets) as prometheus:
+        acknowledged = send_until_merged(layout, prometheus)
+        panels = read_panels()
+        key = (("table", TABLE),)
+        (rows,) = panels["Live rows"]
+        wait_for("all rows are live", lambda: prometheus.query(rows) == {key: acknowledged})
+
+        def silent() -> dict[str, list[str]]:
+            """Queries without an answer, by panel."""
+            found = {
+                title: [expr for expr in queries if not prometheus.query(expr)] for title, queries in panels.items()
+            }
+            return {title: queries for title, queries in found.items() if queries}
+
+        wait_for("every panel has data", lambda: not silent())
+        for title in ("Merge lag", "Data files that wait for a merge", "Bytes that wait for a merge"):
+            for expr in panels[title]:
+                assert set(prometheus.query(expr)) == {key}, title
+        assert prometheus.get("label/table/values", **{"match[]": "icedb_table_data_files"}) == [TABLE]
+        assert prometheus.query("sum by (job) (up)") == {(("job", job),): 1 for job in JOBS}
+        check_rules(prometheus)
+        assert [alert["labels"] for alert in prometheus.get("alerts")["alerts"] if alert["state"] == "firing"] == []
+
+
+def send_until_merged(layout: StackLayout, prometheus: Prometheus) -> int:
+    """Enqueue batches until a merge and a vacuum were counted; return how many rows were acknowledged."""
+    settings = ClientSettings(
+        store=layout.store_settings.url, snapshot_address=layout.snapshot_address, redis_url=layout.redis_url
+    )
+    acknowledged = 0
+    with Client(settings=settings) as client:
+        config = TableConfig.create(
+            name=TABLE,
+            partition=(PartitionField.parse("p"),),
+            sort=("id",),
+            merge_fan_in=2,
+            data_grace_ms=2000,
+            log_grace_ms=2000,
+        )
+        create_table(client.warehouse.store, client.warehouse.table(TABLE), config)
+        deadline = time.monotonic() + DEADLINE_S
+        while not (
+            prometheus.value("icedb_merge_commits_total") > 0
+            and prometheus.value('icedb_janitor_deleted_objects_total{kind="log_file"}') > 0
+            and prometheus.value("sum(rate(icedb_ingest_rows_total[20s]))") > 0
+        ):
+            assert time.monotonic() < deadline, "no merge and no vacuum"
+            client.enqueue(TABLE, encode_rows([{"id": acknowledged + n, "p": "a"} for n in range(100)]))
+            acknowledged += 100
+            client.snapshot(TABLE)
+            time.sleep(POLL_S)
+    return acknowledged
