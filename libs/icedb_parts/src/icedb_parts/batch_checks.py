@@ -12,6 +12,7 @@ from icedb_log.key_rules import MAX_KEY_BYTES
 from icedb_log.keys import TablePaths
 from icedb_log.partition_path import encode_partition_value
 from icedb_log.table_config import TableConfig, check_column_name
+
 from icedb_parts.errors import BatchRejected
 from icedb_parts.event_frame import BatchKeys, ColumnEvidence, EventFrame, ExampleValue
 from icedb_parts.json_casts import CAN_FAIL_TYPES
@@ -183,11 +184,7 @@ class UnitChecks:
         )
 
     def _check_casts(self) -> None:
-        columns = [
-            name
-            for name in self._frame.typed_columns
-            if self._builder.type_of(name) in CAN_FAIL_TYPES
-        ]
+        columns = [name for name in self._frame.typed_columns if self._builder.type_of(name) in CAN_FAIL_TYPES]
         counts = self._frame.count_cast(columns) if columns else {}
         problems: dict[int, str] = {}
         for batch in self.accepted:
@@ -232,14 +229,14 @@ class UnitChecks:
         problems: dict[int, str] = {}
         for batch, values in self._frame.read_long_partitions(self.accepted, len(partition), min_bytes=min_bytes):
             encoded = [encode_partition_value(value) for value in values]
-            longest = max(range(len(partition)), key=lambda index: len(encoded[index]))  # noqa: B023
+            longest = max(range(len(partition)), key=lambda index: len(encoded[index]))
             if len(encoded[longest]) > MAX_PARTITION_VALUE_BYTES or sum(map(len, encoded)) > room:
                 field = partition[longest]
                 problems.setdefault(
                     batch,
                     f"partition {field}: value {values[longest][:_SHOWN_CHARS]!r} of column {field.column!r} has "
-                    f"{len(encoded[longest])} bytes in a key; the limit is {MAX_PARTITION_VALUE_BYTES} bytes a value and "
-                    f"{room} a key: use truncate[n] or bucket[n]",
+                    f"{len(encoded[longest])} bytes in a key; the limit is {MAX_PARTITION_VALUE_BYTES} bytes a value "
+                    f"and {room} a key: use truncate[n] or bucket[n]",
                 )
         self._reject(problems)
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-
 from icedb_log.model import ColumnStats
+
 from icedb_parts.transforms import canonical_text
 
 MAX_STATS_CHARS: Final = 64

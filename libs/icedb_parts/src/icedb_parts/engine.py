@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import duckdb
-
 from icedb_log.errors import Unavailable
+
 from icedb_parts.limits import EngineLimits
 from icedb_parts.sql import quote_text
 

@@ -1,7 +1,7 @@
 """The one exception of this package that never leaves it."""
 
 
-class BatchRejected(Exception):  # noqa: N818 - named after what became of the batch
+class BatchRejected(Exception):
     """A batch cannot be taken (I5). The message is for its producer: what is wrong, where, and the remedy.
 
     What the caller does: put the batch among the rejected ones of its unit, and go on with the others.

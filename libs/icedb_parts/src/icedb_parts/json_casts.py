@@ -9,9 +9,7 @@ from typing import Final
 
 from icedb_parts.json_types import EXACT_DOUBLE_MAX, Kind
 
-ISO_PATTERN: Final = (
-    r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?( ?([Zz]|[+-]\d{2}(:?\d{2})?))?)?"
-)
+ISO_PATTERN: Final = r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?( ?([Zz]|[+-]\d{2}(:?\d{2})?))?)?"
 DATE_PATTERN: Final = r"\d{4}-\d{2}-\d{2}"
 MIN_TIMESTAMP_MS: Final = -62_135_596_800_000
 """0001-01-01T00:00:00Z: what has a four-digit year sorts as text and fits every reader."""
@@ -56,13 +54,10 @@ def cast_sql(raw: str, sql_type: str) -> str:
     if sql_type == "DATE":
         day = f"try_cast(CASE WHEN regexp_full_match({text}, '{DATE_PATTERN}') THEN {text} END AS DATE)"
         return f"CASE WHEN {day} >= DATE '0001-01-01' THEN {day} END"
-    from_text = (
-        f"CAST(try_cast(CASE WHEN regexp_full_match({text}, '{ISO_PATTERN}') THEN {text} END AS TIMESTAMPTZ) AS TIMESTAMP)"
-    )
+    iso = f"CASE WHEN regexp_full_match({text}, '{ISO_PATTERN}') THEN {text} END"
+    from_text = f"CAST(try_cast({iso} AS TIMESTAMPTZ) AS TIMESTAMP)"
     whole = f"try_cast({raw} AS BIGINT)"
-    from_ms = (
-        f"make_timestamp_ms(CASE WHEN {whole} BETWEEN {MIN_TIMESTAMP_MS} AND {MAX_TIMESTAMP_MS} THEN {whole} END)"
-    )
+    from_ms = f"make_timestamp_ms(CASE WHEN {whole} BETWEEN {MIN_TIMESTAMP_MS} AND {MAX_TIMESTAMP_MS} THEN {whole} END)"
     moment = f"CASE WHEN ascii({raw}) = 34 THEN {from_text} ELSE {from_ms} END"
     return f"CASE WHEN {moment} BETWEEN {_MIN_TIMESTAMP} AND {_MAX_TIMESTAMP} THEN {moment} END"
 

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-
 from icedb_log.clock import Clock
 from icedb_log.errors import CorruptLog, NotFound, SchemaConflict, Unavailable
 from icedb_log.jobs import MergeGroup
@@ -20,6 +19,7 @@ from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
 from icedb_log.object_store import ObjectStore
 from icedb_log.table_config import TableConfig
+
 from icedb_parts.column_stats import StatsCollector
 from icedb_parts.engine import open_engine, open_scratch
 from icedb_parts.footer import make_footer
@@ -86,8 +86,9 @@ def merge_unit(unit: MergeUnit, store: ObjectStore, *, clock: Clock) -> MergeUni
     """
     if unit.group.size_bytes > unit.engine.scratch_bytes:
         raise Unavailable(
-            f"table {unit.paths.name}: merging {unit.group.partition or 'the table'} needs {unit.group.size_bytes} bytes of "
-            f"scratch for its inputs; {unit.engine.scratch_bytes} are allowed: allow more, or lower max_files_per_group"
+            f"table {unit.paths.name}: merging {unit.group.partition or 'the table'} needs {unit.group.size_bytes} "
+            f"bytes of scratch for its inputs; {unit.engine.scratch_bytes} are allowed: allow more, or lower "
+            "max_files_per_group"
         )
     limits = replace(unit.engine, thread_count=1) if _is_split(unit) else unit.engine
     with open_scratch(limits) as scratch, open_engine(limits, scratch) as engine:
@@ -169,9 +170,7 @@ def _write_sorted(
         inputs=[marker.path for marker in unit.group.inputs],
     )
     pairs = ", ".join(f"{quote_text(name)}: {quote_text(value)}" for name, value in footer.items())
-    options = (
-        f"FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {unit.config.row_group_rows}, KV_METADATA {{{pairs}}}"
-    )
+    options = f"FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {unit.config.row_group_rows}, KV_METADATA {{{pairs}}}"
     target = folder / "merged.parquet"
     if _is_split(unit):
         target = folder

@@ -8,17 +8,18 @@ the number of partitions. Within a file rows keep the order of the stream.
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-
 from icedb_log.clock import Clock
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
 from icedb_log.object_store import ObjectStore
+
 from icedb_parts.column_stats import StatsCollector
 
 ORDINAL: Final = "__ordinal"
@@ -96,7 +97,7 @@ class PartFileWriter:
         ordinals = chunk.column(0).to_numpy()
         starts = np.concatenate(([0], np.flatnonzero(np.diff(ordinals)) + 1, [chunk.num_rows]))
         rows = pa.Table.from_batches([chunk]).remove_column(0)
-        for start, end in zip(starts[:-1], starts[1:], strict=True):
+        for start, end in pairwise(starts):
             self._write_rows(pool, int(ordinals[start]), rows.slice(int(start), int(end - start)))
 
     def _write_rows(self, pool: ThreadPoolExecutor, ordinal: int, rows: pa.Table) -> None:

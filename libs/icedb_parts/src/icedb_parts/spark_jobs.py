@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import structlog
-from pyspark.sql import SparkSession
-
 from icedb_log.clock import Clock
 from icedb_log.errors import SchemaConflict
 from icedb_log.jobs import FlushJob, FlushOutput, MergedGroup, MergeJob, RejectedBatch, StagedBatch
 from icedb_log.stores import StoreSettings
+from pyspark.sql import SparkSession
+
 from icedb_parts.flush_unit import FlushUnit, FlushUnitResult
 from icedb_parts.json_types import Kind, SchemaBuilder, infer_type
 from icedb_parts.limits import EngineLimits, FlushUnitLimits
@@ -134,8 +134,7 @@ class SparkGroupMerger:
             duration_ms=self._clock.monotonic_ms() - started_ms,
         )
         return tuple(
-            MergedGroup(group, result.outputs, result.rows_read)
-            for group, result in zip(groups, results, strict=True)
+            MergedGroup(group, result.outputs, result.rows_read) for group, result in zip(groups, results, strict=True)
         )
 
 
@@ -197,9 +196,7 @@ class _FlushRun:
 
     def _collect(self) -> FlushOutput:
         found = [name for result in self._results for name in result.columns]
-        reasons = {
-            rejection.batch_id: rejection.reason for result in self._results for rejection in result.rejected
-        }
+        reasons = {rejection.batch_id: rejection.reason for result in self._results for rejection in result.rejected}
         accepted = {batch_id for result in self._results for batch_id in result.accepted}
         missing = {batch_id for result in self._results for batch_id in result.missing}
         batches = self._job.batches

@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Literal
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-
 from icedb_log import errors
 from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.stores import StoreSettings
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 UnitKind = Literal["flush", "merge"]
 _OK: Final = "ok"
@@ -46,9 +45,7 @@ class SparkRunner:
         task = make_task(kind, self._store)
         try:
             units: Any = self._spark.createDataFrame(list(enumerate(bodies)), schema=_UNIT_SCHEMA)
-            rows = (
-                units.repartitionById(len(bodies), units["unit"]).mapInArrow(task, schema=_ANSWER_SCHEMA).collect()
-            )
+            rows = units.repartitionById(len(bodies), units["unit"]).mapInArrow(task, schema=_ANSWER_SCHEMA).collect()
         except (PySparkException, Py4JError, OSError) as error:
             raise Unavailable(f"Spark lost a {kind} job of {len(bodies)} units: {_summary(error)}") from error
         answers = sorted(rows, key=lambda row: row["unit"])
@@ -60,9 +57,7 @@ class SparkRunner:
         return [answer["body"] for answer in answers]
 
 
-def make_task(
-    kind: UnitKind, store: StoreSettings
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def make_task(kind: UnitKind, store: StoreSettings) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return what a task runs: from units to answers, as record batches."""
 
     def run_units(chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -13,9 +13,9 @@ from importlib.resources import files
 from typing import Any, Final, Self
 from urllib.parse import quote
 
+from icedb_log.errors import InvalidRequest, Unavailable
 from pyspark.sql import SparkSession
 
-from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_parts.java import find_java
 
 DEFAULT_MASTER: Final = "local[2]"
@@ -57,7 +57,7 @@ class SparkSettings:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
-        """Read ``ICEDB_SPARK_MASTER``, ``ICEDB_SPARK_REMOTE`` and ``ICEDB_SPARK_DRIVER_MEMORY``. Raises InvalidRequest."""
+        """Read ``ICEDB_SPARK_MASTER``, ``_REMOTE`` and ``_DRIVER_MEMORY``. Raises InvalidRequest."""
         environ = os.environ if environ is None else environ
         return cls(
             master=environ.get("ICEDB_SPARK_MASTER") or DEFAULT_MASTER,

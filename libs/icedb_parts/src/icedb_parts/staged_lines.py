@@ -36,9 +36,9 @@ class BatchLines:
 
 
 def read_batch_lines(body: bytes, staging_format: str, limits: FlushUnitLimits) -> BatchLines:
-    """Split a staged object into lines.
+    r"""Split a staged object into lines.
 
-    A byte order mark is dropped, blank lines are ignored, both ``\\n`` and ``\\r\\n`` end a line.
+    A byte order mark is dropped, blank lines are ignored, both ``\n`` and ``\r\n`` end a line.
 
     Args:
         body: The staged bytes.
@@ -48,9 +48,7 @@ def read_batch_lines(body: bytes, staging_format: str, limits: FlushUnitLimits) 
     Raises:
         BatchRejected: Not decompressible, not UTF-8, or above a bound.
     """
-    decoded = _decompress(body, staging_format, limits.batch_decoded_bytes)
-    if decoded.startswith(_BOM):
-        decoded = decoded[len(_BOM) :]
+    decoded = _decompress(body, staging_format, limits.batch_decoded_bytes).removeprefix(_BOM)
     _check_utf8(decoded)
     offsets = _find_offsets(decoded)
     lengths = np.diff(offsets)

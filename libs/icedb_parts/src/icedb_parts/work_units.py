@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
+from icedb_log.jobs import StagedBatch
 from pydantic import BaseModel, TypeAdapter
 
-from icedb_log.jobs import StagedBatch
 from icedb_parts.flush_unit import FlushUnit, FlushUnitResult
 from icedb_parts.limits import FlushUnitLimits
 from icedb_parts.merge_unit import MergeUnit, MergeUnitResult
@@ -26,9 +26,7 @@ _MIN_SHARE: Final = 4
 
 def split_batches(batches: Sequence[StagedBatch], limits: FlushUnitLimits) -> tuple[tuple[StagedBatch, ...], ...]:
     """Cut batches into units of about equal estimated size; the order is kept, within and between units."""
-    sizes = [
-        batch.size_bytes * (1 if batch.format == "ndjson" else limits.compression_ratio) + 1 for batch in batches
-    ]
+    sizes = [batch.size_bytes * (1 if batch.format == "ndjson" else limits.compression_ratio) + 1 for batch in batches]
     total = sum(sizes)
     unit_count = max(-(-total // limits.unit_target_bytes), 2 if total > limits.unit_target_bytes // _MIN_SHARE else 1)
     units: list[list[StagedBatch]] = [[] for _ in range(unit_count)]
