@@ -124,6 +124,7 @@ class HeldFence:
 
     def _require_landed(self, key: str, log: LogFile, *, is_key_taken: bool) -> None:
         """Find out what became of a PUT (W2); return if it landed."""
+        has_tried_to_seal = False
         for attempt in range(MAX_SETTLE_ATTEMPTS):
             _back_off(self._clock, attempt)
             try:
@@ -131,19 +132,31 @@ class HeldFence:
             except NotFound:
                 if is_key_taken:
                     break  # it was there and is gone: landed and vacuumed, or sealed; nobody can say
-                if seal(self._store, key):
-                    raise CommitConflict(
-                        f"table {self._paths.name}: the commit {key} did not reach the store and is sealed; run again"
-                    ) from None
-                continue
+                has_tried_to_seal = True
+                if self._is_sealed_now(key):
+                    raise self._refused(key) from None
+                continue  # the commit came in between, or no answer: only reading tells
             except Unavailable:
                 continue
             if found.commit_id == log.commit_id:
                 return
+            if has_tried_to_seal:
+                raise self._refused(key)
             raise Fenced(f"table {self._paths.name}: the commit {key} was sealed by a new owner; this run stops")
         raise CommitOutcomeUnknown(
             f"table {self._paths.name}: no answer whether the commit {key} landed; its files stay, "
             "the next run settles it"
+        )
+
+    def _is_sealed_now(self, key: str) -> bool:
+        try:
+            return seal(self._store, key)
+        except CommitOutcomeUnknown:
+            return False
+
+    def _refused(self, key: str) -> CommitConflict:
+        return CommitConflict(
+            f"table {self._paths.name}: the commit {key} did not reach the store and is sealed; run again"
         )
 
 
@@ -166,6 +179,10 @@ def acquire_fence(store: ObjectStore, paths: TablePaths, role: Role, *, owner: s
         _back_off(clock, attempt)
         current, etag = read_fence(store, key)
         if current is not None and current.commit is not None:
+            if not current.commit.startswith(paths.log_prefix):
+                raise CorruptLog(
+                    f"{key}: names {current.commit[:200]!r}, no log file of this table; a person must restore it"
+                )
             # F1: after this, the old owner's commit has landed or can never land (F4).
             try:
                 seal(store, current.commit)
@@ -192,6 +209,8 @@ def read_fence(store: ObjectStore, key: str) -> tuple[FenceState | None, str | N
     try:
         value: dict[str, Any] = orjson.loads(stored.body)
         state = FenceState(int(value["epoch"]), str(value["owner"]), value.get("commit"), int(value.get("sequence", 0)))
+        if not isinstance(state.commit, str | None):
+            raise TypeError("commit is no key")
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptLog(f"{key}: not a fence: {error}; a person must restore it, never delete it") from error
     return state, stored.info.etag
