@@ -304,12 +304,11 @@ class Client:
         """
         from icedb_client import duck  # noqa: PLC0415 - DuckDB is loaded by those who query
 
+        snapshots = duck.find_snapshots(
+            sql, lambda table: self.snapshot(table, as_of_ms=as_of_ms, max_staleness_ms=max_staleness_ms)
+        )
         con = duck.open_duckdb()
         try:
-            snapshots = {
-                name: self.snapshot(name, as_of_ms=as_of_ms, max_staleness_ms=max_staleness_ms)
-                for name in duck.check_query(con, sql)
-            }
             for snapshot in snapshots.values():
                 snapshot.to_duckdb(con)
             duck.lock(con, tuple(snapshots.values()))

@@ -5,14 +5,15 @@ other servers and changes of the configuration are refused by DuckDB itself.
 """
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 import duckdb
-from icedb_log.errors import InvalidRequest, Unavailable
+from icedb_log.errors import InvalidRequest, Unavailable, UnsupportedFormat
 from icedb_log.stores import S3Options
 
 from icedb_client.snapshots import Snapshot
@@ -20,20 +21,53 @@ from icedb_client.snapshots import Snapshot
 DEFAULT_REGION: Final = "us-east-1"
 _HTTPFS_PACKAGE: Final = "duckdb-extension-httpfs"
 _READING: Final = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
-_OFFLINE: Final = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+_SQL_TYPE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_ ]{0,62}(\([0-9]{1,2}(, ?[0-9]{1,2})?\))?(\[\])*")
+UNREADABLE: Final = (duckdb.IOException, duckdb.HTTPException)
+_UNKNOWN_TABLE: Final = re.compile(r"Catalog Error: Table with name (?P<name>.+?) does not exist!", re.DOTALL)
+_OFFLINE: Final = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",
+}
+MAX_TABLES: Final = 100
 
 
 def open_duckdb() -> duckdb.DuckDBPyConnection:
-    """Return a connection in memory that downloads nothing."""
-    return duckdb.connect(config=dict(_OFFLINE))
+    """Return a connection in memory that downloads nothing and does not look at Python's variables."""
+    con = duckdb.connect(config=dict(_OFFLINE))
+    con.execute("SET parquet_metadata_cache = true")  # a view is bound twice: when it is made, when it is read
+    return con
 
 
-def check_query(con: duckdb.DuckDBPyConnection, sql: str) -> tuple[str, ...]:
-    """Return the tables that a query names.
+def find_snapshots(sql: str, read: Callable[[str], Snapshot]) -> dict[str, Snapshot]:
+    """Return the snapshot of each table that a query names, by name.
+
+    The query is bound, not run, on a connection that can open no file: DuckDB says which names are tables (and not
+    columns, aliases or parts of the query itself).
+
+    Args:
+        sql: The query.
+        read: Returns the snapshot of a table.
 
     Raises:
-        InvalidRequest: Not SQL, more than one statement, or one that does not only read.
+        InvalidRequest: Not SQL, more than one statement, or one that does not only read tables.
+        NotFound: Whatever ``read`` raises.
     """
+    found: dict[str, Snapshot] = {}
+    with duckdb.connect(config={**_OFFLINE, "enable_external_access": "false"}) as con:
+        _check_statement(con, sql)
+        while len(found) <= MAX_TABLES:
+            name = _first_unknown_table(con, sql)
+            if name is None:
+                return found
+            if name in found:
+                raise InvalidRequest(f"the query names table {name!r} in a way that DuckDB does not resolve")
+            found[name] = read(name)
+            con.execute(f"CREATE TEMP VIEW {quote_name(name)} AS {select_empty(found[name])}")
+    raise InvalidRequest(f"the query names more than {MAX_TABLES} tables")
+
+
+def _check_statement(con: duckdb.DuckDBPyConnection, sql: str) -> None:
     try:
         statements = con.extract_statements(sql)
     except duckdb.Error as error:
@@ -45,7 +79,22 @@ def check_query(con: duckdb.DuckDBPyConnection, sql: str) -> tuple[str, ...]:
             f"{statements[0].type.name} is not allowed: tables are read only here; "
             "use SELECT, WITH, FROM, DESCRIBE, SUMMARIZE or EXPLAIN"
         )
-    return tuple(sorted(con.get_table_names(sql)))
+
+
+def _first_unknown_table(con: duckdb.DuckDBPyConnection, sql: str) -> str | None:
+    try:
+        con.sql(sql)
+    except duckdb.PermissionException as error:
+        raise InvalidRequest(
+            f"a query reads the warehouse's tables and nothing else ({first_line(error)}); "
+            "for other files use Snapshot.to_duckdb with a connection of your own"
+        ) from error
+    except duckdb.Error as error:
+        match = _UNKNOWN_TABLE.match(str(error))
+        if match is None:
+            raise InvalidRequest(f"the query is refused: {first_line(error)}") from error
+        return match["name"].lower()  # as DuckDB, which does not tell cases apart
+    return None
 
 
 def lock(con: duckdb.DuckDBPyConnection, snapshots: Sequence[Snapshot]) -> None:
@@ -60,22 +109,35 @@ def create_view(con: duckdb.DuckDBPyConnection, snapshot: Snapshot, *, view: str
     """Make a snapshot a view; see :meth:`icedb_client.snapshots.Snapshot.to_duckdb`."""
     if snapshot.s3 is not None:
         _prepare_s3(con, snapshot.s3)
-    con.execute(f"CREATE OR REPLACE TEMP VIEW {quote_name(view)} AS {select_from(snapshot)}")
+    try:
+        con.execute(f"CREATE OR REPLACE TEMP VIEW {quote_name(view)} AS {select_from(snapshot)}")
+    except UNREADABLE as error:
+        raise unreadable(error) from error
     return view
+
+
+def select_empty(snapshot: Snapshot) -> str:
+    """Return a query without rows that has every column of the table, with its type."""
+    if not snapshot.schema:
+        return "SELECT NULL AS nothing WHERE false"
+    for name, sql_type in snapshot.schema.items():
+        if not _SQL_TYPE.fullmatch(sql_type):
+            raise UnsupportedFormat(
+                f"table {snapshot.table}: column {name!r} has the type {sql_type[:80]!r}, which cannot be queried here"
+            )
+    columns = (f"CAST(NULL AS {sql_type}) AS {quote_name(name)}" for name, sql_type in snapshot.schema.items())
+    return f"SELECT {', '.join(columns)} WHERE false"
 
 
 def select_from(snapshot: Snapshot) -> str:
     """Return the query whose rows are the snapshot's rows, with every column of the table."""
-    if not snapshot.schema:
-        return "SELECT NULL AS nothing WHERE false"
+    if not snapshot.schema or not snapshot.files:
+        return select_empty(snapshot)
     columns = ", ".join(quote_name(column) for column in snapshot.schema)
-    # An empty branch with all columns and types: what no file has is null of the right type.
-    typed = ", ".join(f"CAST(NULL AS {sql_type}) AS {quote_name(name)}" for name, sql_type in snapshot.schema.items())
-    query = f"SELECT {typed} WHERE false"
-    if snapshot.files:
-        uris = ", ".join(quote_text(file.uri) for file in snapshot.files)
-        parquet = f"read_parquet([{uris}], union_by_name = true, hive_partitioning = false)"
-        query += f" UNION ALL BY NAME SELECT * FROM {parquet}"  # noqa: S608 - every part is quoted above
+    uris = ", ".join(quote_text(file.uri) for file in snapshot.files)
+    parquet = f"read_parquet([{uris}], union_by_name = true, hive_partitioning = false)"
+    # The empty branch brings all columns and types: what no file has is null of the right type.
+    query = f"{select_empty(snapshot)} UNION ALL BY NAME SELECT * FROM {parquet}"  # noqa: S608 - quoted above
     return f"SELECT {columns} FROM ({query})"  # noqa: S608 - every part is quoted above
 
 
@@ -103,7 +165,7 @@ def run(con: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRelation:
     """
     try:
         return con.sql(sql)
-    except (duckdb.IOException, duckdb.HTTPException) as error:
+    except UNREADABLE as error:
         raise unreadable(error) from error
     except duckdb.Error as error:
         raise InvalidRequest(f"the query failed: {first_line(error)}") from error

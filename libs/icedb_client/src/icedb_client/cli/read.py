@@ -3,7 +3,6 @@
 from enum import StrEnum
 from typing import Annotated, Any
 
-import duckdb
 import typer
 from icedb_log.partition_filter import parse_partition_filters
 from rich.markup import escape
@@ -21,7 +20,7 @@ from icedb_client.cli.output import (
 from icedb_client.cli.parsing import format_time, parse_duration, parse_time
 from icedb_client.cli.session import open_client
 from icedb_client.client import QueryResult
-from icedb_client.duck import select_from, unreadable
+from icedb_client.duck import UNREADABLE, select_from, unreadable
 from icedb_client.snapshots import Snapshot
 
 DEFAULT_SHOWN_FILES = 20
@@ -156,7 +155,7 @@ def _fetch(result: QueryResult, most: int | None) -> tuple[list[tuple[Any, ...]]
             if not found:
                 break
             rows.extend(found)
-    except (duckdb.IOException, duckdb.HTTPException) as error:
+    except UNREADABLE as error:
         raise unreadable(error) from error
     has_more = most is not None and len(rows) > most
     return (rows[:most] if has_more else rows), has_more

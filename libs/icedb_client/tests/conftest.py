@@ -1,0 +1,75 @@
+"""A client over a warehouse in memory, a clock that only moves when told, and workers that only count."""
+
+import threading
+
+import pytest
+from icedb_client.client import Client
+from icedb_client.settings import ClientSettings
+from icedb_log.table_config import PartitionField, TableConfig, create_table
+from icedb_log.testing.memory_store import MemoryObjectStore
+from icedb_log.warehouse import Warehouse
+
+
+class HandClock:
+    """Time by hand: sleeping moves it."""
+
+    def __init__(self):
+        self.ms = 1_767_312_000_000
+        self.ids = 0
+        self.lock = threading.Lock()
+        self.on_sleep = lambda: None
+
+    def now_ms(self):
+        return self.ms
+
+    def monotonic_ms(self):
+        return self.ms
+
+    def sleep_ms(self, duration_ms):
+        self.ms += duration_ms
+        self.on_sleep()
+
+    def new_id(self):
+        with self.lock:
+            self.ids += 1
+            return f"{self.ms:012x}7000{0x8000_0000_0000_0000 + self.ids:016x}"
+
+
+class CountingSender:
+    """Takes the place of Redis: remembers who was woken."""
+
+    def __init__(self):
+        self.woken = []
+        self.answers = True
+
+    def wake(self, task, table):
+        self.woken.append((task, table))
+        return self.answers
+
+
+@pytest.fixture
+def clock():
+    return HandClock()
+
+
+@pytest.fixture
+def warehouse(clock):
+    return Warehouse(MemoryObjectStore(clock.now_ms), "wh")
+
+
+@pytest.fixture
+def client(warehouse, clock):
+    client = Client(settings=ClientSettings(store="file:///unused"), clock=clock, warehouse=warehouse)
+    client._sender = CountingSender()
+    return client
+
+
+@pytest.fixture
+def create(warehouse):
+    def create(name="events", partition=("d=day(ts)",), **fields):
+        spec = tuple(PartitionField.parse(text) for text in partition)
+        config = TableConfig.create(name=name, partition=spec, **fields)
+        create_table(warehouse.store, warehouse.table(name), config)
+        return config
+
+    return create

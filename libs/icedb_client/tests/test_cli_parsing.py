@@ -1,0 +1,98 @@
+"""What people type, and what they read."""
+
+import pytest
+from icedb_client.cli.exits import (
+    HALTED,
+    INVALID,
+    NOT_FOUND,
+    TIMED_OUT,
+    UNAVAILABLE,
+    TimedOut,
+    exit_code,
+    outcome_exit_code,
+)
+from icedb_client.cli.output import format_bytes, format_span
+from icedb_client.cli.parsing import format_time, parse_columns, parse_duration, parse_time, split_names
+from icedb_log import errors
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("500ms", 500),
+        ("30s", 30_000),
+        ("1.5 s", 1500),
+        ("10m", 600_000),
+        ("10min", 600_000),
+        ("6h", 21_600_000),
+        ("7d", 604_800_000),
+    ],
+)
+def test_durations(text, expected):
+    assert parse_duration(text, option="--x") == expected
+
+
+@pytest.mark.parametrize("text", ["", "10", "-1s", "1y", "1s1s", "s", "1" * 10_000 + "s"])
+def test_bad_durations(text):
+    with pytest.raises(errors.InvalidRequest, match=r"--x .*is not a duration: write e\.g\. 500ms") as caught:
+        parse_duration(text, option="--x")
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", 0),
+        ("1767312000123", 1767312000123),
+        ("2026-01-02T00:00:00Z", 1767312000000),
+        ("2026-01-02T00:00:00.123+00:00", 1767312000123),
+        ("2026-01-02T01:00:00+01:00", 1767312000000),
+        ("2026-01-02", 1767312000000),
+        ("2026-01-02 00:00", 1767312000000),
+    ],
+)
+def test_times(text, expected):
+    assert parse_time(text, option="--as-of") == expected
+    assert parse_time(format_time(expected), option="--as-of") == expected
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "1969-12-31", "2026-13-01", "9" * 14, "٣", "0001-01-01"])
+def test_bad_times(text):
+    with pytest.raises(errors.InvalidRequest, match="--as-of"):
+        parse_time(text, option="--as-of")
+
+
+def test_columns():
+    assert parse_columns(["price=double", " a=b =VARCHAR"]) == {"price": "DOUBLE", "a=b": "VARCHAR"}
+    for wrong in (["price"], ["=DOUBLE"], ["a=DOUBLE", "a=BIGINT"]):
+        with pytest.raises(errors.InvalidRequest, match="--column"):
+            parse_columns(wrong)
+    assert split_names(["event, ts", "user"]) == ("event", "ts", "user")
+
+
+def test_exit_codes_are_what_the_manual_says():
+    assert exit_code(errors.InvalidRequest("")) == INVALID == 2
+    assert exit_code(errors.NotFound("")) == NOT_FOUND == 3
+    assert exit_code(errors.Unavailable("")) == UNAVAILABLE == 4
+    assert exit_code(errors.CorruptLog("")) == HALTED == 5
+    assert exit_code(TimedOut("")) == TIMED_OUT == 6
+    assert exit_code(errors.CommitOutcomeUnknown("")) == 1
+    outcomes = {"done": 0, "idle": 0, "halted": 5, "not_found": 3, "refused": 2, "unavailable": 4, "busy": 1, "x": 1}
+    assert {outcome: outcome_exit_code(outcome) for outcome in outcomes} == outcomes
+
+
+def test_figures():
+    assert [format_bytes(n) for n in (0, 1023, 1024, 1536, 5 << 30)] == [
+        "0 B",
+        "1023 B",
+        "1.0 KiB",
+        "1.5 KiB",
+        "5.0 GiB",
+    ]
+    assert [format_span(n) for n in (0, 999, 1000, 65_000, 90_061_000)] == [
+        "0 ms",
+        "999 ms",
+        "1 s",
+        "1 min 5 s",
+        "1 d 1 h",
+    ]

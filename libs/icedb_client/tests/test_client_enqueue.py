@@ -1,0 +1,126 @@
+"""Enqueue: durable when it returns, safe to repeat, and never for a table that is not there."""
+
+import uuid
+
+import pytest
+from icedb_client.client import Client
+from icedb_client.settings import load_client_settings
+from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Unavailable
+from icedb_log.jobs import RejectedBatch
+from icedb_log.quarantine import quarantine_batch
+from icedb_log.staging import list_staged
+
+
+def staged(warehouse, name="events"):
+    return list_staged(warehouse.store, warehouse.table(name)).batches
+
+
+def test_one_put_and_one_wake_up(client, create, warehouse):
+    create()
+    batch = client.enqueue("events", [{"ts": "2026-01-02T00:00:00Z"}])
+    (found,) = staged(warehouse)
+    assert (found.batch_id, found.key) == (batch.batch_id, batch.key)
+    assert uuid.UUID(batch.batch_id).version == 7
+    assert (batch.row_count, batch.last_row) == (1, 1)
+    assert client._sender.woken == [("icedb.ingest.flush", "events")]
+
+
+def test_a_retry_with_the_same_id_is_one_batch(client, create, warehouse):
+    create()
+    first = client.enqueue("events", [{"a": 1}])
+    again = client.enqueue("events", [{"a": 1}], batch_id=first.batch_id)
+    assert again.key == first.key
+    assert len(staged(warehouse)) == 1
+    with pytest.raises(InvalidRequest, match="other content"):
+        client.enqueue("events", [{"a": 2}], batch_id=first.batch_id)
+
+
+def test_redis_down_does_not_refuse_a_batch(client, create, warehouse):
+    create()
+    client._sender.answers = False
+    assert client.enqueue("events", [{"a": 1}]).is_woken is False
+    assert len(staged(warehouse)) == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "rows", "batch_id", "error", "words"),
+    [
+        ("nope", [{}], None, NotFound, "icedb table create"),
+        ("../x", [{}], None, InvalidRequest, "a-z"),
+        ("x" * 10_000, [{}], None, InvalidRequest, "a-z"),
+        ("events", "text", None, InvalidRequest, "iterable of objects"),
+        ("events", {"a": 1}, None, InvalidRequest, "iterable of objects"),
+        ("events", [{}], "1", InvalidRequest, "UUIDv7"),
+        ("events", [{}], str(uuid.uuid4()), InvalidRequest, "UUIDv7"),
+    ],
+)
+def test_bad_calls_accept_nothing(client, create, warehouse, table, rows, batch_id, error, words):
+    create()
+    with pytest.raises(error, match=words) as caught:
+        client.enqueue(table, rows, batch_id=batch_id)
+    assert len(str(caught.value)) < 500
+    assert staged(warehouse) == ()
+    assert client._sender.woken == []
+
+
+def test_an_unanswered_put_says_how_to_go_on(client, create, warehouse):
+    create()
+
+    def no_answer(_key, _body):
+        raise CommitOutcomeUnknown("lost")
+
+    warehouse.store.put_if_absent = no_answer
+    with pytest.raises(Unavailable, match="same id"):
+        client.enqueue("events", [{}])
+
+
+def test_a_path_is_one_batch_or_refused(client, create, tmp_path):
+    create()
+    path = tmp_path / "a.ndjson"
+    path.write_bytes(b'{"a":1}\n{"a":2}\n')
+    assert client.enqueue("events", path).row_count == 2
+    path.write_bytes(b"")
+    with pytest.raises(InvalidRequest, match="is empty"):
+        client.enqueue("events", path)
+
+
+def test_a_file_becomes_many_batches(client, create, tmp_path, warehouse):
+    create()
+    path = tmp_path / "a.ndjson"
+    path.write_bytes(b'{"a":1}\n' * 10)
+    batches = list(client.enqueue_file("events", path, batch_rows=4))
+    assert [batch.last_row for batch in batches] == [4, 8, 10]
+    assert {batch.batch_id for batch in batches} == {batch.batch_id for batch in staged(warehouse)}
+
+
+def test_waiting_tells_committed_quarantined_and_waiting_apart(client, create, warehouse, clock):
+    create()
+    store, paths = warehouse.store, warehouse.table("events")
+    batches = [client.enqueue("events", [{"n": n}]) for n in range(3)]
+    ids = [batch.batch_id for batch in batches]
+    assert client.wait_committed("events", ids, timeout_ms=0).waiting == tuple(ids)
+    listed = {batch.batch_id: batch for batch in staged(warehouse)}
+
+    def work():
+        store.delete([batches[0].key])
+        quarantine_batch(store, paths, rejected=RejectedBatch(listed[ids[1]], "no ts"), clock=clock)
+
+    clock.on_sleep = work
+    report = client.wait_committed("events", ids, timeout_ms=5000)
+    assert report.committed == (ids[0],)
+    assert [(batch.batch_id, batch.reason) for batch in report.quarantined] == [(ids[1], "no ts")]
+    assert report.waiting == (ids[2],)
+    assert clock.ms >= 1_767_312_000_000 + 5000
+
+
+def test_settings_name_what_is_wrong(monkeypatch):
+    monkeypatch.delenv("ICEDB_STORE", raising=False)
+    with pytest.raises(InvalidRequest, match="ICEDB_STORE"):
+        Client().table_config("events")
+    with pytest.raises(InvalidRequest, match=r"ICEDB_SNAPSHOT_ADDRESS.*host:port"):
+        load_client_settings(snapshot_address="localhost")
+    with pytest.raises(InvalidRequest, match=r"ICEDB_REDIS_URL.*redis://"):
+        load_client_settings(redis_url="http://x")
+    monkeypatch.setenv("ICEDB_STORE", "file:///from-env")
+    assert load_client_settings().store == "file:///from-env"
+    assert load_client_settings(store="file:///given").store == "file:///given"

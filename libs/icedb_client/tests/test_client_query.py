@@ -1,0 +1,205 @@
+"""Snapshots straight from a directory, and queries over them that can read nothing else."""
+
+from datetime import date
+
+import duckdb
+import pytest
+from icedb_client.client import Client
+from icedb_client.duck import quote_name, quote_text
+from icedb_client.settings import ClientSettings
+from icedb_client.snapshots import to_filters
+from icedb_log.clock import SystemClock
+from icedb_log.codec import encode_log_file
+from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable, UnsupportedFormat
+from icedb_log.local_store import LocalObjectStore
+from icedb_log.model import FileMarker, LogFile
+from icedb_log.partition_filter import PartitionFilter
+from icedb_log.table_config import PartitionField, TableConfig, create_table
+from icedb_log.warehouse import Warehouse
+
+SCHEMA = {"ts": "TIMESTAMP", "event": "VARCHAR", "amount": "DOUBLE", "odd \"'name": "BIGINT"}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "it's here"
+
+
+@pytest.fixture
+def warehouse(folder):
+    folder.mkdir()
+    warehouse = Warehouse(LocalObjectStore(folder), "wh")
+    for name, partition in (("events", ("d=day(ts)",)), ("empty", ()), ("other", ())):
+        config = TableConfig.create(name=name, partition=tuple(map(PartitionField.parse, partition)))
+        create_table(warehouse.store, warehouse.table(name), config)
+    return warehouse
+
+
+@pytest.fixture
+def client(warehouse):
+    return Client(settings=ClientSettings(store="file:///unused"), warehouse=warehouse)
+
+
+@pytest.fixture
+def commit(warehouse, tmp_path):
+    clock = SystemClock()
+
+    def commit(name, select, partition="", schema=SCHEMA, time_ms=None):
+        paths, file = warehouse.table(name), tmp_path / "made.parquet"
+        rows = duckdb.connect().execute(f"COPY ({select}) TO '{file}' (FORMAT parquet)").fetchone()[0]
+        key = paths.data_key(partition=partition, file_id=clock.new_id())
+        warehouse.store.upload(key, file)
+        now = time_ms or clock.now_ms()
+        commit_id = clock.new_id()
+        log = LogFile(
+            time_ms=now,
+            schema=schema,
+            markers=(FileMarker(key, file.stat().st_size, now, row_count=rows),),
+            commit_id=commit_id,
+        )
+        warehouse.store.put_if_absent(
+            paths.log_key(time_ms=now, commit_id=commit_id, is_merged=False), encode_log_file(log)
+        )
+        return now
+
+    return commit
+
+
+def rows(client, sql, **kwargs):
+    result = client.query(sql, **kwargs)
+    try:
+        return result.relation.fetchall()
+    finally:
+        result.connection.close()
+
+
+def test_a_snapshot_names_files_and_columns(client, commit):
+    commit("events", "select timestamp '2026-01-02' as ts, 'a' as event", "d=2026-01-02")
+    commit("events", "select timestamp '2026-01-03' as ts, 'b' as event from range(4)", "d=2026-01-03")
+    found = client.snapshot("events")
+    assert (found.row_count, len(found.files), found.total_file_count) == (5, 2, 2)
+    assert dict(found.schema) == SCHEMA
+    assert found.files[0].partition == {"d": "2026-01-02"}
+    pruned = client.snapshot("events", partitions={"d": "2026-01-03"})
+    assert (pruned.row_count, pruned.total_file_count) == (4, 2)
+    assert pruned.snapshot_id == found.snapshot_id
+    assert client.snapshot("events", partitions=[PartitionFilter("d", at_least="2026-01-04")]).files == ()
+
+
+def test_time_travel(client, commit):
+    first = commit("events", "select 1 as amount", "d=2026-01-02", time_ms=1_767_312_000_000)
+    commit("events", "select 1 as amount", "d=2026-01-02")
+    assert client.snapshot("events", as_of_ms=first).row_count == 1
+    assert client.snapshot("events", as_of_ms=first).is_stable
+    assert client.snapshot("events", as_of_ms=first - 1).row_count == 0
+    assert rows(client, "select count(*) from events", as_of_ms=first) == [(1,)]
+
+
+def test_every_column_is_there_with_its_type(client, commit):
+    commit("events", "select timestamp '2026-01-02' as ts, 'a' as event", "d=2026-01-02")
+    commit("events", "select 2 as amount, 'b' as event", "d=2026-01-02")
+    described = rows(client, "describe events")
+    assert [(row[0], row[1]) for row in described] == list(SCHEMA.items())
+    assert rows(client, 'select event, amount, "odd ""\'name" from events order by event') == [
+        ("a", None, None),
+        ("b", 2.0, None),
+    ]
+
+
+def test_empty_tables_answer(client, commit):
+    assert rows(client, "select count(*) from empty") == [(0,)]
+    assert rows(client, "select * from empty") == []
+    commit("other", "select 1 as a where false", schema={"a": "BIGINT"})
+    assert rows(client, "select sum(a), count(*) from other") == [(None, 0)]
+
+
+def test_joins_and_ctes(client, commit):
+    commit("events", "select 'a' as event", "d=2026-01-02")
+    commit("other", "select 'a' as event, 7 as n", schema={"event": "VARCHAR", "n": "BIGINT"})
+    sql = "with o as (select * from other) select o.n from events join o using (event)"
+    assert rows(client, sql) == [(7,)]
+    assert set(client.query(sql).snapshots) == {"events", "other"}
+    assert rows(client, "select n from Other where n > (select count(*) from EVENTS)") == [(7,)]
+    client_settings = [1]  # DuckDB must not find Python's variables
+    with pytest.raises(NotFound):
+        client.query("select * from client_settings")
+    assert client_settings
+
+
+@pytest.mark.parametrize(
+    ("sql", "error", "words"),
+    [
+        ("select * from nope", NotFound, "nope"),
+        ("insert into events values (1)", InvalidRequest, "INSERT is not allowed"),
+        ("create table x (a int)", InvalidRequest, "CREATE is not allowed"),
+        ("copy events to '/tmp/x'", InvalidRequest, "COPY is not allowed"),
+        ("attach 'x.db'", InvalidRequest, "ATTACH is not allowed"),
+        ("set threads = 1", InvalidRequest, "SET is not allowed"),
+        ("select 1; select 2", InvalidRequest, "one statement, not 2"),
+        ("", InvalidRequest, "one statement, not 0"),
+        ("selec 1", InvalidRequest, "not understood"),
+        ("select nope from events", InvalidRequest, "nope"),
+        ("select * from '/etc/passwd.csv'", InvalidRequest, "tables and nothing else"),
+        ("select * from EVENTS join ../x", InvalidRequest, "not understood"),
+        ('select * from "../x"', InvalidRequest, "a-z"),
+        ("select * from s.events", InvalidRequest, "schema"),
+        ("select * from read_text('/etc/passwd')", InvalidRequest, "tables and nothing else"),
+        ("select * from glob('/etc/*')", InvalidRequest, "tables and nothing else"),
+        ("select " + "x" * 10_000, InvalidRequest, "x"),
+    ],
+)
+def test_queries_only_read_tables(client, commit, sql, error, words):
+    commit("events", "select 'a' as event", "d=2026-01-02")
+    with pytest.raises(error, match=words) as caught:
+        client.query(sql)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_gone_says_what_to_do(client, commit, warehouse):
+    commit("events", "select 'a' as event", "d=2026-01-02")
+    key = client.snapshot("events").files[0].path
+    warehouse.store.delete([key])
+    with pytest.raises(Unavailable, match="data grace period"):
+        rows(client, "select * from events")
+
+
+def test_to_duckdb_makes_a_view_of_any_name(client, commit):
+    commit("events", "select 'a' as event", "d=2026-01-02")
+    con = duckdb.connect()
+    assert client.snapshot("events").to_duckdb(con, view='my "view"') == 'my "view"'
+    assert con.execute('select count(*) from "my ""view"""').fetchone() == (1,)
+    client.snapshot("empty").to_duckdb(con)
+    assert con.execute("select count(*) from empty").fetchone() == (0,)
+
+
+def test_a_damaged_log_is_a_halt(client, warehouse):
+    warehouse.store.put(f"{warehouse.table('events').log_prefix}1767312000000_ab.jsonl", b"[]")
+    with pytest.raises(CorruptLog, match="line 0"):
+        client.snapshot("events")
+    assert client.snapshot("other").row_count == 0
+
+
+def test_partitions_as_people_write_them():
+    filters = to_filters({"a": 3, "b": ["x", date(2026, 1, 2)], "c": None, "d": True})
+    assert [(f.field, f.any_of, f.is_null) for f in filters] == [
+        ("a", {"3"}, None),
+        ("b", {"x", "2026-01-02"}, None),
+        ("c", None, True),
+        ("d", {"true"}, None),
+    ]
+    assert to_filters(None) == ()
+    with pytest.raises(InvalidRequest, match="float"):
+        to_filters({"a": 1.5})
+
+
+def test_a_type_is_never_taken_for_sql(client, commit):
+    commit("other", "select 1 as a", schema={"a": "INTEGER) AS x; COPY (SELECT 1) TO '/tmp/x'; --"})
+    with pytest.raises(UnsupportedFormat, match="cannot be queried"):
+        client.query("select * from other")
+    commit("events", "select [1.5] as a", "d=2026-01-02", schema={"a": "DECIMAL(18, 3)[]"})
+    assert len(rows(client, "select a from events")) == 1
+
+
+def test_quoting():
+    assert quote_name('a"b') == '"a""b"'
+    assert quote_text("it's") == "'it''s'"
