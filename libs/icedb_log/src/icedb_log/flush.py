@@ -155,6 +155,8 @@ def _sort_out(
     batches: tuple[StagedBatch, ...], view: LogView, *, config: TableConfig, limits: FlushLimits
 ) -> _SortedOut:
     known = {batch_id for file in view.files for batch_id in file.log.batch_ids}
+    decided: set[str] = set()
+    has_twin = False
     taken: list[StagedBatch] = []
     duplicates: list[StagedBatch] = []
     late: list[RejectedBatch] = []
@@ -163,16 +165,20 @@ def _sort_out(
         if batch.batch_id in known:
             duplicates.append(batch)
             continue
+        if batch.batch_id in decided:
+            # One id, staged in two formats: it waits until the log tells a duplicate from a batch to be taken (I3).
+            has_twin = True
+            continue
+        decided.add(batch.batch_id)
         reason = refuse_stale_id(batch, config)
         if reason is not None:
             late.append(RejectedBatch(batch, reason))
             continue
         if taken and taken_bytes + batch.size_bytes > limits.max_bytes:
             return _SortedOut(tuple(taken), tuple(duplicates), tuple(late), has_more=True)
-        known.add(batch.batch_id)  # the same id staged in two formats is one batch
         taken.append(batch)
         taken_bytes += batch.size_bytes
-    return _SortedOut(tuple(taken), tuple(duplicates), tuple(late), has_more=False)
+    return _SortedOut(tuple(taken), tuple(duplicates), tuple(late), has_more=has_twin)
 
 
 def refuse_stale_id(batch: StagedBatch, config: TableConfig) -> str | None:

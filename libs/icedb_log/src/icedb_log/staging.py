@@ -77,15 +77,23 @@ def stage_batch(
 
 
 def list_staged(store: ObjectStore, paths: TablePaths, *, limit: int = MAX_KEYS_PER_PAGE) -> StagedListing:
-    """List at most ``limit`` (1..1000) staged batches, oldest id first. Costs one LIST."""
-    page = store.list_page(paths.staging_prefix, limit=limit)
+    """List at most ``limit`` (1..1000) staged batches, oldest id first.
+
+    Costs one LIST, and one more for each page of objects that are no batches: these never hide a batch (I5).
+    """
     batches: list[StagedBatch] = []
     unknown: list[ObjectInfo] = []
-    for info in page.objects:
-        try:
-            name = parse_staged_key(info.key)
-        except InvalidRequest:
-            unknown.append(info)
-        else:
+    page = store.list_page(paths.staging_prefix, limit=limit)
+    while True:
+        for info in page.objects:
+            try:
+                name = parse_staged_key(info.key)
+            except InvalidRequest:
+                unknown.append(info)
+                continue
+            if len(batches) == limit:
+                return StagedListing(tuple(batches), tuple(unknown), has_more=True)
             batches.append(StagedBatch(info.key, name.batch_id, name.format, info.size_bytes, info.modified_ms))
-    return StagedListing(tuple(batches), tuple(unknown), page.next_token is not None)
+        if page.next_token is None or len(batches) == limit:
+            return StagedListing(tuple(batches), tuple(unknown), page.next_token is not None)
+        page = store.list_page(paths.staging_prefix, token=page.next_token)

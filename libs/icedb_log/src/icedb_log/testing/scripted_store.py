@@ -71,10 +71,8 @@ class ScriptedStore:
         self.inner = store
         self.script = list(script)
         self.calls: list[Call] = []
-        self.crash_at: int | None = None
-        """Number of the call, counted from 0, at which the process dies, after the call took effect."""
-        self.crash_before: bool = False
-        """Whether :attr:`crash_at` means before the call took effect."""
+        self.fault_at: dict[int, Effect] = {}
+        """Faults by the number of the call in :attr:`calls`, counted from 0, whatever the call is."""
         self._delayed: list[Callable[[], object]] = []
 
     def land_delayed(self) -> None:
@@ -133,14 +131,13 @@ class ScriptedStore:
 
     def delete(self, keys: Sequence[str]) -> DeleteReport:
         """Delete; ``REFUSE`` makes each key that the fault names a failed one."""
-        for key in keys:
-            fault = self._peek("delete", key)
-            if fault is not None and fault.effect is Effect.REFUSE:
-                self.script.remove(fault)
-                refused = tuple(k for k in keys if fault.key in k)
-                report = self.inner.delete([k for k in keys if fault.key not in k])
-                self.calls.append(Call("delete", " ".join(keys)))
-                return DeleteReport(report.deleted, tuple(FailedDelete(k, "refused by the script") for k in refused))
+        fault = self._peek("delete", " ".join(keys))
+        if fault is not None and fault.effect is Effect.REFUSE:
+            self.script.remove(fault)
+            self.calls.append(Call("delete", " ".join(keys)))
+            report = self.inner.delete([key for key in keys if fault.key not in key])
+            refused = tuple(FailedDelete(key, "refused by the script") for key in keys if fault.key in key)
+            return DeleteReport(report.deleted, refused)
         done: DeleteReport = self._run("delete", " ".join(keys), lambda: self.inner.delete(keys))
         return done
 
@@ -164,31 +161,29 @@ class ScriptedStore:
     def _run(self, method: str, key: str, action: Callable[[], Any]) -> Any:
         number = len(self.calls)
         self.calls.append(Call(method, key))
-        if number == self.crash_at and self.crash_before:
-            raise Crash(f"before call {number}: {method} {key}")
+        effect = self.fault_at.get(number)
         fault = self._peek(method, key)
         if fault is not None:
             self.script.remove(fault)
+            effect = fault.effect
             if fault.before is not None:
                 fault.before()
-        result = action() if fault is None or fault.effect is None else self._fail(fault.effect, key, action)
-        if number == self.crash_at:
-            raise Crash(f"after call {number}: {method} {key}")
-        return result
+        return action() if effect is None else self._fail(effect, f"{method} {key}", action)
 
-    def _fail(self, effect: Effect, key: str, action: Callable[[], Any]) -> Any:
+    def _fail(self, effect: Effect, call: str, action: Callable[[], Any]) -> Any:
         if effect is Effect.REFUSE:
-            raise PreconditionFailed(f"{key}: refused by the script")
+            raise PreconditionFailed(f"{call}: refused by the script")
         if effect is Effect.UNAVAILABLE:
-            raise Unavailable(f"{key}: no answer, by the script")
+            raise Unavailable(f"{call}: no answer, by the script")
         if effect is Effect.CRASH_BEFORE:
-            raise Crash(f"before the call on {key}")
+            raise Crash(f"before {call}")
         if effect is Effect.DELAY:
             self._delayed.append(action)
         if effect in (Effect.LOSE_ANSWER, Effect.CRASH_AFTER, Effect.TRY_TWICE):
             action()
         if effect is Effect.CRASH_AFTER:
-            raise Crash(f"after the call on {key}")
+            raise Crash(f"after {call}")
         if effect is Effect.TRY_TWICE:
             return action()
-        raise CommitOutcomeUnknown(f"{key}: the answer got lost, by the script")
+        lost = CommitOutcomeUnknown if call.startswith("put") else Unavailable
+        raise lost(f"{call}: the answer got lost, by the script")

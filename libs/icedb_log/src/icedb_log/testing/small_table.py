@@ -1,9 +1,11 @@
 """One table on a store in memory, with every actor a method: the shortest way to a real history in a test."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from icedb_log.clock import new_batch_id
+from icedb_log.errors import IceDBError
 from icedb_log.flush import FlushLimits, FlushResult, flush_table
 from icedb_log.fold import fold
 from icedb_log.merge import MergeResult, merge_table
@@ -18,7 +20,7 @@ from icedb_log.table_config import PartitionField, TableConfig, create_table
 from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.row_files import Row, RowFileMerger, RowFileWriter, encode_rows, read_live_rows
-from icedb_log.testing.scripted_store import ScriptedStore
+from icedb_log.testing.scripted_store import Crash, Effect, ScriptedStore
 from icedb_log.vacuum import VacuumResult, vacuum_table
 from icedb_log.warehouse import Warehouse
 
@@ -130,3 +132,30 @@ class SmallTable:
     def log_objects(self) -> list[tuple[str, bytes]]:
         """Return every object of the log with its bytes."""
         return [(key, self.store.get(key).body) for key in self.keys(f"{self.paths.prefix}/_log")]
+
+
+def try_each_call(
+    make: Callable[[], SmallTable], act: Callable[[SmallTable], object], effect: Effect
+) -> list[SmallTable]:
+    """Run ``act`` once for each call that it makes on the store, with a fault at that call; return the tables.
+
+    Args:
+        make: Builds the same table each time.
+        act: What is disturbed; it may raise what the fault leads to.
+        effect: The fault.
+    """
+    table = make()
+    table.store.calls.clear()
+    act(table)
+    call_count = len(table.store.calls)
+    tables: list[SmallTable] = []
+    for number in range(call_count):
+        table = make()
+        table.store.calls.clear()
+        table.store.fault_at = {number: effect}
+        with contextlib.suppress(IceDBError, Crash):
+            act(table)
+        table.store.fault_at = {}
+        table.clock.advance(1)
+        tables.append(table)
+    return tables
