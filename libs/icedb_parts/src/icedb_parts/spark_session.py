@@ -102,7 +102,10 @@ def is_session_alive(spark: SparkSession) -> bool:
     """Tell whether the session's JVM or server still answers: one round trip, no job."""
     try:
         context = getattr(spark, "_sc", None)
-        return (context is None or context._jsc is not None) and bool(spark.version)  # noqa: SLF001
+        if context is not None and context._jsc is None:  # noqa: SLF001 - stopped, and no public word for it
+            return False
+        # Not `spark.version`: PySpark keeps that, and answers for a JVM that is long dead.
+        return spark.conf.get("spark.sql.session.timeZone") is not None
     except Exception:  # noqa: BLE001 - whatever it raises, it is not alive
         return False
 
