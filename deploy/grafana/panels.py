@@ -256,7 +256,7 @@ ROWS: dict[str, tuple[Graph, ...]] = {
         Graph(
             "Replicas that answer",
             "short",
-            (Query('sum by (job) (up{job=~"ingest|merger|janitor|beat|snapshot"})', "{{job}}"),),
+            (Query('sum by (job) (up{job=~"ingest|merger|janitor|snapshot"})', "{{job}}"),),
             "Replicas that Prometheus can scrape.",
         ),
         Graph(

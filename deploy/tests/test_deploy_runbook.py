@@ -61,7 +61,7 @@ def test_panels_exist(texts, deploy):
 def test_commands_exist(texts):
     """Each command that is told to operators, asked for its help: the command and its options are there."""
     lines = {line for text in texts.values() for line in re.findall(r"`icedb ([^`]+)`", text)}
-    assert {"status TABLE", "vacuum TABLE --dry-run", "merge TABLE --full"} <= lines
+    assert {"status TABLE", "vacuum TABLE --dry-run", "merge TABLE --full", "quarantine list TABLE"} <= lines
     helps: dict[tuple[str, ...], str] = {}
     for line in sorted(lines):
         command = tuple(word for word in line.split() if word.islower() and not word.startswith("-"))

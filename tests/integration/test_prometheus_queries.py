@@ -33,7 +33,7 @@ from icedb_log.table_config import PartitionField, TableConfig, create_table
 from icedb_log.testing.row_files import RowFileWriter, encode_rows
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-JOBS = ("ingest", "merger", "janitor", "beat", "snapshot")
+JOBS = ("ingest", "merger", "janitor", "snapshot")
 TABLE = "events"
 DEADLINE_S = 120
 POLL_S = 0.1
