@@ -90,10 +90,12 @@ def _require_live(
 
 
 def _require_fresh(paths: TablePaths, markers: Iterable[FileMarker], *, known: Collection[str]) -> None:
+    seen = set(known)
     for marker in markers:
         paths.partition_of(marker.path)
-        if marker.path in known:
+        if marker.path in seen:
             raise InvariantViolated(f"table {paths.name}: the new data file {marker.path} is already in the log")
+        seen.add(marker.path)
 
 
 def _require_order(paths: TablePaths, view: LogView, log: LogFile, *, commit_key: str) -> None:

@@ -4,13 +4,14 @@ A script is a list of :class:`Fault`, each for one kind of call and a part of a 
 incoming call is used up by it. Without a match the call goes through. Every call is recorded.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from icedb_log.errors import CommitOutcomeUnknown, PreconditionFailed, Unavailable
+from icedb_log.errors import CommitOutcomeUnknown, IceDBError, PreconditionFailed, Unavailable
 from icedb_log.object_store import (
     MAX_KEYS_PER_PAGE,
     DeleteReport,
@@ -78,10 +79,8 @@ class ScriptedStore:
     def land_delayed(self) -> None:
         """Let every delayed write reach the store now; one that is refused there vanishes, as on the network."""
         for write in self._delayed:
-            try:
+            with contextlib.suppress(IceDBError):
                 write()
-            except PreconditionFailed:
-                continue
         self._delayed.clear()
 
     def keys_of(self, *methods: str) -> list[str]:

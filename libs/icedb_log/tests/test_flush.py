@@ -1,0 +1,394 @@
+"""A flush: I2 to I5, W1, W3, and exactly-once rows whatever fails."""
+
+import contextlib
+from dataclasses import replace
+
+import pytest
+from icedb_log.clock import make_uuid7_hex, new_batch_id
+from icedb_log.codec import encode_log_file
+from icedb_log.errors import Fenced, InvariantViolated, NotFound, SchemaConflict, Unavailable
+from icedb_log.flush import FlushLimits, FlushResult
+from icedb_log.keys import TablePaths
+from icedb_log.model import FileMarker, LogFile
+from icedb_log.quarantine import list_quarantined
+from icedb_log.staging import list_staged, stage_batch
+from icedb_log.testing.log_views import live
+from icedb_log.testing.row_files import RowFileWriter, encode_rows
+from icedb_log.testing.scripted_store import Crash, Effect, Fault
+from icedb_log.testing.small_table import SmallTable, try_each_call
+
+
+@pytest.fixture
+def table():
+    return SmallTable()
+
+
+class TamperingWriter(RowFileWriter):
+    """A data path with a bug."""
+
+    def __init__(self, table, tamper):
+        super().__init__(table.store, table.clock)
+        object.__setattr__(self, "tamper", tamper)
+
+    def write_batches(self, job):
+        return self.tamper(super().write_batches(job))
+
+
+def staged_ids(table):
+    return [batch.batch_id for batch in list_staged(table.store, table.paths).batches]
+
+
+def batch_id_at(time_ms, number=1):
+    value = make_uuid7_hex(time_ms, number)
+    return f"{value[:8]}-{value[8:12]}-{value[12:16]}-{value[16:20]}-{value[20:]}"
+
+
+def test_nothing_staged_is_nothing_to_do_and_takes_no_fence(table):
+    assert table.flush() == FlushResult()
+    assert table.paths.fence_key("ingest") not in table.keys(table.paths.prefix)
+
+
+def test_a_table_that_does_not_exist_is_not_found(table):
+    table.paths = TablePaths("ghost", "wh/ghost")
+    with pytest.raises(NotFound, match="'ghost' does not exist"):
+        table.flush()
+
+
+def test_i2_many_batches_become_one_log_file_that_names_their_ids(table):
+    ids = [table.stage([{"id": number, "p": "ab"[number % 2]}]) for number in range(6)]
+    result = table.flush()
+    (file,) = table.view().files
+    assert file.key == result.committed_key
+    assert file.log.batch_ids == tuple(ids)
+    assert (result.batch_count, result.row_count, result.file_count) == (6, 6, 2)
+    assert table.ids() == [0, 1, 2, 3, 4, 5]
+    assert staged_ids(table) == []
+
+
+def test_i2_staged_objects_are_deleted_after_the_commit(table):
+    table.stage([{"id": 1, "p": "a"}])
+    table.store.script = [Fault("delete", Effect.CRASH_BEFORE, "/staging/")]
+    with pytest.raises(Crash):
+        table.flush()
+    assert table.ids() == [1]
+    assert len(staged_ids(table)) == 1
+    assert table.flush().duplicate_count == 1  # I3
+    assert (table.ids(), staged_ids(table)) == ([1], [])
+
+
+def test_i2_the_log_is_read_before_staging_is_listed_and_after_the_fence(table):
+    table.stage([{"id": 1, "p": "a"}])
+    table.store.calls.clear()
+    table.flush()
+    calls = [(call.method, call.key) for call in table.store.calls]
+    fence = next(i for i, (method, key) in enumerate(calls) if method == "put_if_absent" and "/fence/" in key)
+    log = next(i for i, (method, key) in enumerate(calls) if method == "list_page" and "/_log/" in key)
+    staging = [i for i, (method, key) in enumerate(calls) if method == "list_page" and "/staging/" in key]
+    assert fence < log < staging[-1]
+
+
+def test_i2_what_was_seen_in_staging_before_the_fence_does_not_count(table):
+    """A batch is seen, then committed, merged and vacuumed by others: the log does not know its id any more."""
+    table.stage([{"id": 1, "p": "a"}])
+
+    def others():
+        rival = SmallTable(store=table.store.inner, name="rival")
+        rival.paths, rival.clock = table.paths, table.clock
+        rival.flush()
+        rival.append(2)
+        rival.merge(full=True)
+        table.clock.advance(100_000)
+        assert len(rival.vacuum().deleted_logs) == 2
+        rival.stage([{"id": 3, "p": "a"}])
+
+    table.store.script = [Fault("get", None, "/fence/", before=others)]
+    assert table.flush().batch_count == 1
+    assert table.ids() == [1, 2, 3]
+
+
+def test_w1_data_files_are_there_before_the_log_names_them(table):
+    table.stage([{"id": 1, "p": "a"}])
+    table.store.calls.clear()
+    table.flush()
+    written = [call.key for call in table.store.calls if call.method.startswith("put")]
+    assert next(i for i, key in enumerate(written) if "/_data/" in key) < next(
+        i for i, key in enumerate(written) if "/_log/" in key
+    )
+
+
+def test_w3_a_flush_that_takes_longer_than_half_the_orphan_age_is_not_committed(table):
+    table.stage([{"id": 1, "p": "a"}])
+    limit_ms = table.config.orphan_age_ms // 2
+    table.store.script = [Fault("put", None, "/_data/", before=lambda: table.clock.advance(limit_ms + 1))]
+    with pytest.raises(Unavailable, match="more than half the orphan age"):
+        table.flush()
+    assert table.view().files == ()
+    table.store.script = [Fault("put", None, "/_data/", before=lambda: table.clock.advance(limit_ms))]
+    assert table.flush().row_count == 1
+
+
+def test_w3_a_wall_clock_that_stands_still_does_not_hide_the_time(table):
+    table.stage([{"id": 1, "p": "a"}])
+    wall_ms = table.clock.now_ms()
+
+    def stall():
+        table.clock.advance(table.config.orphan_age_ms)
+        table.clock.set_wall(wall_ms)
+
+    table.store.script = [Fault("put", None, "/_data/", before=stall)]
+    with pytest.raises(Unavailable):
+        table.flush()
+
+
+def test_i3_a_batch_staged_again_after_its_commit_is_a_duplicate(table):
+    rows = [{"id": 1, "p": "a"}]
+    batch_id = table.stage(rows)
+    table.flush()
+    table.stage(rows, batch_id=batch_id)
+    other = table.stage([{"id": 2, "p": "a"}])
+    result = table.flush()
+    assert (result.duplicate_count, result.batch_count) == (1, 1)
+    assert table.ids() == [1, 2]
+    assert table.view().files[-1].log.batch_ids == (other,)
+
+
+def test_i3_ids_are_known_until_their_log_file_is_deleted_merged_or_not(table):
+    rows = [{"id": 1, "p": "a"}]
+    batch_id = table.stage(rows)
+    table.flush()
+    table.append(2)
+    table.merge()
+    table.stage(rows, batch_id=batch_id)
+    assert table.flush().duplicate_count == 1
+    assert table.ids() == [1, 2]
+
+
+def test_i3_a_retry_at_the_end_of_its_window_is_still_recognised(table):
+    """An id in the future, committed at once, vacuumed as early as possible, retried as late as possible."""
+    config = table.config
+    rows = [{"id": 1, "p": "a"}]
+    batch_id = batch_id_at(table.clock.now_ms() + config.id_skew_ms)
+    id_ms = table.clock.now_ms() + config.id_skew_ms
+    table.stage(rows, batch_id=batch_id)
+    table.flush()
+    table.append(2)
+    table.merge(full=True)
+    refused = 0
+    while table.clock.now_ms() < id_ms + 3 * config.log_grace_ms:
+        table.vacuum()
+        table.stage(rows, batch_id=batch_id)
+        result = table.flush()
+        refused += len(result.rejected)
+        assert table.ids() == [1, 2]
+        assert result.batch_count == 0
+        table.clock.advance(97)
+    assert refused
+
+
+def test_i3_a_batch_staged_later_than_its_window_is_refused_and_kept_in_quarantine(table):
+    early = table.clock.now_ms() - table.config.retry_window_ms
+    inside, late = batch_id_at(early + 1, 1), batch_id_at(early, 2)
+    table.stage([{"id": 1, "p": "a"}], batch_id=inside)
+    table.stage([{"id": 2, "p": "a"}], batch_id=late)
+    result = table.flush()
+    assert [r.batch.batch_id for r in result.rejected] == [late]
+    assert "fresh id" in result.rejected[0].reason
+    assert table.ids() == [1]
+    assert [q.batch_id for q in list_quarantined(table.store, table.paths)] == [late]
+
+
+def test_i3_an_id_too_far_in_the_future_is_refused(table):
+    at = table.clock.now_ms() + table.config.id_skew_ms
+    good, bad = batch_id_at(at, 1), batch_id_at(at + 2, 2)
+    table.stage([{"id": 1, "p": "a"}], batch_id=good)
+    table.stage([{"id": 2, "p": "a"}], batch_id=bad)
+    result = table.flush()
+    assert [r.batch.batch_id for r in result.rejected] == [bad]
+    assert "future" in result.rejected[0].reason
+
+
+def test_i3_a_backlog_that_waited_long_is_taken(table):
+    table.stage([{"id": 1, "p": "a"}])
+    table.clock.advance(50 * table.config.log_grace_ms)
+    assert table.flush().batch_count == 1
+
+
+def test_i3_the_workers_clock_does_not_decide_what_is_late(table):
+    store_ms = table.clock.now_ms()
+    table.store.inner._now_ms = lambda: store_ms
+    table.stage([{"id": 1, "p": "a"}])
+    table.clock.advance(50 * table.config.log_grace_ms)
+    assert table.flush().batch_count == 1
+
+
+def test_i3_one_id_in_two_formats_is_one_batch(table):
+    body = encode_rows([{"id": 1, "p": "a"}])
+    batch_id = new_batch_id(table.clock)
+    for staging_format in ("ndjson", "ndjson.gz"):
+        stage_batch(table.store, table.paths, body=body, staging_format=staging_format, batch_id=batch_id)
+    result = table.flush()
+    assert (result.batch_count, result.has_more) == (1, True)
+    result = table.flush()
+    assert (result.batch_count, result.duplicate_count, result.has_more) == (0, 1, False)
+    assert (table.ids(), staged_ids(table)) == ([1], [])
+
+
+def test_i3_a_copy_in_another_format_is_kept_until_the_first_is_committed(table):
+    body = encode_rows([{"id": 1, "p": "a"}])
+    batch_id = new_batch_id(table.clock)
+    for staging_format in ("ndjson", "ndjson.gz"):
+        stage_batch(table.store, table.paths, body=body, staging_format=staging_format, batch_id=batch_id)
+    table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "/_log/")]
+    with pytest.raises(Crash):
+        table.flush()
+    assert len(staged_ids(table)) == 2
+
+
+def test_i5_a_batch_that_cannot_be_committed_does_not_hold_up_the_others(table):
+    table.append(0)
+    good = [table.stage([{"id": number, "p": "a"}]) for number in (1, 2)]
+    broken = table.stage_bytes(b'{"id": 3, "p": "a"}\n{"id": 4, ')
+    conflict = table.stage([{"id": "five", "p": "a"}])
+    homeless = table.stage([{"id": 6}])
+    result = table.flush()
+    assert table.view().files[-1].log.batch_ids == tuple(good)
+    assert table.ids() == [0, 1, 2]
+    reasons = {r.batch.batch_id: r.reason for r in result.rejected}
+    assert set(reasons) == {broken, conflict, homeless}
+    assert "line 2" in reasons[broken]
+    assert "BIGINT" in reasons[conflict]
+    assert "p is missing" in reasons[homeless]
+    assert staged_ids(table) == []
+    quarantined = {q.batch_id: q for q in list_quarantined(table.store, table.paths)}
+    assert {batch_id: q.reason for batch_id, q in quarantined.items()} == reasons
+    assert table.store.get(quarantined[broken].payload_key).body == b'{"id": 3, "p": "a"}\n{"id": 4, '
+
+
+def test_i5_only_refused_batches_make_no_commit(table):
+    table.stage_bytes(b"{")
+    assert table.flush().committed_key is None
+    assert table.view().files == ()
+    assert staged_ids(table) == []
+
+
+def test_i5_junk_in_staging_holds_up_nothing_and_is_counted(table):
+    table.store.put(f"{table.paths.staging_prefix}.DS_Store", b"")
+    table.store.put(f"{table.paths.staging_prefix}0.csv", b"")
+    table.stage([{"id": 1, "p": "a"}])
+    result = table.flush()
+    assert (result.batch_count, result.unknown_count) == (1, 2)
+    assert len(table.keys(table.paths.staging_prefix)) == 2
+
+
+def test_a_batch_without_rows_is_committed_and_its_id_is_known(table):
+    batch_id = table.stage([])
+    result = table.flush()
+    assert (result.batch_count, result.row_count, result.file_count) == (1, 0, 0)
+    assert table.view().files[0].log.batch_ids == (batch_id,)
+
+
+def test_limits_are_respected_and_the_rest_waits(table):
+    for number in range(5):
+        table.stage([{"id": number, "p": "a"}])
+    result = table.flush(limits=FlushLimits(max_batches=2))
+    assert (result.batch_count, result.has_more) == (2, True)
+    size_bytes = list_staged(table.store, table.paths).batches[0].size_bytes
+    result = table.flush(limits=FlushLimits(max_bytes=2 * size_bytes))
+    assert (result.batch_count, result.has_more) == (2, True)
+    result = table.flush(limits=FlushLimits(max_bytes=1))
+    assert (result.batch_count, result.has_more) == (1, False)
+    assert table.ids() == [0, 1, 2, 3, 4]
+
+
+def test_a_new_column_grows_the_schema_and_old_ones_stay(table):
+    table.append(1)
+    table.stage([{"id": 2, "p": "a", "new": 1.5}])
+    table.flush()
+    assert dict(table.snapshot().schema) == {"id": "BIGINT", "p": "VARCHAR", "new": "DOUBLE"}
+
+
+@pytest.mark.parametrize(
+    ("tamper", "error"),
+    [
+        (lambda out: replace(out, accepted=()), InvariantViolated),
+        (lambda out: replace(out, accepted=out.accepted * 2), InvariantViolated),
+        (lambda out: replace(out, row_count=out.row_count + 1), InvariantViolated),
+        (lambda out: replace(out, files=()), InvariantViolated),
+        (lambda out: replace(out, files=out.files * 2, row_count=out.row_count * 2), InvariantViolated),
+        (lambda out: replace(out, schema={**out.schema, "id": "DOUBLE"}), SchemaConflict),
+        (lambda out: replace(out, schema={}), SchemaConflict),
+        (lambda out: replace(out, files=tuple(replace(f, tombstoned_ms=5) for f in out.files)), InvariantViolated),
+        (
+            lambda out: replace(out, files=(FileMarker(live("old").path, 1, 1, row_count=out.row_count),)),
+            InvariantViolated,
+        ),
+        (
+            lambda out: replace(out, files=tuple(replace(f, path="wh/u/_data/x.parquet") for f in out.files)),
+            Exception,
+        ),
+    ],
+    ids=["lost", "twice", "count", "nofiles", "samefile", "retyped", "dropped", "dead", "known", "elsewhere"],
+)
+def test_a_data_path_with_a_bug_commits_nothing_and_loses_nothing(table, tamper, error):
+    schema = {"id": "BIGINT", "p": "VARCHAR"}
+    key = table.paths.log_key(time_ms=1, commit_id="00", is_merged=False)
+    table.store.put(key, encode_log_file(LogFile(1, schema, (live("old"),), commit_id="00")))
+    batch_id = table.stage([{"id": 1, "p": "a"}])
+    with pytest.raises(error):
+        table.flush(writer=TamperingWriter(table, tamper))
+    assert len(table.view().files) == 1
+    assert staged_ids(table) == [batch_id]
+
+
+# -- every crash and every lost answer
+
+
+def make_flush_table():
+    table = SmallTable()
+    table.append(1, 2)
+    table.stage([{"id": 3, "p": "a"}, {"id": 4, "p": "b"}])
+    table.stage_bytes(b"broken")
+    table.stage([{"id": 5, "p": "a"}])
+    return table
+
+
+@pytest.mark.parametrize(
+    "effect", [Effect.CRASH_BEFORE, Effect.CRASH_AFTER, Effect.LOSE_ANSWER, Effect.UNAVAILABLE, Effect.DELAY]
+)
+def test_whatever_fails_at_whichever_call_rows_are_there_exactly_once(effect):
+    tables = try_each_call(make_flush_table, SmallTable.flush, effect)
+    assert len(tables) >= 15
+    for table in tables:
+        seen = table.ids()
+        assert seen in ([1, 2], [1, 2, 3, 4, 5])
+        while table.flush().has_more:
+            pass
+        assert table.ids() == [1, 2, 3, 4, 5]
+        table.store.land_delayed()
+        assert table.ids() == [1, 2, 3, 4, 5]
+        assert staged_ids(table) == []
+        assert len(list_quarantined(table.store, table.paths)) == 1
+
+
+def test_two_flushes_that_overlap_anywhere_give_rows_once():
+    table = make_flush_table()
+    table.store.calls.clear()
+    table.flush()
+    for number in range(len(table.store.calls)):
+        table = make_flush_table()
+        first = len(table.store.calls)
+        rival = SmallTable(store=table.store.inner, name="rival")
+        rival.paths, rival.clock = table.paths, table.clock
+
+        def interrupt(method, key, action, table=table, rival=rival, at=first + number, run=table.store._run):
+            if len(table.store.calls) == at:
+                rival.flush()
+            return run(method, key, action)
+
+        table.store._run = interrupt
+        with contextlib.suppress(Fenced):
+            table.flush()
+        assert table.ids() == [1, 2, 3, 4, 5]
+        table.flush()
+        assert table.ids() == [1, 2, 3, 4, 5]
+        assert staged_ids(table) == []
