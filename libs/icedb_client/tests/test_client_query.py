@@ -8,31 +8,29 @@ from icedb_client.client import Client
 from icedb_client.duck import quote_name, quote_text
 from icedb_client.settings import ClientSettings
 from icedb_client.snapshots import to_filters
-from icedb_log.clock import SystemClock
-from icedb_log.codec import encode_log_file
+from icedb_client.testing.parquet_warehouse import ParquetWarehouse
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable, UnsupportedFormat
 from icedb_log.local_store import LocalObjectStore
-from icedb_log.model import FileMarker, LogFile
 from icedb_log.partition_filter import PartitionFilter
-from icedb_log.table_config import PartitionField, TableConfig, create_table
 from icedb_log.warehouse import Warehouse
 
 SCHEMA = {"ts": "TIMESTAMP", "event": "VARCHAR", "amount": "DOUBLE", "odd \"'name": "BIGINT"}
 
 
 @pytest.fixture
-def folder(tmp_path):
-    return tmp_path / "it's here"
+def parquet(tmp_path):
+    folder = tmp_path / "it's here"
+    folder.mkdir()
+    parquet = ParquetWarehouse(Warehouse(LocalObjectStore(folder), "wh"))
+    parquet.create("events", "d=day(ts)")
+    for name in ("empty", "other"):
+        parquet.create(name)
+    return parquet
 
 
 @pytest.fixture
-def warehouse(folder):
-    folder.mkdir()
-    warehouse = Warehouse(LocalObjectStore(folder), "wh")
-    for name, partition in (("events", ("d=day(ts)",)), ("empty", ()), ("other", ())):
-        config = TableConfig.create(name=name, partition=tuple(map(PartitionField.parse, partition)))
-        create_table(warehouse.store, warehouse.table(name), config)
-    return warehouse
+def warehouse(parquet):
+    return parquet.warehouse
 
 
 @pytest.fixture
@@ -41,26 +39,9 @@ def client(warehouse):
 
 
 @pytest.fixture
-def commit(warehouse, tmp_path):
-    clock = SystemClock()
-
+def commit(parquet):
     def commit(name, select, partition="", schema=SCHEMA, time_ms=None):
-        paths, file = warehouse.table(name), tmp_path / "made.parquet"
-        rows = duckdb.connect().execute(f"COPY ({select}) TO '{file}' (FORMAT parquet)").fetchone()[0]
-        key = paths.data_key(partition=partition, file_id=clock.new_id())
-        warehouse.store.upload(key, file)
-        now = time_ms or clock.now_ms()
-        commit_id = clock.new_id()
-        log = LogFile(
-            time_ms=now,
-            schema=schema,
-            markers=(FileMarker(key, file.stat().st_size, now, row_count=rows),),
-            commit_id=commit_id,
-        )
-        warehouse.store.put_if_absent(
-            paths.log_key(time_ms=now, commit_id=commit_id, is_merged=False), encode_log_file(log)
-        )
-        return now
+        return parquet.commit(name, select, partition=partition, schema=schema, time_ms=time_ms).time_ms
 
     return commit
 

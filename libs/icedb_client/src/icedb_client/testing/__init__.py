@@ -1,0 +1,1 @@
+"""Helpers for tests: no part of the client."""
