@@ -32,8 +32,22 @@ class OrphanResult:
     unknown: tuple[str, ...]
 
 
-def sweep_orphans(store: ObjectStore, paths: TablePaths, *, clock: Clock, dry_run: bool = False) -> OrphanResult:
+def sweep_orphans(
+    store: ObjectStore,
+    paths: TablePaths,
+    *,
+    clock: Clock,
+    dry_run: bool = False,
+    reader: LogReader | None = None,
+) -> OrphanResult:
     """Delete the data files that no log file names and that are older than the orphan age. Idempotent.
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        clock: This host's clock; decides nothing about ages.
+        dry_run: Touch nothing; the result says what would be deleted.
+        reader: A reader to reuse, with its cache.
 
     Raises:
         NotFound: No such table.
@@ -42,7 +56,8 @@ def sweep_orphans(store: ObjectStore, paths: TablePaths, *, clock: Clock, dry_ru
     """
     config = read_table_config(store, paths)
     listing = list_all(store, paths.data_prefix)
-    view = LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2).read()  # J5: after listing
+    reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
+    view = reader.read()  # J5: after the listing
     named = {marker.path for file in view.files for marker in file.log.markers}
     unknown = tuple(info.key for info in listing.objects if not info.key.endswith(".parquet"))
     unnamed = [info for info in listing.objects if info.key not in named and info.key.endswith(".parquet")]

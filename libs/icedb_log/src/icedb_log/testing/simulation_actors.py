@@ -1,0 +1,215 @@
+"""The actors: each runs the library's own functions over and over, as the services do.
+
+An actor takes no notice of the faults that it meets beyond what the error types ask for. Whatever else is raised
+is a violation.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+from icedb_log.errors import CommitConflict, CommitOutcomeUnknown, Fenced, InvalidRequest, NotFound, Unavailable
+from icedb_log.flush import flush_table
+from icedb_log.fold import fold
+from icedb_log.leases import Lease, put_lease
+from icedb_log.merge import merge_table
+from icedb_log.orphans import sweep_orphans
+from icedb_log.reader import LogReader
+from icedb_log.staging import stage_batch
+from icedb_log.testing.faulty_store import FaultyStore
+from icedb_log.testing.simulation_data import BAD_BODY, ROW_BITS, SimBatchWriter, SimGroupMerger, encode_batch
+from icedb_log.testing.simulation_model import SimBatch, SimModel
+from icedb_log.testing.simulation_settings import MAX_STALL_MS, PATHS, REQUEST_LIFE_MS, SECOND_MS
+from icedb_log.testing.simulation_world import Actor, SimClock, World
+from icedb_log.vacuum import vacuum_table
+
+ORDINARY: Final = (Unavailable, CommitConflict, CommitOutcomeUnknown, Fenced, NotFound)
+"""What an actor may meet at any time: it goes on with its next run."""
+
+_MAX_ROWS: Final = 5
+_RECENT: Final = 4
+
+
+@dataclass(slots=True)
+class Simulation:
+    """Everything that the actors of one schedule share."""
+
+    world: World
+    store: FaultyStore
+    model: SimModel
+    batch_count: int = 0
+    actor_count: int = 0
+
+    def make_reader(self, clock: SimClock) -> LogReader:
+        """Return a reader that fetches in the actor's own greenlet."""
+        max_refresh_ms = self.world.settings.config.log_grace_ms // 2
+        return LogReader(self.store, PATHS, clock=clock, max_refresh_ms=max_refresh_ms, fetch_threads=1)
+
+
+def spawn_actor(sim: Simulation, kind: str) -> None:
+    """Start an actor of a kind, with a clock that is wrong in its own way."""
+    world = sim.world
+    skew_ms = _draw_skew_ms(sim, kind)
+    sim.actor_count += 1
+    bodies: dict[str, Callable[[Simulation, Actor], None]] = {
+        "flusher": flush_for_ever,
+        "merger": merge_for_ever,
+        "janitor": clean_for_ever,
+        "producer": produce_for_ever,
+        "reader": read_for_ever,
+        "lease": hold_leases_for_ever,
+    }
+    body = bodies[kind]
+    world.spawn(Actor(kind, f"{kind}{sim.actor_count}", lambda actor: body(sim, actor), skew_ms))
+
+
+def flush_for_ever(sim: Simulation, actor: Actor) -> None:
+    """Flush, again and again."""
+    clock = SimClock(sim.world, actor.skew_ms)
+    reader, writer = sim.make_reader(clock), SimBatchWriter(sim.store, clock)
+    while True:
+        _try(
+            sim,
+            actor,
+            lambda: flush_table(sim.store, PATHS, clock=clock, writer=writer, owner=actor.name, reader=reader),
+        )
+
+
+def merge_for_ever(sim: Simulation, actor: Actor) -> None:
+    """Merge, again and again."""
+    clock = SimClock(sim.world, actor.skew_ms)
+    reader, merger = sim.make_reader(clock), SimGroupMerger(sim.store, clock)
+    while True:
+        is_full = sim.world.rng.random() < 0.1
+        run = partial(merge_table, sim.store, PATHS, clock=clock, merger=merger, owner=actor.name, reader=reader)
+        _try(sim, actor, partial(run, full=is_full))
+
+
+def clean_for_ever(sim: Simulation, actor: Actor) -> None:
+    """Vacuum and sweep, again and again."""
+    clock = SimClock(sim.world, actor.skew_ms)
+    reader = sim.make_reader(clock)
+    while True:
+        if sim.world.rng.random() < 0.3:
+            _try(sim, actor, lambda: sweep_orphans(sim.store, PATHS, clock=clock, reader=reader))
+        else:
+            _try(sim, actor, lambda: vacuum_table(sim.store, PATHS, clock=clock, reader=reader))
+
+
+def produce_for_ever(sim: Simulation, actor: Actor) -> None:
+    """Enqueue batches, and enqueue some of them again: after an error, and without any reason."""
+    clock, rng = SimClock(sim.world, actor.skew_ms), sim.world.rng
+    mine: list[SimBatch] = []
+    while True:
+        unsure = [batch for batch in mine if not batch.is_acknowledged]
+        dice = rng.random()
+        if unsure and dice < 0.4:
+            batch = rng.choice(unsure)
+        elif mine and dice < 0.55:
+            batch = rng.choice(mine[-_RECENT:])
+        else:
+            batch = _new_batch(sim, clock)
+            mine.append(batch)
+        _try(sim, actor, partial(_enqueue, sim, batch))
+
+
+def read_for_ever(sim: Simulation, actor: Actor) -> None:
+    """Read the newest state and past ones."""
+    clock = SimClock(sim.world, actor.skew_ms)
+    reader = sim.make_reader(clock)
+    while True:
+        _try(sim, actor, lambda: _read(sim, reader))
+
+
+def hold_leases_for_ever(sim: Simulation, actor: Actor) -> None:
+    """Pin a time, rely on it for a while, renew it, let it go."""
+    clock = SimClock(sim.world, actor.skew_ms)
+    reader = sim.make_reader(clock)
+    while True:
+        _try(sim, actor, lambda: _hold_lease(sim, clock, reader))
+
+
+def _try(sim: Simulation, actor: Actor, run: Callable[[], object]) -> None:
+    try:
+        run()
+    except ORDINARY as error:
+        name = type(error).__name__
+        actor.errors[name] = actor.errors.get(name, 0) + 1
+        sim.world.note(name, actor.kind)
+    sim.world.sleep(int(sim.world.rng.random() * sim.world.settings.think_ms))
+
+
+def _new_batch(sim: Simulation, clock: SimClock) -> SimBatch:
+    rng = sim.world.rng
+    number = sim.batch_count
+    sim.batch_count += 1
+    rows = [(number << ROW_BITS) + n for n in range(rng.randint(1, _MAX_ROWS))]
+    is_bad = rng.random() < 0.04
+    split = rng.randint(0, len(rows))
+    parts = {name: part for name, part in (("p=a", rows[:split]), ("p=b", rows[split:])) if part}
+    sql_type = "VARCHAR" if number % 12 == 0 and rng.random() < 0.5 else "BIGINT"
+    body = BAD_BODY if is_bad else encode_batch(parts, column=f"c{number % 12}", sql_type=sql_type)
+    batch = SimBatch(str(UUID(hex=clock.new_id())), body, frozenset() if is_bad else frozenset(rows))
+    sim.model.batches[batch.batch_id] = batch
+    return batch
+
+
+def _enqueue(sim: Simulation, batch: SimBatch) -> None:
+    stage_batch(sim.store, PATHS, body=batch.body, staging_format="ndjson", batch_id=batch.batch_id)
+    batch.is_acknowledged = True
+
+
+def _read(sim: Simulation, reader: LogReader) -> None:
+    model, rng = sim.model, sim.world.rng
+    mark = model.begin_read()
+    view = reader.read()
+    model.check_read(mark, view, fold(view))
+    at_ms = view.store_now_ms - int(rng.random() ** 2 * 3 * sim.world.settings.config.log_grace_ms)
+    longest_commit_ms = MAX_STALL_MS + REQUEST_LIFE_MS + abs(sim.world.settings.skew_ms)
+    try:
+        snapshot = fold(view, as_of_ms=at_ms, longest_commit_ms=longest_commit_ms)
+    except InvalidRequest:
+        model.check_refused_read(mark, at_ms)
+    else:
+        model.check_past_read(mark, at_ms, snapshot)
+
+
+def _hold_lease(sim: Simulation, clock: SimClock, reader: LogReader) -> None:
+    model, world, rng = sim.model, sim.world, sim.world.rng
+    log_grace_ms = world.settings.config.log_grace_ms
+    ttl_ms = rng.randint(1, 6) * log_grace_ms
+    at_ms = world.now_ms - int(rng.random() * 0.9 * log_grace_ms)
+    lease_id = put_lease(sim.store, PATHS, at_ms=at_ms, ttl_ms=ttl_ms, clock=clock)
+    written_ms = model.lease_ends[lease_id] - ttl_ms
+    mark = model.begin_read()
+    view = reader.read()
+    if at_ms <= written_ms - log_grace_ms or model.lease_ends[lease_id] <= view.store_now_ms:
+        return  # it came too late to pin anything
+    try:
+        snapshot = fold(view, as_of_ms=at_ms)
+    except InvalidRequest:
+        return
+    model.check_past_read(mark, at_ms, snapshot)
+    lease = Lease(lease_id, at_ms, model.lease_ends[lease_id])
+    model.hold_lease(lease, (marker.path for marker in snapshot.live))
+    while model.is_lease_held(lease_id):
+        clock.sleep_ms(int(rng.random() * log_grace_ms))
+        mark = model.begin_read()
+        view = reader.read()
+        if not model.is_lease_held(lease_id):
+            return
+        # J4: what is pinned can be read, as often as one likes.
+        model.check_past_read(mark, at_ms, fold(view, as_of_ms=at_ms))
+        if rng.random() < 0.3:
+            put_lease(sim.store, PATHS, at_ms=at_ms, ttl_ms=ttl_ms, clock=clock, lease_id=lease_id)
+
+
+def _draw_skew_ms(sim: Simulation, kind: str) -> int:
+    settings, rng = sim.world.settings, sim.world.rng
+    if kind == "producer":
+        # Within what rule I3 allows, and a little beyond: those batches are refused.
+        most_ms = settings.config.id_skew_ms * 5 // 4
+        return rng.randint(-most_ms, most_ms) if settings.skew_ms else 0
+    return rng.randint(-settings.skew_ms, settings.skew_ms) // SECOND_MS * SECOND_MS

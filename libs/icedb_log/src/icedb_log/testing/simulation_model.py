@@ -1,0 +1,318 @@
+"""What must be true, kept beside the store: the oracle of the simulation.
+
+Told about every change that the store takes, in order. It never forgets a log file, so its fold is the truth that
+every later reader has to agree with, whatever was merged, stripped and deleted meanwhile.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import orjson
+
+from icedb_log.codec import decode_log_file
+from icedb_log.leases import Lease
+from icedb_log.model import LogView, Snapshot
+from icedb_log.testing.simulation_data import BAD_BODY, ROW_BITS
+from icedb_log.testing.simulation_settings import PATHS, Settings
+from icedb_log.testing.simulation_wire import WireFile, read_live, read_wire
+from icedb_log.testing.simulation_world import Violation
+
+
+@dataclass(slots=True)
+class SimBatch:
+    """One batch of a producer.
+
+    Attributes:
+        batch_id: Its id.
+        body: As it is staged.
+        rows: Its rows, in any partition.
+        is_acknowledged: Whether a producer was told that it is accepted.
+        is_quarantined: Whether payload and reason are in quarantine.
+    """
+
+    batch_id: str
+    body: bytes
+    rows: frozenset[int]
+    is_acknowledged: bool = False
+    is_quarantined: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMark:
+    """Where the world stood when a read began: what it must see at least."""
+
+    commit_count: int
+    committed: frozenset[str]
+
+
+@dataclass(slots=True)
+class HeldLease:
+    """A lease that its holder relies on: it was written, and then the pinned time could be read."""
+
+    lease: Lease
+    live: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """Until when the files of a read must exist."""
+
+    until_ms: int
+    live: frozenset[str]
+
+
+@dataclass(slots=True)
+class Landed:
+    """A commit that landed."""
+
+    time_ms: int
+    batch_ids: tuple[str, ...]
+    newest_dead_ms: int
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a schedule did, so that one can see that it did something."""
+
+    commits: int = 0
+    merges: int = 0
+    seals: int = 0
+    strips: int = 0
+    deleted_logs: int = 0
+    deleted_data: int = 0
+    deleted_orphans: int = 0
+    reads: int = 0
+    past_reads: int = 0
+    refused_past_reads: int = 0
+    leases: int = 0
+    quarantined: int = 0
+    crashes: int = 0
+
+
+class SimModel:
+    """The truth about one table.
+
+    Args:
+        settings: Of the schedule.
+        store_now_ms: The store's clock.
+        exists: Whether an object is in the store.
+    """
+
+    def __init__(self, settings: Settings, *, store_now_ms: Callable[[], int], exists: Callable[[str], bool]) -> None:
+        self.settings = settings
+        self.counters = Counters()
+        self.batches: dict[str, SimBatch] = {}
+        self.files: dict[str, tuple[int, ...]] = {}
+        self.named: set[str] = set()
+        self.dead: set[str] = set()
+        self.committed: dict[str, int] = {}
+        self.landed: list[Landed] = []
+        self.logs: dict[str, WireFile] = {}
+        self.leases: dict[str, HeldLease] = {}
+        self.lease_ends: dict[str, int] = {}
+        self._promises: deque[Promise] = deque()
+        self._store_now_ms = store_now_ms
+        self._exists = exists
+        self._log_died_ms: dict[str, int] = {}
+        self._deleted_logs_died_ms = 0
+        self._stable_ms = 0
+
+    # What the store took.
+
+    def on_put(self, key: str, body: bytes) -> None:
+        """Take note of an object that was just written, and check what it changes."""
+        if key.startswith(PATHS.log_prefix):
+            self._on_log_put(key, body)
+        elif key.startswith(PATHS.data_prefix):
+            self.files[key] = tuple(orjson.loads(body))
+        elif key.startswith(PATHS.quarantine_prefix) and key.endswith(".json"):
+            batch = self.batches[orjson.loads(body)["batch_id"]]
+            batch.is_quarantined = True
+            self.counters.quarantined += 1
+        elif key.startswith(PATHS.leases_prefix):
+            self._on_lease_put(key, body)
+
+    def on_delete(self, key: str) -> None:
+        """Check that an object may go."""
+        if key.startswith(PATHS.log_prefix):
+            self._on_log_delete(key)
+        elif key.startswith(PATHS.data_prefix):
+            self._on_data_delete(key)
+        elif key.startswith(PATHS.staging_prefix):
+            batch_id = key.rpartition("/")[2].partition(".")[0]
+            if batch_id not in self.committed and not self.batches[batch_id].is_quarantined:
+                raise Violation(f"batch {batch_id} left staging, but is neither committed nor in quarantine (I1, I2)")
+
+    def _on_log_put(self, key: str, body: bytes) -> None:
+        file = read_wire(key, body)
+        ours = decode_log_file(key, body)
+        if file.markers != tuple((m.path, m.is_live) for m in ours.markers):
+            raise Violation(f"{key}: a strict reader of the wire reads it otherwise")
+        if key in self.logs:
+            self.counters.strips += 1
+            self.logs[key] = file
+            return
+        self.logs[key] = file
+        if b'"seal":true' in body:
+            self.counters.seals += 1
+            return
+        self.counters.commits += 1
+        self.counters.merges += bool(file.log_tombstones)
+        if file.time_ms <= self._stable_ms:
+            raise Violation(f"{key} landed below {self._stable_ms}, a time that was said to be stable (R3)")
+        self._commit_batches(key, file)
+        self.landed.append(
+            Landed(file.time_ms, file.batch_ids, newest_dead_ms=max(file.log_tombstones.values(), default=0))
+        )
+        for path, time_ms in file.log_tombstones.items():
+            self._log_died_ms[path] = min(time_ms, self._log_died_ms.get(path, time_ms))
+        for path, is_live in file.markers:
+            if path not in self.named and is_live and not self._exists(path):
+                raise Violation(f"{key} names {path}, which does not exist (W1, W3, J5)")
+            (self.named if is_live else self.dead).add(path)
+        self._check_truth(key)
+
+    def _commit_batches(self, key: str, file: WireFile) -> None:
+        for batch_id in file.batch_ids:
+            if batch_id in self.committed:
+                raise Violation(f"batch {batch_id} was committed twice, the second time by {key} (I3)")
+            if self.batches[batch_id].body == BAD_BODY:
+                raise Violation(f"batch {batch_id} cannot be read, but {key} commits it (I5)")
+            self.committed[batch_id] = len(self.landed)
+
+    def _check_truth(self, key: str) -> None:
+        rows = self._rows_of(self.named - self.dead)
+        expected = self._rows_of_batches(self.committed)
+        if len(rows) != len(expected) or set(rows) != expected:
+            self._explain_rows(rows, expected, f"after {key} landed")
+
+    def _on_lease_put(self, key: str, body: bytes) -> None:
+        value = orjson.loads(body)
+        lease_id = key.rpartition("/")[2].removesuffix(".json")
+        now_ms = self._store_now_ms()
+        held = self.leases.get(lease_id)
+        if held is not None and self.lease_ends[lease_id] <= now_ms:
+            del self.leases[lease_id]  # renewed too late: the holder may not rely on it
+        self.lease_ends[lease_id] = now_ms + value["ttl_ms"]
+
+    def _on_log_delete(self, key: str) -> None:
+        file = self.logs.pop(key)
+        died_ms = self._log_died_ms.get(key)
+        if died_ms is None:
+            if file.markers or file.batch_ids:
+                raise Violation(f"{key} was deleted, but no log file ever tombstoned it (J1)")
+            return
+        self.counters.deleted_logs += 1
+        self._deleted_logs_died_ms = max(self._deleted_logs_died_ms, died_ms)
+
+    def _on_data_delete(self, key: str) -> None:
+        now_ms = self._store_now_ms()
+        if key in self.named and key not in self.dead:
+            raise Violation(f"{key} was deleted while it is live (J1, J2)")
+        while self._promises and self._promises[0].until_ms <= now_ms:
+            self._promises.popleft()
+        for promise in self._promises:
+            if promise.until_ms > now_ms and key in promise.live:
+                raise Violation(
+                    f"{key} was deleted {promise.until_ms - now_ms} ms before the grace of a read was over (J1)"
+                )
+        for lease_id, held in self.leases.items():
+            if self.lease_ends[lease_id] > now_ms and key in held.live:
+                raise Violation(f"{key} was deleted while lease {lease_id} at {held.lease.at_ms} pins it (J4)")
+        self.counters.deleted_data += key in self.named
+        self.counters.deleted_orphans += key not in self.named
+
+    # What readers saw.
+
+    def begin_read(self) -> ReadMark:
+        """Remember what a read that begins now has to see."""
+        return ReadMark(len(self.landed), frozenset(self.committed))
+
+    def check_read(self, mark: ReadMark, view: LogView, snapshot: Snapshot) -> None:
+        """Check a read of the newest state: each row once, nothing missing, every file there."""
+        self.counters.reads += 1
+        live = frozenset(marker.path for marker in snapshot.live)
+        self._check_rows(self._rows_of(live), mark.committed, self.committed, "a read")
+        now_ms = self._store_now_ms()
+        until_ms = view.store_now_ms + self.settings.config.data_grace_ms
+        if now_ms < until_ms:
+            for path in live:
+                if not self._exists(path):
+                    raise Violation(f"{path} is live in a read, but gone {until_ms - now_ms} ms within grace (J1, R2)")
+            self._promises.append(Promise(until_ms, live))
+        else:
+            raise Violation(f"a read took {now_ms - view.store_now_ms} ms, longer than the grace period (R2)")
+        by_wire = read_live((file.key, [(m.path, m.is_live) for m in file.log.markers]) for file in view.files)
+        if by_wire != live:
+            odd = sorted(by_wire ^ live)
+            raise Violation(f"a reader that takes the last marker sees {odd[0]} otherwise (S1)")
+
+    def check_past_read(self, mark: ReadMark, at_ms: int, snapshot: Snapshot) -> None:
+        """Check a read at a past time: what had been committed with a time up to then."""
+        self.counters.past_reads += 1
+        expected = [batch_id for entry in self.landed if entry.time_ms <= at_ms for batch_id in entry.batch_ids]
+        before = [
+            batch_id
+            for entry in self.landed[: mark.commit_count]
+            if entry.time_ms <= at_ms
+            for batch_id in entry.batch_ids
+        ]
+        rows = self._rows_of(marker.path for marker in snapshot.live)
+        self._check_rows(rows, before, expected, f"a read at {at_ms}")
+        if snapshot.is_stable:
+            self._stable_ms = max(self._stable_ms, at_ms)
+
+    def check_refused_read(self, mark: ReadMark, at_ms: int) -> None:
+        """Check that a refusal of a past time has a reason (R3)."""
+        self.counters.refused_past_reads += 1
+        # A log file that landed behind the listing and died before its end looks deleted: a refusal, for once.
+        meanwhile_ms = max((entry.newest_dead_ms for entry in self.landed[mark.commit_count :]), default=0)
+        if at_ms >= max(self._deleted_logs_died_ms, meanwhile_ms):
+            raise Violation(
+                f"a read at {at_ms} was refused, but no log file that died after {self._deleted_logs_died_ms} is gone"
+            )
+
+    def hold_lease(self, lease: Lease, live: Iterable[str]) -> None:
+        """Rely on a lease from now on."""
+        self.counters.leases += 1
+        self.leases[lease.lease_id] = HeldLease(lease, frozenset(live))
+
+    def is_lease_held(self, lease_id: str) -> bool:
+        """Return whether its holder may still rely on a lease."""
+        return lease_id in self.leases and self.lease_ends[lease_id] > self._store_now_ms()
+
+    # Rows.
+
+    def live_truth(self) -> set[str]:
+        """Return the data files that are live by everything that ever landed (S1)."""
+        return self.named - self.dead
+
+    def _rows_of(self, paths: Iterable[str]) -> list[int]:
+        return [row for path in paths for row in self.files[path]]
+
+    def _rows_of_batches(self, batch_ids: Iterable[str]) -> set[int]:
+        return {row for batch_id in batch_ids for row in self.batches[batch_id].rows}
+
+    def _check_rows(self, rows: list[int], at_least: Iterable[str], at_most: Iterable[str], what: str) -> None:
+        seen = set(rows)
+        most = self._rows_of_batches(at_most)
+        if len(seen) == len(rows) and seen == most:
+            return
+        least = self._rows_of_batches(at_least)
+        by_number = {row >> ROW_BITS for row in seen}
+        whole = self._rows_of_batches(b.batch_id for b in self.batches.values() if _number(b) in by_number)
+        if len(seen) != len(rows) or not least <= seen <= most or seen != whole:
+            self._explain_rows(rows, least if not least <= seen else seen & most, what)
+
+    def _explain_rows(self, rows: list[int], expected: set[int], what: str) -> None:
+        twice = sorted({row for row in rows if rows.count(row) > 1})
+        missing = sorted(expected - set(rows))
+        extra = sorted(set(rows) - expected)
+        raise Violation(
+            f"{what}: rows twice {twice[:5]}, missing {missing[:5]}, not committed {extra[:5]} (S1, M1, I3)"
+        )
+
+
+def _number(batch: SimBatch) -> int:
+    return min(batch.rows) >> ROW_BITS if batch.rows else -1

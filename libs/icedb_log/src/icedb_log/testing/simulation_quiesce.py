@@ -1,0 +1,82 @@
+"""The quiet after the storm: faults stop, the workers run until nothing is left to do, and the rest is counted.
+
+What must be left: every acknowledged batch, live or in quarantine, and nothing that nobody needs.
+"""
+
+from typing import Final
+
+from icedb_log.flush import flush_table
+from icedb_log.fold import fold
+from icedb_log.merge import merge_table
+from icedb_log.orphans import sweep_orphans
+from icedb_log.testing.simulation_actors import Simulation
+from icedb_log.testing.simulation_data import SimBatchWriter, SimGroupMerger
+from icedb_log.testing.simulation_settings import PATHS, SEAL_AGE_MS
+from icedb_log.testing.simulation_world import SimClock, Violation
+from icedb_log.vacuum import vacuum_table
+
+_ROUNDS: Final = 5
+_MAX_RUNS: Final = 200
+
+
+def quiesce(sim: Simulation) -> None:
+    """Bring a table to rest and check what is left.
+
+    Raises:
+        Violation: Something got lost, or garbage stays for ever.
+    """
+    sim.store.stop_faults()
+    sim.world.land_all()
+    clock = SimClock(sim.world)
+    reader = sim.make_reader(clock)
+    mark = sim.model.begin_read()
+    view = reader.read()
+    sim.model.check_read(mark, view, fold(view))
+    for _ in range(_ROUNDS):
+        _work_off(sim, clock)
+        # A worker with a fast clock may have put a tombstone's time into the future.
+        sim.world.now_ms += SEAL_AGE_MS + 2 * sim.world.settings.skew_ms
+        vacuum_table(sim.store, PATHS, clock=clock, reader=reader)
+        sweep_orphans(sim.store, PATHS, clock=clock, reader=reader)
+    mark = sim.model.begin_read()
+    view = reader.read()
+    snapshot = fold(view)
+    sim.model.check_read(mark, view, snapshot)
+    _check_rest(sim, named={marker.path for file in view.files for marker in file.log.markers})
+    live = {marker.path for marker in snapshot.live}
+    if live != sim.model.live_truth():
+        raise Violation(
+            f"at rest {sorted(live ^ sim.model.live_truth())[:1]} is live in one of log and truth only (S1)"
+        )
+    if snapshot.tombstoned_ms or snapshot.log_tombstoned_ms or any(file.log.is_seal for file in view.files):
+        raise Violation(f"at rest the log still has tombstones or seals: {snapshot} (J2, J3)")
+
+
+def _work_off(sim: Simulation, clock: SimClock) -> None:
+    reader = sim.make_reader(clock)
+    writer, merger = SimBatchWriter(sim.store, clock), SimGroupMerger(sim.store, clock)
+    for _ in range(_MAX_RUNS):
+        flushed = flush_table(sim.store, PATHS, clock=clock, writer=writer, owner="rest", reader=reader)
+        if not (flushed.has_more or flushed.committed_key or flushed.rejected or flushed.duplicate_count):
+            break
+    else:
+        raise Violation("flushes never come to rest (I2)")
+    for _ in range(_MAX_RUNS):
+        merged = merge_table(sim.store, PATHS, clock=clock, merger=merger, owner="rest", reader=reader)
+        if merged.committed_key is None:
+            break
+    else:
+        raise Violation("merges never come to rest (M1)")
+
+
+def _check_rest(sim: Simulation, *, named: set[str]) -> None:
+    model, inner = sim.model, sim.store.inner
+    for batch in model.batches.values():
+        if batch.is_acknowledged and batch.batch_id not in model.committed and not batch.is_quarantined:
+            raise Violation(f"batch {batch.batch_id} was accepted and is nowhere (I1)")
+    staged = inner.list_page(PATHS.staging_prefix).objects
+    if staged:
+        raise Violation(f"{staged[0].key} never leaves staging (I2)")
+    unnamed = [info.key for info in inner.list_page(PATHS.data_prefix).objects if info.key not in named]
+    if unnamed:
+        raise Violation(f"{unnamed[0]} stays for ever, though no log file names it (J5)")
