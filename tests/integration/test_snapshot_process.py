@@ -1,0 +1,180 @@
+"""The snapshot service as a process of its own: how it starts, what it logs and exports, how it stops."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import grpc
+import pytest
+from icedb_client.testing.parquet_warehouse import ParquetWarehouse
+from icedb_log.stores import open_warehouse
+from icedb_proto import snapshot_pb2 as pb
+from icedb_proto import snapshot_pb2_grpc
+from prometheus_client.parser import text_string_to_metric_families
+
+DEADLINE_S = 60
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"file://{tmp_path}/warehouse"
+
+
+@pytest.fixture
+def parquet(url):
+    parquet = ParquetWarehouse(open_warehouse(url))
+    parquet.create("events", "d=day(ts)", merge_fan_in=2)
+    return parquet
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Service:
+    """A started process; its address comes from its log."""
+
+    def __init__(self, log, **environment):
+        self.log = log
+        self.metrics_port = free_port()
+        settings = {
+            "ICEDB_SNAPSHOT_ADDRESS": "127.0.0.1:0",
+            "ICEDB_METRICS_PORT": str(self.metrics_port),
+            "ICEDB_SNAPSHOT_LAG_INTERVAL_MS": "200",
+            **environment,
+        }
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("ICEDB_")}
+        with log.open("wb") as stream:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "icedb_snapshot"], env={**inherited, **settings}, stderr=stream
+            )
+
+    def events(self):
+        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+
+    def await_event(self, name):
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            for event in self.events():
+                if event["event"] == name:
+                    return event
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.02)
+
+    def channel(self):
+        return grpc.insecure_channel(self.await_event("snapshot_served")["address"])
+
+    def http(self, path):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def samples(self):
+        return {
+            (sample.name, *sorted(sample.labels.values())): sample.value
+            for family in text_string_to_metric_families(self.http("/metrics")[1])
+            for sample in family.samples
+        }
+
+    def await_sample(self, key, wanted):
+        deadline = time.monotonic() + DEADLINE_S
+        while (found := self.samples().get(key)) != wanted:
+            assert time.monotonic() < deadline, f"{key} is {found}, not {wanted}"
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def start(tmp_path):
+    started = []
+
+    def start(**environment):
+        service = Service(tmp_path / f"log{len(started)}", **environment)
+        started.append(service)
+        return service
+
+    yield start
+    for service in started:
+        service.process.kill()
+        service.process.wait()
+
+
+def test_it_serves_exports_and_stops_in_order(start, url, parquet):
+    for _ in range(3):
+        parquet.commit("events", "select 1 as amount from range(5)", partition="d=2026-01-02")
+    service = start(ICEDB_STORE=url)
+    with service.channel() as channel:
+        stub = snapshot_pb2_grpc.SnapshotServiceStub(channel)
+        answer = stub.GetSnapshot(pb.GetSnapshotRequest(table="events"), timeout=DEADLINE_S)
+        assert answer.row_count == 15
+        with pytest.raises(grpc.RpcError):
+            stub.GetSnapshot(pb.GetSnapshotRequest(table="nope"), timeout=DEADLINE_S)
+        service.await_sample(("icedb_table_live_rows", "events"), 15)
+        samples = service.samples()
+        assert samples["icedb_table_merge_lag_files", "events"] == 3
+        assert samples["icedb_table_merge_lag_seconds", "events"] >= 0
+        assert samples["icedb_table_data_grace_seconds", "events"] == 6 * 3600
+        assert samples["icedb_snapshot_requests_total", "GetSnapshot", "OK"] == 1
+        assert samples["icedb_snapshot_requests_total", "GetSnapshot", "NOT_FOUND"] == 1
+        assert samples["icedb_snapshot_requests_total", "GetSnapshot", "UNAVAILABLE"] == 0
+        assert service.http("/readyz")[0] == 200
+        parquet.create("broken")
+        parquet.damage("broken")
+        service.await_sample(("icedb_table_halted", "broken"), 1)
+        assert service.samples()["icedb_table_halted", "events"] == 0
+        parquet.warehouse.store.delete([parquet.warehouse.table("broken").config_key])
+        service.await_sample(("icedb_table_halted", "broken"), None)
+        service.process.send_signal(signal.SIGTERM)
+        assert service.process.wait(DEADLINE_S) == 0
+    names = [event["event"] for event in service.events()]
+    assert names.index("snapshot_stopping") < names.index("snapshot_stopped")
+    assert "Traceback" not in service.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({}, "ICEDB_STORE is not set"),
+        ({"ICEDB_STORE": "ftp://x"}, "file:///absolute/directory or s3://"),
+        ({"ICEDB_STORE": "file:///tmp/x", "ICEDB_SNAPSHOT_ADDRESS": "nonsense"}, "ICEDB_SNAPSHOT_ADDRESS"),
+        ({"ICEDB_STORE": "file:///tmp/x", "ICEDB_SNAPSHOT_THREADS": "0"}, "ICEDB_SNAPSHOT_THREADS"),
+        ({"ICEDB_STORE": "file:///tmp/x", "ICEDB_SNAPSHOT_ADDRESS": "192.0.2.1:1"}, "cannot listen on 192.0.2.1:1"),
+    ],
+)
+def test_wrong_settings_end_it_with_one_line(start, environment, words):
+    service = start(**environment)
+    assert service.process.wait(DEADLINE_S) == 1
+    lines = [line for line in service.log.read_text().splitlines() if line.startswith("icedb-snapshot: ")]
+    assert len(lines) == 1
+    assert words in lines[0]
+    assert "Traceback" not in service.log.read_text()
+
+
+def test_an_unreachable_s3_keeps_it_up_and_unready(start):
+    service = start(
+        ICEDB_STORE="s3://nobody/here",
+        ICEDB_S3_ENDPOINT="http://127.0.0.1:1",
+        AWS_ACCESS_KEY_ID="x",
+        AWS_SECRET_ACCESS_KEY="y",
+    )
+    with service.channel() as channel:
+        stub = snapshot_pb2_grpc.SnapshotServiceStub(channel)
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.GetSnapshot(pb.GetSnapshotRequest(table="events"), timeout=DEADLINE_S)
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert "http://127.0.0.1:1" in caught.value.details()
+    assert service.http("/healthz")[0] == 200
+    status, body = service.http("/readyz")
+    assert status == 503
+    assert "s3://nobody/here" in body
