@@ -21,6 +21,9 @@ from typing import Any, Final
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from icedb_log.errors import InvalidRequest
+from waitress import create_server
+from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser
 
 HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 9000
@@ -53,6 +56,8 @@ class OneAtATime:
         """Answer one request."""
         length = int(environ.get("CONTENT_LENGTH") or 0)
         environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(length))
+        # moto decodes the path once more than a server should: a key with '%' or '?' would become another.
+        environ["PATH_INFO"] = environ.get("PATH_INFO", "").replace("%", "%25").replace("?", "%3F")
         if self._ignores_conditions and environ["REQUEST_METHOD"] in _WRITES:
             for name in _CONDITIONS:
                 environ.pop(name, None)
@@ -64,6 +69,26 @@ class OneAtATime:
                 close: Callable[[], None] | None = getattr(answer, "close", None)
                 if close is not None:
                     close()
+
+
+class _Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
+    """Reads requests, and waits for no body where there is none.
+
+    boto3 announces every PUT with ``Expect: 100-continue``; waitress answers that and then waits for a body even
+    if its length is 0, for ever.
+    """
+
+    def parse_header(self, header_plus: bytes) -> None:
+        """Read the header, forgetting an expectation without a body."""
+        super().parse_header(header_plus)
+        if not self.content_length and not self.chunked:
+            self.expect_continue = False
+
+
+class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
+    """A connection that reads requests so."""
+
+    parser_class = _Parser
 
 
 def make_app(buckets: Sequence[str], *, ignores_conditions: bool = False) -> OneAtATime:
@@ -100,11 +125,9 @@ def make_server(app: WSGIApplication, port: int) -> Any:
     Raises:
         OSError: The port is taken.
     """
-    from waitress import create_server  # noqa: PLC0415 - heavy; `--help` answers without it
-
     # A burst of more requests than threads is normal here, not worth a warning each.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-    return create_server(
+    server = create_server(
         app,
         host=HOST,
         port=port,
@@ -113,6 +136,8 @@ def make_server(app: WSGIApplication, port: int) -> Any:
         connection_limit=1024,
         ident="icedb-dev-s3",
     )
+    server.channel_class = _Channel
+    return server
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

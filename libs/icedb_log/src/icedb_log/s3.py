@@ -117,15 +117,17 @@ class S3ObjectStore:
 
         for is_last in (*(False,) * (READ_ATTEMPTS - 1), True):
             answer = self._call("get_object", key, Key=key, **condition)
+            stream = answer["Body"]
             try:
-                with answer["Body"] as stream:
-                    body: bytes = stream.read()
+                body: bytes = stream.read()
             except BotoCoreError as error:
                 # boto3 repeats the request, but not a body that breaks off.
                 if is_last:
                     raise explain_read(error, where=self._where, key=key) from error
             else:
                 return StoredObject(_info(key, answer, size_bytes=len(body)), body)
+            finally:
+                stream.close()
         raise AssertionError  # the last attempt returns or raises
 
     def head(self, key: str) -> ObjectInfo:
@@ -251,27 +253,12 @@ class S3ObjectStore:
         """Return this process's clients."""
         with self._lock:
             if self._clients is None or self._clients.process_id != os.getpid():
-                self._clients = _Clients(os.getpid(), self._make_client(READ_ATTEMPTS), self._make_client(1))
+                self._clients = self._make_clients()
             return self._clients
 
-    def _make_client(self, attempts: int) -> Any:
-        """Make a client that sends each request at most ``attempts`` times."""
+    def _make_clients(self) -> _Clients:
+        """Make the client that repeats requests and the one that never does."""
         options = self._options
-        extra: dict[str, Any] = {}
-        if options.endpoint_url is not None:
-            extra = {
-                "s3": {"addressing_style": "path"},
-                "request_checksum_calculation": "when_required",
-                "response_checksum_validation": "when_required",
-            }
-        config = Config(
-            signature_version="s3v4",
-            connect_timeout=options.connect_timeout_s,
-            read_timeout=options.read_timeout_s,
-            retries={"mode": "standard", "total_max_attempts": attempts},
-            max_pool_connections=MAX_CONNECTIONS,
-            **extra,
-        )
         try:
             session = boto3.session.Session(
                 aws_access_key_id=options.access_key_id,
@@ -279,11 +266,17 @@ class S3ObjectStore:
                 region_name=options.region,
             )
             region = session.region_name or (_DEFAULT_REGION if options.endpoint_url else None)
-            return session.client("s3", region_name=region, endpoint_url=options.endpoint_url, config=config)
+            retrying, once = (
+                session.client(
+                    "s3", region_name=region, endpoint_url=options.endpoint_url, config=_make_config(options, attempts)
+                )
+                for attempts in (READ_ATTEMPTS, 1)
+            )
         except (ValueError, BotoCoreError, Boto3Error) as error:
             raise InvalidRequest(
                 f"{self._where}: cannot be reached so: {error}; check ICEDB_S3_ENDPOINT and ICEDB_S3_REGION"
             ) from error
+        return _Clients(os.getpid(), retrying, once)
 
     def _call(self, operation: str, key: str, **arguments: Any) -> dict[str, Any]:
         """Send a request that may be repeated."""
@@ -333,6 +326,25 @@ class S3ObjectStore:
                 f"{self._where}: answers carry no usable Date header ({date!r}), by which ages are told; let the "
                 "proxy in between pass it on"
             ) from error
+
+
+def _make_config(options: S3Options, attempts: int) -> Config:
+    """Return the settings of a client that sends each request at most ``attempts`` times."""
+    extra: dict[str, Any] = {}
+    if options.endpoint_url is not None:
+        extra = {
+            "s3": {"addressing_style": "path"},
+            "request_checksum_calculation": "when_required",
+            "response_checksum_validation": "when_required",
+        }
+    return Config(
+        signature_version="s3v4",
+        connect_timeout=options.connect_timeout_s,
+        read_timeout=options.read_timeout_s,
+        retries={"mode": "standard", "total_max_attempts": attempts},
+        max_pool_connections=MAX_CONNECTIONS,
+        **extra,
+    )
 
 
 def _conflict_waits() -> Iterator[int | None]:

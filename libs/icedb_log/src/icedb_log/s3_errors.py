@@ -10,6 +10,7 @@ from botocore.exceptions import (
     ClientError,
     ConnectTimeoutError,
     EndpointConnectionError,
+    EndpointProviderError,
     NoCredentialsError,
     ParamValidationError,
     PartialCredentialsError,
@@ -71,6 +72,8 @@ def explain_read(error: Exception, *, where: str, key: str) -> IceDBError:
         return _explain_answer(error, where=where, key=key)
     if isinstance(error, ParamValidationError):
         return InvalidRequest(f"{key}: {where}: {error}")
+    if isinstance(error, EndpointProviderError):
+        return InvalidRequest(f"{where}: {error}; correct ICEDB_S3_ENDPOINT and ICEDB_S3_REGION")
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         return Unavailable(f"{where}: no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
     if isinstance(error, _NOT_SENT):
@@ -95,7 +98,7 @@ def explain_conditional_write(error: Exception, *, where: str, key: str) -> IceD
                 f"{key}: {where}: answered {status} {code_of(error)}: the write may have landed; read it back (W2)"
             )
         return _explain_answer(error, where=where, key=key)
-    if isinstance(error, (*_NOT_SENT, ParamValidationError)):
+    if isinstance(error, (*_NOT_SENT, ParamValidationError, EndpointProviderError)):
         return explain_read(error, where=where, key=key)
     return CommitOutcomeUnknown(
         f"{key}: {where}: no usable answer ({error}): the write may still land; read it back (W2)"

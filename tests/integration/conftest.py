@@ -1,0 +1,59 @@
+"""Real servers for the tests of this folder. Each starts once for the whole run, on a free loopback port."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from icedb_log.s3_options import S3Options
+
+START_DEADLINE_S = 60
+POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A development S3 server that is running."""
+
+    endpoint_url: str
+    bucket: str
+    options: S3Options
+
+
+@contextmanager
+def running_s3_server(folder: Path, *flags: str) -> Iterator[S3Server]:
+    port_file, bucket = folder / "port", "integration"
+    command = [sys.executable, "-m", "icedb_local.dev_s3", "--port", "0", "--port-file", str(port_file)]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen([*command, "--bucket", bucket, *flags], stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + START_DEADLINE_S
+        while not port_file.exists():
+            assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < deadline, "the S3 server did not start"
+            time.sleep(POLL_S)
+        endpoint_url = f"http://127.0.0.1:{port_file.read_text().strip()}"
+        yield S3Server(endpoint_url, bucket, S3Options(endpoint_url, access_key_id="dev", secret_access_key="dev"))
+        process.terminate()
+        assert process.wait(START_DEADLINE_S) == 0, (folder / "log").read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory) -> Iterator[S3Server]:
+    """S3 over HTTP with an empty bucket. Tests share it: use a prefix of your own."""
+    with running_s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_server_without_conditions(tmp_path_factory) -> Iterator[S3Server]:
+    """S3 that accepts conditions on writes and ignores them, as some servers do."""
+    with running_s3_server(tmp_path_factory.mktemp("s3-ignores"), "--ignore-conditions") as server:
+        yield server

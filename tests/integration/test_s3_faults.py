@@ -1,0 +1,298 @@
+"""What the S3 store concludes from broken answers, and how often it sends what (W2). The server is real, and rude."""
+
+import socket
+import threading
+from contextlib import contextmanager
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from botocore.retries.standard import ExponentialBackoff
+from icedb_log.errors import (
+    CommitOutcomeUnknown,
+    IceDBError,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    Unavailable,
+    UnsupportedFormat,
+)
+from icedb_log.s3 import CONFLICT_ATTEMPTS, READ_ATTEMPTS, S3ObjectStore
+from icedb_log.s3_options import S3Options
+from icedb_log.testing.store_acceptance import expect
+
+pytestmark = pytest.mark.s3
+
+
+@pytest.fixture(autouse=True)
+def _no_back_off(monkeypatch):
+    """boto3 waits a second or two between attempts; how many there are is what counts here."""
+    monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda self, context: 0)
+
+
+class RudeServer(ThreadingHTTPServer):
+    """Answers each request with the next item of a script, the last one again and again."""
+
+    daemon_threads = True
+
+    def __init__(self, script):
+        super().__init__(("127.0.0.1", 0), RudeHandler)
+        self.script = script
+        self.requests = []
+        self.released = threading.Event()
+        self._lock = threading.Lock()
+
+    def next_answer(self, request):
+        with self._lock:
+            self.requests.append(request)
+            return self.script[min(len(self.requests), len(self.script)) - 1]
+
+    def handle_error(self, request, client_address):
+        """A client that hung up is what some tests want."""
+
+
+class RudeHandler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def answer(self):
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length)
+        request = (self.command, self.path, dict(self.headers.items()), body)
+        action = self.server.next_answer(request)
+        if action == "hang":
+            self.server.released.wait(30)
+            self.close_connection = True
+        elif action == "hang up":
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+        else:
+            status, code, headers, content = action
+            if content is None:
+                content = f"<Error><Code>{code}</Code><Message>words</Message></Error>".encode()
+            self.send_response_only(status)
+            for name, value in {
+                "Date": formatdate(usegmt=True),
+                "Content-Length": str(len(content)),
+                **headers,
+            }.items():
+                if value is not None:
+                    self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+
+    do_GET = do_PUT = do_HEAD = do_POST = answer
+
+    def log_message(self, *arguments):
+        """Say nothing."""
+
+
+def error_answer(status, code):
+    return (status, code, {}, None)
+
+
+OK_PUT = (200, "", {"ETag": '"abc"'}, b"")
+CALLS = {
+    "put_if_absent": lambda store: store.put_if_absent("key", b"body"),
+    "put_if_match": lambda store: store.put_if_match("key", b"body", etag="abc"),
+}
+
+
+class NoWait:
+    """A clock that remembers its waits instead of waiting."""
+
+    def __init__(self):
+        self.waits_ms = []
+
+    def sleep_ms(self, duration_ms):
+        self.waits_ms.append(duration_ms)
+
+    def new_id(self):
+        return "0" * 32
+
+
+@contextmanager
+def rude_store(*script, clock=None, read_timeout_s=30):
+    server = RudeServer(script)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    options = S3Options(
+        f"http://127.0.0.1:{server.server_address[1]}",
+        access_key_id="dev",
+        secret_access_key="dev",
+        read_timeout_s=read_timeout_s,
+    )
+    try:
+        yield S3ObjectStore("bucket", options, clock=clock or NoWait()), server
+    finally:
+        server.released.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+OUTCOMES = [
+    (error_answer(500, "InternalError"), CommitOutcomeUnknown),
+    (error_answer(502, ""), CommitOutcomeUnknown),
+    (error_answer(503, "SlowDown"), CommitOutcomeUnknown),
+    (error_answer(504, ""), CommitOutcomeUnknown),
+    ("hang up", CommitOutcomeUnknown),
+    ((200, "", {}, b""), CommitOutcomeUnknown),
+    (error_answer(412, "PreconditionFailed"), PreconditionFailed),
+    (error_answer(404, "NoSuchKey"), PreconditionFailed),
+    (error_answer(404, ""), PreconditionFailed),
+    (error_answer(404, "NoSuchBucket"), Unavailable),
+    (error_answer(403, "AccessDenied"), Unavailable),
+    (error_answer(403, "InvalidAccessKeyId"), Unavailable),
+    (error_answer(400, "ExpiredToken"), Unavailable),
+    (error_answer(429, "TooManyRequests"), Unavailable),
+    (error_answer(400, "InvalidArgument"), InvalidRequest),
+    (error_answer(501, "NotImplemented"), UnsupportedFormat),
+]
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_conditional_write_is_sent_once_whatever_comes_back(call):
+    with rude_store(*(answer for answer, _ in OUTCOMES)) as (store, server):
+        for number, (answer, outcome) in enumerate(OUTCOMES, start=1):
+            error = expect(IceDBError, lambda: call(store))
+            assert type(error) is outcome, (answer, error)
+            assert len(server.requests) == number, answer
+            assert "bucket bucket at http://127.0.0.1" in str(error)
+
+
+def test_a_server_that_says_nothing_is_given_up():
+    with rude_store("hang", read_timeout_s=0.2) as (store, server):
+        for number, call in enumerate(CALLS.values(), start=1):
+            expect(CommitOutcomeUnknown, lambda: call(store))
+            assert len(server.requests) == number
+        server.requests.clear()
+        expect(Unavailable, lambda: store.get("key"))
+        assert len(server.requests) == READ_ATTEMPTS
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_conflict_is_sent_again_after_a_growing_wait(call):
+    conflict = error_answer(409, "ConditionalRequestConflict")
+    clock = NoWait()
+    with rude_store(conflict, conflict, OK_PUT, clock=clock) as (store, server):
+        assert call(store) == "abc"
+        assert len(server.requests) == 3
+        assert clock.waits_ms == [20, 40]
+    with rude_store(conflict) as (store, server):
+        expect(Unavailable, lambda: call(store))
+        assert len(server.requests) == CONFLICT_ATTEMPTS
+    with rude_store(conflict, error_answer(412, "PreconditionFailed")) as (store, server):
+        expect(PreconditionFailed, lambda: call(store))
+        assert len(server.requests) == 2
+
+
+def test_the_conditions_go_out_as_s3_and_its_gateways_take_them():
+    with rude_store(OK_PUT) as (store, server):
+        store.put_if_absent("key", b"body")
+        store.put_if_match("key", b"body", etag="abc")
+        store.put("key", b"body")
+        (_, path, create, body), (_, _, replace, _), (_, _, plain, _) = server.requests
+    assert (path, body) == ("/bucket/key", b"body")
+    assert (create["If-None-Match"], create.get("If-Match")) == ("*", None)
+    assert (replace["If-Match"], replace.get("If-None-Match")) == ("abc", None)
+    assert "If-Match" not in plain
+    assert "If-None-Match" not in plain
+
+
+READS = {
+    "get": lambda store: store.get("key"),
+    "head": lambda store: store.head("key"),
+    "list_page": lambda store: store.list_page("key"),
+    "list_folders": lambda store: store.list_folders("key/"),
+    "delete": lambda store: store.delete(["key"]),
+    "put": lambda store: store.put("key", b"x"),
+}
+
+
+@pytest.mark.parametrize("call", READS.values(), ids=READS)
+def test_what_may_be_repeated_is_and_then_unavailable(call):
+    answers = [error_answer(500, "InternalError"), error_answer(503, "SlowDown"), "hang up"]
+    script = [answer for answer in answers for _ in range(READ_ATTEMPTS)]
+    with rude_store(*script) as (store, server):
+        for number in range(1, len(answers) + 1):
+            expect(Unavailable, lambda: call(store))
+            assert len(server.requests) == READ_ATTEMPTS * number
+
+
+def test_a_body_that_breaks_off_is_read_again():
+    headers = {"ETag": '"abc"', "Last-Modified": formatdate(0, usegmt=True)}
+    broken = (200, "", {**headers, "Content-Length": "100", "Connection": "close"}, b"half")
+    whole = (200, "", headers, b"whole")
+    with rude_store(broken, broken, whole) as (store, server):
+        stored = store.get("key")
+        assert (stored.body, stored.info.etag, stored.info.modified_ms) == (b"whole", "abc", 0)
+        assert len(server.requests) == 3
+    with rude_store(broken) as (store, server):
+        expect(Unavailable, lambda: store.get("key"))
+        assert len(server.requests) == READ_ATTEMPTS
+
+
+def test_a_refused_read_says_what_to_set():
+    refusals = [
+        (error_answer(404, "NoSuchKey"), NotFound, "no such object"),
+        (error_answer(403, "AccessDenied"), Unavailable, "AWS_SECRET_ACCESS_KEY"),
+        (error_answer(403, "SignatureDoesNotMatch"), Unavailable, "AWS_SECRET_ACCESS_KEY"),
+        (error_answer(404, "NoSuchBucket"), Unavailable, "ICEDB_STORE"),
+        (error_answer(400, "AuthorizationHeaderMalformed"), Unavailable, "ICEDB_S3_REGION"),
+        (error_answer(412, "PreconditionFailed"), PreconditionFailed, "list and read again"),
+    ]
+    with rude_store(*(answer for answer, _, _ in refusals)) as (store, _):
+        for _, outcome, words in refusals:
+            error = expect(IceDBError, lambda: store.get("key"))
+            assert type(error) is outcome
+            assert words in str(error)
+
+
+def test_a_batch_delete_tells_key_by_key():
+    answer = (
+        200,
+        "",
+        {},
+        (
+            b"<DeleteResult><Error><Key>b</Key><Code>AccessDenied</Code><Message>no</Message></Error>"
+            b"<Error><Key>c</Key><Code>NoSuchKey</Code></Error></DeleteResult>"
+        ),
+    )
+    with rude_store(answer) as (store, _):
+        report = store.delete(["a", "b", "c"])
+        assert report.deleted == ("a", "c")
+        assert [(entry.key, entry.reason) for entry in report.failed] == [("b", "AccessDenied no")]
+        assert "AccessDenied" in str(expect(Unavailable, lambda: store.delete(["b"])))
+
+
+def test_a_batch_that_fails_leaves_the_other_batches_done():
+    keys = [f"{number:05}" for number in range(1500)]
+    done = (200, "", {}, b"<DeleteResult></DeleteResult>")
+    with rude_store(done, error_answer(403, "AccessDenied")) as (store, server):
+        report = store.delete(keys)
+        assert report.deleted == tuple(keys[:1000])
+        assert [entry.key for entry in report.failed] == keys[1000:]
+        assert len(server.requests) == 2
+
+
+def test_a_server_without_a_clock_is_refused():
+    listing = b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
+    with rude_store((200, "", {"Date": None}, listing)) as (store, _):
+        assert "Date" in str(expect(UnsupportedFormat, lambda: store.list_page("")))
+    with rude_store((200, "", {"Date": "Thu, 01 Jan 1970 00:00:07 GMT"}, listing)) as (store, _):
+        assert store.list_page("").store_now_ms == 7000
+
+
+def test_an_upload_that_does_not_arrive_whole_is_not_taken(tmp_path):
+    (tmp_path / "file").write_bytes(b"12345")
+    head = (200, "", {"ETag": '"abc"', "Last-Modified": formatdate(0, usegmt=True), "Content-Length": "4"}, b"")
+    with rude_store(OK_PUT, head) as (store, _):
+        assert "4 of 5 bytes" in str(expect(Unavailable, lambda: store.upload("key", tmp_path / "file")))
+
+
+def test_a_full_disk_fails_a_download_with_its_path(tmp_path):
+    headers = {"ETag": '"abc"', "Last-Modified": formatdate(0, usegmt=True)}
+    with rude_store((200, "", headers, b"x")) as (store, _):
+        target = tmp_path / "no" / "folder"
+        assert str(target) in str(expect(Unavailable, lambda: store.download("key", target)))
