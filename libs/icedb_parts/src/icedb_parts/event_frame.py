@@ -250,7 +250,7 @@ class EventFrame:
             f", {self._columns[name] if name in self._types else f'CAST(NULL AS {sql_type})'} AS {quote_name(name)}"
             for name, sql_type in columns.items()
         )
-        order = "".join(f", {self._columns[name]} NULLS LAST" for name in sort)
+        order = "".join(f", {self._columns[name]} NULLS LAST" for name in sort if name in self._types)
         self._engine.execute(
             f"SELECT {ORDINAL}{outputs} FROM typed {joined} WHERE {_among(batches)} "  # noqa: S608 - names are quoted
             f"ORDER BY {ORDINAL}{order}"

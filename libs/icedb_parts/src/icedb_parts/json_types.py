@@ -36,7 +36,7 @@ TAKEN_KINDS: Final[Mapping[str, Kind]] = {
     "BIGINT": Kind.INTEGER | Kind.LONG_INTEGER,
     "DOUBLE": Kind.INTEGER | Kind.FRACTION,
     "BOOLEAN": Kind.BOOLEAN,
-    "TIMESTAMP": Kind.STRING | Kind.INTEGER,
+    "TIMESTAMP": Kind.STRING | INTEGERS,
     "DATE": Kind.STRING,
 }
 """Which kinds a column of each type takes."""

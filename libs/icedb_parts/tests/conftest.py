@@ -1,0 +1,117 @@
+"""A small table in a memory store on which one unit of work runs without Spark."""
+
+import io
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from icedb_log.clock import new_batch_id
+from icedb_log.jobs import MergeGroup, StagedBatch
+from icedb_log.keys import TablePaths
+from icedb_log.model import FileMarker
+from icedb_log.table_config import PartitionField, TableConfig
+from icedb_log.testing.fake_clock import FakeClock
+from icedb_log.testing.memory_store import MemoryObjectStore
+from icedb_parts.flush_unit import FlushUnit, FlushUnitResult, flush_unit
+from icedb_parts.limits import MIB, EngineLimits, FlushUnitLimits
+from icedb_parts.merge_unit import MergeUnit, MergeUnitResult, merge_unit
+
+COMMIT_ID = "c0ffee"
+TIME_MS = 1_700_000_000_000
+
+
+@dataclass
+class PartsTable:
+    """One table: stage batches, flush them, merge files, read what was written."""
+
+    config: TableConfig
+    engine: EngineLimits
+    limits: FlushUnitLimits = field(default_factory=FlushUnitLimits)
+    clock: FakeClock = field(default_factory=FakeClock)
+    paths: TablePaths = field(default_factory=lambda: TablePaths("events", "wh/events"))
+
+    def __post_init__(self):
+        self.store = MemoryObjectStore(self.clock.now_ms)
+
+    def stage(self, *rows, body: bytes | None = None, staging_format: str = "ndjson") -> StagedBatch:
+        """Stage rows (dicts), or the bytes of ``body``."""
+        batch_id = new_batch_id(self.clock)
+        if body is None:
+            body = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+        key = self.paths.staging_key(batch_id=batch_id, staging_format=staging_format)
+        self.store.put(key, body)
+        return StagedBatch(key, batch_id, staging_format, len(body), TIME_MS)
+
+    def flush(self, *batches: StagedBatch, schema=None) -> FlushUnitResult:
+        """Flush batches as one unit."""
+        return flush_unit(
+            FlushUnit(
+                paths=self.paths,
+                config=self.config,
+                schema={**(schema or {}), **self.config.declared},
+                batches=batches,
+                commit_id=COMMIT_ID,
+                time_ms=TIME_MS,
+                limits=self.limits,
+                engine=self.engine,
+            ),
+            self.store,
+            clock=self.clock,
+        )
+
+    def reason(self, *batches: StagedBatch, schema=None) -> str:
+        """Flush batches, and return the reason why the only rejected one was rejected."""
+        result = self.flush(*batches, schema=schema)
+        assert len(result.rejected) == 1, result
+        return result.rejected[0].reason
+
+    def merge(self, *inputs: FileMarker, schema=None, engine=None) -> MergeUnitResult:
+        """Merge data files of one partition as one unit."""
+        partition = self.paths.partition_of(inputs[0].path)
+        return merge_unit(
+            MergeUnit(
+                paths=self.paths,
+                config=self.config,
+                schema=schema or {},
+                group=MergeGroup(partition, inputs),
+                commit_id=COMMIT_ID,
+                time_ms=TIME_MS,
+                engine=engine or self.engine,
+            ),
+            self.store,
+            clock=self.clock,
+        )
+
+    def put_file(self, table, file_id: str, *, partition: str = "") -> FileMarker:
+        """Write an Arrow table as a data file."""
+        sink = io.BytesIO()
+        pq.write_table(table, sink)
+        key = self.paths.data_key(partition=partition, file_id=file_id)
+        self.store.put(key, sink.getvalue())
+        return FileMarker(key, len(sink.getvalue()), TIME_MS, row_count=table.num_rows)
+
+    def parquet(self, marker: FileMarker) -> pq.ParquetFile:
+        """Open a data file."""
+        return pq.ParquetFile(io.BytesIO(self.store.get(marker.path).body))
+
+    def rows(self, *markers: FileMarker) -> list[dict]:
+        """Read data files, one after the other."""
+        return [row for marker in markers for row in self.parquet(marker).read().to_pylist()]
+
+
+@pytest.fixture
+def make_table(tmp_path: Path):
+    """Return a function that makes a table: partition texts, sort, declared types, other configuration."""
+
+    def make(
+        *partition: str, limits: FlushUnitLimits | None = None, memory_bytes: int = 256 * MIB, **config
+    ) -> PartsTable:
+        fields = tuple(PartitionField.parse(text) for text in partition)
+        engine = EngineLimits(memory_bytes=memory_bytes, thread_count=1, scratch_folder=str(tmp_path / "scratch"))
+        table = PartsTable(TableConfig.create(name="events", partition=fields, **config), engine)
+        return table if limits is None else replace(table, limits=limits)
+
+    yield make
+    assert list(tmp_path.glob("scratch/*")) == [], "a unit left its scratch folder behind"
