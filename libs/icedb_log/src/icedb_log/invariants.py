@@ -26,6 +26,7 @@ def require_merge(
     """A merge exchanges its inputs for its outputs and changes nothing else (S1, M1, M3, parity)."""
     for group in merged:
         require_row_parity(paths, group)
+        _require_one_partition(paths, group)
     before = fold(view)
     live_before = {marker.path for marker in before.live}
     inputs = {marker.path for group in merged for marker in group.group.inputs}
@@ -64,6 +65,14 @@ def require_row_parity(paths: TablePaths, merged: MergedGroup) -> None:
             f"table {paths.name}: partition {merged.group.partition or '(none)'}: the inputs hold {expected} rows by "
             f"the log, {merged.rows_read} were read and {written} written; nothing was committed"
         )
+
+
+def _require_one_partition(paths: TablePaths, merged: MergedGroup) -> None:
+    for marker in (*merged.group.inputs, *merged.outputs):
+        if paths.partition_of(marker.path) != merged.group.partition:
+            raise InvariantViolated(
+                f"table {paths.name}: {marker.path} lies outside partition {merged.group.partition or '(none)'} (M1)"
+            )
 
 
 def require_same_live(paths: TablePaths, before: LogView, after: Iterable[ListedLogFile]) -> None:

@@ -1,0 +1,371 @@
+"""The merge plan's promises, and what the log file of a merge says (M1 to M3, S1)."""
+
+import math
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from icedb_log.fold import fold
+from icedb_log.jobs import MergedGroup, MergeGroup
+from icedb_log.merge_plan import MAX_FOLDED_LOG_BYTES, MergeLimits, build_merge_log, plan_merge
+from icedb_log.model import FileMarker, LogTombstone
+from icedb_log.table_config import TableConfig
+from icedb_log.testing.log_views import PATHS, data, dead, kill, listed, live, log_key, view
+
+TARGET = 100_000
+
+
+def configure(**fields):
+    return TableConfig.create(name="t", **{"target_file_bytes": TARGET, "merge_fan_in": 4, **fields})
+
+
+def plan(*files, full=False, limits=None, **config):
+    return plan_merge(view(*files), paths=PATHS, config=configure(**config), full=full, limits=limits)
+
+
+def of_sizes(*sizes, partition="p=a"):
+    return [live(f"{partition[-1]}{number:04}", size=size, partition=partition) for number, size in enumerate(sizes)]
+
+
+sizes = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, int(TARGET * 1.2))), max_size=40)
+configs = st.fixed_dictionaries(
+    {"merge_fan_in": st.integers(2, 8), "max_files_per_group": st.integers(2, 12), "target_file_bytes": st.just(TARGET)}
+)
+
+
+def markers_of(parts):
+    return [
+        live(f"{number:04}", size=size, partition=f"p={partition}") for number, (partition, size) in enumerate(parts)
+    ]
+
+
+@given(sizes, configs, st.booleans())
+def test_groups_never_cross_partitions_and_take_no_file_twice(parts, config, full):
+    made = plan(listed(1, *markers_of(parts)), full=full, **config)
+    for group in made.groups:
+        assert {PATHS.partition_of(marker.path) for marker in group.inputs} == {group.partition}
+    paths = [marker.path for marker in made.inputs]
+    assert len(paths) == len(set(paths))
+
+
+@given(sizes, configs, st.booleans())
+def test_mature_files_are_left_alone_and_groups_have_their_bounds(parts, config, full):
+    made = plan(listed(1, *markers_of(parts)), full=full, **config)
+    assert all(marker.size_bytes < TARGET for marker in made.inputs)
+    for group in made.groups:
+        assert 2 <= len(group.inputs) <= config["max_files_per_group"]
+        assert group.size_bytes <= TARGET
+
+
+@given(sizes, configs)
+def test_a_full_merge_leaves_a_bounded_number_of_small_files(parts, config):
+    made = plan(listed(1, *markers_of(parts)), full=True, **config)
+    taken = {marker.path for marker in made.inputs}
+    for partition in "abc":
+        small = [size for part, size in parts if part == partition and size < TARGET]
+        left = [m for m in markers_of(parts) if m.path not in taken and PATHS.partition_of(m.path) == f"p={partition}"]
+        left = [m for m in left if m.size_bytes < TARGET]
+        after = len(left) + sum(1 for group in made.groups if group.partition == f"p={partition}")
+        assert after <= 2 * sum(small) / TARGET + len(small) / config["max_files_per_group"] + 1
+
+
+@given(sizes, configs, st.booleans(), st.randoms())
+def test_the_plan_does_not_depend_on_the_order_of_the_log(parts, config, full, random):
+    markers = markers_of(parts)
+    first = plan(listed(1, *markers), full=full, **config)
+    random.shuffle(markers)
+    half = len(markers) // 2
+    assert plan(listed(1, *markers[:half]), listed(2, *markers[half:]), full=full, **config).groups == first.groups
+
+
+@given(sizes, configs, st.booleans(), st.integers(1, 5), st.integers(1, 5 * TARGET))
+def test_limits_are_respected(parts, config, full, max_groups, max_bytes):
+    everything = plan(listed(1, *markers_of(parts)), full=full, **config)
+    limits = MergeLimits(max_groups=max_groups, max_bytes=max_bytes)
+    made = plan(listed(1, *markers_of(parts)), full=full, limits=limits, **config)
+    assert made.groups == everything.groups[: len(made.groups)]
+    assert made.has_more == (len(made.groups) < len(everything.groups))
+    assert len(made.groups) <= max_groups
+    assert len(made.groups) <= 1 or sum(group.size_bytes for group in made.groups) <= max_bytes
+    assert made.groups or not everything.groups
+
+
+def test_a_tier_waits_until_it_has_as_many_files_as_the_fan_in():
+    assert plan(listed(1, *of_sizes(10, 20, 30))).groups == ()
+    (group,) = plan(listed(1, *of_sizes(10, 20, 30, 40))).groups
+    assert len(group.inputs) == 4
+
+
+def test_files_of_different_tiers_are_not_merged_together():
+    small, large = of_sizes(10, 20, 30), of_sizes(60_000, partition="p=a")
+    assert plan(listed(1, *small, replace(large[0], path=data("large")))).groups == ()
+
+
+def test_a_full_merge_takes_all_tiers():
+    (group,) = plan(listed(1, *of_sizes(10, 9_000, 60_000)), full=True).groups
+    assert len(group.inputs) == 3
+
+
+def test_the_newest_partition_comes_first():
+    files = [*of_sizes(1, 1, partition="p=a"), *of_sizes(1, 1, partition="p=c"), *of_sizes(1, 1, partition="p=b")]
+    assert [group.partition for group in plan(listed(1, *files), full=True).groups] == ["p=c", "p=b", "p=a"]
+
+
+def test_dead_files_are_no_inputs():
+    made = plan(listed(1, *of_sizes(1, 1, 1, 1)), listed(2, dead("a0000", 2)), merge_fan_in=3)
+    assert data("a0000") not in {marker.path for marker in made.inputs}
+
+
+@pytest.mark.parametrize("fan_in", [2, 4, 8])
+@pytest.mark.parametrize("size", [500, 2_000, 10_000])
+def test_a_row_is_rewritten_log_times_however_many_appends_come(fan_in, size):
+    config = {"merge_fan_in": fan_in, "target_file_bytes": 64 * 2**20}
+    count = 1000
+    depth = {}
+    files = {}
+    rewritten = 0
+    for number in range(count):
+        marker = live(f"n{number}", size=size)
+        files[marker.path], depth[marker.path] = marker, 0
+        for group in plan(listed(1, *files.values()), **config).groups:
+            inputs = [marker.path for marker in group.inputs]
+            output = live(f"m{len(depth)}", size=group.size_bytes)
+            depth[output.path] = 1 + max(depth[path] for path in inputs)
+            for path in inputs:
+                del files[path]
+            files[output.path] = output
+            rewritten += group.size_bytes
+    in_smallest_tier = 8 * 1024 / (size * (fan_in - 1))
+    levels = math.log(count, fan_in)
+    assert max(depth[path] for path in files) <= levels + in_smallest_tier + 1
+    assert rewritten / (count * size) <= levels + in_smallest_tier + 1
+    assert len(files) <= fan_in * (levels + 1)
+
+
+# -- folding the log
+
+
+def test_many_small_log_files_are_folded_even_when_no_data_file_is_merged():
+    logs = [listed(number, live(f"x{number}", size=TARGET)) for number in range(1, 5)]
+    assert plan(*logs[:3]).is_empty
+    made = plan(*logs)
+    assert (made.groups, made.folded_log_keys) == ((), tuple(log_key(number) for number in range(1, 5)))
+
+
+def test_a_merge_takes_small_log_files_along():
+    made = plan(listed(1, *of_sizes(1, 1, 1, 1)), listed(2, live("other", partition="p=z")))
+    assert made.folded_log_keys == (log_key(1), log_key(2))
+
+
+def test_dead_log_files_large_ones_and_seals_are_not_folded():
+    made = plan(
+        listed(1, live("x1")),
+        listed(2, live("x2"), size_bytes=MAX_FOLDED_LOG_BYTES + 1),
+        listed(3, is_seal=True),
+        listed(4, *of_sizes(1, 1, 1, 1)),
+        listed(9, live("x1"), kills=[kill(1, 9)], merged=True),
+    )
+    assert made.folded_log_keys == (log_key(4), log_key(9, merged=True))
+
+
+def test_folding_comes_to_an_end():
+    logs = [listed(number, live(f"x{number}", size=TARGET)) for number in range(1, 5)]
+    log = build_merge_log(
+        view(*logs), merged=[], folded_log_keys=plan(*logs).folded_log_keys, commit_id="ab", now_ms=50
+    )
+    merged = listed(50, *log.markers, kills=log.log_tombstones, merged=True)
+    assert plan(*logs, merged).is_empty
+
+
+# -- M1: the log file of a merge
+
+
+def merge(files, *, inputs=(), outputs=(), folded=(), now=100):
+    before = fold(view(*files))
+    chosen = tuple(marker for marker in before.live if marker.path in {data(name) for name in inputs})
+    assert len(chosen) == len(inputs)
+    groups = [MergedGroup(MergeGroup("p=a", chosen), tuple(outputs), len(chosen))] if inputs else []
+    return build_merge_log(view(*files), merged=groups, folded_log_keys=folded, commit_id="ab", now_ms=now)
+
+
+def by_path(log):
+    found = {marker.path: marker for marker in log.markers}
+    assert len(found) == len(log.markers)
+    return found
+
+
+def test_m1_outputs_are_live_and_inputs_are_dead():
+    log = merge([listed(1, live("x"), live("y"))], inputs="xy", outputs=[live("z", created_ms=99)])
+    markers = by_path(log)
+    assert markers[data("z")] == live("z", created_ms=99)
+    assert markers[data("x")] == live("x", tombstoned_ms=100)
+    assert (log.time_ms, log.commit_id) == (100, "ab")
+
+
+def test_m1_live_markers_of_involved_log_files_are_carried():
+    other = live("other", partition="p=b", stats={"id": (1, 2, 0)}, extra={"codec": "zstd"})
+    log = merge([listed(1, live("x"), other), listed(2, live("y"))], inputs="xy", outputs=[live("z")])
+    assert by_path(log)[other.path] == other
+
+
+def test_m1_dead_markers_of_involved_log_files_are_carried_with_the_proof_of_their_landing():
+    log = merge(
+        [
+            listed(50, live("x"), dead("d1", 50), dead("d2", 40, landed=44), merged=True, modified_ms=57),
+            listed(60, live("y")),
+        ],
+        inputs="xy",
+        outputs=[live("z")],
+    )
+    assert by_path(log)[data("d1")] == dead("d1", 50, landed=57)
+    assert by_path(log)[data("d2")] == dead("d2", 40, landed=44)
+
+
+def test_m1_a_tombstone_in_two_log_files_is_carried_once_with_the_earliest_times():
+    files = [
+        listed(50, live("x"), dead("d", 50, landed=58), merged=True, modified_ms=70),
+        listed(60, live("y"), dead("d", 49), merged=True, modified_ms=61),
+    ]
+    assert by_path(merge(files, inputs="xy", outputs=[live("z")]))[data("d")] == dead("d", 49, landed=58)
+    assert by_path(merge(list(reversed(files)), inputs="xy"))[data("d")] == dead("d", 49, landed=58)
+
+
+def test_m1_what_is_live_here_and_dead_in_a_log_file_that_is_not_involved_is_carried_as_dead():
+    files = [listed(1, live("x"), live("d")), listed(2, live("y")), listed(30, dead("d", 30), merged=True)]
+    assert by_path(merge(files, inputs="xy"))[data("d")].tombstoned_ms == 30
+
+
+def test_m1_log_tombstones_of_involved_log_files_are_carried_and_each_of_them_gets_one():
+    files = [
+        listed(50, live("x"), kills=[kill(10, 50), kill(11, 40, landed=45)], merged=True, modified_ms=57),
+        listed(60, live("y")),
+    ]
+    log = merge(files, inputs="xy", outputs=[live("z")])
+    assert {t.path: (t.tombstoned_ms, t.landed_ms) for t in log.log_tombstones} == {
+        log_key(10): (50, 57),
+        log_key(11): (40, 45),
+        log_key(50, merged=True): (100, None),
+        log_key(60): (100, None),
+    }
+
+
+def test_m1_a_dead_log_file_is_not_involved():
+    files = [
+        listed(1, live("x"), live("gone")),
+        listed(50, live("x"), live("y"), dead("gone", 50), kills=[kill(1, 50)], merged=True, modified_ms=50),
+    ]
+    log = merge(files, inputs="xy", outputs=[live("z")])
+    assert {t.path: t.tombstoned_ms for t in log.log_tombstones} == {log_key(1): 50, log_key(50, merged=True): 100}
+
+
+def test_m1_a_log_file_without_an_input_is_not_involved_unless_it_is_folded():
+    files = [listed(1, live("x"), live("y")), listed(2, live("other"))]
+    assert [t.path for t in merge(files, inputs="xy").log_tombstones] == [log_key(1)]
+    folded = merge(files, inputs="xy", folded=[log_key(2)])
+    assert [t.path for t in folded.log_tombstones] == [log_key(1), log_key(2)]
+    assert by_path(folded)[data("other")] == live("other")
+
+
+def test_f4_a_seal_is_never_merged_away():
+    seal = listed(3, is_seal=True)
+    log = merge([listed(1, live("x"), live("y")), seal], inputs="xy", folded=[log_key(1), seal.key])
+    assert [t.path for t in log.log_tombstones] == [log_key(1)]
+
+
+@pytest.mark.parametrize("now", [1, 70, 71, 500])
+def test_s1_the_name_of_a_merge_sorts_after_its_inputs_whatever_its_clock_says(now):
+    log = merge([listed(70, live("x")), listed(30, live("y"))], inputs="xy", now=now)
+    assert log.time_ms == max(now, 71)
+    assert by_path(log)[data("x")].tombstoned_ms == log.time_ms
+
+
+def test_s1_the_name_counts_when_it_is_later_than_the_time_inside():
+    foreign = listed(70, live("x"), live("y"), commit_id=None)
+    foreign = replace(foreign, log=replace(foreign.log, time_ms=20))
+    assert merge([foreign], inputs="xy", now=30).time_ms == 71
+
+
+def test_m3_a_removal_carries_everything_else():
+    other = live("other", partition="p=b")
+    log = merge([listed(1, live("x"), live("y"), other, dead("d", 1))], inputs="xy", outputs=())
+    markers = by_path(log)
+    assert [path for path, marker in markers.items() if marker.is_live] == [other.path]
+    assert data("d") in markers
+
+
+def test_r3_the_horizon_is_carried():
+    assert merge([listed(50, live("x"), live("y"), horizon_ms=44)], inputs="xy").horizon_ms == 44
+    vanished = listed(50, live("x"), live("y"), kills=[kill(10, 45)], horizon_ms=44, merged=True)
+    assert merge([vanished], inputs="xy").horizon_ms == 45
+    assert merge([listed(1, live("x"), live("y"))], inputs="xy").horizon_ms is None
+
+
+def test_fields_that_are_not_known_are_carried_from_all_lines():
+    file = listed(1, live("x"), live("y"), live("other", extra={"a": 1}), extra={"b": 2})
+    file = replace(file, log=replace(file.log, log_tombstones=(LogTombstone(log_key(0), 1, extra={"c": 3}),)))
+    log = merge([file], inputs="xy")
+    assert log.extra == {"b": 2}
+    assert by_path(log)[data("other")].extra == {"a": 1}
+    assert log.log_tombstones[0].extra == {"c": 3}
+
+
+def test_batch_ids_stay_in_their_own_log_files():
+    assert merge([listed(1, live("x"), live("y"), batch_ids=("b",))], inputs="xy").batch_ids == ()
+
+
+def test_the_schema_of_the_whole_table_is_carried():
+    files = [listed(1, live("x"), live("y"), schema={"a": "BIGINT"}), listed(2, schema={"b": "DATE"})]
+    assert dict(merge(files, inputs="xy").schema) == {"a": "BIGINT", "b": "DATE"}
+
+
+names = st.sampled_from("uvwxyz")
+histories = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(1, 3), st.booleans()),
+        st.tuples(st.just("merge"), st.sets(st.integers(0, 8), max_size=4), st.booleans()),
+    ),
+    max_size=12,
+)
+
+
+@given(histories)
+def test_m1_without_the_log_files_that_died_the_table_is_the_same(steps):
+    """Appends and merges of any inputs; after each, the dead log files may go and nothing changes."""
+    files = []
+    for number, (what, choice, folds) in enumerate(steps, 1):
+        time_ms = number * 10
+        if what == "append":
+            made = [live(f"f{number}x{i}", size=choice) for i in range(choice)]
+            files.append(listed(time_ms, *made))
+            continue
+        before = fold(view(*files))
+        inputs = tuple(before.live[i] for i in sorted(choice) if i < len(before.live))
+        groups = [MergedGroup(MergeGroup("p=a", inputs), (live(f"m{number}"),), 1)] if inputs else []
+        folded = [f.key for f in files] if folds else []
+        log = build_merge_log(view(*files), merged=groups, folded_log_keys=folded, commit_id="00", now_ms=time_ms)
+        files.append(listed(log.time_ms, *log.markers, kills=log.log_tombstones, merged=True))
+        after = fold(view(*files))
+        gone = {m.path for m in inputs}
+        outputs = {data(f"m{number}")} if inputs else set()
+        assert {m.path for m in after.live} == ({m.path for m in before.live} - gone) | outputs
+        kept = [f for f in files if f.key not in after.log_tombstoned_ms]
+        alone = fold(view(*kept))
+        assert alone.snapshot_id == after.snapshot_id
+        assert alone.tombstoned_ms.keys() >= gone
+        last = {}
+        for file in sorted(files, key=lambda f: f.key):
+            for marker in file.log.markers:
+                last[marker.path] = marker.is_live
+        assert {path for path, is_live in last.items() if is_live} == {m.path for m in after.live}
+
+
+def test_partitions_are_told_from_keys_alone():
+    groups = defaultdict(list)
+    deep = FileMarker("wh/t/_data/d=1/u=2/x.parquet", 1, 1, row_count=1)
+    other = FileMarker("wh/t/_data/d=1/u=2/y.parquet", 1, 1, row_count=1)
+    flat = FileMarker("wh/t/_data/z.parquet", 1, 1, row_count=1)
+    for group in plan(listed(1, deep, other, flat), full=True).groups:
+        groups[group.partition] = [marker.path for marker in group.inputs]
+    assert groups == {"d=1/u=2": [deep.path, other.path]}
