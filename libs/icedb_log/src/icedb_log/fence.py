@@ -6,6 +6,7 @@ intent of the old one before it reads anything: it seals the key, or finds that 
 Must never delete anything, and must never take a lost answer for a lost write.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from icedb_log.errors import (
     CommitOutcomeUnknown,
     CorruptLog,
     Fenced,
+    IceDBError,
     InvariantViolated,
     NotFound,
     PreconditionFailed,
@@ -76,7 +78,7 @@ class HeldFence:
         """Number of this ownership."""
         return self._state.epoch
 
-    def commit(self, log: LogFile) -> Committed:
+    def commit(self, log: LogFile, *, last_check: Callable[[], None] | None = None) -> Committed:
         """Commit a log file (F3): write the intent, then PUT the log file.
 
         Not idempotent: each commit has its own ``commit_id`` and key. Its three outcomes: returned means landed;
@@ -84,8 +86,10 @@ class HeldFence:
 
         Args:
             log: With ``commit_id`` set. Its key follows from role, ``time_ms`` and ``commit_id``.
+            last_check: Called between intent and PUT; raises if the work has become too old (W3).
 
         Raises:
+            IceDBError: What ``last_check`` raised; nothing was written to the log.
             Fenced: Another owner took over; nothing was written to the log.
             CommitConflict: The PUT got lost and its key has been sealed: it certainly did not land.
             CommitOutcomeUnknown: The store answered neither the PUT nor the questions about it (W2).
@@ -94,6 +98,14 @@ class HeldFence:
             raise InvariantViolated(f"table {self._paths.name}: a commit needs a commit id (W2)")
         key = self._paths.log_key(time_ms=log.time_ms, commit_id=log.commit_id, is_merged=self._role == "merge")
         self._advance(commit=key)
+        if last_check is not None:
+            # WARN: not before the intent. A worker that stalls after the check and has no intent yet is invisible:
+            # the orphan sweep deletes its data files, it wakes up and names them. With the intent, J5 seals it.
+            try:
+                last_check()
+            except IceDBError:
+                self.release()
+                raise
         try:
             self._store.put_if_absent(key, encode_log_file(log))
         except PreconditionFailed:
@@ -105,7 +117,8 @@ class HeldFence:
     def release(self) -> None:
         """Say that no commit is under way, so that the next owner has nothing to settle. Best effort.
 
-        Only after a commit whose outcome is known. A failure is harmless: the next owner settles it (F1).
+        Only if nothing was sent, or after a commit whose outcome is known. A failure is harmless: the next owner
+        settles it (F1).
         """
         try:
             self._advance(commit=None)
@@ -198,6 +211,20 @@ def acquire_fence(store: ObjectStore, paths: TablePaths, role: Role, *, owner: s
     raise Unavailable(
         f"table {paths.name}: the {role} fence {key} was taken by others {MAX_ACQUIRE_ATTEMPTS} times; try again later"
     )
+
+
+def settle_fence(store: ObjectStore, paths: TablePaths, role: Role) -> None:
+    """Make sure that no commit of a role is under way: it landed before this returns, or never will (F1).
+
+    Takes nothing away from the owner of the fence but the commit that it is just about to PUT, if there is one.
+
+    Raises:
+        CommitOutcomeUnknown: No usable answer.
+        Unavailable: The store did not answer.
+    """
+    current, _ = read_fence(store, paths.fence_key(role))
+    if current is not None and current.commit is not None:
+        seal(store, current.commit)
 
 
 def read_fence(store: ObjectStore, key: str) -> tuple[FenceState | None, str | None]:

@@ -6,6 +6,7 @@ point: fence, log, *then* staging. Safe under any number of concurrent flushes, 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from icedb_log.clock import Clock
 from icedb_log.errors import InvariantViolated, SchemaConflict
@@ -134,8 +135,8 @@ def flush_table(
                 batch_ids=tuple(batch.batch_id for batch in output.accepted),
             )
             require_append(paths, log, known={m.path for f in view.files for m in f.log.markers})
-            stopwatch.require_within(config.orphan_age_ms // 2, table=paths.name)
-            committed_key = fence.commit(log).key
+            within = partial(stopwatch.require_within, config.orphan_age_ms // 2, table=paths.name)
+            committed_key = fence.commit(log, last_check=within).key  # W3
             fence.release()
             store.delete([batch.key for batch in output.accepted])  # I2: only now
     for refusal in rejected:

@@ -44,7 +44,9 @@ def put_lease(
     """Write or renew a lease and return its id. Idempotent for the same id.
 
     A lease protects what is still there: write it first, then read the snapshot at ``at_ms`` and see that the
-    read is not refused (R3).
+    read is not refused (R3). It holds for certain only if ``at_ms`` is younger than the grace period of log files
+    at the lease's LastModified: a janitor that read the leases just before and then stalled knows nothing of it,
+    but can delete only what had died a grace period earlier. Renew it before it ends, or take a new one.
 
     Raises:
         InvalidRequest: ``ttl_ms`` is out of range.
@@ -68,8 +70,10 @@ def read_leases(store: ObjectStore, paths: TablePaths) -> tuple[Lease, ...]:
     for info in listing.objects:
         lease_id = info.key.rpartition("/")[2].removesuffix(".json")
         try:
-            value = orjson.loads(store.get(info.key).body)
-            lease = Lease(lease_id, int(value["at"]), info.modified_ms + int(value["ttl_ms"]))
+            stored = store.get(info.key)
+            value = orjson.loads(stored.body)
+            # Both from one answer: the lease may have been renewed since the listing.
+            lease = Lease(lease_id, int(value["at"]), stored.info.modified_ms + int(value["ttl_ms"]))
         except NotFound:
             continue
         except (ValueError, KeyError, TypeError):

@@ -6,6 +6,7 @@ any number of concurrent runs and without any lock: the fence lets one of them c
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from icedb_log.clock import Clock
 from icedb_log.errors import InvariantViolated
@@ -104,8 +105,8 @@ def merge_table(
     require_merge(paths, view, log, merged=merged, commit_key=key)
     if check_alive is not None:
         check_alive()
-    stopwatch.require_within(config.orphan_age_ms // 2, table=paths.name)
-    committed = fence.commit(log)
+    within = partial(stopwatch.require_within, config.orphan_age_ms // 2, table=paths.name)
+    committed = fence.commit(log, last_check=within)  # W3
     fence.release()
     dead_before = fold(view).log_tombstoned_ms
     folded = sum(1 for tombstone in log.log_tombstones if tombstone.path not in dead_before)

@@ -70,8 +70,10 @@ def vacuum_table(
     """
     config = read_table_config(store, paths)
     reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
-    leases = read_leases(store, paths)  # J4: before the log, so that a lease is not younger than the plan
     view = reader.read()
+    # WARN: J4: after the log. The other way round: a lease is written while the janitor stalls between the two reads,
+    # what it pins dies and gets old, and the plan knows the tombstones but not the lease.
+    leases = read_leases(store, paths)
     plan = plan_vacuum(view, config=config, leases=leases)
     if dry_run:
         return _dry_result(plan)

@@ -60,7 +60,7 @@ def plan_vacuum(view: LogView, *, config: TableConfig, leases: Iterable[Lease] =
     Args:
         view: The log, read by the janitor; ages count from ``view.store_now_ms``.
         config: Grace periods.
-        leases: Leases that have not expired, read *before* the log.
+        leases: Leases that have not expired, read *after* the log (J4).
     """
     snapshot = fold(view)
     leases = tuple(leases)
