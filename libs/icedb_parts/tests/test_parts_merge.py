@@ -44,17 +44,19 @@ def test_rows_are_kept_sorted_and_united_by_column_name(make_table):
     assert all(table.store.head(file.path) for file in files), "a merge deletes nothing"
 
 
-@pytest.mark.parametrize(("memory_bytes", "thread_count"), [(28 * MIB, 1), (512 * MIB, 2)])
-def test_a_merge_stays_sorted_also_when_it_is_larger_than_its_memory(make_table, memory_bytes, thread_count):
+@pytest.mark.parametrize(("memory_bytes", "thread_count", "row_count"), [(48 * MIB, 1, 40_000), (512 * MIB, 2, 20_000)])
+def test_a_merge_stays_sorted_also_when_it_is_larger_than_its_memory(
+    make_table, memory_bytes, thread_count, row_count
+):
     table = make_table(sort=("k", "n"), row_group_rows=20_480)
     random = np.random.default_rng(7)
     files = [
         table.put_file(
             pa.table(
                 {
-                    "k": random.integers(0, 50, 20_000).astype(str),
-                    "n": random.integers(0, 10**9, 20_000),
-                    "text": [random.bytes(60).hex() for _ in range(20_000)],
+                    "k": random.integers(0, 50, row_count).astype(str),
+                    "n": random.integers(0, 10**9, row_count),
+                    "text": [random.bytes(60).hex() for _ in range(row_count)],
                 }
             ),
             f"{number:02x}",
@@ -65,7 +67,7 @@ def test_a_merge_stays_sorted_also_when_it_is_larger_than_its_memory(make_table,
     result = table.merge(*files, engine=engine)
     (marker,) = result.outputs
     written = table.parquet(marker).read()
-    assert result.rows_read == written.num_rows == 160_000
+    assert result.rows_read == written.num_rows == 8 * row_count
     assert written.sort_by([("k", "ascending"), ("n", "ascending")]).select(["k", "n"]) == written.select(["k", "n"])
     assert table.parquet(marker).metadata.row_group(0).num_rows == 20_480
 
