@@ -1,0 +1,209 @@
+"""Each invariant has an input that breaks it."""
+
+from dataclasses import replace
+
+import pytest
+from icedb_log.errors import CorruptLog, InvariantViolated, SchemaConflict
+from icedb_log.invariants import require_append, require_merge, require_row_parity, require_same_live
+from icedb_log.jobs import MergedGroup, MergeGroup
+from icedb_log.merge_plan import build_merge_log
+from icedb_log.model import FileMarker, LogFile
+from icedb_log.testing.log_views import PATHS, data, dead, kill, listed, live, log_key, view
+
+FILES = (
+    listed(1, live("x"), live("other", partition="p=b"), schema={"id": "BIGINT"}, batch_ids=("b1",)),
+    listed(2, live("y"), dead("d", 2), kills=[kill(0, 2)], merged=True, schema={"id": "BIGINT"}),
+)
+INPUTS = (live("x"), live("y"))
+OUTPUT = live("z", rows=2)
+GROUP = MergedGroup(MergeGroup("p=a", INPUTS), (OUTPUT,), 2)
+LOG = build_merge_log(view(*FILES), merged=[GROUP], folded_log_keys=(), commit_id="ab", now_ms=50)
+KEY = log_key(50, merged=True, commit_id="ab")
+
+
+def check(log=LOG, *, merged=(GROUP,), files=FILES, key=KEY):
+    require_merge(PATHS, view(*files), log, merged=merged, commit_key=key)
+
+
+def without(path):
+    return replace(LOG, markers=tuple(marker for marker in LOG.markers if marker.path != path))
+
+
+def with_marker(marker):
+    return replace(LOG, markers=(*(m for m in LOG.markers if m.path != marker.path), marker))
+
+
+def test_a_right_merge_passes():
+    check()
+
+
+def test_a_removal_passes_too():
+    group = MergedGroup(MergeGroup("p=a", tuple(replace(m, row_count=0) for m in INPUTS)), (), 0)
+    log = build_merge_log(view(*FILES), merged=[group], folded_log_keys=(), commit_id="ab", now_ms=50)
+    check(log, merged=[group])
+
+
+def test_m1_an_input_that_is_not_live_is_refused():
+    group = replace(GROUP, group=MergeGroup("p=a", (live("x"), live("d"))))
+    with pytest.raises(InvariantViolated, match=rf"{data('d')} is merged but is not live \(M1\)"):
+        check(merged=[group])
+
+
+def test_m1_an_output_must_be_named():
+    with pytest.raises(InvariantViolated, match=rf"{data('z')} would be not live afterwards \(S1\)"):
+        check(without(data("z")))
+
+
+def test_m1_an_input_must_be_tombstoned():
+    with pytest.raises(InvariantViolated, match=rf"{data('x')} would be live afterwards"):
+        check(without(data("x")))
+
+
+def test_m1_a_live_marker_that_is_not_carried_is_missed():
+    lost = data("other", "p=b")
+    with pytest.raises(InvariantViolated, match=rf"{lost} would be not live afterwards \(M1\)"):
+        check(without(lost))
+
+
+def test_m1_a_live_marker_carried_as_dead_is_noticed():
+    with pytest.raises(InvariantViolated, match="would be not live"):
+        check(with_marker(dead("other", 50, partition="p=b")))
+
+
+def test_m1_a_dead_marker_that_is_not_carried_is_missed():
+    with pytest.raises(InvariantViolated, match=rf"drops the tombstone of {data('d')} \(M1\)"):
+        check(without(data("d")))
+
+
+def test_m1_a_log_tombstone_that_is_not_carried_is_missed():
+    kept = tuple(t for t in LOG.log_tombstones if t.path != log_key(0))
+    with pytest.raises(InvariantViolated, match=rf"drops the tombstone of {log_key(0)} \(M1\)"):
+        check(replace(LOG, log_tombstones=kept))
+
+
+def test_m1_a_log_file_that_dies_without_its_markers_carried_is_noticed():
+    bystander = listed(3, live("bystander"))
+    log = replace(LOG, log_tombstones=(*LOG.log_tombstones, kill(3, 50)))
+    with pytest.raises(InvariantViolated, match=rf"{data('bystander')} would be not live afterwards \(M1\)"):
+        check(log, files=(*FILES, bystander))
+
+
+def test_m1_a_file_that_nobody_merged_does_not_appear():
+    with pytest.raises(InvariantViolated, match=rf"{data('ghost')} would be live afterwards"):
+        check(with_marker(live("ghost")))
+
+
+@pytest.mark.parametrize("name", ["x", "d", "other"])
+def test_w1_an_output_has_a_fresh_name(name):
+    output = live(name, rows=2, partition="p=b" if name == "other" else "p=a")
+    group = MergedGroup(MergeGroup(PATHS.partition_of(output.path), INPUTS), (output,), 2)
+    with pytest.raises(InvariantViolated, match=r"already in the log|lies outside partition"):
+        check(with_marker(output), merged=[group])
+
+
+def test_w1_two_outputs_do_not_share_a_name():
+    group = replace(GROUP, outputs=(live("z"), live("z")))
+    with pytest.raises(InvariantViolated, match="already in the log"):
+        check(merged=[group])
+
+
+def test_m1_an_output_of_another_partition_is_refused():
+    group = replace(GROUP, outputs=(live("z", rows=2, partition="p=b"),))
+    with pytest.raises(InvariantViolated, match=r"lies outside partition p=a \(M1\)"):
+        check(merged=[group])
+
+
+def test_m1_inputs_of_two_partitions_are_refused():
+    group = replace(GROUP, group=MergeGroup("p=a", (live("x"), live("other", partition="p=b"))))
+    with pytest.raises(InvariantViolated, match=r"lies outside partition p=a \(M1\)"):
+        check(merged=[group])
+
+
+def test_an_output_outside_the_table_is_refused():
+    group = replace(GROUP, outputs=(FileMarker("wh/other/_data/p=a/z.parquet", 1, 1, row_count=2),))
+    with pytest.raises(CorruptLog, match="lies outside wh/t/_data/"):
+        check(merged=[group])
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        replace(GROUP, outputs=(live("z", rows=1),)),
+        replace(GROUP, outputs=(live("z", rows=3),)),
+        replace(GROUP, outputs=()),
+        replace(GROUP, rows_read=1),
+        replace(GROUP, rows_read=3, outputs=(live("z", rows=3),)),
+        replace(GROUP, outputs=(live("z", rows=None),)),
+        replace(GROUP, group=MergeGroup("p=a", (live("x", rows=None), live("y"))), rows_read=3),
+    ],
+    ids=["fewer", "more", "none", "read fewer", "read more", "unknown", "unknown input"],
+)
+def test_rows_in_are_rows_out(group):
+    with pytest.raises(InvariantViolated, match=r"2 rows|3 rows"):
+        require_row_parity(PATHS, group)
+    with pytest.raises(InvariantViolated, match="nothing was committed"):
+        check(merged=[group])
+
+
+def test_inputs_of_other_writers_that_do_not_say_their_rows_are_merged():
+    group = MergeGroup("p=a", (live("x", rows=None), live("y", rows=7)))
+    require_row_parity(PATHS, MergedGroup(group, (live("z", rows=9),), 9))
+
+
+def test_s1_a_merge_sorts_after_the_log_files_that_it_kills():
+    log = replace(LOG, time_ms=2)
+    with pytest.raises(InvariantViolated, match=r"does not sort after its input .*\(S1\)"):
+        check(log, key=log_key(2, merged=True, commit_id="00"))
+
+
+def test_s1_the_name_says_the_time_inside():
+    with pytest.raises(InvariantViolated, match=r"\(S1\)"):
+        check(key=log_key(51, merged=True))
+
+
+def test_s2_a_merge_does_not_change_the_schema():
+    with pytest.raises(InvariantViolated, match=r"changes the schema \(S2\)"):
+        check(replace(LOG, schema={}))
+    with pytest.raises(InvariantViolated, match=r"changes the schema \(S2\)"):
+        check(replace(LOG, schema={**LOG.schema, "new": "DATE"}))
+    with pytest.raises(SchemaConflict):
+        check(replace(LOG, schema={"id": "DATE"}))
+
+
+# -- appends
+
+
+def test_an_append_of_fresh_files_passes():
+    require_append(PATHS, LogFile(1, {}, (live("a"), live("b"))), known={data("c")})
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        LogFile(1, {}, (live("a"), dead("b", 1))),
+        LogFile(1, {}, (live("a"),), (kill(0, 1),)),
+        LogFile(1, {}, (live("known"),)),
+        LogFile(1, {}, (live("a"), live("a"))),
+    ],
+    ids=["data tombstone", "log tombstone", "known name", "same name twice"],
+)
+def test_an_append_only_adds_fresh_files(log):
+    with pytest.raises(InvariantViolated):
+        require_append(PATHS, log, known={data("known")})
+
+
+def test_an_append_stays_inside_its_table():
+    with pytest.raises(CorruptLog, match="outside"):
+        require_append(PATHS, LogFile(1, {}, (FileMarker("wh/t2/_data/x.parquet", 1, 1),)), known=())
+
+
+# -- vacuums
+
+
+def test_j2_a_vacuum_changes_no_live_file():
+    before = view(listed(1, live("x"), live("y")), listed(2, live("x"), dead("y", 2), kills=[kill(1, 2)], merged=True))
+    require_same_live(PATHS, before, before.files[1:])
+    with pytest.raises(InvariantViolated, match=rf"{data('x')} would be not live afterwards \(J2\)"):
+        require_same_live(PATHS, before, ())
+    with pytest.raises(InvariantViolated, match=rf"{data('y')} would be live afterwards \(J2\)"):
+        require_same_live(PATHS, before, [before.files[0]])
