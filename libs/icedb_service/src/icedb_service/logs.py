@@ -104,15 +104,16 @@ def _add_origin(component: str) -> structlog.typing.Processor:
 
 
 def _shorten_foreign_errors(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """Keep the last line of a traceback that Celery or kombu logs about connections and children."""
-    if not str(event.get("logger", "")).startswith(_BRIEF):
-        return event
-    exc_info = event.pop("exc_info", None)
+    """Keep the last line of a traceback that libraries log about lost connections, children and JVMs."""
+    exc_info = event.get("exc_info")
     if exc_info is True:
         exc_info = sys.exc_info()
-    if isinstance(exc_info, tuple) and exc_info[0] is not None:
-        event["error"] = f"{exc_info[0].__name__}: {exc_info[1]}"
-    elif isinstance(exc_info, BaseException):
-        event["error"] = f"{type(exc_info).__name__}: {exc_info}"
+    error = exc_info[1] if isinstance(exc_info, tuple) else exc_info
+    is_brief = str(event.get("logger", "")).startswith(_BRIEF) or type(error).__module__.startswith("py4j")
+    if not is_brief:
+        return event
+    event.pop("exc_info", None)
+    if isinstance(error, BaseException):
+        event["error"] = f"{type(error).__name__}: {error}"
     event["event"] = " ".join(str(event.get("event", "")).split("\nTraceback", maxsplit=1)[0].split())
     return event
