@@ -36,6 +36,8 @@ DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 JOBS = ("ingest", "merger", "janitor", "snapshot")
 TABLE = "events"
 DEADLINE_S = 120
+START_DEADLINE_MS = 200_000
+"""Two Spark sessions on a machine that is busy with other things."""
 POLL_S = 0.1
 
 T = TypeVar("T")
@@ -224,6 +226,7 @@ def test_merge_lag_is_there_when_every_worker_is_dead(warehouse, snapshot_metric
 @pytest.mark.e2e
 @pytest.mark.spark
 @pytest.mark.redis
+@pytest.mark.timeout(600)
 def test_every_panel_shows_the_running_stack(tmp_path):
     overrides = {
         "ICEDB_SNAPSHOT_LAG_INTERVAL_MS": "500",
@@ -234,7 +237,10 @@ def test_every_panel_shows_the_running_stack(tmp_path):
     layout = StackLayout(tmp_path / "stack", "local", StackPorts.find_free(), overrides)
     (tmp_path / "prometheus").mkdir()
     targets = {job: layout.ports.metrics_of(job) for job in JOBS}
-    with LocalStack(layout), running_prometheus(tmp_path / "prometheus", targets) as prometheus:
+    with (
+        LocalStack(layout, start_deadline_ms=START_DEADLINE_MS),
+        running_prometheus(tmp_path / "prometheus", targets) as prometheus,
+    ):
         acknowledged = send_until_merged(layout, prometheus)
         panels = read_panels()
         key = (("table", TABLE),)
