@@ -1,0 +1,93 @@
+"""Writes docs/metrics.md and docs/settings.md from the code: run ``python docs/reference.py``."""  # noqa: INP001 - a script
+
+from pathlib import Path
+
+from icedb_ingest.metrics import IngestMetrics
+from icedb_ingest.settings import IngestSettings
+from icedb_janitor.metrics import JanitorMetrics
+from icedb_janitor.settings import JanitorSettings
+from icedb_merger.metrics import MergeMetrics
+from icedb_merger.settings import MergerSettings
+from icedb_service.metrics import add_build_info, make_registry
+from icedb_service.reference import render_metrics, render_settings
+from icedb_service.settings import ServiceSettings, SparkServiceSettings
+from icedb_snapshot.metrics import ExporterMetrics, SnapshotMetrics, TableMetrics
+from icedb_snapshot.settings import SnapshotSettings
+from prometheus_client import CollectorRegistry
+
+HERE = Path(__file__).parent
+NOTE = "<!-- Written by docs/reference.py from the code. Edit the code, then run it. -->\n"
+
+METRICS = """# Metrics
+
+Every service answers on `http://<ICEDB_METRICS_HOST>:<ICEDB_METRICS_PORT>`: `/metrics` (Prometheus),
+`/healthz` (this process is worth keeping) and `/readyz` (what it needs answers). Names are
+`icedb_<component>_<what>_<unit>[_total]`. Label values come from the closed sets below and exist from the
+start, except `table`. Besides these, each service serves the usual `process_…` and `python_info`.
+A worker's counters begin anew when its child process is replaced, as Prometheus expects of counters.
+
+What a run's `outcome` means is explained in `icedb_service.runs`; alerts and what to do about them in
+`docs/runbook.md`.
+"""
+TABLES = """Computed from each table's log by the snapshot service, so that they are there when every worker is
+dead. A table that is gone loses its series."""
+SETTINGS = """# Settings
+
+All services are configured by environment variables. An empty variable counts as not set. A setting that is
+wrong ends the service with exit code 2 and one line that names it. Settings of a *table* (grace periods,
+target size, partitions) lie with the table: `icedb table show`.
+"""
+
+
+def render_metrics_page() -> str:
+    """Return docs/metrics.md."""
+    snapshot = make_registry()
+    SnapshotMetrics(snapshot)
+    ExporterMetrics(snapshot)
+    add_build_info(snapshot, "snapshot", package="icedb-snapshot")
+    tables = CollectorRegistry()
+    TableMetrics(tables)
+    sections = {
+        "Tables": (TABLES, tables),
+        "Ingest": ("Served by the ingest worker.", IngestMetrics().registry),
+        "Merge": ("Served by the merger.", MergeMetrics().registry),
+        "Janitor": ("Served by the janitor.", JanitorMetrics().registry),
+        "Snapshot": ("Served by the snapshot service.", snapshot),
+    }
+    parts = [NOTE, METRICS]
+    for title, (text, registry) in sections.items():
+        parts += [f"## {title}\n", f"{text}\n", render_metrics(registry) + "\n"]
+    return "\n".join(parts)
+
+
+def render_settings_page() -> str:
+    """Return docs/settings.md."""
+    shared = set(ServiceSettings.model_fields)
+    spark = set(SparkServiceSettings.model_fields)
+    parts = [
+        NOTE,
+        SETTINGS,
+        "## All services, and beat\n",
+        render_settings(ServiceSettings) + "\n",
+        "## Ingest and merger: Spark\n",
+        render_settings(SparkServiceSettings, besides=shared) + "\n",
+        "## Ingest\n",
+        render_settings(IngestSettings, besides=spark) + "\n",
+        "## Merger\n",
+        render_settings(MergerSettings, besides=spark) + "\n",
+        "## Snapshot\n",
+        render_settings(SnapshotSettings, besides=shared) + "\n",
+    ]
+    if set(JanitorSettings.model_fields) != shared:
+        parts += ["## Janitor\n", render_settings(JanitorSettings, besides=shared) + "\n"]
+    return "\n".join(parts)
+
+
+def main() -> None:
+    """Write both pages."""
+    (HERE / "metrics.md").write_text(render_metrics_page(), encoding="utf-8")
+    (HERE / "settings.md").write_text(render_settings_page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
