@@ -20,7 +20,6 @@ from icedb_client.cli.output import (
 from icedb_client.cli.parsing import format_time, parse_duration, parse_time
 from icedb_client.cli.session import open_client
 from icedb_client.client import QueryResult
-from icedb_client.duck import UNREADABLE, select_from, unreadable
 from icedb_client.snapshots import Snapshot
 
 DEFAULT_SHOWN_FILES = 20
@@ -85,6 +84,8 @@ def snapshot(
         for file in found.files:
             typer.echo(file.uri)
     elif output_format is SnapshotFormat.duckdb:
+        from icedb_client.duck import select_from  # noqa: PLC0415 - DuckDB is loaded by those who need it
+
         typer.echo(select_from(found) + ";")
     else:
         _print_snapshot(found, limit=limit)
@@ -147,6 +148,8 @@ def _print_result(result: QueryResult, *, limit: int | None, as_json: bool) -> N
 
 
 def _fetch(result: QueryResult, most: int | None) -> tuple[list[tuple[Any, ...]], bool]:
+    from icedb_client.duck import UNREADABLE, unreadable  # noqa: PLC0415 - DuckDB is loaded by those who need it
+
     rows: list[tuple[Any, ...]] = []
     try:
         while most is None or len(rows) <= most:

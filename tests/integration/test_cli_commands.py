@@ -1,0 +1,288 @@
+"""The ``icedb`` command as somebody would type it: real processes, a real directory, real Parquet files."""
+
+import gzip
+import io
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from icedb_client.cli.app import run
+from icedb_client.testing.parquet_warehouse import ParquetWarehouse
+from icedb_log.stores import open_warehouse
+
+ICEDB = Path(sys.executable).parent / "icedb"
+NO_REDIS = "redis://127.0.0.1:1/0"
+COMMANDS = (
+    "table create",
+    "table list",
+    "table show",
+    "ingest",
+    "snapshot",
+    "query",
+    "merge",
+    "vacuum",
+    "quarantine list",
+    "status",
+    "version",
+)
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"file://{tmp_path}/warehouse"
+
+
+@pytest.fixture
+def icedb(url, monkeypatch, capfdbinary):
+    """Runs the command in this process (a process of its own costs a second): same entry, same output."""
+
+    def icedb(*arguments, code=0, stdin=None, **environment):
+        settings = {"ICEDB_STORE": url, "ICEDB_REDIS_URL": NO_REDIS, "COLUMNS": "80", **environment}
+        root = logging.getLogger()
+        handlers, level = list(root.handlers), root.level
+        with monkeypatch.context() as patch:
+            for name in list(os.environ):
+                if name.startswith(("ICEDB_", "AWS_")):
+                    patch.delenv(name)
+            for name, value in settings.items():
+                if value is not None:
+                    patch.setenv(name, value)
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin or b"")))
+            capfdbinary.readouterr()
+            try:
+                found = run(arguments)
+            finally:
+                root.handlers, root.level = handlers, level
+        captured = capfdbinary.readouterr()
+        answer = Answer(captured.out.decode(), captured.err.decode())
+        assert found == code, (found, answer.out, answer.err)
+        return answer
+
+    return icedb
+
+
+@pytest.fixture
+def process(url):
+    """Runs the command as a process of its own."""
+
+    def process(*arguments, code=0, stdin=None, **environment):
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("ICEDB_", "AWS_"))}
+        settings = {"ICEDB_STORE": url, "ICEDB_REDIS_URL": NO_REDIS, "COLUMNS": "80", **environment}
+        done = subprocess.run(
+            [ICEDB, *arguments],
+            check=False,
+            input=stdin,
+            capture_output=True,
+            timeout=120,
+            env={**inherited, **{name: value for name, value in settings.items() if value is not None}},
+        )
+        assert b"Traceback" not in done.stderr, done.stderr.decode()
+        assert done.returncode == code, (done.returncode, done.stdout.decode(), done.stderr.decode())
+        return Answer(done.stdout.decode(), done.stderr.decode())
+
+    return process
+
+
+class Answer:
+    def __init__(self, out, err):
+        self.out = out
+        self.err = err
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+    @property
+    def error(self):
+        """The one error line."""
+        lines = [line for line in self.err.splitlines() if line.startswith("error: ")]
+        assert len(lines) == 1, self.err
+        return lines[0]
+
+
+@pytest.fixture
+def parquet(url):
+    return ParquetWarehouse(open_warehouse(url))
+
+
+def test_help_of_every_command_has_an_example(icedb):
+    whole = icedb("--help").out
+    assert "Exit codes: 0 done" in whole
+    for command in COMMANDS:
+        text = icedb(*command.split(), "--help").out
+        assert f"Example: icedb {command}" in text, command
+        assert "--json" in text, command
+        assert max(len(line) for line in text.splitlines()) <= 80
+
+
+def test_a_table_from_creation_to_query(icedb, parquet, tmp_path):
+    created = icedb(
+        *("table", "create", "events", "--partition", "d=day(ts)", "--partition", "u=bucket[4](user_id)"),
+        *("--sort", "event,ts", "--column", "user_id=varchar", "--data-grace", "60s", "--log-grace", "30s", "--json"),
+    ).json
+    assert created["created"]
+    assert created["config"]["data_grace_ms"] == 60_000
+    assert created["config"]["declared"] == {"user_id": "VARCHAR", "ts": "TIMESTAMP"}
+    assert "exists already" in icedb("table", "create", "events", code=2).error
+    listed = icedb("table", "list", "--json").json["tables"]
+    assert [(t["table"], t["partition"], t["sort"]) for t in listed] == [
+        ("events", ["d=day(ts)", "u=bucket[4](user_id)"], ["event", "ts"])
+    ]
+    assert "d=day(ts), u=bucket[4](user_id)" in icedb("table", "show", "events").out
+
+    rows = [{"ts": "2026-01-02T00:00:00Z", "event": "view", "user_id": "u", "n": n} for n in range(25)]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.ndjson").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "in" / "b.json.gz").write_bytes(gzip.compress(json.dumps(rows).encode()))
+    (tmp_path / "in" / "notes.txt").write_text("not events")
+    done = icedb("ingest", "events", str(tmp_path / "in"), "--batch-rows", "10", "--json")
+    assert (done.json["rows"], done.json["batches"]) == (50, 6)
+    assert not done.json["woken"]
+    assert done.err.count("warning: ") == 1
+    assert "redis://127.0.0.1:1/0" in done.err.lower().replace("redis at ", "")
+    assert "sweep" in done.err
+    piped = icedb("ingest", "events", "-", "--json", stdin=b'{"ts":"2026-01-02T00:00:00Z"}\n')
+    assert piped.json["rows"] == 1
+    state = icedb("status", "events", "--json").json["tables"][0]
+    assert (state["staged_batches"], state["live_files"], state["halted"]) == (7, 0, False)
+    late = icedb("ingest", "events", "-", "--wait", "--timeout", "300ms", "--json", stdin=b'{"a":1}\n', code=6)
+    assert len(late.json["waiting"]) == 1
+    assert "is an ingest worker running?" in late.error
+
+    parquet.commit("events", "select 'a' as event, 1.5 as amount from range(3)", partition="d=2026-01-02/u=1")
+    parquet.commit("events", "select 'b' as event from range(4)", partition="d=2026-01-03/u=2")
+    paths = icedb("snapshot", "events", "--partition", "d=2026-01-02", "--format", "paths").out.splitlines()
+    assert len(paths) == 1
+    assert Path(paths[0]).is_file()
+    found = icedb("snapshot", "events", "--json").json
+    assert (found["row_count"], found["file_count"]) == (7, 2)
+    shown = icedb("snapshot", "events").out
+    assert found["snapshot_id"] in shown
+    assert "d=2026-01-03/u=2" in shown
+    sql = icedb("snapshot", "events", "--format", "duckdb").out
+    assert sql.startswith("SELECT")
+    answer = icedb(
+        "query", "select event, sum(amount) as s, count(*) n from events group by all order by 1", "--json"
+    ).json
+    assert answer["rows"] == [{"event": "a", "s": 4.5, "n": 3}, {"event": "b", "s": None, "n": 4}]
+    assert answer["snapshots"] == {"events": found["snapshot_id"]}
+    table = icedb("query", "select event, amount from events order by all limit 5", "--limit", "2")
+    assert len(table.out.splitlines()) == 3
+    assert "--limit shows more" in table.err
+    assert icedb("vacuum", "events", "--dry-run", "--json").json["data_files"] == []
+    assert icedb("quarantine", "list", "events", "--json").json["batches"] == []
+
+
+def test_a_directory_without_tables(icedb):
+    assert icedb("table", "list", "--json").json == {"tables": []}
+    assert "icedb table create" in icedb("table", "list").err
+    assert icedb("status", "--json").json == {"tables": []}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--nope"], 2, "No such option: --nope"),
+        (["ingest", "events", "f", "--nope"], 2, "see `icedb ingest --help`"),
+        (["nope"], 2, "No such command 'nope'"),
+        (["ingest", "events"], 2, "Missing argument"),
+        (["snapshot", "evnts"], 3, "did you mean events?"),
+        (["ingest", "nope_at_all", "-"], 3, "icedb table create"),
+        (["query", "select * from evnts"], 3, "evnts"),
+        (["query", "drop table events"], 2, "DROP is not allowed"),
+        (["table", "create", "../x"], 2, "1 to 63 of a-z"),
+        (["table", "create", "x" * 10_000], 2, "1 to 63 of a-z"),
+        (["table", "create", "a\x1b[31mb"], 2, "1 to 63 of a-z"),
+        (["table", "create", "t", "--partition", "day[3](ts)"], 2, "takes no width"),
+        (["table", "create", "t", "--column", "a=INT"], 2, "use one of BIGINT"),
+        (["table", "create", "t", "--data-grace", "soon"], 2, "--data-grace 'soon' is not a duration"),
+        (["table", "create", "t", "--log-grace", "7h"], 2, "log_grace_ms"),
+        (["snapshot", "events", "--partition", "x=1"], 2, "its partition fields are d=day(ts)"),
+        (["snapshot", "events", "--as-of", "yesterday"], 2, "2026-01-02T03:04:05Z"),
+        (["snapshot", "events", "--format", "xml"], 2, "'table', 'paths', 'duckdb', 'json'"),
+        (["ingest", "events", "nope.ndjson"], 2, "nope.ndjson: no such file"),
+        (["ingest", "events", "n" * 10_000], 2, "is not a usable file name"),
+        (["merge", "events"], 4, "Redis at redis://127.0.0.1:1/0 does not answer"),
+        (["vacuum", "events"], 4, "ICEDB_REDIS_URL"),
+        (["--snapshot-address", "127.0.0.1:1", "snapshot", "events"], 4, "127.0.0.1:1 does not answer"),
+        (["--snapshot-address", "nonsense", "snapshot", "events"], 2, "host:port"),
+        (["--store", "ftp://x", "table", "list"], 2, "file:///absolute/directory or s3://"),
+        (["--store", "s3://bucket/c", "table", "list"], 4, "http://127.0.0.1:1"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(icedb, parquet, arguments, code, words):
+    parquet.create("events", "d=day(ts)")
+    s3 = {"ICEDB_S3_ENDPOINT": "http://127.0.0.1:1", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
+    answer = icedb(*arguments, code=code, stdin=b"", **s3)
+    assert words in answer.error
+    assert answer.out == ""
+    assert len(answer.error) < 700
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["ingest", "events", "f", "--nope"], 2, "No such option: --nope"),
+        (["ingest", "events", "nope.ndjson"], 2, "nope.ndjson: no such file"),
+        (["snapshot", "evnts"], 3, "did you mean events?"),
+        (["--snapshot-address", "127.0.0.1:1", "snapshot", "events"], 4, "127.0.0.1:1 does not answer"),
+    ],
+)
+def test_a_process_says_it_and_exits_with_the_code(process, parquet, arguments, code, words):
+    parquet.create("events", "d=day(ts)")
+    answer = process(*arguments, code=code)
+    assert words in answer.error
+    assert answer.out == ""
+
+
+def test_a_process_takes_a_pipe_and_prints_json(process, parquet):
+    parquet.create("events")
+    answer = process("ingest", "events", "-", "--json", stdin=b'{"n":1}\n')
+    assert answer.json["rows"] == 1
+    assert "Exit codes: 0 done" in process("--help").out
+
+
+def test_no_store_is_named_with_the_setting(icedb):
+    assert "ICEDB_STORE" in icedb("table", "list", code=2, ICEDB_STORE=None).error
+
+
+def test_a_bad_line_names_the_file_and_how_to_go_on(icedb, parquet, tmp_path):
+    parquet.create("events")
+    lines = [b'{"n": %d}\n' % n for n in range(10)]
+    lines[7] = b'{"n": 7\n'
+    path = tmp_path / "bad.ndjson"
+    path.write_bytes(b"".join(lines))
+    error = icedb("ingest", "events", str(path), "--batch-rows", "3", code=2).error
+    assert "bad.ndjson: line 8 is not JSON" in error
+    assert "6 rows before it are accepted in 2 batches" in error
+    assert "--from-row 7" in error
+    lines[7] = b'{"n": 7}\n'
+    path.write_bytes(b"".join(lines))
+    assert icedb("ingest", "events", str(path), "--from-row", "7", "--json").json["rows"] == 4
+
+
+def test_a_halted_table_does_not_hide_the_others(icedb, parquet):
+    for name in ("bad", "good"):
+        parquet.create(name)
+    key = parquet.damage("bad")
+    answer = icedb("status", "--json", code=5)
+    assert [(t["table"], t["halted"]) for t in answer.json["tables"]] == [("bad", True), ("good", False)]
+    assert key in answer.error
+    assert "halted" in icedb("status", code=5).out
+    assert key in icedb("snapshot", "bad", code=5).error
+    assert icedb("snapshot", "good", "--json").json["file_count"] == 0
+
+
+def test_output_may_be_cut_short(icedb, parquet, url):
+    parquet.create("events")
+    for _ in range(3):
+        parquet.commit("events", "select 1 as amount")
+    environment = {**os.environ, "ICEDB_STORE": url}
+    line = f"{ICEDB} snapshot events --format paths | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, timeout=60, check=True)
+    assert done.stdout.decode().splitlines()[1] == "0"
+    assert done.stderr == b""
