@@ -5,7 +5,7 @@ from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
 from icedb_service.celery_app import make_app
 from icedb_service.metrics import WAKE_OUTCOMES, make_counter, make_registry
-from icedb_service.names import INGEST_FLUSH, INGEST_SWEEP
+from icedb_service.names import INGEST_FLUSH, INGEST_SWEEP, MERGE_MERGE
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
 from icedb_service.testing.redis_server import RedisServer
@@ -77,6 +77,16 @@ def test_a_wake_up_that_nobody_took_in_expires_with_its_message(wakeups, redis):
     while not wakeups.wake(INGEST_FLUSH, "events"):
         assert clock.monotonic_ms() < deadline_ms
         clock.sleep_ms(50)
+
+
+def test_a_worker_that_starts_frees_what_a_killed_one_held_back(wakeups):
+    wakeups.wake(INGEST_FLUSH, "events")
+    wakeups.wake(INGEST_SWEEP)
+    wakeups.wake(MERGE_MERGE, "events")
+    assert wakeups.release_queue("ingest") == 2
+    assert wakeups.release_queue("ingest") == 0
+    assert wakeups.wake(INGEST_FLUSH, "events") is True
+    assert wakeups.wake(MERGE_MERGE, "events") is False
 
 
 def test_without_redis_the_caller_is_told_and_may_go_on(wakeups, server, redis, counter):

@@ -30,11 +30,12 @@ from icedb_service.settings import ServiceSettings
 from icedb_service.testing.redis_server import RedisServer
 from icedb_service.wakeup import Wakeups
 
-pytestmark = [pytest.mark.redis, pytest.mark.spark]
+# Cold Spark on a machine that other tests use, too, takes its time: the bound is against a hang only.
+pytestmark = [pytest.mark.redis, pytest.mark.spark, pytest.mark.timeout(900)]
 
 CLOCK = SystemClock()
-LIMIT_MS = 120_000
-STOP_LIMIT_S = 60
+LIMIT_MS = 240_000
+STOP_LIMIT_S = 120
 GRACE_MS = 4000
 
 
@@ -265,7 +266,7 @@ def test_a_bad_batch_is_quarantined_and_the_others_are_committed(stack):
     assert any(bad in info.key for info in quarantined)
 
 
-MANY_PARTITIONS = (PartitionField.parse("b=bucket[60](n)"),)
+MANY_PARTITIONS = (PartitionField.parse("b=bucket[24](n)"),)
 
 
 def test_an_ingest_worker_killed_in_the_middle_of_a_flush_loses_and_doubles_nothing(stack):
@@ -293,7 +294,7 @@ def test_a_merger_killed_in_the_middle_of_a_merge_loses_and_doubles_nothing(stac
     table.stage(3)
     table.wait_until_committed()
     assert run(stack, MERGE_MERGE, "merge_killed", full=True)["outcome"] == "done"
-    assert len(table.snapshot().live) == 60
+    assert len(table.snapshot().live) == 24
     assert table.numbers() == sorted(table.acknowledged)
 
 

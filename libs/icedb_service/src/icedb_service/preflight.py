@@ -18,7 +18,7 @@ FIRST_PAUSE_MS: Final = 500
 MAX_PAUSE_MS: Final = 15_000
 
 
-def wait_until_available(what: str, check: Callable[[], None], *, clock: Clock) -> None:
+def wait_until_available(what: str, check: Callable[[], object], *, clock: Clock) -> None:
     """Call ``check`` until it does not raise Unavailable, with growing pauses. Other errors pass.
 
     Args:

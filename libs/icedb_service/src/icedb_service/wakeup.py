@@ -8,6 +8,7 @@ makes good what is lost, and duplicates collapse here. The contract, for any sen
   and sends nothing.
 * The worker deletes the key when the task *begins*, before it reads the store. Whoever stages a batch after that
   sends a new message; whoever staged before that is seen by the run.
+* A worker that starts deletes the keys of its queue: its predecessor may have died with messages in its hands.
 * A message that was sent without the key is taken, too; it only may be a duplicate.
 """
 
@@ -21,10 +22,12 @@ from redis.exceptions import RedisError
 
 from icedb_service.logs import get_logger
 from icedb_service.metrics import WakeCounter
-from icedb_service.names import TASKS
+from icedb_service.names import TASKS, Queue
+from icedb_service.redis_clients import naming_redis
 from icedb_service.settings import ServiceSettings, redact_url
 
 KEY_PREFIX: Final = "icedb:wake:"
+SCAN_COUNT: Final = 500
 
 
 def wake_key(task: str, table: str | None) -> str:
@@ -112,6 +115,19 @@ class Wakeups:
                 error=type(error).__name__,
                 mitigation="it expires by itself; the sweep wakes then",
             )
+
+    def release_queue(self, queue: Queue) -> int:
+        """Let every wake-up of a queue through again; return how many were held back.
+
+        Called when a worker starts. A worker that was killed may have taken a message without beginning it, and
+        its key would hold the table's wake-ups back until it runs out. At worst a few are sent twice.
+
+        Raises:
+            Unavailable: Redis does not answer.
+        """
+        with naming_redis(self._settings.redis_url):
+            keys = list(self._redis.scan_iter(match=f"{KEY_PREFIX}icedb.{queue}.*", count=SCAN_COUNT))
+            return int(self._redis.delete(*keys)) if keys else 0
 
     def _forget(self, key: str) -> None:
         try:

@@ -26,7 +26,7 @@ from icedb_service.logs import get_logger
 from icedb_service.main import EXIT_FAILURE
 from icedb_service.metrics import WorkerMetrics
 from icedb_service.names import Queue
-from icedb_service.preflight import wait_for_servers
+from icedb_service.preflight import wait_for_servers, wait_until_available
 from icedb_service.redis_clients import open_redis, ping_redis
 from icedb_service.redlock import LockBusy, LockLost, TableLock
 from icedb_service.runs import TaskRunner
@@ -229,6 +229,7 @@ def run_worker(service: WorkerService[E], settings: ServiceSettings, *, clock: C
     app = make_app(settings, service.queue)
     context = WorkerContext(settings, app=app, metrics=service.metrics, open_engine=service.open_engine, clock=clock)
     service.register_tasks(app, context)
+    _release_wakeups(service.queue, settings, app=app, clock=clock)
     receivers = _connect_signals(context)
     get_logger().info("worker_started", queue=service.queue, metrics_port=settings.metrics_port)
     worker = app.Worker(
@@ -245,6 +246,16 @@ def run_worker(service: WorkerService[E], settings: ServiceSettings, *, clock: C
     get_logger().info("worker_stopped", queue=service.queue)
     del receivers
     return int(worker.exitcode or 0)
+
+
+def _release_wakeups(queue: Queue, settings: ServiceSettings, *, app: Celery, clock: Clock) -> None:
+    """Free what a killed predecessor held back. Over a connection of its own: the child's must not be shared."""
+    redis = open_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms)
+    try:
+        wakeups = Wakeups(app, redis, settings=settings)
+        wait_until_available("redis", lambda: wakeups.release_queue(queue), clock=clock)
+    finally:
+        redis.close()
 
 
 def _connect_signals(context: WorkerContext[Any]) -> list[Callable[..., None]]:
