@@ -13,7 +13,7 @@ from icedb_log.errors import (
     NotFound,
     Unavailable,
 )
-from icedb_log.fence import MAX_ACQUIRE_ATTEMPTS, MAX_SETTLE_ATTEMPTS, acquire_fence, read_fence, seal
+from icedb_log.fence import MAX_ACQUIRE_ATTEMPTS, MAX_SETTLE_ATTEMPTS, acquire_fence, read_fence, seal, settle_fence
 from icedb_log.model import LogFile
 from icedb_log.testing.log_views import live
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
@@ -196,8 +196,9 @@ def test_a_fence_that_is_none_halts_and_is_not_overwritten(table, body):
 def test_a_fence_that_names_no_log_file_of_the_table_seals_nothing(table):
     body = orjson.dumps({"epoch": 1, "owner": "a", "commit": "wh/other/_log/0000000000001_00.jsonl", "sequence": 1})
     table.store.put(table.paths.fence_key("ingest"), body)
-    with pytest.raises(CorruptLog, match="wh/other"):
-        acquire(table)
+    for settle in (acquire, lambda table: settle_fence(table.store, table.paths, "ingest")):
+        with pytest.raises(CorruptLog, match="wh/other"):
+            settle(table)
     with pytest.raises(NotFound):
         table.store.get("wh/other/_log/0000000000001_00.jsonl")
 
@@ -206,6 +207,21 @@ def test_an_unavailable_store_is_reported_by_acquire(table):
     table.store.script = [Fault("get", Effect.UNAVAILABLE, FENCE)]
     with pytest.raises(Unavailable):
         acquire(table)
+
+
+def test_j5_settling_takes_only_the_commit_under_way_from_the_owner(table):
+    owner = acquire(table)
+    settle_fence(table.store, table.paths, "ingest")
+    settle_fence(table.store, table.paths, "merge")
+    assert log_files(table) == {}
+    table.store.script = [
+        Fault("put_if_absent", None, LOG, before=lambda: settle_fence(table.store.inner, table.paths, "ingest"))
+    ]
+    with pytest.raises(Fenced, match="sealed"):
+        owner.commit(make_log(table))
+    owner.commit(make_log(table, "y"))
+    settle_fence(table.store, table.paths, "ingest")
+    assert [log.is_seal for log in log_files(table).values()] == [True, False]
 
 
 # -- F3: commit
@@ -409,6 +425,22 @@ def test_no_two_fence_states_are_ever_equal(table):
             fence.release()
             bodies.append(table.store.get(key).body)
     assert len(set(bodies)) == len(bodies)
+
+
+def test_w3_the_last_check_comes_between_intent_and_put(table):
+    fence = acquire(table)
+    states = []
+
+    def refuse():
+        states.append(state_of(table).commit)
+        raise Unavailable("too old")
+
+    with pytest.raises(Unavailable, match="too old"):
+        fence.commit(make_log(table), last_check=refuse)
+    assert states[0].startswith(table.paths.log_prefix)
+    assert log_files(table) == {}
+    assert state_of(table).commit is None
+    fence.commit(make_log(table), last_check=lambda: None)
 
 
 def test_a_release_that_fails_is_harmless(table):

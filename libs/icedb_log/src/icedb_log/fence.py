@@ -192,13 +192,9 @@ def acquire_fence(store: ObjectStore, paths: TablePaths, role: Role, *, owner: s
         _back_off(clock, attempt)
         current, etag = read_fence(store, key)
         if current is not None and current.commit is not None:
-            if not current.commit.startswith(paths.log_prefix):
-                raise CorruptLog(
-                    f"{key}: names {current.commit[:200]!r}, no log file of this table; a person must restore it"
-                )
             # F1: after this, the old owner's commit has landed or can never land (F4).
             try:
-                seal(store, current.commit)
+                _settle(store, paths, current.commit)
             except CommitOutcomeUnknown:
                 continue
         state = FenceState((current.epoch if current else 0) + 1, unique_owner, None)
@@ -224,7 +220,7 @@ def settle_fence(store: ObjectStore, paths: TablePaths, role: Role) -> None:
     """
     current, _ = read_fence(store, paths.fence_key(role))
     if current is not None and current.commit is not None:
-        seal(store, current.commit)
+        _settle(store, paths, current.commit)
 
 
 def read_fence(store: ObjectStore, key: str) -> tuple[FenceState | None, str | None]:
@@ -292,6 +288,14 @@ def seal(store: ObjectStore, key: str) -> bool:
     except PreconditionFailed:
         return False
     return True
+
+
+def _settle(store: ObjectStore, paths: TablePaths, commit: str) -> None:
+    if not commit.startswith(paths.log_prefix):
+        raise CorruptLog(
+            f"table {paths.name}: a fence names {commit[:200]!r}, no log file of this table; a person must restore it"
+        )
+    seal(store, commit)
 
 
 def _back_off(clock: Clock, attempt: int) -> None:

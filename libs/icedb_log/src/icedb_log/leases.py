@@ -64,7 +64,10 @@ def delete_lease(store: ObjectStore, paths: TablePaths, *, lease_id: str) -> Non
 
 
 def read_leases(store: ObjectStore, paths: TablePaths) -> tuple[Lease, ...]:
-    """Read the leases that have not expired. One that cannot be understood pins everything (unknown means keep)."""
+    """Read the leases that have not expired.
+
+    One that cannot be understood pins everything for as long as a lease may last (unknown means keep).
+    """
     listing = list_all(store, paths.leases_prefix)
     leases: list[Lease] = []
     for info in listing.objects:
@@ -77,7 +80,7 @@ def read_leases(store: ObjectStore, paths: TablePaths) -> tuple[Lease, ...]:
         except NotFound:
             continue
         except (ValueError, KeyError, TypeError):
-            lease = Lease(lease_id, 0, listing.store_now_ms + MAX_LEASE_TTL_MS)
+            lease = Lease(lease_id, 0, info.modified_ms + MAX_LEASE_TTL_MS)  # no lease lasts longer
         if lease.expires_ms > listing.store_now_ms:
             leases.append(lease)
     return tuple(leases)

@@ -75,6 +75,8 @@ def vacuum_table(
     # what it pins dies and gets old, and the plan knows the tombstones but not the lease.
     leases = read_leases(store, paths)
     plan = plan_vacuum(view, config=config, leases=leases)
+    for path in plan.data_paths:
+        paths.partition_of(path)  # J6: a damaged log must not make us delete another table's files
     if dry_run:
         return _dry_result(plan)
     failed: list[FailedDelete] = []

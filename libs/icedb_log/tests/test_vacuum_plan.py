@@ -1,0 +1,177 @@
+"""What may be deleted, and when: J1, J2, J3, J4, F4."""
+
+import pytest
+from icedb_log.leases import Lease
+from icedb_log.table_config import TableConfig
+from icedb_log.testing.log_views import data, dead, kill, listed, live, log_key, view
+from icedb_log.vacuum_plan import live_paths, plan_vacuum, strip_log_file
+
+CONFIG = TableConfig.create(name="t", data_grace_ms=5_000, log_grace_ms=2_000, seal_age_ms=9_000)
+AT = 100_000
+
+
+def plan(*files, now, leases=()):
+    return plan_vacuum(view(*files, now=now), config=CONFIG, leases=leases)
+
+
+def merged(*, at=AT, landed=None, modified=None):
+    """One append at 10, merged at ``at``."""
+    return (
+        listed(10, live("x"), batch_ids=("b1", "b2")),
+        listed(
+            at,
+            live("z"),
+            dead("x", at, landed=landed),
+            kills=[kill(10, at, landed=landed)],
+            merged=True,
+            modified_ms=modified,
+        ),
+    )
+
+
+def test_a_log_without_tombstones_has_nothing_to_delete():
+    assert plan(listed(1, live("x")), now=10**9).is_empty
+
+
+def test_j1_log_files_and_data_files_have_their_own_grace_periods():
+    assert plan(*merged(), now=AT + 2_000 - 1).log_keys == ()
+    first = plan(*merged(), now=AT + 2_000)
+    assert (first.log_keys, first.data_paths) == ((log_key(10),), ())
+    assert plan(*merged(), now=AT + 5_000 - 1).data_paths == ()
+    assert plan(*merged(), now=AT + 5_000).data_paths == (data("x"),)
+
+
+def test_j1_a_tombstone_that_landed_late_counts_from_its_landing():
+    # Its committer chose the time, slept, and wrote the log file 50 s later: readers saw the input until then.
+    files = merged(modified=AT + 50_000)
+    assert plan(*files, now=AT + 51_999).is_empty
+    assert plan(*files, now=AT + 52_000).log_keys == (log_key(10),)
+    assert plan(*files, now=AT + 54_999).data_paths == ()
+    assert plan(*files, now=AT + 55_000).data_paths == (data("x"),)
+
+
+def test_j1_a_tombstone_of_a_clock_that_is_ahead_counts_from_its_time():
+    files = merged(at=AT + 50_000, modified=AT)
+    assert plan(*files, now=AT + 51_999).is_empty
+    assert plan(*files, now=AT + 52_000).log_keys == (log_key(10),)
+
+
+def test_j1_the_proof_that_was_carried_along_counts():
+    files = merged(landed=AT + 1, modified=AT + 90_000)
+    assert plan(*files, now=AT + 2_001).log_keys == (log_key(10),)
+    assert plan(*files, now=AT + 5_001).data_paths == (data("x"),)
+
+
+def test_j1_the_oldest_proof_among_all_log_files_counts():
+    old, new = merged(modified=AT + 3)
+    again = listed(AT + 70_000, dead("x", AT), kills=[kill(10, AT)], merged=True)
+    assert plan(old, new, again, now=AT + 2_003).log_keys == (log_key(10),)
+
+
+def test_j2_the_batches_of_expired_log_files_are_named():
+    assert plan(*merged(), now=AT + 2_000).batch_ids == ("b1", "b2")
+    assert plan(*merged(), now=AT).batch_ids == ()
+
+
+def test_j2_a_data_file_that_a_remaining_log_file_lists_as_live_waits():
+    old, new = merged()
+    other = listed(20, live("x"))
+    made = plan(old, other, new, now=AT + 5_000)
+    assert made.data_paths == ()
+    assert [waiting.path for waiting in made.waiting] == [data("x")]
+    # Once it is dead itself, and goes in the same run, it is in nobody's way.
+    killed = listed(AT, dead("x", AT), kills=[kill(10, AT), kill(20, AT)], merged=True)
+    assert plan(old, other, killed, now=AT + 5_000).data_paths == (data("x"),)
+
+
+def test_live_paths_takes_every_log_file_at_its_word():
+    assert live_paths([listed(1, live("x")), listed(2, dead("x", 2), live("y"))]) == {data("x"), data("y")}
+
+
+def test_what_waits_says_for_which_guard_and_how_long():
+    waiting = {w.path: (w.guard, w.until_ms) for w in plan(*merged(modified=AT + 1), now=AT + 7).waiting}
+    assert waiting == {log_key(10): ("grace", AT + 2_001), data("x"): ("grace", AT + 5_001)}
+
+
+def test_j4_what_was_live_at_a_leased_time_waits_for_the_lease():
+    lease = Lease("l", AT - 1, 10**9)
+    made = plan(*merged(), now=AT + 60_000, leases=[lease])
+    assert made.is_empty
+    assert {(w.path, w.guard, w.until_ms) for w in made.waiting} == {
+        (log_key(10), "lease", 10**9),
+        (data("x"), "lease", 10**9),
+    }
+
+
+@pytest.mark.parametrize("at", [AT, AT + 1])
+def test_j4_what_was_dead_at_the_leased_time_does_not_wait(at):
+    made = plan(*merged(), now=AT + 60_000, leases=[Lease("l", at, 10**9)])
+    assert (made.log_keys, made.data_paths) == ((log_key(10),), (data("x"),))
+
+
+def test_j4_the_longest_of_several_leases_counts():
+    leases = [Lease("a", AT - 1, 900_000), Lease("b", AT - 2, 800_000), Lease("c", AT + 5, 999_999)]
+    assert {w.until_ms for w in plan(*merged(), now=AT + 60_000, leases=leases).waiting} == {900_000}
+
+
+def test_f4_a_seal_is_kept_for_its_age_by_the_stores_clock():
+    seal = listed(10, is_seal=True, commit_id=None, modified_ms=AT)
+    assert plan(seal, now=AT + 8_999).is_empty
+    assert plan(seal, now=AT + 9_000).log_keys == (seal.key,)
+
+
+# -- J3: the strip
+
+STRIPPED = listed(
+    AT,
+    live("z"),
+    dead("x", AT),
+    dead("w", 50_000, landed=50_001),
+    kills=[kill(10, AT), kill(11, 60_000)],
+    merged=True,
+    modified_ms=AT + 7,
+    schema={"id": "BIGINT"},
+    batch_ids=("b",),
+    extra={"later": 1},
+)
+
+
+def strip(*, logs=(), data_files=(), file=STRIPPED, others=()):
+    return strip_log_file(file, view(file, *others), gone_logs=set(logs), gone_data=set(data_files))
+
+
+def test_j3_nothing_gone_is_nothing_to_strip():
+    assert strip() is None
+    assert strip(logs=[log_key(99)], data_files=[data("other")]) is None
+
+
+def test_j3_a_strip_drops_what_is_gone_and_keeps_time_and_everything_else():
+    log = strip(logs=[log_key(10)], data_files=[data("x")])
+    assert log.time_ms == AT
+    assert [m.path for m in log.markers] == [data("z"), data("w")]
+    assert [t.path for t in log.log_tombstones] == [log_key(11)]
+    assert (log.commit_id, log.batch_ids, dict(log.schema), log.extra) == (
+        "00",
+        ("b",),
+        {"id": "BIGINT"},
+        {"later": 1},
+    )
+
+
+def test_j3_a_strip_records_the_horizon():
+    assert strip(logs=[log_key(10)]).horizon_ms == AT
+    gone = [STRIPPED.log.log_tombstones[1]]
+    assert strip(logs=[log_key(11)], others=[listed(10, live("x")), listed(11)]).horizon_ms == gone[0].tombstoned_ms
+    later = listed(AT + 9, horizon_ms=AT + 5)
+    assert strip(logs=[log_key(10)], others=[later]).horizon_ms == AT + 5
+
+
+def test_j1_a_strip_keeps_the_proof_of_what_remains():
+    log = strip(logs=[log_key(10)])
+    assert log.log_tombstones[0].landed_ms == AT + 7
+    assert {m.path: m.landed_ms for m in log.markers} == {data("z"): None, data("x"): AT + 7, data("w"): 50_001}
+
+
+def test_j3_a_live_marker_is_never_dropped():
+    assert strip(data_files=[data("z")]) is None
+    assert data("z") in {m.path for m in strip(data_files=[data("z"), data("x")]).markers}
