@@ -12,7 +12,7 @@ from icedb_log.clock import Clock
 from icedb_log.errors import NotFound
 from icedb_log.jobs import RejectedBatch
 from icedb_log.keys import TablePaths
-from icedb_log.object_store import ObjectStore, list_all
+from icedb_log.object_store import ObjectInfo, ObjectStore, list_all
 
 _REASON_SUFFIX = ".json"
 
@@ -69,19 +69,32 @@ def count_quarantined(store: ObjectStore, paths: TablePaths) -> int:
 
 
 def list_quarantined(store: ObjectStore, paths: TablePaths) -> tuple[QuarantinedBatch, ...]:
-    """Read every batch in quarantine, oldest id first. Costs a listing and one GET for each batch."""
+    """Read every batch in quarantine, oldest id first. Costs a listing and one GET for each batch.
+
+    A reason that cannot be read does not hide the others: it comes as an entry that says so.
+    """
     found: list[QuarantinedBatch] = []
     for info in list_all(store, paths.quarantine_prefix).objects:
         if not info.key.endswith(_REASON_SUFFIX):
             continue
-        value = orjson.loads(store.get(info.key).body)
-        found.append(
-            QuarantinedBatch(
-                batch_id=str(value["batch_id"]),
-                reason=str(value["reason"]),
-                payload_key=str(value["payload"]),
-                size_bytes=int(value["bytes"]),
-                quarantined_ms=int(value["quarantined_ms"]),
-            )
-        )
+        try:
+            found.append(_parse_reason(info, store.get(info.key).body))
+        except NotFound:
+            continue  # an operator has just taken it away
     return tuple(found)
+
+
+def _parse_reason(info: ObjectInfo, body: bytes) -> QuarantinedBatch:
+    try:
+        value = orjson.loads(body)
+        return QuarantinedBatch(
+            batch_id=str(value["batch_id"]),
+            reason=str(value["reason"]),
+            payload_key=str(value["payload"]),
+            size_bytes=int(value["bytes"]),
+            quarantined_ms=int(value["quarantined_ms"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        name = info.key.rpartition("/")[2].removesuffix(_REASON_SUFFIX)
+        reason = f"{info.key} does not hold a reason ({type(error).__name__}); inspect it by hand"
+        return QuarantinedBatch(name, reason, info.key, info.size_bytes, info.modified_ms)

@@ -1,0 +1,96 @@
+"""Leases: J4."""
+
+import orjson
+import pytest
+from icedb_log.errors import InvalidRequest
+from icedb_log.leases import MAX_LEASE_TTL_MS, delete_lease, put_lease, read_leases
+from icedb_log.testing.scripted_store import Fault
+from icedb_log.testing.small_table import SmallTable
+
+
+@pytest.fixture
+def table():
+    return SmallTable()
+
+
+def put(table, at_ms=5, ttl_ms=1000, lease_id=None):
+    return put_lease(table.store, table.paths, at_ms=at_ms, ttl_ms=ttl_ms, clock=table.clock, lease_id=lease_id)
+
+
+def read(table):
+    return read_leases(table.store, table.paths)
+
+
+def test_j4_a_lease_runs_from_its_last_modified_for_its_time_to_live(table):
+    started_ms = table.clock.now_ms()
+    lease_id = put(table)
+    (lease,) = read(table)
+    assert (lease.lease_id, lease.at_ms, lease.expires_ms) == (lease_id, 5, started_ms + 1000)
+    table.clock.advance(999)
+    assert len(read(table)) == 1
+    table.clock.advance(1)
+    assert read(table) == ()
+
+
+def test_j4_a_renewed_lease_runs_anew(table):
+    lease_id = put(table)
+    table.clock.advance(900)
+    assert put(table, lease_id=lease_id) == lease_id
+    table.clock.advance(900)
+    assert len(read(table)) == 1
+
+
+def test_j4_a_lease_renewed_between_list_and_get_counts_as_renewed(table):
+    lease_id = put(table)
+    table.clock.advance(900)
+    table.store.script = [Fault("get", None, "/leases/", before=lambda: put(table, at_ms=7, lease_id=lease_id))]
+    (lease,) = read(table)
+    assert (lease.at_ms, lease.expires_ms) == (7, table.clock.now_ms() + 1000)
+
+
+def test_a_lease_that_was_ended_is_gone_and_ending_it_again_is_fine(table):
+    lease_id = put(table)
+    delete_lease(table.store, table.paths, lease_id=lease_id)
+    delete_lease(table.store, table.paths, lease_id=lease_id)
+    assert read(table) == ()
+
+
+def test_a_lease_that_vanishes_while_it_is_read_is_gone(table):
+    lease_id = put(table)
+    other = put(table)
+    key = table.paths.lease_key(lease_id)
+    table.store.script = [Fault("get", None, key, before=lambda: table.store.inner.delete([key]))]
+    assert [lease.lease_id for lease in read(table)] == [other]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"x", b"[]", b"{}", b'{"at":5}', b'{"at":"x","ttl_ms":5}', b'{"at":null,"ttl_ms":5}', b"5"]
+)
+def test_j4_a_lease_that_nobody_understands_pins_everything_for_a_while(table, body):
+    table.store.put(table.paths.lease_key("odd"), body)
+    (lease,) = read(table)
+    assert lease.at_ms == 0
+    table.clock.advance(MAX_LEASE_TTL_MS - 1)
+    assert len(read(table)) == 1
+    table.clock.advance(1)
+    assert read(table) == ()
+
+
+@pytest.mark.parametrize("ttl_ms", [0, -1, MAX_LEASE_TTL_MS + 1])
+def test_a_lease_has_a_bounded_time_to_live(table, ttl_ms):
+    with pytest.raises(InvalidRequest, match=f"not {ttl_ms}"):
+        put(table, ttl_ms=ttl_ms)
+    put(table, ttl_ms=MAX_LEASE_TTL_MS)
+
+
+def test_the_wire_of_a_lease(table):
+    lease_id = put(table, at_ms=12, ttl_ms=34)
+    assert orjson.loads(table.store.get(table.paths.lease_key(lease_id)).body) == {"at": 12, "ttl_ms": 34}
+
+
+def test_j4_neither_readers_nor_janitors_clocks_matter(table):
+    store_ms = table.clock.now_ms()
+    table.store.inner._now_ms = lambda: store_ms
+    put(table)
+    table.clock.advance(10**9)
+    assert len(read(table)) == 1

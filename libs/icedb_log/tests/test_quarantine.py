@@ -1,0 +1,86 @@
+"""Quarantine: I5, at every crash."""
+
+import orjson
+import pytest
+from icedb_log.jobs import RejectedBatch
+from icedb_log.quarantine import count_quarantined, list_quarantined, quarantine_batch
+from icedb_log.staging import list_staged
+from icedb_log.testing.scripted_store import Effect, Fault
+from icedb_log.testing.small_table import SmallTable, try_each_call
+
+
+def make_table():
+    table = SmallTable()
+    table.stage_bytes(b"rows")
+    return table
+
+
+def refuse(table, reason="why"):
+    for batch in list_staged(table.store, table.paths).batches:
+        quarantine_batch(table.store, table.paths, rejected=RejectedBatch(batch, reason), clock=table.clock)
+
+
+def test_i5_a_batch_moves_whole_with_its_reason():
+    table = make_table()
+    (batch,) = list_staged(table.store, table.paths).batches
+    refuse(table)
+    assert list_staged(table.store, table.paths).batches == ()
+    (found,) = list_quarantined(table.store, table.paths)
+    assert (found.batch_id, found.reason, found.size_bytes) == (batch.batch_id, "why", 4)
+    assert found.quarantined_ms == table.clock.now_ms()
+    assert table.store.get(found.payload_key).body == b"rows"
+    assert count_quarantined(table.store, table.paths) == 1
+
+
+def test_i5_a_batch_that_is_gone_was_moved_by_another_run():
+    table = make_table()
+    (batch,) = list_staged(table.store, table.paths).batches
+    refuse(table)
+    quarantine_batch(table.store, table.paths, rejected=RejectedBatch(batch, "late"), clock=table.clock)
+    assert [found.reason for found in list_quarantined(table.store, table.paths)] == ["why"]
+
+
+@pytest.mark.parametrize("effect", list(Effect))
+def test_i5_whatever_fails_the_batch_is_staged_or_in_quarantine_and_then_in_quarantine(effect):
+    tables = try_each_call(make_table, refuse, effect)
+    assert len(tables) == 5
+    for table in tables:
+        staged = table.keys(table.paths.staging_prefix)
+        listed = list_quarantined(table.store, table.paths)
+        assert staged or listed
+        for found in listed:
+            assert table.store.get(found.payload_key).body == b"rows"
+        refuse(table)
+        assert table.keys(table.paths.staging_prefix) == []
+        (found,) = list_quarantined(table.store, table.paths)
+        assert table.store.get(found.payload_key).body == b"rows"
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"batch_id": "x"}'])
+def test_a_reason_that_cannot_be_read_is_named_and_hides_no_other(body):
+    table = make_table()
+    refuse(table)
+    key = table.paths.quarantine_key("x.json")
+    table.store.put(key, body)
+    good, odd = list_quarantined(table.store, table.paths)
+    assert good.reason == "why"
+    assert (odd.batch_id, odd.payload_key, odd.quarantined_ms) == ("x", key, table.clock.now_ms())
+    assert key in odd.reason
+
+
+def test_a_reason_that_vanishes_while_it_is_read_is_gone():
+    table = make_table()
+    refuse(table)
+    table.store.script = [
+        Fault("get", None, "/quarantine/", before=lambda: table.store.inner.delete(table.keys(table.paths.prefix)))
+    ]
+    assert list_quarantined(table.store, table.paths) == ()
+
+
+def test_quarantined_batches_are_listed_oldest_first():
+    table = SmallTable()
+    ids = [table.stage_bytes(b"%d" % number) for number in range(4)]
+    refuse(table)
+    assert [found.batch_id for found in list_quarantined(table.store, table.paths)] == ids
+    key = table.paths.quarantine_key(f"{ids[0]}.json")
+    assert orjson.loads(table.store.get(key).body)["reason"] == "why"
