@@ -190,7 +190,7 @@ def refuse_stale_id(batch: StagedBatch, config: TableConfig) -> str | None:
     therefore always checked against a log that still has it. How long a batch waits in staging does not matter.
     """
     id_ms = parse_staged_key(batch.key).time_ms
-    if batch.staged_ms > id_ms + config.retry_window_ms:
+    if batch.staged_ms >= id_ms + config.retry_window_ms:
         return (
             f"batch {batch.batch_id} was staged {batch.staged_ms - id_ms} ms after its id was made; a retry is "
             f"possible within {config.retry_window_ms} ms. If it was never accepted before, enqueue it again "

@@ -144,11 +144,14 @@ def _guard(
     view: LogView, leases: tuple[Lease, ...], path: str, *, tombstoned_ms: int, landed_ms: int, grace_ms: int
 ) -> Waiting | None:
     # J1: a committer can stall between choosing a time and its PUT, so the store's clock has a say, too.
-    expires_ms = max(tombstoned_ms, landed_ms) + grace_ms
+    died_ms = max(tombstoned_ms, landed_ms)
+    expires_ms = died_ms + grace_ms
     if expires_ms > view.store_now_ms:
         return Waiting(path, "grace", expires_ms)
-    pinned = [lease.expires_ms for lease in leases if lease.at_ms < tombstoned_ms]
-    if pinned:  # J4: it was live at the leased time
+    # J4: it was live at the leased time, or for those who read then: a committer with a slow clock dates its
+    # tombstones back, to before a read that did not see them.
+    pinned = [lease.expires_ms for lease in leases if lease.at_ms < died_ms]
+    if pinned:
         return Waiting(path, "lease", max(pinned))
     return None
 
