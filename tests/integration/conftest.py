@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from icedb_log.s3_options import S3Options
+from icedb_parts.spark_session import SparkSettings, open_spark
 
 START_DEADLINE_S = 60
 POLL_S = 0.02
@@ -57,3 +59,11 @@ def s3_server_without_conditions(tmp_path_factory) -> Iterator[S3Server]:
     """S3 that accepts conditions on writes and ignores them, as some servers do."""
     with running_s3_server(tmp_path_factory.mktemp("s3-ignores"), "--ignore-conditions") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """The one Spark session of the whole run, two tasks at once."""
+    session = open_spark(SparkSettings(app_name="icedb-tests"))
+    yield session
+    session.stop()
