@@ -151,7 +151,9 @@ class Client:
         with self._lock:
             if self._grpc is not None:
                 self._grpc.close()
-            self._grpc = None
+            if self._sender is not None:
+                self._sender.close()
+            self._grpc = self._sender = None
 
     @property
     def warehouse(self) -> Warehouse:

@@ -5,12 +5,11 @@ message is sent and deleted by the worker when the task begins, so that a thousa
 messages. Must never keep a batch from being accepted: a wake-up that fails is left to the workers' sweep.
 """
 
-import contextlib
 import logging
 from typing import Any, Final
 
+import orjson
 from celery import Celery
-from celery.exceptions import TimeoutError as CeleryTimeoutError
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 from kombu.exceptions import KombuError
@@ -29,6 +28,9 @@ QUEUES: Final = {INGEST_FLUSH: "ingest", MERGE_MERGE: "merge", JANITOR_VACUUM: "
 PAUSE_AFTER_FAILURE_MS: Final = 5 * SECOND_MS
 """After Redis did not answer, wake-ups are not tried for this long: producers must not wait for it each time."""
 BROKER_TIMEOUT_S: Final = 5
+RESULT_POLL_MS: Final = 100
+_RESULT_KEY_PREFIX: Final = "celery-task-meta-"
+"""Where Celery's Redis backend keeps the result of a task."""
 
 _log = logging.getLogger(__name__)
 _DOWN: Final = (RedisError, KombuError, OSError)
@@ -59,6 +61,11 @@ class WakeupSender:
         self._app = _make_app(settings)
         self._silent_until_ms: int | None = None
         self._has_warned = False
+
+    def close(self) -> None:
+        """Close connections. May be called again; a closed sender connects anew when it is used."""
+        self._redis.close()
+        self._app.close()
 
     def wake(self, task: str, table: str) -> bool:
         """Wake the worker of a task for a table. Returns whether a wake-up is on its way; warns once if not."""
@@ -92,19 +99,22 @@ class WakeupSender:
             Unavailable: Redis does not answer.
             TaskTimeout: No worker gave a result in time.
         """
-        handle = self._send(task, table, arguments=arguments, ignore_result=False)
+        task_id = self._send(task, table, arguments=arguments, ignore_result=False)
+        # Polled, not subscribed to: Celery's consumer of results cannot stand losing Redis.
+        key = _RESULT_KEY_PREFIX + task_id
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
         try:
-            result = handle.get(timeout=timeout_ms / SECOND_MS, interval=0.1)
-        except CeleryTimeoutError as error:
-            raise TaskTimeout(
-                f"table {table}: no worker finished {task} within {timeout_ms / SECOND_MS:g} s; "
-                f"is a worker running on the queue {QUEUES[task]!r}? If so it may still be done"
-            ) from error
+            while (body := self._redis.get(key)) is None:
+                if self._clock.monotonic_ms() >= deadline_ms:
+                    raise TaskTimeout(
+                        f"table {table}: no worker finished {task} within {timeout_ms / SECOND_MS:g} s; "
+                        f"is a worker running on the queue {QUEUES[task]!r}? If so it may still be done"
+                    )
+                self._clock.sleep_ms(RESULT_POLL_MS)
+            self._redis.delete(key)
         except _DOWN as error:
             raise Unavailable(self._describe(error)) from error
-        with contextlib.suppress(*_DOWN):
-            handle.forget()  # or it expires by itself
-        return dict(result)
+        return _read_result(task, orjson.loads(body))
 
     def send(self, task: str, table: str, *, arguments: dict[str, Any]) -> str:
         """Ask a worker to run a task and do not wait. Returns the task's id.
@@ -112,12 +122,12 @@ class WakeupSender:
         Raises:
             Unavailable: Redis does not answer.
         """
-        return str(self._send(task, table, arguments=arguments, ignore_result=True).id)
+        return self._send(task, table, arguments=arguments, ignore_result=True)
 
-    def _send(self, task: str, table: str, *, arguments: dict[str, Any], ignore_result: bool) -> Any:
+    def _send(self, task: str, table: str, *, arguments: dict[str, Any], ignore_result: bool) -> str:
         try:
             self._redis.ping()
-            return self._app.send_task(
+            sent = self._app.send_task(
                 task,
                 args=[table],
                 kwargs=arguments,
@@ -128,6 +138,7 @@ class WakeupSender:
             )
         except _DOWN as error:
             raise Unavailable(self._describe(error)) from error
+        return str(sent.id)
 
     def _describe(self, error: Exception) -> str:
         return (
@@ -136,23 +147,31 @@ class WakeupSender:
         )
 
 
+def _read_result(task: str, stored: dict[str, Any]) -> dict[str, Any]:
+    """Return what the task returned; what Celery itself reports becomes an outcome of the same form."""
+    result = stored.get("result")
+    if stored.get("status") == "SUCCESS" and isinstance(result, dict):
+        return result
+    problem = result if isinstance(result, dict) else {}
+    message = problem.get("exc_message", "no result")
+    text = ", ".join(map(str, message)) if isinstance(message, list) else str(message)
+    return {
+        "task": task,
+        "outcome": "failed",
+        "error": {"kind": str(problem.get("exc_type", stored.get("status"))), "message": text},
+    }
+
+
 def _make_app(settings: ClientSettings) -> Celery:
     app = Celery("icedb.client", set_as_current=False)
     app.conf.update(
         broker_url=settings.redis_url,
-        result_backend=settings.redis_url,
-        accept_content=["json"],
-        result_accept_content=["json"],
         task_serializer="json",
-        result_serializer="json",
         broker_connection_timeout=BROKER_TIMEOUT_S,
         broker_transport_options={
             "socket_timeout": BROKER_TIMEOUT_S,
             "socket_connect_timeout": BROKER_TIMEOUT_S,
         },
-        result_backend_transport_options={"retry_policy": {"max_retries": 1, "interval_step": 0.2}},
-        redis_socket_timeout=BROKER_TIMEOUT_S,
-        redis_socket_connect_timeout=BROKER_TIMEOUT_S,
         enable_utc=True,
     )
     return app

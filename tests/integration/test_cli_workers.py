@@ -1,0 +1,156 @@
+"""The client and the command over a real Redis: wake-ups, tasks with and without a worker, Redis gone."""
+
+import json
+import logging
+import subprocess
+import sys
+
+import pytest
+from icedb_client.cli.app import run
+from icedb_client.client import Client
+from icedb_client.settings import ClientSettings
+from icedb_client.wakeups import TaskTimeout, WakeupSender
+from icedb_log.clock import SystemClock
+from icedb_log.errors import Unavailable
+from icedb_log.stores import open_warehouse
+from icedb_log.table_config import TableConfig, create_table
+from icedb_service.names import INGEST_FLUSH, JANITOR_VACUUM, MERGE_MERGE, TASKS
+from icedb_service.testing.redis_server import RedisServer
+from icedb_service.wakeup import wake_key
+from redis import Redis
+
+pytestmark = pytest.mark.redis
+
+# A worker that takes the merger's and the janitor's messages and answers in their form.
+WORKER = """
+import sys
+from celery import Celery
+app = Celery("answering", broker=sys.argv[1], backend=sys.argv[1])
+app.conf.update(accept_content=["json"], task_serializer="json", result_serializer="json")
+
+@app.task(name="icedb.merge.merge")
+def merge(table, full=False):
+    if table == "bad":
+        return {"task": "icedb.merge.merge", "table": table, "outcome": "halted",
+                "error": {"kind": "CorruptLog", "message": "line 0 is not JSON"}}
+    return {"task": "icedb.merge.merge", "table": table, "outcome": "done", "files_in": 8 if full else 4}
+
+@app.task(name="icedb.janitor.vacuum")
+def vacuum(table):
+    return {"task": "icedb.janitor.vacuum", "table": table, "outcome": "idle"}
+
+app.worker_main(["worker", "--pool=solo", "--queues=merge,janitor", "--loglevel=ERROR",
+                 "--without-gossip", "--without-mingle", "--without-heartbeat"])
+"""
+
+
+@pytest.fixture
+def redis_server():
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def url(tmp_path):
+    url = f"file://{tmp_path}/warehouse"
+    warehouse = open_warehouse(url)
+    for name in ("events", "bad"):
+        create_table(warehouse.store, warehouse.table(name), TableConfig.create(name=name))
+    return url
+
+
+@pytest.fixture
+def settings(url, redis_server):
+    return ClientSettings(store=url, redis_url=redis_server.url, message_expiry_ms=30_000)
+
+
+@pytest.fixture
+def worker(redis_server, tmp_path):
+    with (tmp_path / "worker.log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-c", WORKER, redis_server.url], stdout=log, stderr=log)
+    yield process
+    process.terminate()
+    process.wait(30)
+
+
+@pytest.fixture
+def icedb(url, redis_server, monkeypatch, capsys):
+    def icedb(*arguments, code=0):
+        monkeypatch.setenv("ICEDB_STORE", url)
+        monkeypatch.setenv("ICEDB_REDIS_URL", redis_server.url)
+        root = logging.getLogger()
+        handlers = list(root.handlers)
+        try:
+            assert run(arguments) == code
+        finally:
+            root.handlers = handlers
+        return capsys.readouterr()
+
+    return icedb
+
+
+def messages(redis_server, queue):
+    with Redis.from_url(redis_server.url) as redis:
+        return [json.loads(message) for message in redis.lrange(queue, 0, -1)]
+
+
+def test_a_thousand_batches_are_one_message(settings, redis_server):
+    with Client(settings=settings) as client:
+        batches = [client.enqueue("events", [{"n": n}]) for n in range(20)]
+    assert all(batch.is_woken for batch in batches)
+    (message,) = messages(redis_server, "ingest")
+    assert message["headers"]["task"] == INGEST_FLUSH
+    assert message["headers"]["ignore_result"]
+    assert message["headers"]["expires"]
+    with Redis.from_url(redis_server.url) as redis:
+        assert 0 < redis.pttl(wake_key(INGEST_FLUSH, "events")) <= 30_000
+        # What a worker does when its task begins: the next batch sends a message again.
+        redis.delete(wake_key(INGEST_FLUSH, "events"))
+    with Client(settings=settings) as client:
+        client.enqueue("events", [{}])
+    assert len(messages(redis_server, "ingest")) == 2
+
+
+def test_redis_gone_is_a_warning_once_and_not_an_error(settings, redis_server, caplog):
+    redis_server.stop()
+    with Client(settings=settings) as client, caplog.at_level(logging.WARNING):
+        batches = [client.enqueue("events", [{"n": n}]) for n in range(5)]
+        assert not any(batch.is_woken for batch in batches)
+        assert client.wait_committed("events", [b.batch_id for b in batches], timeout_ms=0).waiting
+    assert len(caplog.records) == 1
+    assert redis_server.url in caplog.text
+    assert "sweep" in caplog.text
+
+
+def test_the_client_uses_the_services_names():
+    sent = {INGEST_FLUSH, MERGE_MERGE, JANITOR_VACUUM}
+    from icedb_client import wakeups  # noqa: PLC0415 - beside what it is compared with
+
+    assert {task: TASKS[task] for task in sent} == wakeups.QUEUES
+
+
+def test_tasks_are_run_and_their_result_shown(icedb, worker):
+    done = json.loads(icedb("merge", "events", "--full", "--json", "--timeout", "60s").out)
+    assert (done["outcome"], done["files_in"]) == ("done", 8)
+    assert "files in" in icedb("merge", "events", "--timeout", "60s").out
+    assert "nothing to do" in icedb("vacuum", "events", "--timeout", "60s").out
+    halted = icedb("merge", "bad", "--timeout", "60s", code=5)
+    assert "line 0 is not JSON" in halted.err
+    assert halted.out == ""
+
+
+def test_without_a_worker_waiting_ends(icedb, redis_server, settings):
+    answer = icedb("merge", "events", "--timeout", "300ms", code=6)
+    assert "no worker finished icedb.merge.merge within 0.3 s" in answer.err
+    assert "queue 'merge'" in answer.err
+    sent = json.loads(icedb("merge", "events", "--no-wait", "--json").out)
+    assert sent["outcome"] == "sent"
+    assert sent["task_id"] in {message["headers"]["id"] for message in messages(redis_server, "merge")}
+    assert icedb("merge", "nope", code=3).out == ""
+    sender = WakeupSender(settings, clock=SystemClock())
+    with pytest.raises(TaskTimeout):
+        sender.run(MERGE_MERGE, "events", arguments={}, timeout_ms=200)
+    redis_server.stop()
+    with pytest.raises(Unavailable, match="ICEDB_REDIS_URL"):
+        sender.run(MERGE_MERGE, "events", arguments={}, timeout_ms=200)
+    sender.close()

@@ -1,0 +1,71 @@
+"""Snapshots and queries over a real S3 server: URIs, DuckDB's secret, partitions, both ways to a snapshot."""
+
+import pytest
+from icedb_client.client import Client
+from icedb_client.settings import ClientSettings
+from icedb_client.testing.parquet_warehouse import ParquetWarehouse
+from icedb_log.clock import SystemClock
+from icedb_log.errors import InvalidRequest, Unavailable
+from icedb_log.stores import open_warehouse
+from icedb_snapshot.__main__ import start_service
+from icedb_snapshot.settings import SnapshotSettings
+
+pytestmark = pytest.mark.s3
+
+
+@pytest.fixture
+def settings(s3_server, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "dev")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "dev")
+    prefix = SystemClock().new_id()
+    return ClientSettings(store=f"s3://{s3_server.bucket}/snapshot/{prefix}", s3_endpoint=s3_server.endpoint_url)
+
+
+@pytest.fixture
+def parquet(settings, s3_server):
+    parquet = ParquetWarehouse(open_warehouse(settings.store, s3_server.options))
+    parquet.create("events", "d=day(ts)")
+    parquet.create("empty")
+    for day in (1, 2, 2):
+        parquet.commit("events", f"select {day}.5 as amount from range(10)", partition=f"d=2026-01-0{day}")
+    return parquet
+
+
+@pytest.fixture(params=["store", "grpc"])
+def client(request, settings, parquet):
+    if request.param == "store":
+        with Client(settings=settings) as client:
+            yield client
+        return
+    service = start_service(
+        parquet.warehouse,
+        settings=SnapshotSettings(store=settings.store, snapshot_address="127.0.0.1:0"),
+        clock=SystemClock(),
+    )
+    # No store: the service knows where the files are, the endpoint says how to reach them.
+    without_store = settings.model_copy(update={"store": None, "snapshot_address": f"127.0.0.1:{service.server.port}"})
+    with Client(settings=without_store) as client:
+        yield client
+    service.stop()
+
+
+def rows(client, sql):
+    result = client.query(sql)
+    try:
+        return result.relation.fetchall()
+    finally:
+        result.connection.close()
+
+
+def test_queries_read_the_bucket_and_nothing_else(client, settings, parquet, s3_server):
+    files = client.snapshot("events").files
+    assert all(file.uri.startswith(f"{settings.store}/events/_data/d=2026-01-0") for file in files)
+    assert rows(client, "select count(*), sum(amount) from events") == [(30, 65.0)]
+    assert rows(client, "select count(*) from empty") == [(0,)]
+    assert client.snapshot("events", partitions={"d": "2026-01-02"}).row_count == 20
+    other = f"s3://{s3_server.bucket}/{files[0].path}"
+    with pytest.raises(InvalidRequest, match="nothing else"):
+        rows(client, f"select * from read_parquet('{other}')")
+    parquet.warehouse.store.delete([files[0].path])
+    with pytest.raises(Unavailable, match="data grace period"):
+        rows(client, "select * from events")
