@@ -30,14 +30,6 @@ EXIT_BROKEN: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 
-SERVICE_ENV: Final = {
-    "ICEDB_FLUSH_INTERVAL_MS": "1000",
-    "ICEDB_FLUSH_MAX_BATCHES": "25",
-    "ICEDB_MERGE_SWEEP_INTERVAL_MS": "3000",
-    "ICEDB_JANITOR_SWEEP_INTERVAL_MS": "2000",
-}
-"""The demo's pace: what a production table does in minutes happens in seconds."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; return the exit status."""
@@ -51,11 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             plan = _make_plan(options)
             report = run_demo(plan, run_dir, screen=screen, clock=clock)
     except (InvalidRequest, NotFound) as error:
-        screen.console.print(f"icedb demo: {error}", style="red", markup=False)
+        screen.console.print(f"icedb demo: {error}", style="red", markup=False, soft_wrap=True)
         return EXIT_USAGE
     except IceDBError as error:
         is_kept = True
-        screen.console.print(f"icedb demo: {error}", style="red", markup=False)
+        screen.console.print(f"icedb demo: {error}", style="red", markup=False, soft_wrap=True)
         screen.console.print(f"The logs of the services are in {run_dir / 'logs'}", markup=False)
         return EXIT_BROKEN
     except KeyboardInterrupt:
@@ -85,7 +77,7 @@ def run_demo(plan: DemoPlan, run_dir: Path, *, screen: Screen, clock: Clock) -> 
     store = "local directory" if plan.store == "local" else "S3 over HTTP"
     title = f"IceDB demo: {plan.row_count:,} events in {plan.batch_count:,} batches, store: {store}"
     screen.console.print(title, style="bold")
-    layout = StackLayout(run_dir, plan.store, StackPorts.find_free(), {**SERVICE_ENV, **plan.service_env})
+    layout = StackLayout(run_dir, plan.store, StackPorts.find_free(), plan.service_env)
     progress = screen.make_progress()
     stack = LocalStack(layout, on_ready=lambda _: progress.advance(bar))
     bar = progress.add_task("servers and workers", total=len(stack.program_names), note="")

@@ -1,6 +1,6 @@
 """What the demo does: its tables, its numbers, where its events come from. Pure values and their checks."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -50,8 +50,8 @@ class DemoPolicies:
         grace_ms: Grace period of log files and data files.
     """
 
-    target_file_bytes: int = 8 * MIB
-    merge_fan_in: int = 6
+    target_file_bytes: int = 2 * MIB
+    merge_fan_in: int = 4
     grace_ms: int = 12_000
 
 
@@ -69,7 +69,7 @@ class DemoPlan:
         policies: Of all tables.
         producer_count: Threads that enqueue.
         checkpoint_count: Exact counts while events come in.
-        service_env: Settings of the services, on top of the defaults.
+        flush_count: Into about how many commits the batches should go.
     """
 
     store: StoreKind
@@ -81,7 +81,7 @@ class DemoPlan:
     policies: DemoPolicies = field(default_factory=DemoPolicies)
     producer_count: int = 2
     checkpoint_count: int = 3
-    service_env: Mapping[str, str] = field(default_factory=dict)
+    flush_count: int = 14
 
     @property
     def row_count(self) -> int:
@@ -90,6 +90,17 @@ class DemoPlan:
             return self.file_facts.row_count
         assert isinstance(self.source, EventGenerator)
         return self.source.event_count
+
+    @property
+    def service_env(self) -> dict[str, str]:
+        """The pace of the services: what a production table does in minutes happens in seconds."""
+        return {
+            "ICEDB_FLUSH_INTERVAL_MS": "500",
+            "ICEDB_FLUSH_MAX_BATCHES": str(max(1, self.batch_count // self.flush_count)),
+            "ICEDB_MERGE_WAKE_COMMITS": "4",
+            "ICEDB_MERGE_SWEEP_INTERVAL_MS": "3000",
+            "ICEDB_JANITOR_SWEEP_INTERVAL_MS": "2000",
+        }
 
     @property
     def numbers_batches(self) -> bool:

@@ -1,5 +1,6 @@
 """The demo, step by step, on a running stack: enqueue, merge, clean up, and count at every turn."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
@@ -94,6 +95,8 @@ class DemoRun:
             for part in range(1, parts):
                 self._wait(lambda: producers.is_paused, bars.update, what="producers")
                 self._checkpoint(f"at {100 * part // parts} %", bars)
+                if part == parts - 1:
+                    self._see_a_merge(bars)
                 producers.go_on()
             self._wait(lambda: producers.is_finished, bars.update, what="producers")
             self._checkpoint("all in", bars)
@@ -103,6 +106,14 @@ class DemoRun:
             reasons = read_quarantine_reasons(self._lake, table.name)
             detail = "; ".join(reasons[:2]) or "0 batches"
             self.checks.add(f"{table.name}: nothing in quarantine", holds=not reasons, detail=detail)
+
+    def _see_a_merge(self, bars: "_Bars") -> None:
+        """Make sure that merges run while events come in, also on a slow machine: wait for the first one."""
+        main = self.plan.tables[0].name
+        with contextlib.suppress(Unavailable):
+            self._wait(lambda: self.sampler.merge_count(main) > 0, bars.update, what="a merge")
+        count = self.sampler.merge_count(main)
+        self.checks.add(f"{main}: merges run while events come in", holds=count > 0, detail=f"{count} so far")
 
     def _checkpoint(self, moment: str, bars: "_Bars") -> None:
         """Wait until all that is acknowledged is committed, then count; merges go on meanwhile."""
@@ -195,7 +206,7 @@ class DemoRun:
         for name in names:
             wrong = {what: count for what, count in asdict(left[name]).items() if count}
             log_files = len(self._lake.list_objects(self._lake.paths(name).log_prefix))
-            detail = f"{log_files} log files are left"
+            detail = f"{log_files} log file{'' if log_files == 1 else 's'} left"
             if wrong:
                 detail = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in wrong.items())
             check = self.checks.add(f"{name}: nothing dead is left in the store", holds=not wrong, detail=detail)

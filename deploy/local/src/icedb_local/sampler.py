@@ -7,6 +7,7 @@ from typing import Final, Self
 
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
+from icedb_log.keys import parse_log_key
 from icedb_log.object_store import list_all
 from icedb_log.warehouse import Warehouse
 
@@ -46,6 +47,7 @@ class Sampler:
         self._clock = clock
         self._begin_ms = clock.monotonic_ms()
         self._samples: dict[str, list[Sample]] = {table: [] for table in tables}
+        self._merge_keys: dict[str, set[str]] = {table: set() for table in tables}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
 
@@ -70,6 +72,10 @@ class Sampler:
         """Return one series of a table, e.g. ``data_files``."""
         return [Point(sample.at_s, getattr(sample, field)) for sample in self._samples[table]]
 
+    def merge_count(self, table: str) -> int:
+        """Return how many commits of merges were seen in a table's log."""
+        return len(self._merge_keys[table])
+
     def _run(self) -> None:
         while True:
             for table, samples in self._samples.items():
@@ -82,9 +88,11 @@ class Sampler:
 
     def _look(self, table: str) -> Sample:
         store, paths = self._warehouse.store, self._warehouse.table(table)
+        log_keys = [info.key for info in list_all(store, paths.log_prefix).objects]
+        self._merge_keys[table].update(key for key in log_keys if parse_log_key(key).is_merged)
         return Sample(
             at_s=self.elapsed_s(),
-            log_files=len(list_all(store, paths.log_prefix).objects),
+            log_files=len(log_keys),
             data_files=len(list_all(store, paths.data_prefix).objects),
             staged_batches=len(list_all(store, paths.staging_prefix).objects),
         )

@@ -30,7 +30,7 @@ S3_SECRET_KEY: Final = "local-only"
 
 SERVERS: Final = "servers"
 SERVICES: Final = "services"
-WORKER_STOP_WAIT_S: Final = 25
+WORKER_STOP_WAIT_S: Final = 12
 SERVER_STOP_WAIT_S: Final = 10
 WORKERS: Final = {"ingest": "ingest", "merger": "merge", "janitor": "janitor"}
 """Each worker's program, and the component as its metrics name it."""
@@ -125,7 +125,9 @@ class StackLayout:
             "SPARK_LOCAL_IP": LOOPBACK,
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONUNBUFFERED": "1",
-            "ICEDB_SHUTDOWN_GRACE_MS": str((WORKER_STOP_WAIT_S - 5) * 1000),
+            # Sessions of minutes: the optimising compiler would take more time than it gives back (half, measured).
+            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "ICEDB_SHUTDOWN_GRACE_MS": str((WORKER_STOP_WAIT_S - 4) * 1000),
         }
         return inherited | own | self.client_env() | dict(self.overrides)
 

@@ -101,7 +101,7 @@ def _program_fields(program: Program, run_dir: Path) -> dict[str, object]:
         "autostart": str(program.starts_at_once).lower(),
         "autorestart": "true",
         "startsecs": 1,
-        "startretries": 10,
+        "startretries": 3,
         # A worker gets SIGTERM alone, so that its running job ends well; what is left is killed as a group.
         "stopasgroup": "false",
         "killasgroup": "true",

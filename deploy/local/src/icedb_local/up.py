@@ -47,10 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with stop_on_signals():
             _run(layout, screen, clock)
     except InvalidRequest as error:
-        screen.console.print(f"icedb up: {error}", style="red", markup=False)
+        screen.console.print(f"icedb up: {error}", style="red", markup=False, soft_wrap=True)
         return EXIT_USAGE
     except IceDBError as error:
-        screen.console.print(f"icedb up: {error}", style="red", markup=False)
+        screen.console.print(f"icedb up: {error}", style="red", markup=False, soft_wrap=True)
         return EXIT_FAILED
     except KeyboardInterrupt:
         screen.console.print("\nStopped; nothing is left running.")

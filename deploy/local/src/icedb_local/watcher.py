@@ -15,7 +15,7 @@ from icedb_log.errors import IceDBError
 from icedb_local.lake import Lake
 from icedb_local.ledger import Ledger
 
-MIN_PAUSE_S: Final = 0.3
+MIN_PAUSE_S: Final = 0.8
 PAUSE_SHARE: Final = 3
 MAX_PROBLEMS: Final = 5
 UPLOAD_COLUMN: Final = "upload"
