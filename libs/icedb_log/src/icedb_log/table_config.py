@@ -52,6 +52,7 @@ class PartitionField(_Model):
     def _check(self) -> Self:
         if not _PARTITION_NAME.fullmatch(self.name):
             raise ValueError(f"partition name {self.name[:80]!r}: use 1 to 64 of A-Z, a-z, 0-9 and _")
+        check_column_name(self.column)
         if (self.width is not None) != (self.transform in WIDTH_TRANSFORMS):
             needs = "needs" if self.width is None else "takes no"
             raise ValueError(f"partition {self.name}: {self.transform} {needs} width, e.g. bucket[16](user_id)")
@@ -121,6 +122,8 @@ class TableConfig(_Model):
         names = [field.name.lower() for field in self.partition]
         if len(set(names)) != len(names):
             raise ValueError("two partition fields have the same name")
+        for column in self.sort:
+            check_column_name(column)
         if len(set(self.sort)) != len(self.sort):
             raise ValueError("a sort column is named twice")
         for column, sql_type in self.declared.items():

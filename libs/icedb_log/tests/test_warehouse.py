@@ -1,0 +1,33 @@
+"""A warehouse: tables below one root."""
+
+import pytest
+from icedb_log.errors import InvalidRequest
+from icedb_log.table_config import TableConfig, create_table
+from icedb_log.testing.fake_clock import FakeClock
+from icedb_log.testing.memory_store import MemoryObjectStore
+from icedb_log.warehouse import Warehouse
+
+
+@pytest.mark.parametrize(("root", "prefix"), [("", "events"), ("wh", "wh/events"), ("a/b", "a/b/events")])
+def test_a_table_lies_below_the_root(root, prefix):
+    warehouse = Warehouse(MemoryObjectStore(FakeClock().now_ms), root)
+    assert warehouse.table("events").prefix == prefix
+
+
+@pytest.mark.parametrize("name", ["../x", "", "A", "a/b"])
+def test_a_bad_name_is_refused(name):
+    with pytest.raises(InvalidRequest):
+        Warehouse(MemoryObjectStore(FakeClock().now_ms)).table(name)
+
+
+@pytest.mark.parametrize("root", ["", "wh"])
+def test_tables_are_listed_that_have_a_configuration(root):
+    store = MemoryObjectStore(FakeClock().now_ms)
+    warehouse = Warehouse(store, root)
+    for name in ("b", "a", "a2"):
+        create_table(store, warehouse.table(name), TableConfig.create(name=name))
+    store.put(f"{root}/noconfig/_log/x".lstrip("/"), b"")
+    store.put(f"{root}/Not-a-name/_icedb/table.json".lstrip("/"), b"")
+    store.put("elsewhere.txt", b"")
+    store.put("whatever/c/_icedb/table.json", b"")
+    assert warehouse.list_tables() == ("a", "a2", "b")
