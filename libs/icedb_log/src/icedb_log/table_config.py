@@ -1,7 +1,7 @@
 """A table's configuration: partition spec, sort order, declared schema, policies.
 
-Owns ``_icedb/table.json``: its model, and reading, creating and replacing it (compare-and-set). The partition
-spec and the sort order are fixed at creation; policies may change.
+Owns ``_icedb/table.json``: its model, and how it is read and created. The partition spec and the sort order are
+fixed at creation.
 """
 
 import re
@@ -117,13 +117,16 @@ class TableConfig(_Model):
         except InvalidRequest as error:
             raise ValueError(str(error)) from error
 
+    @field_validator("sort")
+    @classmethod
+    def _check_sort(cls, sort: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(check_column_name(column) for column in sort)
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         names = [field.name.lower() for field in self.partition]
         if len(set(names)) != len(names):
             raise ValueError("two partition fields have the same name")
-        for column in self.sort:
-            check_column_name(column)
         if len(set(self.sort)) != len(self.sort):
             raise ValueError("a sort column is named twice")
         for column, sql_type in self.declared.items():
