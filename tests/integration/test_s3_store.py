@@ -133,11 +133,13 @@ def test_the_secret_is_shown_nowhere(s3_server):
 def test_a_child_that_is_forked_later_opens_connections_of_its_own(handles):
     store = handles[0]
     store.put("fork/before", b"x")
+    clients = store._open_clients()
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            os.write(write_end, store.get("fork/before").body)
+            body = store.get("fork/before").body
+            os.write(write_end, body if store._open_clients() is not clients else b"shared connections")
         finally:
             os._exit(0)
     os.close(write_end)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -232,10 +233,52 @@ def test_an_object_is_as_old_as_its_name_not_as_its_bytes(store, root, monkeypat
     assert store.list_page("").objects[0].modified_ms >= named_after_ms[0]
 
 
-def test_versions_differ_although_number_time_and_size_are_used_again(store, monkeypatch):
-    monkeypatch.setattr(local_store, "MAX_HASHED_BYTES", -1)
-    etags = [store.put("key", b"%04d" % number) for number in range(300)]
-    assert len(set(etags)) == len(etags)
+def test_versions_differ_although_inode_tick_and_size_are_used_again(tmp_path):
+    for number, unique_id in enumerate(("0" * 27 + "abcde", "0" * 27 + "00001")):
+        stat = local_files.write_new_file(str(tmp_path / str(number)), iter((b"x",)), unique_id)
+        assert stat.st_mtime_ns % 1_000_000 == int(unique_id, 16) % 1_000_000
+        assert stat.st_mtime_ns < stat.st_ctime_ns
+
+
+def test_nothing_comes_between_the_look_at_an_etag_and_the_replace(store, monkeypatch):
+    etag = store.put("key", b"old")
+    replace, others = os.replace, []
+
+    def slow_replace(source, target):
+        def delete_and_create():
+            store.delete(["key"])
+            store.put_if_absent("key", b"new")
+
+        monkeypatch.undo()
+        others.append(threading.Thread(target=delete_and_create))
+        others[0].start()
+        others[0].join(0.1)  # it cannot end before the replace; without the lock it does
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", slow_replace)
+    store.put_if_match("key", b"replaced", etag=etag)
+    others[0].join()
+    assert store.get("key").body == b"new"
+
+
+def test_a_page_is_no_mixture_of_two_states(store, monkeypatch):
+    # The input log file is deleted and the merged one stripped between the looks at the two (J2, J3, R1).
+    store.put("log/input", b"rows")
+    etag = store.put("log/merged", b"rows, and a tombstone of the input")
+    stat, looks = os.stat, []
+
+    def stat_and_change(path, *arguments, **options):
+        if str(path).endswith("/log/merged"):
+            looks.append(path)
+            if len(looks) == 2:
+                store.delete(["log/input"])
+                store.put_if_match("log/merged", b"rows", etag=etag)
+        return stat(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "stat", stat_and_change)
+    page = store.list_page("log/")
+    assert len(looks) > 2
+    assert [(info.key, info.size_bytes) for info in page.objects] == [("log/merged", 4)]
 
 
 def test_a_listing_reads_no_large_file_and_no_small_one_twice(store, monkeypatch):
