@@ -186,14 +186,13 @@ def _print_snapshot(found: Snapshot, *, limit: int) -> None:
     if not found.files or not limit:
         return
     out.print()
-    table = make_table("partition", "rows", "size", "made", "file", right=("rows", "size"))
+    table = make_table("partition", "rows", "size", "file", right=("rows", "size"))
     for file in found.files[:limit]:
         partition = "/".join(f"{name}={value}" for name, value in file.partition.items())
         table.add_row(
             escape(partition or "-"),
             format_count(file.row_count),
             format_bytes(file.size_bytes),
-            format_time(file.created_ms),
             escape(file.path.rpartition("/")[2]),
         )
     out.print(table)
