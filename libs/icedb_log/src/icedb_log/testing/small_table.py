@@ -17,7 +17,7 @@ from icedb_log.reader import LogReader
 from icedb_log.staging import stage_batch
 from icedb_log.status import TableStatus, read_status
 from icedb_log.table_config import PartitionField, TableConfig, create_table
-from icedb_log.testing.fake_clock import FakeClock
+from icedb_log.testing.fake_clock import DEFAULT_START_MS, FakeClock
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.row_files import Row, RowFileMerger, RowFileWriter, encode_rows, read_live_rows
 from icedb_log.testing.scripted_store import Crash, Effect, ScriptedStore
@@ -42,11 +42,19 @@ class SmallTable:
     Args:
         store: Another store than one in memory.
         name: Name of the table.
+        start_ms: Where the wall clock begins, unix ms.
         config: Fields of the configuration that differ from :data:`DEFAULTS`.
     """
 
-    def __init__(self, *, store: ObjectStore | None = None, name: str = "t", **config: Any) -> None:
-        self.clock = FakeClock()
+    def __init__(
+        self,
+        *,
+        store: ObjectStore | None = None,
+        name: str = "t",
+        start_ms: int = DEFAULT_START_MS,
+        **config: Any,
+    ) -> None:
+        self.clock = FakeClock(start_ms)
         self.store = ScriptedStore(store or MemoryObjectStore(self.clock.now_ms))
         self.paths = Warehouse(self.store, "wh").table(name)
         self.config = TableConfig.create(name=name, **{**DEFAULTS, **config})
