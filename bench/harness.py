@@ -16,6 +16,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 OURS = "icedb"
+SMALL = 100
+"""Figures below this are shown with decimals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,16 +144,23 @@ def write_report(report: Report, folder: Path) -> Path:
 
 
 def print_report(report: Report) -> None:
-    """Print the report as a table."""
+    """Print one line a system: the median of each metric, and how long it took beside us."""
+    metrics = list(dict.fromkeys((row.metric, row.unit) for row in report.rows))
+    found = {(row.system, row.metric): row for row in report.rows}
+    systems = sorted({row.system for row in report.rows}, key=lambda system: found[system, "duration"].median)
     table = Table(title=report.description, title_justify="left")
-    for heading in ("system", "metric", "median", "min", "max", "ratio to ours"):
-        table.add_column(heading, justify="left" if heading in ("system", "metric") else "right")
-    last = ""
-    for row in sorted(report.rows, key=lambda row: (row.metric != "duration", row.metric, row.median)):
-        if last and row.metric != last:
-            table.add_section()
-        last = row.metric
-        ratio = "" if row.ratio_to_ours is None else f"{row.ratio_to_ours:.2f}"
-        values = [f"{value:,.2f}" if value < 100 else f"{value:,.0f}" for value in (row.median, row.min, row.max)]
-        table.add_row(row.system, f"{row.metric} ({row.unit})", *values, ratio)
+    table.add_column("system")
+    for metric, unit in metrics:
+        table.add_column(f"{metric.replace('_', ' ')}\n({unit})", justify="right")
+    table.add_column("duration\nmin to max (s)", justify="right")
+    table.add_column("duration\nby ours", justify="right")
+    for system in systems:
+        duration = found[system, "duration"]
+        ratio = "" if duration.ratio_to_ours is None else f"{duration.ratio_to_ours:.2f}"
+        medians = [_shown(found[system, metric].median) for metric, _ in metrics]
+        table.add_row(system, *medians, f"{duration.min:.2f} to {duration.max:.2f}", ratio)
     Console().print(table)
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.2f}" if value < SMALL else f"{value:,.0f}"
