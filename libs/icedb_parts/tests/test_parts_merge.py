@@ -4,11 +4,13 @@ import json
 from dataclasses import replace
 from datetime import datetime
 
+import icedb_parts.merge_unit
 import numpy as np
 import pyarrow as pa
 import pytest
 from icedb_log.errors import CorruptLog, NotFound, SchemaConflict, Unavailable
 from icedb_log.model import FileMarker
+from icedb_parts.engine import open_engine
 from icedb_parts.limits import MIB
 
 SCHEMA = {"ts": "TIMESTAMP", "event": "VARCHAR", "n": "BIGINT", "late": "DOUBLE"}
@@ -45,9 +47,7 @@ def test_rows_are_kept_sorted_and_united_by_column_name(make_table):
 
 
 @pytest.mark.parametrize(("memory_bytes", "thread_count", "row_count"), [(48 * MIB, 1, 40_000), (512 * MIB, 2, 20_000)])
-def test_a_merge_stays_sorted_also_when_it_is_larger_than_its_memory(
-    make_table, memory_bytes, thread_count, row_count
-):
+def test_a_merge_stays_sorted_also_when_it_is_larger_than_its_memory(make_table, memory_bytes, thread_count, row_count):
     table = make_table(sort=("k", "n"), row_group_rows=20_480)
     random = np.random.default_rng(7)
     files = [
@@ -141,3 +141,20 @@ def test_a_failed_upload_raises_and_leaves_no_scratch(make_table, monkeypatch):
         table.merge(*files)
     with pytest.raises(Unavailable, match="no room"):
         table.flush(table.stage({"n": 1}))
+
+
+@pytest.mark.parametrize(("target_file_bytes", "thread_count"), [(1024, 1), (1024 * MIB, 2)])
+def test_only_an_output_that_is_not_split_is_written_by_several_threads(
+    make_table, monkeypatch, target_file_bytes, thread_count
+):
+    opened = []
+
+    def record(limits, scratch):
+        opened.append(limits.thread_count)
+        return open_engine(limits, scratch)
+
+    monkeypatch.setattr(icedb_parts.merge_unit, "open_engine", record)
+    table = make_table(sort=("n",), target_file_bytes=target_file_bytes)
+    files = [table.put_file(pa.table({"n": list(range(2000))}), f"{number}") for number in range(2)]
+    table.merge(*files, engine=replace(table.engine, thread_count=2))
+    assert opened == [thread_count]
