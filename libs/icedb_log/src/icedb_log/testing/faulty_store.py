@@ -21,9 +21,6 @@ from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.simulation_settings import MAX_STALL_MS, REQUEST_LIFE_MS, SECOND_MS, FaultRates
 from icedb_log.testing.simulation_world import Crash, World
 
-PAGE_KEYS = 2
-"""Keys in a page of a listing, whatever was asked for: every listing of more is not atomic (R1)."""
-
 
 class StoreObserver(Protocol):
     """Who is told what the store took."""
@@ -49,8 +46,10 @@ class FaultyStore:
     def __init__(self, inner: MemoryObjectStore, *, world: World, observer: StoreObserver) -> None:
         self.inner = inner
         self.faults = world.settings.faults
+        self._page_keys = world.settings.page_keys
         self._world = world
         self._observer = observer
+        self._stubborn: dict[str, bool] = {}
 
     def stop_faults(self) -> None:
         """Be a good store from now on."""
@@ -85,9 +84,9 @@ class FaultyStore:
             raise Unavailable(str(error)) from error
 
     def list_page(self, prefix: str, *, token: str | None = None, limit: int = MAX_KEYS_PER_PAGE) -> ObjectPage:
-        """List a page of at most :data:`PAGE_KEYS`, or fail."""
+        """List a page of at most ``Settings.page_keys``, or fail."""
         self._before_read("list", prefix)
-        return self.inner.list_page(prefix, token=token, limit=min(limit, PAGE_KEYS))
+        return self.inner.list_page(prefix, token=token, limit=min(limit, self._page_keys))
 
     def list_folders(self, prefix: str) -> tuple[str, ...]:
         """List folders, or fail."""
@@ -100,23 +99,25 @@ class FaultyStore:
         world.give_way()
         self._maybe_stall()
         keys = list(dict.fromkeys(keys))
+        possible = [key for key in keys if not self._is_stubborn(key)]
         if rng.random() < faults.crash:
             if rng.random() < 0.5:
-                world.send_later(self._flight_ms(), lambda: self._delete_all(keys))
+                world.send_later(self._flight_ms(), lambda: self._delete_all(possible))
             raise Crash(f"at the delete of {keys[:1]}")
         if rng.random() < faults.unavailable:
-            self._delete_all([key for key in keys if rng.random() < 0.5])
+            self._delete_all([key for key in possible if rng.random() < 0.5])
             raise Unavailable(f"delete of {keys[:1]}: no answer")
         if rng.random() < faults.lost:
-            world.send_later(self._flight_ms(), lambda: self._delete_all(keys))
+            world.send_later(self._flight_ms(), lambda: self._delete_all(possible))
             raise Unavailable(f"delete of {keys[:1]}: no answer yet")
-        failing = [key for key in keys if rng.random() < 0.5] if rng.random() < faults.partial else []
-        deleted = tuple(key for key in keys if key not in failing)
+        some = rng.random() < faults.partial
+        deleted = tuple(key for key in possible if not (some and rng.random() < 0.5))
         self._delete_all(deleted)
         self._maybe_stall()
-        if failing and not deleted:
+        failed = tuple(FailedDelete(key, "simulated") for key in keys if key not in deleted)
+        if failed and not deleted and rng.random() < 0.5:
             raise Unavailable(f"delete of {keys[:1]}: nothing worked")
-        return DeleteReport(deleted, tuple(FailedDelete(key, "simulated") for key in failing))
+        return DeleteReport(deleted, failed)
 
     def download(self, key: str, path: Path) -> ObjectInfo:
         """Not part of the simulation: its data files are objects, never files."""
@@ -194,6 +195,13 @@ class FaultyStore:
                 self._world.note("delete", key)
                 self._observer.on_delete(key)
         self.inner.delete(keys)
+
+    def _is_stubborn(self, key: str) -> bool:
+        if not self.faults.stubborn:
+            return False
+        if key not in self._stubborn:
+            self._stubborn[key] = self._world.rng.random() < self.faults.stubborn and holds(self.inner, key)
+        return self._stubborn[key]
 
     def _maybe_stall(self) -> None:
         rng = self._world.rng

@@ -30,6 +30,8 @@ ORDINARY: Final = (Unavailable, CommitConflict, CommitOutcomeUnknown, Fenced, No
 
 _MAX_ROWS: Final = 5
 _RECENT: Final = 4
+_READER_RESTS: Final = 3
+"""How much longer those rest who change nothing, or little: steps are dear."""
 
 
 @dataclass(slots=True)
@@ -138,7 +140,8 @@ def _try(sim: Simulation, actor: Actor, run: Callable[[], object]) -> None:
         name = type(error).__name__
         actor.errors[name] = actor.errors.get(name, 0) + 1
         sim.world.note(name, actor.kind)
-    sim.world.sleep(int(sim.world.rng.random() * sim.world.settings.think_ms))
+    rest_ms = sim.world.settings.think_ms * (_READER_RESTS if actor.kind in ("reader", "janitor") else 1)
+    sim.world.sleep(int(sim.world.rng.random() * rest_ms))
 
 
 def _new_batch(sim: Simulation, clock: SimClock) -> SimBatch:

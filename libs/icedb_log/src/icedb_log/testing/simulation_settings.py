@@ -36,6 +36,7 @@ class FaultRates:
         lost: A write's answer is lost: it landed, it did not, or it lands later.
         unavailable: The store does not answer, and did nothing.
         partial: A batch delete fails for some keys, or for all although some went.
+        stubborn: A key cannot be deleted at all, until the faults stop (this one: of a key, not of a call).
     """
 
     crash: float = 0.0
@@ -43,11 +44,31 @@ class FaultRates:
     lost: float = 0.0
     unavailable: float = 0.0
     partial: float = 0.0
+    stubborn: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One schedule. Times in milliseconds; counts are actors of each kind that run at once."""
+    """One schedule. Times in milliseconds; counts are actors of each kind that run at once.
+
+    Attributes:
+        config: Grace periods and policies of the table.
+        faults: How often what goes wrong.
+        flushers: Actors that flush.
+        mergers: Actors that merge.
+        janitors: Actors that vacuum and sweep.
+        producers: Actors that enqueue.
+        readers: Actors that read, now and in the past.
+        lease_holders: Actors that pin a time.
+        steps: Store calls and sleeps, of all actors together.
+        jump_rate: Probability that time jumps at a step.
+        jump_ms: By how much at most.
+        think_ms: How long an actor rests between two runs, at most.
+        skew_ms: How far a worker's clock may be off.
+        resolution_ms: Of the store's clock: S3 tells whole seconds.
+        burst: Probability that an actor goes on at the next step instead of giving way.
+        page_keys: Keys in a page of a listing, whatever was asked for: more pages are not atomic (R1).
+    """
 
     config: TableConfig
     faults: FaultRates
@@ -63,6 +84,8 @@ class Settings:
     think_ms: int
     skew_ms: int
     resolution_ms: int
+    burst: float
+    page_keys: int
 
 
 _CONFIGS: dict[tuple[int, int, int], TableConfig] = {}
@@ -72,28 +95,31 @@ def draw_settings(rng: random.Random) -> Settings:
     """Draw a schedule's settings."""
     log_grace_ms = rng.choice((30, 60)) * SECOND_MS
     data_grace_ms = log_grace_ms * rng.choice((1, 1, 2, 3))
-    orphan_age_ms = rng.choice((2, 4, 10)) * MINUTE_MS
+    orphan_age_ms = rng.choice((1, 2, 5)) * MINUTE_MS
     return Settings(
         config=_config(log_grace_ms, data_grace_ms, orphan_age_ms),
         faults=FaultRates(
             crash=_rate(rng, 0.01),
-            stall=_rate(rng, 0.02),
+            stall=_rate(rng, 0.03),
             lost=_rate(rng, 0.08),
             unavailable=_rate(rng, 0.03),
             partial=_rate(rng, 0.3),
+            stubborn=rng.choice((0.0, 0.0, 0.1, 0.4)),
         ),
         flushers=rng.choice((1, 2, 2, 3)),
         mergers=rng.choice((1, 2, 2, 3)),
         janitors=rng.choice((1, 2, 2)),
         producers=rng.choice((1, 2)),
-        readers=rng.choice((1, 2)),
-        lease_holders=rng.choice((0, 1, 1)),
-        steps=rng.choice((300, 600, 900)),
-        jump_rate=rng.choice((0.01, 0.02, 0.04)),
-        jump_ms=rng.choice((1, 2)) * log_grace_ms,
+        readers=rng.choice((1, 1, 2)),
+        lease_holders=rng.choice((0, 0, 1)),
+        steps=rng.choice((300, 800, 1600)),
+        jump_rate=rng.choice((0.005, 0.01, 0.03)),
+        jump_ms=rng.choice((1, 3)) * log_grace_ms,
         think_ms=rng.choice((1, 4, 15)) * SECOND_MS,
         skew_ms=rng.choice((0, 0, 20, 180)) * SECOND_MS,
         resolution_ms=rng.choice((1, SECOND_MS)),
+        burst=rng.choice((0.0, 0.6, 0.9)),
+        page_keys=rng.choice((2, 2, 1000)),
     )
 
 

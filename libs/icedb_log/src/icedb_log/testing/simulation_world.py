@@ -136,6 +136,7 @@ class World:
             Violation: Or whatever else went wrong in an actor.
         """
         settings, rng = self.settings, self.rng
+        last: Actor | None = None
         for _ in range(settings.steps):
             self.step_count += 1
             self.now_ms += int(rng.random() * _STEP_MS)
@@ -145,7 +146,9 @@ class World:
                 self.now_ms = max(self.now_ms, self._sleeping[0][0])
             self._wake_and_land()
             if self._ready:
-                self._switch_to(self._ready[int(rng.random() * len(self._ready))])
+                if last not in self._ready or rng.random() >= settings.burst:
+                    last = self._ready[int(rng.random() * len(self._ready))]
+                self._switch_to(last)
             if self.failure is not None:
                 break
         self.kill_all()

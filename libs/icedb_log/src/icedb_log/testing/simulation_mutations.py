@@ -1,0 +1,121 @@
+"""The rules of the protocol, each switched off in the real code: the simulation has to notice.
+
+A mutation replaces a few words in the source of one function and puts the result in its place, so it breaks
+loudly when that code changes. The invariants that a commit checks are switched off where they would notice first;
+the tests check, too, that they do notice.
+"""
+
+import importlib
+import inspect
+import pkgutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import icedb_log
+from icedb_log.errors import InvariantViolated
+
+INVARIANTS: Final = ("require_append", "require_merge", "require_same_live")
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Changes to the source of one function.
+
+    Attributes:
+        function: ``module:function`` or ``module:Class.method`` below ``icedb_log``.
+        changes: Pairs of a text that occurs exactly once in it, and of what stands there instead.
+    """
+
+    function: str
+    changes: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """A rule switched off.
+
+    Attributes:
+        rule: Id in ``docs/protocol.md``.
+        name: What the code does instead.
+        edits: How.
+        is_harmless: The simulation must *not* notice; ``docs/simulation.md`` says why.
+    """
+
+    rule: str
+    name: str
+    edits: tuple[Edit, ...]
+    is_harmless: bool = False
+
+
+@contextmanager
+def mutated(mutation: Mutation, *, with_invariants: bool = False) -> Iterator[None]:
+    """Run with a rule switched off.
+
+    Args:
+        mutation: The rule.
+        with_invariants: Keep the checks at each commit.
+    """
+    with ExitStack() as stack:
+        if not with_invariants:
+            for name in INVARIANTS:
+                original = getattr(importlib.import_module("icedb_log.invariants"), name)
+                stack.enter_context(_replaced(original, _do_nothing))
+        for edit in mutation.edits:
+            stack.enter_context(_edited(edit))
+        yield
+
+
+def _do_nothing(*_: Any, **__: Any) -> None:
+    """Stand in for an invariant."""
+
+
+@contextmanager
+def _edited(edit: Edit) -> Iterator[None]:
+    module_name, _, qualified = edit.function.partition(":")
+    module = importlib.import_module(f"icedb_log.{module_name}")
+    owner_name, _, name = qualified.rpartition(".")
+    owner: Any = getattr(module, owner_name) if owner_name else module
+    original = getattr(owner, name)
+    source = textwrap.dedent(inspect.getsource(original))
+    for old, new in edit.changes:
+        if source.count(old) != 1:
+            raise InvariantViolated(f"{edit.function}: {old!r} occurs {source.count(old)} times: mend the mutation")
+        source = source.replace(old, new)
+    scope: dict[str, Any] = {}
+    exec(compile(source, f"<mutated {edit.function}>", "exec"), module.__dict__, scope)
+    changed = scope[name]
+    if owner_name:
+        setattr(owner, name, changed)
+        try:
+            yield
+        finally:
+            setattr(owner, name, original)
+    else:
+        with _replaced(original, changed):
+            yield
+
+
+@contextmanager
+def _replaced(original: Callable[..., Any], changed: Callable[..., Any]) -> Iterator[None]:
+    """Put a function in the place of another one wherever it was imported to."""
+    for found in pkgutil.iter_modules(icedb_log.__path__, "icedb_log."):
+        if found.name not in ("icedb_log.s3", "icedb_log.testing"):
+            importlib.import_module(found.name)
+    places = [
+        (module, name)
+        for module_name, module in list(sys.modules.items())
+        if module_name.startswith("icedb_log.") and not module_name.startswith("icedb_log.testing.simulation_mut")
+        for name, value in list(vars(module).items())
+        if value is original
+    ]
+    for module, name in places:
+        setattr(module, name, changed)
+    try:
+        yield
+    finally:
+        for module, name in places:
+            setattr(module, name, original)
