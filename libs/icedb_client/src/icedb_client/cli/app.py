@@ -89,9 +89,10 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         print_error("interrupted")
         return INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output has enough, e.g. `| head`: no more output, also not while Python ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, SystemExit):
+        # Whoever read our output has enough, e.g. `| head` (typer ends with SystemExit then): no more output, also
+        # not while Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except Exception as error:
         if os.environ.get("ICEDB_DEBUG"):
