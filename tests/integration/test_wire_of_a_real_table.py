@@ -1,0 +1,100 @@
+"""A table written by the real data path on a directory is read alike by a strict reader of the wire rules."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import duckdb
+import pytest
+from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.flush import flush_table
+from icedb_log.fold import fold
+from icedb_log.merge import merge_table
+from icedb_log.reader import LogReader
+from icedb_log.staging import stage_batch
+from icedb_log.stores import StoreSettings
+from icedb_log.table_config import PartitionField, TableConfig, create_table
+from icedb_log.vacuum import vacuum_table
+from icedb_parts.spark_jobs import SparkBatchWriter, SparkGroupMerger
+
+pytestmark = pytest.mark.spark
+
+STRICT_READER = Path(__file__).parents[1] / "compat" / "strict_reader.py"
+CLOCK = SystemClock()
+CONFIG = TableConfig.create(
+    name="events",
+    partition=(PartitionField.parse("d=day(ts)"), PartitionField.parse("where=place")),
+    sort=("event", "ts"),
+    merge_fan_in=2,
+    log_grace_ms=2000,
+    data_grace_ms=2000,
+)
+VACUUM_DEADLINE_S = 60
+PLACES = ("São Paulo/%", "a+b c", "")
+
+
+def read_strictly(root, prefix):
+    command = [sys.executable, str(STRICT_READER), str(root), prefix]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def make_rows(first, count, **columns):
+    return [
+        {
+            "ts": f"2023-06-{7 + n % 2:02d}T12:00:{n % 60:02d}Z",
+            "place": PLACES[n % 3],
+            "event": f"e{n % 5}",
+            "id": n,
+            **columns,
+        }
+        for n in range(first, first + count)
+    ]
+
+
+def test_a_real_table_is_read_alike_after_each_step(spark, tmp_path):
+    root = tmp_path / "store"
+    settings = StoreSettings(f"file://{root}")
+    warehouse = settings.open()
+    store, paths = warehouse.store, warehouse.table("events")
+    create_table(store, paths, CONFIG)
+    writer = SparkBatchWriter(spark, settings, clock=CLOCK)
+    merger = SparkGroupMerger(spark, settings, clock=CLOCK)
+
+    def check(row_count):
+        strict = read_strictly(root, paths.prefix)
+        snapshot = fold(LogReader(store, paths, clock=CLOCK).read())
+        assert strict["live"] == [marker.path for marker in snapshot.live]
+        assert strict["schema"] == dict(snapshot.schema)
+        assert strict["rows"] == row_count
+        files = [str(root / path) for path in strict["live"]]
+        query = (
+            "select count(*), count(distinct id) from read_parquet($files, union_by_name=true, hive_partitioning=false)"
+        )
+        assert duckdb.execute(query, {"files": files}).fetchone() == (row_count, row_count)
+
+    def stage_and_flush(*batches):
+        for rows in batches:
+            body = "\n".join(json.dumps(row) for row in rows).encode()
+            stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
+        result = flush_table(store, paths, clock=CLOCK, writer=writer, owner="test")
+        assert (result.rejected, result.batch_count) == ((), len(batches))
+
+    stage_and_flush(make_rows(0, 100), make_rows(100, 100))
+    check(200)
+    stage_and_flush(make_rows(200, 100, later=1.5))
+    check(300)
+    assert merge_table(store, paths, clock=CLOCK, merger=merger, owner="test").row_count == 300
+    check(300)
+    stage_and_flush(make_rows(300, 50))
+    assert merge_table(store, paths, clock=CLOCK, merger=merger, owner="test", full=True).row_count == 350
+    check(350)
+    deadline = time.monotonic() + VACUUM_DEADLINE_S
+    while vacuum_table(store, paths, clock=CLOCK).waiting:
+        assert time.monotonic() < deadline, "the vacuum does not come to an end"
+        CLOCK.sleep_ms(100)
+    check(350)
+    assert len(list((root / paths.log_prefix).iterdir())) == 1
