@@ -1,0 +1,239 @@
+"""How a service's process starts and ends when something is wrong: one clear message, an exit code, nothing left."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import psutil
+import pytest
+from icedb_log.clock import SystemClock
+from icedb_log.errors import Unavailable
+from icedb_log.stores import StoreSettings
+from icedb_log.table_config import TableConfig, create_table
+from icedb_service.celery_app import make_app
+from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
+from icedb_service.metrics import make_counter, make_registry
+from icedb_service.names import JANITOR_VACUUM
+from icedb_service.settings import ServiceSettings
+from icedb_service.testing.redis_server import RedisServer
+
+pytestmark = pytest.mark.redis
+
+CLOCK = SystemClock()
+LIMIT_MS = 60_000
+LIMIT_S = 60
+
+SLOW_WORKER = """
+from pathlib import Path
+from icedb_janitor.metrics import JanitorMetrics
+from icedb_log.clock import SystemClock
+from icedb_service.main import run_main
+from icedb_service.runs import Work
+from icedb_service.settings import ServiceSettings
+from icedb_service.tasks import TaskOptions, define_task
+from icedb_service.worker import NoEngine, WorkerService, run_worker
+
+def register(app, context):
+    def vacuum(table):
+        '''Delivery: once.'''
+        Path("running").touch()
+        SystemClock().sleep_ms(120_000)
+        return Work(is_idle=False)
+    define_task(app, context, TaskOptions("icedb.janitor.vacuum"), vacuum)
+
+def serve(settings):
+    return run_worker(WorkerService("janitor", JanitorMetrics(), NoEngine, register), settings)
+
+run_main(ServiceSettings, "janitor", serve)
+"""
+
+
+@pytest.fixture(scope="module")
+def redis():
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def env(tmp_path, redis):
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("ICEDB_", "AWS_"))}
+    return inherited | {"ICEDB_STORE": f"file://{tmp_path / 'warehouse'}", "ICEDB_REDIS_URL": redis.url}
+
+
+@contextlib.contextmanager
+def running(command, env, cwd):
+    process = subprocess.Popen(
+        [sys.executable, *command], env=env, cwd=cwd, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(LIMIT_S)
+        process.stderr.close()
+
+
+def ends_with(command, env, cwd):
+    done = subprocess.run(
+        [sys.executable, *command], env=env, cwd=cwd, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    return done.returncode, done.stderr
+
+
+def wait_until(condition, what):
+    deadline_ms = CLOCK.monotonic_ms() + LIMIT_MS
+    while not (found := condition()):
+        assert CLOCK.monotonic_ms() < deadline_ms, f"did not happen: {what}"
+        CLOCK.sleep_ms(20)
+    return found
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def fetch(port, path):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"ICEDB_STORE": ""}, "icedb janitor: settings: ICEDB_STORE is not set"),
+        ({"ICEDB_STORE": "warehouse"}, "icedb janitor: store URL 'warehouse': use file:///absolute"),
+        ({"ICEDB_LOCK_TTL_MS": "soon"}, "icedb janitor: settings: ICEDB_LOCK_TTL_MS='soon'"),
+        ({"ICEDB_STORE": "s3://bucket", "ICEDB_S3_ENDPOINT": "minio:9000"}, "icedb janitor: S3 endpoint 'minio:9000'"),
+    ],
+)
+def test_bad_settings_end_the_process_with_one_line(env, tmp_path, settings, message):
+    code, errors = ends_with(["-m", "icedb_janitor"], env | settings, tmp_path)
+    assert code == 2
+    assert errors.startswith(message)
+    assert errors.count("\n") == 1
+
+
+def test_a_store_that_ignores_conditions_is_refused(env, tmp_path, s3_server_without_conditions):
+    server = s3_server_without_conditions
+    settings = {
+        "ICEDB_STORE": f"s3://{server.bucket}/start",
+        "ICEDB_S3_ENDPOINT": server.endpoint_url,
+        "AWS_ACCESS_KEY_ID": "dev",
+        "AWS_SECRET_ACCESS_KEY": "dev",
+    }
+    code, errors = ends_with(["-m", "icedb_janitor"], env | settings, tmp_path)
+    assert code == 2
+    assert "Traceback" not in errors
+    assert "condition" in errors.splitlines()[-1]
+
+
+def test_a_metrics_port_that_is_taken_is_named(env, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, errors = ends_with(["-m", "icedb_janitor"], env | {"ICEDB_METRICS_PORT": str(port)}, tmp_path)
+    assert code == 1
+    assert errors.startswith(f"icedb janitor: cannot serve metrics on 127.0.0.1:{port}")
+    assert errors.count("\n") == 1
+
+
+def test_servers_that_are_away_are_named_and_waited_for(env, tmp_path):
+    port = free_port()
+    away = {"ICEDB_REDIS_URL": f"redis://127.0.0.1:{port}/0"}
+    for module in ("icedb_janitor", "icedb_service.beat"):
+        with running(["-m", module], env | away, tmp_path) as process:
+            line = process.stderr.readline()
+            assert "server_unavailable" in line
+            assert f"redis://127.0.0.1:{port}/0 does not answer" in line
+    away = {
+        "ICEDB_STORE": "s3://bucket",
+        "ICEDB_S3_ENDPOINT": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "x",
+    }
+    with running(["-m", "icedb_janitor"], env | away, tmp_path) as process:
+        line = process.stderr.readline()
+        assert "server_unavailable" in line
+        assert f"http://127.0.0.1:{port}" in line
+
+
+def test_a_worker_rides_out_a_restart_of_redis_and_shows_its_health(env, tmp_path):
+    with RedisServer() as own:
+        port = free_port()
+        settings = ServiceSettings(store=env["ICEDB_STORE"], redis_url=own.url)
+        warehouse = StoreSettings(env["ICEDB_STORE"]).open()
+        create_table(warehouse.store, warehouse.table("events"), TableConfig.create(name="events"))
+        app = make_app(settings)
+        extra = {"ICEDB_REDIS_URL": own.url, "ICEDB_METRICS_PORT": str(port)}
+        with running(["-m", "icedb_janitor"], env | extra, tmp_path):
+            wait_until(lambda: is_served(port), "the worker is up")
+            assert fetch(port, "/readyz")[0] == 200
+            own.stop()
+            status, body = fetch(port, "/readyz")
+            assert status == 503
+            assert f"127.0.0.1:{own.port}" in body
+            assert fetch(port, "/healthz")[0] == 200
+            own.start()
+            result = app.send_task(JANITOR_VACUUM, args=["events"], expires=LIMIT_S).get(timeout=LIMIT_S)
+            assert result["outcome"] == "idle"
+            wait_until(lambda: fetch(port, "/readyz")[0] == 200, "the worker is ready again")
+            assert (
+                'icedb_janitor_runs_total{outcome="idle",task="icedb.janitor.vacuum"} 1.0' in fetch(port, "/metrics")[1]
+            )
+        app.close()
+
+
+def is_served(port):
+    with contextlib.suppress(OSError):
+        return fetch(port, "/healthz")[0] == 200
+    return False
+
+
+def test_a_task_that_does_not_end_cannot_hold_up_the_shutdown_for_ever(env, tmp_path, redis):
+    app = make_app(ServiceSettings(store=env["ICEDB_STORE"], redis_url=redis.url))
+    with running(["-c", SLOW_WORKER], env | {"ICEDB_SHUTDOWN_GRACE_MS": "1000"}, tmp_path) as process:
+        app.send_task(JANITOR_VACUUM, args=["events"], ignore_result=True)
+        wait_until((tmp_path / "running").exists, "the task runs")
+        (child,) = psutil.Process(process.pid).children()
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.wait(LIMIT_S) == 1
+        assert "shutdown_forced" in process.stderr.read()
+        wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the child is gone")
+    app.close()
+
+
+def test_health_names_what_fails_and_only_readiness_looks_at_servers():
+    def fails():
+        raise Unavailable("redis is away")
+
+    counter = make_counter(make_registry(), "icedb_merge_tests_total", "x", label="outcome", values=("done",))
+    registry = make_registry()
+    registry.register(counter)
+    port = free_port()
+    health = HealthChecks(alive={"engine": lambda: None}, ready={"redis": fails})
+    server = start_metrics_server(registry, host="127.0.0.1", port=port, health=health)
+    try:
+        assert fetch(port, "/healthz") == (200, '{"status": "ok", "checks": {"engine": "ok"}}')
+        status, body = fetch(port, "/readyz")
+        assert (status, '"redis": "redis is away"' in body) == (503, True)
+        assert 'icedb_merge_tests_total{outcome="done"} 0.0' in fetch(port, "/metrics")[1]
+        assert fetch(port, "/")[0] == 404
+        with pytest.raises(Unavailable, match="set ICEDB_METRICS_HOST and ICEDB_METRICS_PORT"):
+            check_port_is_free("127.0.0.1", port)
+    finally:
+        server.shutdown()
+        server.server_close()
+    check_port_is_free("127.0.0.1", port)
+    assert start_metrics_server(registry, host="127.0.0.1", port=0) is None
