@@ -28,12 +28,12 @@ from icedb_local.run_processes import find_run_processes, kill_run_processes
 from icedb_local.stack_layout import WORKERS, StackLayout
 from icedb_local.supervisor_config import log_path, render_config
 
-START_DEADLINE_MS: Final = 90_000
+START_DEADLINE_MS: Final = 180_000
 STOP_DEADLINE_S: Final = 75
 POLL_MS: Final = 100
 LOG_TAIL_LINES: Final = 15
 MAX_SOCKET_PATH: Final = 90
-FATAL_STATE: Final = "FATAL"
+FAILED_STATES: Final = ("FATAL", "EXITED")
 RUNNING_STATE: Final = "RUNNING"
 
 ReadyCallback = Callable[[str], None]
@@ -217,7 +217,7 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
                 f"the supervisor of the stack ended while {', '.join(names)} started:\n"
                 f"{self.read_log_tail('guard')}\n{self.read_log_tail('supervisord')}"
             )
-        given_up = [name for name in self._names_in_state(FATAL_STATE) if name in names]
+        given_up = [name for name in self._names_in_state(*FAILED_STATES) if name in names]
         if given_up:
             raise Unavailable(f"{given_up[0]} does not start; its log ends:\n{self.read_log_tail(given_up[0])}")
         if self._clock.monotonic_ms() > deadline_ms:
@@ -226,9 +226,9 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
                 f"the log of {names[0]} ends:\n{self.read_log_tail(names[0])}"
             )
 
-    def _names_in_state(self, state: str) -> list[str]:
+    def _names_in_state(self, *states: str) -> list[str]:
         try:
-            return [info["name"] for info in self._rpc("getAllProcessInfo") if info["statename"] == state]
+            return [info["name"] for info in self._rpc("getAllProcessInfo") if info["statename"] in states]
         except Unavailable:
             return []  # supervisord has not opened its socket yet
 

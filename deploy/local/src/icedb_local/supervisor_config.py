@@ -13,6 +13,7 @@ from typing import Final
 
 from icedb_log.errors import InvalidRequest
 
+EXIT_USAGE: Final = 2
 LOG_BYTES: Final = 8 * 1024 * 1024
 
 
@@ -99,7 +100,9 @@ def _program_fields(program: Program, run_dir: Path) -> dict[str, object]:
         "priority": program.priority,
         "environment": ",".join(f'{key}="{_check_value(value)}"' for key, value in program.env.items()),
         "autostart": str(program.starts_at_once).lower(),
-        "autorestart": "true",
+        # Restarted however it ended, also by kill -9; only "my settings are wrong" is not mended by a restart.
+        "autorestart": "unexpected",
+        "exitcodes": EXIT_USAGE,
         "startsecs": 1,
         "startretries": 3,
         # A worker gets SIGTERM alone, so that its running job ends well; what is left is killed as a group.
