@@ -7,12 +7,16 @@ A tombstone is expired when its time *and* the store's proof that it landed are 
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from icedb_log.fold import fold, read_horizon_ms
 from icedb_log.leases import Lease
 from icedb_log.merge_plan import earliest_landing
 from icedb_log.model import ListedLogFile, LogFile, LogView
 from icedb_log.table_config import TableConfig
+
+STORE_RESOLUTION_MS: Final = 1000
+"""S3 tells LastModified in whole seconds, cut off: a tombstone may have landed this much later than it says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,8 @@ def _guard(
         return Waiting(path, "grace", expires_ms)
     # J4: it was live at the leased time, or for those who read then: a committer with a slow clock dates its
     # tombstones back, to before a read that did not see them.
-    pinned = [lease.expires_ms for lease in leases if lease.at_ms < died_ms]
+    seen_dead_ms = max(tombstoned_ms, landed_ms + STORE_RESOLUTION_MS)
+    pinned = [lease.expires_ms for lease in leases if lease.at_ms < seen_dead_ms]
     if pinned:
         return Waiting(path, "lease", max(pinned))
     return None

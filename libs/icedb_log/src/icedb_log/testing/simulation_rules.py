@@ -308,7 +308,7 @@ JANITOR_RULES: Final = (
     _break(
         "J4",
         "a lease believes the time that a committer gave its tombstones",
-        _edit("vacuum_plan:_guard", ("if lease.at_ms < died_ms", "if lease.at_ms < tombstoned_ms")),
+        _edit("vacuum_plan:_guard", ("if lease.at_ms < seen_dead_ms", "if lease.at_ms < tombstoned_ms")),
     ),
     _break(
         "J4",

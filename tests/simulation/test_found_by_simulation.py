@@ -1,0 +1,133 @@
+"""What the simulation found, each as the shortest history that shows it."""
+
+import pytest
+from icedb_log.errors import Fenced, Unavailable
+from icedb_log.leases import put_lease
+from icedb_log.merge import merge_table
+from icedb_log.testing.fake_clock import FakeClock
+from icedb_log.testing.row_files import RowFileMerger
+from icedb_log.testing.scripted_store import Fault
+from icedb_log.testing.small_table import SmallTable
+
+
+@pytest.fixture
+def table():
+    return SmallTable()
+
+
+def exists(table, paths):
+    keys = set(table.keys(table.paths.data_prefix))
+    return all(path in keys for path in paths)
+
+
+@pytest.mark.parametrize("role", ["flush", "merge"])
+def test_j5_a_worker_that_sleeps_just_before_its_put_cannot_name_what_the_sweep_deleted(table, role):
+    table.append(1)
+    table.append(2)
+    expected = [1, 2]
+    if role == "flush":
+        table.stage([{"id": 3, "p": "a"}])
+        expected.append(3)
+
+    def sleep_and_sweep():
+        table.clock.advance(10 * table.config.orphan_age_ms)
+        table.sweep()
+
+    table.store.script.append(Fault("put_if_absent", None, key="_log/", before=sleep_and_sweep))
+    with pytest.raises(Fenced):
+        getattr(table, role)()
+    table.flush()
+    table.merge()
+    assert table.ids() == expected
+
+
+def test_w3_the_time_is_looked_at_after_the_intent_was_written(table):
+    table.stage([{"id": 1, "p": "a"}])
+
+    def sleep():
+        table.clock.advance(table.config.orphan_age_ms)
+
+    # The second write of the fence is the intent; the sleep comes before it, the look at the time after it.
+    table.store.script.append(Fault("put_if_absent", None, key="_data/", before=sleep))
+    table.store.script.append(Fault("put_if_match", None, key="fence", before=sleep))
+    with pytest.raises(Unavailable, match="orphan age"):
+        table.flush()
+    assert table.keys(table.paths.log_prefix) == []
+    table.flush()
+    assert table.ids() == [1]
+
+
+def test_w3_work_that_became_too_old_leaves_nothing_to_settle(table):
+    table.stage([{"id": 1, "p": "a"}])
+    table.store.script.append(
+        Fault("put_if_match", None, key="fence", before=lambda: table.clock.advance(table.config.orphan_age_ms))
+    )
+    with pytest.raises(Unavailable):
+        table.flush()
+    table.flush()
+    assert len(table.keys(table.paths.log_prefix)) == 1  # the commit, and no seal
+
+
+def test_j4_a_lease_written_while_the_janitor_sleeps_before_its_log_read_holds(table):
+    table.append(1)
+    table.append(2)
+    pinned = []
+
+    def pin_and_merge():
+        at_ms = table.clock.now_ms()
+        put_lease(table.store, table.paths, at_ms=at_ms, ttl_ms=10 * table.config.data_grace_ms, clock=table.clock)
+        pinned.extend(marker.path for marker in table.snapshot(as_of_ms=at_ms).live)
+        table.clock.advance(1)
+        table.merge()
+        table.clock.advance(2 * table.config.data_grace_ms)
+
+    table.store.script.append(Fault("list_page", None, key="_log/", before=pin_and_merge))
+    table.vacuum()
+    assert len(pinned) == 2
+    assert exists(table, pinned)
+
+
+def test_j4_a_lease_protects_from_tombstones_that_a_slow_clock_dated_back(table):
+    table.append(1)
+    table.append(2)
+    table.clock.advance(10_000)
+    at_ms = table.clock.now_ms()
+    put_lease(table.store, table.paths, at_ms=at_ms, ttl_ms=10 * table.config.data_grace_ms, clock=table.clock)
+    pinned = [marker.path for marker in table.snapshot(as_of_ms=at_ms).live]
+    slow = FakeClock(at_ms - 5_000, seed="slow")
+    merged = merge_table(
+        table.store,
+        table.paths,
+        clock=slow,
+        merger=RowFileMerger(table.store, slow),
+        owner="slow",
+        full=True,
+        reader=table.reader(),
+    )
+    assert merged.input_count == 2
+    table.clock.advance(2 * table.config.data_grace_ms)
+    table.vacuum()
+    assert exists(table, pinned)
+    table.clock.advance(10 * table.config.data_grace_ms)
+    table.vacuum()
+    assert not exists(table, pinned)
+
+
+def test_j4_a_lease_renewed_during_the_vacuum_counts_from_its_renewal(table):
+    table.append(1)
+    table.append(2)
+    at_ms = table.clock.now_ms()
+    short_ms, long_ms = table.config.data_grace_ms, 1000
+    lease_id = put_lease(table.store, table.paths, at_ms=at_ms, ttl_ms=short_ms, clock=table.clock)
+    pinned = [marker.path for marker in table.snapshot(as_of_ms=at_ms).live]
+    table.merge(full=True)
+    table.clock.advance(short_ms - 2)
+
+    def renew():
+        # For a shorter time than before, but from now on: the old LastModified and the new duration do not belong together.
+        put_lease(table.store, table.paths, at_ms=at_ms, ttl_ms=long_ms, clock=table.clock, lease_id=lease_id)
+
+    table.store.script.append(Fault("get", None, key="leases/", before=renew))
+    table.clock.advance(1)
+    table.vacuum()
+    assert exists(table, pinned)
