@@ -110,7 +110,7 @@ def test_j4_what_was_dead_at_the_leased_time_does_not_wait(at):
 
 
 def test_j4_the_longest_of_several_leases_counts():
-    leases = [Lease("a", AT - 1, 900_000), Lease("b", AT - 2, 800_000), Lease("c", AT + 5, 999_999)]
+    leases = [Lease("a", AT - 1, 900_000), Lease("b", AT - 2, 800_000), Lease("c", AT + 1005, 999_999)]
     assert {w.until_ms for w in plan(*merged(), now=AT + 60_000, leases=leases).waiting} == {900_000}
 
 
