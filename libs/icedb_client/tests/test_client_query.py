@@ -5,7 +5,7 @@ from datetime import date
 import duckdb
 import pytest
 from icedb_client.client import Client
-from icedb_client.duck import quote_name, quote_text
+from icedb_client.duck import lock, open_duckdb, quote_name, quote_text
 from icedb_client.settings import ClientSettings
 from icedb_client.snapshots import to_filters
 from icedb_client.testing.parquet_warehouse import ParquetWarehouse
@@ -179,6 +179,26 @@ def test_a_type_is_never_taken_for_sql(client, commit):
         client.query("select * from other")
     commit("events", "select [1.5] as a", "d=2026-01-02", schema={"a": "DECIMAL(18, 3)[]"})
     assert len(rows(client, "select a from events")) == 1
+
+
+def test_a_locked_connection_opens_its_snapshots_files_and_no_others(client, commit, tmp_path):
+    commit("events", "select 'a' as event", "d=2026-01-02")
+    found = client.snapshot("events")
+    secret = tmp_path / "secret.txt"
+    secret.write_text("x")
+    with open_duckdb() as con:
+        found.to_duckdb(con)
+        lock(con, [found])
+        assert con.execute("select event from events").fetchall() == [("a",)]
+        for sql in (
+            f"select * from read_text('{secret}')",
+            f"copy (select 1) to '{secret}'",
+            f"attach '{tmp_path}/x.db'",
+            "set enable_external_access = true",
+            f"set allowed_paths = ['{secret}']",
+        ):
+            with pytest.raises(duckdb.Error):
+                con.execute(sql)
 
 
 def test_quoting():
