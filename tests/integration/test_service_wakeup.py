@@ -79,6 +79,17 @@ def test_a_wake_up_that_nobody_took_in_expires_with_its_message(wakeups, redis):
         clock.sleep_ms(50)
 
 
+def test_a_message_that_could_not_be_sent_does_not_hold_back_the_next(wakeups, server, redis):
+    with RedisServer() as broken:
+        broker_url = broken.url
+    settings = ServiceSettings(store="file:///tmp/w", redis_url=broker_url)
+    app = make_app(settings)
+    with pytest.raises(Unavailable):
+        Wakeups(app, redis, settings=settings).wake(INGEST_FLUSH, "events")
+    app.close()
+    assert wakeups.wake(INGEST_FLUSH, "events") is True
+
+
 def test_a_worker_that_starts_frees_what_a_killed_one_held_back(wakeups):
     wakeups.wake(INGEST_FLUSH, "events")
     wakeups.wake(INGEST_SWEEP)

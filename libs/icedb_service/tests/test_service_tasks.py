@@ -62,6 +62,14 @@ def test_a_task_takes_in_its_wake_up_and_answers_json(app, context):
     assert "Delivery" in app.tasks[MERGE_MERGE].__doc__
 
 
+def test_the_wake_up_is_taken_in_before_the_work_looks_at_the_store(app, context):
+    def work(table: str):
+        """Delivery: any number of times."""
+        return Work(is_idle=False, details={"released": len(context.wakeups.released)})
+
+    assert define_task(app, context, TaskOptions(MERGE_MERGE), work)("events")["released"] == 1
+
+
 @pytest.mark.parametrize(("args", "kwargs"), [((), {}), (("a", True, 3), {}), (("a",), {"fulll": True})])
 def test_wrong_arguments_are_refused_in_words(app, context, args, kwargs):
     result = define_task(app, context, TaskOptions(MERGE_MERGE), merge)(*args, **kwargs)
