@@ -8,7 +8,9 @@ import argparse
 import random  # noqa: TID251 - a seeded generator is what the simulation is made of
 import sys
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Final
 
 from icedb_log.clock import SystemClock
 from icedb_log.table_config import create_table
@@ -16,9 +18,14 @@ from icedb_log.testing.faulty_store import FaultyStore, holds
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.simulation_actors import Simulation, spawn_actor
 from icedb_log.testing.simulation_model import SimModel
+from icedb_log.testing.simulation_mutations import Mutation, mutated
 from icedb_log.testing.simulation_quiesce import quiesce
+from icedb_log.testing.simulation_rules import RULES
 from icedb_log.testing.simulation_settings import PATHS, draw_settings
 from icedb_log.testing.simulation_world import Actor, TraceLine, World
+
+MAX_MUTATED_SCHEDULES: Final = 3000
+"""How long to look for a schedule that notices a rule switched off."""
 
 
 class ScheduleFailed(AssertionError):
@@ -93,20 +100,14 @@ def _format_line(line: TraceLine) -> str:
     return f"  {line.time_ms % 100_000_000 / 1000:10.3f} {line.actor:12} {line.what:16} {line.key}"
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run schedules from the command line; exit code 1 if one failed."""
-    parser = argparse.ArgumentParser(prog="python -m icedb_log.testing.simulation", description=__doc__)
-    parser.add_argument("--seeds", default="0..1000000000", help="first..last seed, both included")
-    parser.add_argument("--seconds", type=float, default=60.0, help="stop after this time")
-    parser.add_argument("--keep-going", action="store_true", help="go on after a failure")
-    options = parser.parse_args(arguments)
-    first, _, last = options.seeds.partition("..")
+def run_seeds(seeds: Iterable[int], *, seconds: float, keep_going: bool = False) -> int:
+    """Run schedules until the seeds or the time are used up; print failures and totals; return how many failed."""
     clock = SystemClock()
     started_ms = clock.monotonic_ms()
     totals: Counter[str] = Counter()
     count = failed = 0
-    for seed in range(int(first), int(last or first) + 1):
-        if clock.monotonic_ms() - started_ms > options.seconds * 1000:
+    for seed in seeds:
+        if clock.monotonic_ms() - started_ms > seconds * 1000:
             break
         count += 1
         try:
@@ -114,11 +115,56 @@ def main(arguments: list[str] | None = None) -> int:
         except ScheduleFailed as error:
             failed += 1
             sys.stdout.write(f"{error}\n" if failed == 1 else f"{str(error).splitlines()[0]}\n")
-            if not options.keep_going:
+            if not keep_going:
                 break
     elapsed_s = (clock.monotonic_ms() - started_ms) / 1000
     sys.stdout.write(f"{count} schedules in {elapsed_s:.1f} s, {failed} failed; {dict(totals)}\n")
-    return 1 if failed else 0
+    return failed
+
+
+def find_failure(mutation: Mutation, seeds: Iterable[int], *, with_invariants: bool = False) -> ScheduleFailed | None:
+    """Run schedules with a rule switched off and return the first failure; ``None`` if nobody noticed."""
+    with mutated(mutation, with_invariants=with_invariants):
+        for seed in seeds:
+            try:
+                run_schedule(seed)
+            except ScheduleFailed as error:
+                return error
+    return None
+
+
+def check_mutations(rules: Iterable[Mutation], seeds: Sequence[int]) -> int:
+    """Switch rules off in turn and print what the simulation noticed; return how many results were unexpected."""
+    unexpected = 0
+    for mutation in rules:
+        failure = find_failure(mutation, seeds)
+        is_expected = (failure is None) == mutation.is_harmless
+        unexpected += not is_expected
+        seen = "not noticed" if failure is None else f"{str(failure).splitlines()[0][:150]}"
+        mark = "ok " if is_expected else "BAD"
+        sys.stdout.write(f"{mark} {mutation.rule:3} {mutation.name}: {seen}\n")
+        sys.stdout.flush()
+    return unexpected
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run schedules, or the mutation check, from the command line; exit code 1 if something is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m icedb_log.testing.simulation", description=__doc__)
+    parser.add_argument("--seeds", default="0..1000000000", help="first..last seed, both included")
+    parser.add_argument("--seconds", type=float, default=60.0, help="stop after this time")
+    parser.add_argument("--keep-going", action="store_true", help="go on after a failure")
+    parser.add_argument(
+        "--mutations",
+        metavar="RULES",
+        help="switch rules off in turn instead: 'all', or ids such as J1,R3; at most 3,000 schedules each",
+    )
+    options = parser.parse_args(arguments)
+    first, _, last = options.seeds.partition("..")
+    seeds = range(int(first), int(last or first) + 1)
+    if options.mutations:
+        chosen = [rule for rule in RULES if options.mutations == "all" or rule.rule in options.mutations.split(",")]
+        return 1 if check_mutations(chosen, seeds[:MAX_MUTATED_SCHEDULES]) else 0
+    return 1 if run_seeds(seeds, seconds=options.seconds, keep_going=options.keep_going) else 0
 
 
 if __name__ == "__main__":
