@@ -192,7 +192,7 @@ def test_a_directory_without_tables(icedb):
         (["ingest", "events"], 2, "Missing argument"),
         (["snapshot", "evnts"], 3, "did you mean events?"),
         (["ingest", "nope_at_all", "-"], 3, "icedb table create"),
-        (["query", "select * from evnts"], 3, "evnts"),
+        (["query", "select * from evnts"], 3, "did you mean events?"),
         (["query", "drop table events"], 2, "DROP is not allowed"),
         (["table", "create", "../x"], 2, "1 to 63 of a-z"),
         (["table", "create", "x" * 10_000], 2, "1 to 63 of a-z"),

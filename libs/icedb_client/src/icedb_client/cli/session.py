@@ -1,14 +1,18 @@
 """What every command starts from: the global options, and a client made of them."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 
 import typer
 from icedb_log.errors import NotFound
 
 from icedb_client.client import Client, describe_unknown_table
 from icedb_client.settings import load_client_settings
+
+_TABLE_IN_MESSAGE: Final = re.compile(r"^table '(?P<table>[a-z][a-z0-9_]{0,62})' does not exist")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ def open_client(context: typer.Context, *, table: str | None = None) -> Iterator
         try:
             yield client
         except NotFound as error:
-            if table is None or settings.store is None:
+            named = _TABLE_IN_MESSAGE.search(str(error))
+            name = table or (named["table"] if named else None)
+            if name is None or settings.store is None:
                 raise
-            raise NotFound(describe_unknown_table(client, table, error)) from error
+            raise NotFound(describe_unknown_table(client, name, error)) from error
