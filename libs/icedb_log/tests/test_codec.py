@@ -216,7 +216,7 @@ def test_a_newer_version_asks_for_an_upgrade(version):
         decode_log_file(KEY, changed(0, v=version))
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(
     log_files().map(encode_log_file),
     st.lists(st.tuples(st.integers(0, 10**6), st.binary(max_size=3), st.integers(0, 4)), min_size=1, max_size=4),

@@ -103,6 +103,11 @@ def test_files_of_different_tiers_are_not_merged_together():
     assert plan(listed(1, *small, replace(large[0], path=data("large")))).groups == ()
 
 
+def test_a_mature_file_does_not_count_for_its_tier():
+    assert plan(listed(1, *of_sizes(33_000, 33_000, 33_000, TARGET))).groups == ()
+    assert len(plan(listed(1, *of_sizes(20_000, 20_000, 20_000, 20_000))).groups) == 1
+
+
 def test_a_full_merge_takes_all_tiers():
     (group,) = plan(listed(1, *of_sizes(10, 9_000, 60_000)), full=True).groups
     assert len(group.inputs) == 3
@@ -258,6 +263,14 @@ def test_m1_a_dead_log_file_is_not_involved():
     ]
     log = merge(files, inputs="xy", outputs=[live("z")])
     assert {t.path: t.tombstoned_ms for t in log.log_tombstones} == {log_key(1): 50, log_key(50, merged=True): 100}
+
+
+def test_m1_what_was_stripped_does_not_come_back_from_a_dead_log_file():
+    files = [
+        listed(30, live("x"), dead("longgone", 30), merged=True),
+        listed(50, live("x"), live("y"), kills=[kill(30, 50, merged=True)], merged=True),
+    ]
+    assert data("longgone") not in by_path(merge(files, inputs="xy", outputs=[live("z")]))
 
 
 def test_m1_a_log_file_without_an_input_is_not_involved_unless_it_is_folded():
