@@ -6,7 +6,7 @@ change that reaches the inner store is told to an observer, in the order in whic
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from icedb_log.errors import CommitOutcomeUnknown, IceDBError, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from icedb_log.object_store import (
@@ -20,6 +20,9 @@ from icedb_log.object_store import (
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.simulation_settings import MAX_STALL_MS, REQUEST_LIFE_MS, SECOND_MS, FaultRates
 from icedb_log.testing.simulation_world import Crash, World
+
+_SLEEPY: Final = 2
+"""How much more often an actor stalls that is the only one to do so."""
 
 
 class StoreObserver(Protocol):
@@ -47,6 +50,7 @@ class FaultyStore:
         self.inner = inner
         self.faults = world.settings.faults
         self._page_keys = world.settings.page_keys
+        self._sleepy_kind = world.settings.sleepy_kind
         self._world = world
         self._observer = observer
         self._stubborn: dict[str, bool] = {}
@@ -205,7 +209,10 @@ class FaultyStore:
 
     def _maybe_stall(self) -> None:
         rng = self._world.rng
-        if self.faults.stall and rng.random() < self.faults.stall:
+        rate = self.faults.stall
+        if rate and self._sleepy_kind:
+            rate = _SLEEPY * rate if self._world.actor_kind == self._sleepy_kind else 0.0
+        if rate and rng.random() < rate:
             # Log-uniform: seconds are as likely as half hours.
             duration_ms = int(5 * SECOND_MS * (MAX_STALL_MS / (5 * SECOND_MS)) ** rng.random())
             self._world.note("stall", str(duration_ms))

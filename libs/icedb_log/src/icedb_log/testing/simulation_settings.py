@@ -54,6 +54,7 @@ class Settings:
     Attributes:
         config: Grace periods and policies of the table.
         faults: How often what goes wrong.
+        sleepy_kind: The only kind of actor that stalls, then more often; empty: all of them stall.
         flushers: Actors that flush.
         mergers: Actors that merge.
         janitors: Actors that vacuum and sweep.
@@ -72,6 +73,7 @@ class Settings:
 
     config: TableConfig
     faults: FaultRates
+    sleepy_kind: str
     flushers: int
     mergers: int
     janitors: int
@@ -106,6 +108,7 @@ def draw_settings(rng: random.Random) -> Settings:
             partial=_rate(rng, 0.3),
             stubborn=rng.choice((0.0, 0.0, 0.1, 0.4)),
         ),
+        sleepy_kind=rng.choice(("", "", "", "flusher", "merger", "janitor", "reader")),
         flushers=rng.choice((1, 2, 2, 3)),
         mergers=rng.choice((1, 2, 2, 3)),
         janitors=rng.choice((1, 2, 2)),
@@ -119,7 +122,7 @@ def draw_settings(rng: random.Random) -> Settings:
         skew_ms=rng.choice((0, 0, 20, 180)) * SECOND_MS,
         resolution_ms=rng.choice((1, SECOND_MS)),
         burst=rng.choice((0.0, 0.6, 0.9)),
-        page_keys=rng.choice((2, 2, 1000)),
+        page_keys=rng.choice((2, 1000)),
     )
 
 

@@ -92,6 +92,11 @@ class World:
         """Who acts now."""
         return "-" if self._current is None else self._current.name
 
+    @property
+    def actor_kind(self) -> str:
+        """The kind of who acts now."""
+        return "-" if self._current is None else self._current.kind
+
     def spawn(self, actor: Actor) -> None:
         """Let an actor begin at one of the next steps."""
         actor.process = greenlet(lambda: self._live(actor), parent=self._main)
