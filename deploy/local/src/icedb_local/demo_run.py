@@ -201,7 +201,7 @@ class DemoRun:
             deadline_ms = self._clock.monotonic_ms() + CLEANUP_DEADLINE_MS
             while not look() and self._clock.monotonic_ms() < deadline_ms:
                 show()
-                self._clock.sleep_ms(3 * POLL_MS)
+                self._clock.sleep_ms(5 * POLL_MS)
             show()
         for name in names:
             wrong = {what: count for what, count in asdict(left[name]).items() if count}
@@ -272,11 +272,14 @@ class DemoRun:
 
     def _wait(self, is_met: Callable[[], bool], update: Callable[[], None], *, what: str) -> None:
         deadline_ms = self._clock.monotonic_ms() + COMMIT_DEADLINE_MS
+        asked_ms = self._clock.monotonic_ms()
         while not is_met():
+            took_ms = self._clock.monotonic_ms() - asked_ms
             if self._clock.monotonic_ms() > deadline_ms:
                 raise Unavailable(f"waited {COMMIT_DEADLINE_MS // 1000} s for {what}; see the logs of the run")
             update()
-            self._clock.sleep_ms(POLL_MS)
+            self._clock.sleep_ms(max(POLL_MS, 2 * took_ms))
+            asked_ms = self._clock.monotonic_ms()
         update()
 
 

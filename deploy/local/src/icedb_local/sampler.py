@@ -14,6 +14,8 @@ from icedb_log.warehouse import Warehouse
 from icedb_local.charts import Point
 
 INTERVAL_S: Final = 0.5
+PAUSE_SHARE: Final = 4
+"""Listings cost a server something: it is left alone for this many times as long as they took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +80,14 @@ class Sampler:
 
     def _run(self) -> None:
         while True:
+            begin_ms = self._clock.monotonic_ms()
             for table, samples in self._samples.items():
                 try:
                     samples.append(self._look(table))
                 except Unavailable:
                     continue  # one point less in a chart; what matters is checked elsewhere
-            if self._stop.wait(INTERVAL_S):
+            took_s = (self._clock.monotonic_ms() - begin_ms) / 1000
+            if self._stop.wait(max(INTERVAL_S, PAUSE_SHARE * took_s)):
                 return
 
     def _look(self, table: str) -> Sample:
