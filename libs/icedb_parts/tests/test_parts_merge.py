@@ -122,6 +122,15 @@ def test_an_input_that_is_not_parquet_is_named(make_table):
         table.merge(FileMarker(key, 18, 0), table.put_file(pa.table({"n": [1]}), "a"))
 
 
+def test_an_input_with_damaged_pages_halts_and_is_named(make_table):
+    table = make_table()
+    good, bad = (table.put_file(pa.table({"n": list(range(1000))}), name) for name in "ab")
+    body = table.store.get(bad.path).body
+    table.store.put(bad.path, b"PAR1" + b"\xff" * 40 + body[44:])
+    with pytest.raises(CorruptLog, match=r"a data file of partition '', one of 2 .* cannot be merged"):
+        table.merge(good, bad)
+
+
 def test_columns_keep_the_order_of_the_schema(make_table):
     table = make_table()
     files = [table.put_file(pa.table({"b": [1], "c": [2]}), "0"), table.put_file(pa.table({"z": [3], "a": [4]}), "1")]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 from icedb_log.clock import Clock
@@ -81,7 +82,7 @@ def merge_unit(unit: MergeUnit, store: ObjectStore, *, clock: Clock) -> MergeUni
     Raises:
         NotFound: An input is gone.
         SchemaConflict: A column of an input has another type than in the table's schema.
-        CorruptLog: An input is no Parquet file, though the log names it.
+        CorruptLog: An input cannot be read as Parquet, though the log names it.
         Unavailable: The store did not answer, or memory and scratch did not suffice.
     """
     if unit.group.size_bytes > unit.engine.scratch_bytes:
@@ -178,10 +179,21 @@ def _write_sorted(
     outputs = ", ".join(quote_name(name) for name in columns)
     sort = ", ".join(f"{quote_name(name)} NULLS LAST" for name in unit.config.sort if name in columns)
     order = f" ORDER BY {sort}" if sort else ""
-    engine.execute(
-        f"COPY (SELECT {outputs} FROM {_scan(files)}{order}) "  # noqa: S608 - names and texts are quoted
-        f"TO {quote_text(str(target))} ({options})"
-    )
+    try:
+        engine.execute(
+            f"COPY (SELECT {outputs} FROM {_scan(files)}{order}) "  # noqa: S608 - names and texts are quoted
+            f"TO {quote_text(str(target))} ({options})"
+        )
+    except (duckdb.OutOfMemoryException, duckdb.IOException):
+        raise
+    except duckdb.Error as error:
+        message = str(error).partition("\n")[0]
+        for marker, file in zip(unit.group.inputs, files, strict=True):
+            message = message.replace(str(file), marker.path)
+        raise CorruptLog(
+            f"table {unit.paths.name}: a data file of partition {unit.group.partition!r}, one of {len(files)} from "
+            f"{unit.group.inputs[0].path} on, cannot be merged ({message[:300]}): find it and restore the object"
+        ) from error
     return sorted(folder.iterdir(), key=lambda file: (len(file.name), file.name))
 
 
