@@ -14,6 +14,10 @@ class InvalidRequest(IceDBError):
     """The call itself is wrong. What the caller does: fix the call; the same call fails again."""
 
 
+class BelowHorizon(InvalidRequest):
+    """Time travel to a time whose log files are deleted (R3). What the caller does: ask for a newer time."""
+
+
 class NotFound(IceDBError):
     """A named thing is not there. What the caller does: check the name, or create it."""
 

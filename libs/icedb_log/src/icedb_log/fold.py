@@ -7,7 +7,7 @@ log files does not matter. Must never drop a log file or a column silently.
 import hashlib
 from collections.abc import Iterable, Mapping
 
-from icedb_log.errors import InvalidRequest, SchemaConflict
+from icedb_log.errors import BelowHorizon, SchemaConflict
 from icedb_log.keys import parse_log_key
 from icedb_log.model import FileMarker, ListedLogFile, LogView, Snapshot
 
@@ -26,14 +26,14 @@ def fold(view: LogView, *, as_of_ms: int | None = None, longest_commit_ms: int =
     Raises:
         SchemaConflict: A column has two types (S2).
         CorruptLog: A log file is misnamed (S3).
-        InvalidRequest: ``as_of_ms`` lies below the horizon (R3); the message names the oldest possible time.
+        BelowHorizon: ``as_of_ms`` lies below the horizon (R3); the message names the oldest possible time.
     """
     horizon_ms = read_horizon_ms(view)
     files: Iterable[ListedLogFile] = view.files
     if as_of_ms is not None:
         if as_of_ms < horizon_ms:
             # R3: log files that were live then are deleted; an answer would miss rows without saying so.
-            raise InvalidRequest(
+            raise BelowHorizon(
                 f"table {view.table}: time {as_of_ms} lies before {horizon_ms}, the oldest time still readable; "
                 "the log files of older times have been vacuumed"
             )

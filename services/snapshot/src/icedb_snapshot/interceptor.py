@@ -10,6 +10,7 @@ from typing import Any, Final
 import grpc
 from icedb_log.clock import Clock
 from icedb_log.errors import (
+    BelowHorizon,
     CommitConflict,
     CommitOutcomeUnknown,
     Fenced,
@@ -29,10 +30,6 @@ MAX_DETAILS_CHARS: Final = 2000
 """Details travel in a header, and headers are limited to 8 KiB."""
 
 _log = get_logger()
-
-
-class BelowHorizon(InvalidRequest):
-    """Time travel to a time whose log files are deleted (R3). What the caller does: ask for a newer time."""
 
 
 _CODES: Final[tuple[tuple[type[IceDBError], grpc.StatusCode], ...]] = (

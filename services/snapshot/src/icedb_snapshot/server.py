@@ -13,14 +13,14 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from icedb_log.clock import Clock
 from icedb_log.errors import NotFound, Unavailable
-from icedb_log.fold import fold, read_horizon_ms
+from icedb_log.fold import fold
 from icedb_log.model import Snapshot
 from icedb_log.partition_filter import PartitionMatcher
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2
 
 from icedb_snapshot.answers import AnswerCache
-from icedb_snapshot.interceptor import BelowHorizon, ErrorInterceptor
+from icedb_snapshot.interceptor import ErrorInterceptor
 from icedb_snapshot.metrics import SnapshotMetrics
 from icedb_snapshot.requests import SnapshotQuery, parse_request
 from icedb_snapshot.settings import MIB, SnapshotSettings
@@ -85,13 +85,6 @@ class SnapshotHandler:
 def _at(state: TableState, query: SnapshotQuery) -> Snapshot:
     if query.as_of_ms is None:
         return state.snapshot
-    horizon_ms = read_horizon_ms(state.view)
-    if query.as_of_ms < horizon_ms:
-        # R3: refused, because the log files that say what was live then are deleted.
-        raise BelowHorizon(
-            f"table {query.table}: time {query.as_of_ms} lies before {horizon_ms}, the oldest time that can still be "
-            "read; ask for that or later, or give the table a longer log grace period"
-        )
     return fold(state.view, as_of_ms=query.as_of_ms)
 
 
