@@ -157,7 +157,7 @@ def test_time_travel_and_its_horizon(call, parquet):
     assert call(as_of_ms=now - 9500).file_count == 0
     parquet.warehouse.store.delete([first.log_key])
     code, details, name = refused(call, as_of_ms=now - 8000, max_staleness_ms=0)
-    assert (code, name) == (grpc.StatusCode.OUT_OF_RANGE, "InvalidRequest")
+    assert (code, name) == (grpc.StatusCode.OUT_OF_RANGE, "BelowHorizon")
     assert str(now - 7000) in details
     assert call(as_of_ms=now - 7000).file_count == 1
 

@@ -17,7 +17,7 @@ ERROR_METADATA_KEY: Final = "icedb-error"
 
 _BY_CODE: Final[dict[grpc.StatusCode, type[IceDBError]]] = {
     grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidRequest,
-    grpc.StatusCode.OUT_OF_RANGE: errors.InvalidRequest,
+    grpc.StatusCode.OUT_OF_RANGE: errors.BelowHorizon,
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.InvalidRequest,
     grpc.StatusCode.NOT_FOUND: errors.NotFound,
     grpc.StatusCode.FAILED_PRECONDITION: errors.HaltError,

@@ -35,7 +35,7 @@ def fold(view: LogView, *, as_of_ms: int | None = None, longest_commit_ms: int =
             # R3: log files that were live then are deleted; an answer would miss rows without saying so.
             raise BelowHorizon(
                 f"table {view.table}: time {as_of_ms} lies before {horizon_ms}, the oldest time still readable; "
-                "the log files of older times have been vacuumed"
+                "ask for that or later, or give the table a longer log grace period"
             )
         files = [file for file in view.files if parse_log_key(file.key).time_ms <= as_of_ms]
     files = tuple(files)
