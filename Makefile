@@ -14,7 +14,7 @@ PACKAGES := $(wildcard libs/*) $(wildcard services/*) proto deploy/local
 PROJECTS := $(PACKAGES:%=%/pyproject.toml)
 SOURCES := libs services deploy proto tests bench
 
-.PHONY: help install demo up test lint types imports unit integration soak bench format proto dashboards constraints clean
+.PHONY: help install demo up test lint types imports unit integration soak bench format proto dashboards docs constraints clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -66,6 +66,9 @@ proto: install ## generate the gRPC stubs
 
 dashboards: install ## generate the Grafana dashboards
 	$(BIN)/python deploy/grafana/dashboards.py
+
+docs: install ## generate docs/metrics.md and docs/settings.md from the code
+	$(BIN)/python docs/reference.py
 
 constraints: install ## write the tested versions down, names and versions only
 	@{ head -1 constraints.txt; $(UV) pip freeze --python $(BIN)/python --exclude-editable | grep -vE '^(pip|uv|setuptools)='; } > constraints.new

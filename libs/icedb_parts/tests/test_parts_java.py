@@ -67,20 +67,20 @@ def test_without_any_java_the_remedy_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("environ", "expected"),
+    ("fields", "expected"),
     [
-        ({"ICEDB_SPARK_MASTER": "locl[2]"}, "ICEDB_SPARK_MASTER is 'locl"),
-        ({"ICEDB_SPARK_REMOTE": "http://x"}, "use sc://host:port"),
-        ({"ICEDB_SPARK_DRIVER_MEMORY": "lots"}, "use e.g. 512m or 2g"),
+        ({"master": "locl[2]"}, "Spark master is 'locl"),
+        ({"remote": "http://x"}, "use sc://host:port"),
+        ({"driver_memory": "lots"}, "use e.g. 512m or 2g"),
     ],
 )
-def test_wrong_spark_settings_are_named(environ, expected):
+def test_wrong_spark_settings_are_named(fields, expected):
     with pytest.raises(InvalidRequest, match=expected.replace("[", r"\[")):
-        SparkSettings.from_environment(environ)
+        SparkSettings(**fields)
 
 
 def test_spark_settings_have_defaults():
-    settings = SparkSettings.from_environment({"ICEDB_SPARK_REMOTE": ""})
+    settings = SparkSettings()
     assert (settings.master, settings.remote, settings.is_local) == ("local[2]", None, True)
 
 

@@ -7,10 +7,9 @@ DataFrame API is used with it. Everything on one machine stays on the loopback i
 import os
 import re
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.parse import quote
 
 from icedb_log.errors import InvalidRequest, Unavailable
@@ -48,22 +47,12 @@ class SparkSettings:
         """Check the values. Raises InvalidRequest."""
         if self.remote is None and not _MASTER.fullmatch(self.master):
             raise InvalidRequest(
-                f"ICEDB_SPARK_MASTER is {self.master[:80]!r}: use local[n], spark://host:port, k8s://… or yarn"
+                f"Spark master is {self.master[:80]!r}: use local[n], spark://host:port, k8s://… or yarn (ICEDB_SPARK_MASTER)"
             )
         if self.remote is not None and not self.remote.startswith("sc://"):
-            raise InvalidRequest(f"ICEDB_SPARK_REMOTE is {self.remote[:80]!r}: use sc://host:port")
+            raise InvalidRequest(f"Spark remote is {self.remote[:80]!r}: use sc://host:port (ICEDB_SPARK_REMOTE)")
         if not _MEMORY.fullmatch(self.driver_memory):
-            raise InvalidRequest(f"ICEDB_SPARK_DRIVER_MEMORY is {self.driver_memory[:80]!r}: use e.g. 512m or 2g")
-
-    @classmethod
-    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
-        """Read ``ICEDB_SPARK_MASTER``, ``_REMOTE`` and ``_DRIVER_MEMORY``. Raises InvalidRequest."""
-        environ = os.environ if environ is None else environ
-        return cls(
-            master=environ.get("ICEDB_SPARK_MASTER") or DEFAULT_MASTER,
-            remote=environ.get("ICEDB_SPARK_REMOTE") or None,
-            driver_memory=environ.get("ICEDB_SPARK_DRIVER_MEMORY") or "1g",
-        )
+            raise InvalidRequest(f"Spark driver memory is {self.driver_memory[:80]!r}: use e.g. 512m or 2g")
 
     @property
     def is_local(self) -> bool:
@@ -80,7 +69,7 @@ def open_spark(settings: SparkSettings | None = None) -> SparkSession:
         InvalidRequest: No Java that runs Spark, or a package for Spark Connect is missing.
         Unavailable: Spark does not start or the server does not answer.
     """
-    settings = settings or SparkSettings.from_environment()
+    settings = settings or SparkSettings()
     if settings.remote is not None:
         return _open_remote(settings)
     os.environ["JAVA_HOME"] = str(find_java().path)
