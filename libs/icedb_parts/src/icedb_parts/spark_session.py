@@ -47,7 +47,8 @@ class SparkSettings:
         """Check the values. Raises InvalidRequest."""
         if self.remote is None and not _MASTER.fullmatch(self.master):
             raise InvalidRequest(
-                f"Spark master is {self.master[:80]!r}: use local[n], spark://host:port, k8s://… or yarn (ICEDB_SPARK_MASTER)"
+                f"Spark master is {self.master[:80]!r}: use local[n], spark://host:port, k8s://… or yarn "
+                "(ICEDB_SPARK_MASTER)"
             )
         if self.remote is not None and not self.remote.startswith("sc://"):
             raise InvalidRequest(f"Spark remote is {self.remote[:80]!r}: use sc://host:port (ICEDB_SPARK_REMOTE)")
