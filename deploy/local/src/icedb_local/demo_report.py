@@ -94,7 +94,7 @@ def make_files_table(
     target_file_bytes: int,
 ) -> Table:
     """Return files per partition before and after a merge; small partitions of a table share a line."""
-    table = make_table("table", "partition", "files before", "after", "at least", "MiB", "rows", left=2)
+    table = make_table("table", "partition", "before", "after", "least", "MiB", "rows", left=2)
     for name, partitions in after.items():
         files_before = {one.partition: len(one.sizes_bytes) for one in before[name]}
         shown = sorted(partitions, key=lambda one: -one.row_count)[:MAX_PARTITION_LINES]

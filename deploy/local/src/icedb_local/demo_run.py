@@ -8,6 +8,7 @@ from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
+from icedb_log.table_config import MIB
 from rich.progress import Progress
 
 from icedb_local.checks import CheckBook
@@ -124,9 +125,11 @@ class DemoRun:
                 bars.update,
                 what=f"the ingest worker to commit what is staged for {table.name}",
             )
-            self._count_exactly(moment, table)
+            count = self._count_exactly(moment, table)
+            if not self._screen.is_live:  # no bars there: say how far it is
+                self._screen.say(f"{moment}: {table.name} has {count.counted_rows:,} rows")
 
-    def _count_exactly(self, moment: str, table: DemoTable) -> None:
+    def _count_exactly(self, moment: str, table: DemoTable) -> Count:
         acknowledged = self._ledgers[table.name].read_acknowledged()
         snapshot = self._lake.read_snapshot(table.name)
         counted = {key[0]: count for key, count in self._lake.count_rows(snapshot, by=(DAY,)).items()}
@@ -138,16 +141,16 @@ class DemoRun:
         per_day = self.checks.add_equal_counts(
             f"{table.name}, {moment}: rows of each day", found=counted, expected=acknowledged.rows_per_day, what="days"
         )
-        self.counts.append(
-            Count(
-                moment=moment,
-                table=table.name,
-                acknowledged_rows=acknowledged.row_count,
-                counted_rows=sum(counted.values()),
-                file_count=len(snapshot.files),
-                is_exact=total.holds and per_day.holds,
-            )
+        count = Count(
+            moment=moment,
+            table=table.name,
+            acknowledged_rows=acknowledged.row_count,
+            counted_rows=sum(counted.values()),
+            file_count=len(snapshot.files),
+            is_exact=total.holds and per_day.holds,
         )
+        self.counts.append(count)
+        return count
 
     def _merge(self) -> None:
         names = [table.name for table in self.plan.tables]
@@ -160,6 +163,8 @@ class DemoRun:
                 progress.advance(bar)
         after = {name: group_by_partition(self._lake.read_snapshot(name)) for name in names}
         target_bytes = self.plan.policies.target_file_bytes
+        target_mib = target_bytes / MIB
+        self._screen.say(f"data files of each partition; least: its size by the target of {target_mib:g} MiB")
         self._screen.show_table(make_files_table(before, after, target_file_bytes=target_bytes))
         for name in names:
             unmerged = [one.partition for one in after[name] if not one.is_merged(target_bytes)]

@@ -7,7 +7,8 @@ from typing import Final
 
 from icedb_log.clock import Clock, SystemClock
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.padding import Padding
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -76,12 +77,11 @@ class Screen:
         self.console.print(Text("   ").append_text(Text(text) if isinstance(text, str) else text), soft_wrap=False)
 
     def show_check(self, check: Check) -> None:
-        """Print a check's outcome."""
-        self.say(
-            Text.assemble(
-                self.mark(holds=check.holds), " ", check.name, (f"  {check.detail}", "dim" if check.holds else "red")
-            )
-        )
+        """Print a check's outcome; a long one goes on below its own words."""
+        line = Table.grid(padding=(0, 1, 0, 0))
+        detail = Text(check.detail, "dim" if check.holds else "red")
+        line.add_row(self.mark(holds=check.holds), Text.assemble(check.name, "  ", detail))
+        self.show_table(line)
 
     def mark(self, *, holds: bool) -> Text:
         """Return the sign for yes or no."""
@@ -95,9 +95,7 @@ class Screen:
 
     def show_table(self, table: Table) -> None:
         """Print a table, indented."""
-        from rich.padding import Padding  # noqa: PLC0415
-
-        self.console.print(Padding(table, (0, 0, 0, 3)))
+        self.console.print(Padding(table, (0, 0, 0, 3), expand=False))
 
     def make_progress(self) -> Progress:
         """Return a progress display with bars; on a plain terminal it prints nothing."""
@@ -106,7 +104,7 @@ class Screen:
             SpinnerColumn(finished_text=self.mark(holds=True)),
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
-            MofNCompleteColumn(),
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f}", style="green"),
             TextColumn("{task.fields[note]}", style="dim"),
             TimeElapsedColumn(),
             console=self.console,

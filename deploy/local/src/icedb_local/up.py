@@ -24,11 +24,11 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 POLL_MS: Final = 500
 EXAMPLES: Final = (
-    ("create a table", "icedb table create events --partition 'd=day(ts)' --sort event,ts"),
-    ("send events", "icedb ingest events events.ndjson"),
-    ("ask", 'icedb query "select event, count(*) from events group by all"'),
-    ("look", "icedb status events; icedb snapshot events"),
-    ("merge and clean up", "icedb merge events --full; icedb vacuum events --dry-run"),
+    ("a table by day, sorted", "icedb table create events --partition 'd=day(ts)' --sort event,ts"),
+    ("send events, one JSON object a line with a time in ts", "icedb ingest events events.ndjson"),
+    ("ask, a second or two later", 'icedb query "select event, count(*) from events group by all"'),
+    ("how the table is, and which files it has now", "icedb status events && icedb snapshot events"),
+    ("merge now; what could be deleted", "icedb merge events --full && icedb vacuum events --dry-run"),
 )
 
 
@@ -87,6 +87,10 @@ def _show_usage(layout: StackLayout, screen: Screen) -> None:
     lines += [f"export {name}={value}" for name, value in layout.client_env().items()]
     for line in lines:
         console.print(Text("  " + line, "cyan"), soft_wrap=True)
+    console.print()
+    for what, command in EXAMPLES:
+        console.print(Text(f"  # {what}", "dim"), soft_wrap=True)
+        console.print(Text(f"  {command}"), soft_wrap=True)
     console.print()
     table = make_table("", "", left=2)
     table.show_header = False
