@@ -96,9 +96,7 @@ def _type_services(file: descriptor_pb2.FileDescriptorProto, source: Path) -> st
         servicer: list[str] = []
         for method in service.method:
             if method.client_streaming or method.server_streaming:
-                raise RuntimeError(
-                    f"{service.name}.{method.name}: write the typing of streaming methods first"
-                )
+                raise RuntimeError(f"{service.name}.{method.name}: write the typing of streaming methods first")
             request = f"{module}.{method.input_type.rpartition('.')[2]}"
             response = f"{module}.{method.output_type.rpartition('.')[2]}"
             stub.append(f"    {method.name}: grpc.UnaryUnaryMultiCallable[{request}, {response}]")
@@ -123,9 +121,7 @@ def _type_services(file: descriptor_pb2.FileDescriptorProto, source: Path) -> st
 def main() -> int:
     """Generate into the package, or where ``--out`` says."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "--out", type=Path, default=DEFAULT_OUT, help="folder to write to (default: the package)"
-    )
+    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="folder to write to (default: the package)")
     out: Path = parser.parse_args().out
     if not out.is_dir():
         parser.error(f"{out} is not a folder")
