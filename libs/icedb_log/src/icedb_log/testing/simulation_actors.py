@@ -212,7 +212,7 @@ def _hold_lease(sim: Simulation, clock: SimClock, reader: LogReader) -> None:
 def _draw_skew_ms(sim: Simulation, kind: str) -> int:
     settings, rng = sim.world.settings, sim.world.rng
     if kind == "producer":
-        # Within what rule I3 allows, and a little beyond: those batches are refused.
-        most_ms = settings.config.id_skew_ms * 5 // 4
+        # Within what rule I3 allows, or far beyond: those batches are refused.
+        most_ms = settings.config.id_skew_ms * rng.choice((1, 1, 5))
         return rng.randint(-most_ms, most_ms) if settings.skew_ms else 0
     return rng.randint(-settings.skew_ms, settings.skew_ms) // SECOND_MS * SECOND_MS
