@@ -310,7 +310,8 @@ class SimModel:
         missing = sorted(expected - set(rows))
         extra = sorted(set(rows) - expected)
         raise Violation(
-            f"{what}: rows twice {twice[:5]}, missing {missing[:5]}, not committed {extra[:5]} (S1, M1, I3)"
+            f"{what}: rows twice {twice[:5]}, missing {missing[:5]}, not committed {extra[:5]}; nothing of these: "
+            "a part of a batch (S1, M1, M2, I3)"
         )
 
 
