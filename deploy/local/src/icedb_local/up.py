@@ -94,12 +94,6 @@ def _show_usage(layout: StackLayout, screen: Screen) -> None:
     console.print()
     table = make_table("", "", left=2)
     table.show_header = False
-    for what, command in EXAMPLES:
-        table.add_row(Text(what, "dim"), Text(command))
-    screen.show_table(table)
-    console.print()
-    table = make_table("", "", left=2)
-    table.show_header = False
     table.add_row(Text("gRPC", "dim"), f"{layout.snapshot_address}  (SnapshotService, health, reflection)")
     for name in ("snapshot", *WORKERS):
         table.add_row(Text(name, "dim"), f"http://{LOOPBACK}:{layout.ports.metrics_of(name)}/metrics")

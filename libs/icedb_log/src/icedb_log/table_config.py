@@ -217,5 +217,6 @@ def _first_message(error: ValueError) -> str:
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        return f"{where}: {first['msg']}" if where else str(first["msg"])
+        message = str(first["msg"]).removeprefix("Value error, ")
+        return f"{where}: {message}" if where else message
     return str(error)
