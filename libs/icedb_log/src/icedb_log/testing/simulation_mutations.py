@@ -42,7 +42,8 @@ class Mutation:
         rule: Id in ``docs/protocol.md``.
         name: What the code does instead.
         edits: How.
-        is_harmless: The simulation must *not* notice; ``docs/simulation.md`` says why.
+        is_harmless: The simulation does not notice, since another rule stands behind this one, or since nothing is
+            built on it; ``docs/simulation.md`` says which.
     """
 
     rule: str

@@ -193,7 +193,7 @@ MERGE_RULES: Final = (
             ),
         ),
     ),
-    _break(
+    _keep(
         "R3",
         "a merge forgets the horizon",
         _edit("merge_plan:build_merge_log", ("horizon_ms=snapshot.horizon_ms or None", "horizon_ms=None")),
@@ -287,7 +287,7 @@ JANITOR_RULES: Final = (
             "vacuum:vacuum_table", ("sorted(set(plan.data_paths) - live_paths(remaining))", "sorted(plan.data_paths)")
         ),
     ),
-    _break(
+    _keep(
         "J2",
         "markers are stripped of data files that could not be deleted",
         _edit("vacuum:vacuum_table", ("gone=(gone_logs, gone_data)", "gone=(gone_logs, set(deletable))")),
