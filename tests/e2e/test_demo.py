@@ -9,7 +9,7 @@ import sys
 import pytest
 from icedb_local.generator import EventGenerator
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark]
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 def run_demo(tmp_path, *arguments):

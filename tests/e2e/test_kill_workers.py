@@ -12,7 +12,7 @@ from icedb_local.table_health import find_leftovers, read_quarantine_reasons
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest, Unavailable
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark]
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(900)]
 
 TABLE = DemoTable("events", ("d=day(ts)",), ("event", "ts"))
 POLICIES = DemoPolicies(grace_ms=60_000, merge_fan_in=3)
