@@ -2,10 +2,12 @@
 
 import pytest
 from icedb_log.errors import Fenced, Unavailable
+from icedb_log.flush import flush_table
+from icedb_log.fold import fold
 from icedb_log.leases import put_lease
 from icedb_log.merge import merge_table
 from icedb_log.testing.fake_clock import FakeClock
-from icedb_log.testing.row_files import RowFileMerger
+from icedb_log.testing.row_files import RowFileMerger, RowFileWriter
 from icedb_log.testing.scripted_store import Fault
 from icedb_log.testing.small_table import SmallTable
 
@@ -131,3 +133,21 @@ def test_j4_a_lease_renewed_during_the_vacuum_counts_from_its_renewal(table):
     table.clock.advance(1)
     table.vacuum()
     assert exists(table, pinned)
+
+
+def test_r1_a_dead_log_file_that_landed_behind_the_listing_does_not_look_deleted(table):
+    table.append(1)
+    table.append(2)
+
+    def land_behind_and_merge():
+        slow = FakeClock(table.clock.now_ms() - 5_000, seed="slow")
+        table.stage([{"id": 3, "p": "a"}])
+        writer = RowFileWriter(table.store, slow)
+        flush_table(table.store, table.paths, clock=slow, writer=writer, owner="slow", reader=table.reader())
+        table.merge(full=True)
+
+    table.store.script.append(Fault("list_page", None, key="_log/"))  # page 1 is seen before
+    table.store.script.append(Fault("list_page", None, key="_log/", before=land_behind_and_merge))
+    snapshot = fold(table.reader(page_size=1).read())
+    assert snapshot.horizon_ms == 0
+    assert len(table.keys(table.paths.log_prefix)) == snapshot.log_file_count == 4

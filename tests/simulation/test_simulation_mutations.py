@@ -20,6 +20,7 @@ RARE = {
     "the time is looked at before the intent",
     "log tombstones of the log files involved are not carried",
     "no second look after a listing of many pages",
+    "a dead log file behind the listing is overlooked",
     "log files are read without If-Match",
     "the horizon ignores log files that are gone without a strip",
     "a tombstone's age is its committer's word",

@@ -5,6 +5,7 @@ whose pages contradict each other: whatever changes under the reader makes it st
 """
 
 import threading
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from icedb_log.clock import Clock
@@ -84,7 +85,8 @@ class LogReader:
             return None  # R1: a log file was deleted or replaced since the listing
         # WARN: pages of a listing are taken at different times. Without this second look: page 1 shows an input
         # log file, the janitor deletes it and strips the merge, page 2 shows the stripped merge, and rows count twice.
-        if listing.page_count > 1 and not _still_holds(listing, self._list()):
+        second = self._list() if listing.page_count > 1 else listing
+        if not _still_holds(listing, second):
             return None
         if self._clock.monotonic_ms() - started_ms > self._max_refresh_ms:
             return None  # R2: what was listed first may be deleted by now
@@ -93,6 +95,8 @@ class LogReader:
             for info in listing.objects
             for file in [fetched.get(info.key) or cached[info.key]]
         }
+        if _misses_a_dead_log_file(current, second):
+            return None
         with self._lock:
             self._cache = current
         return LogView(self._paths.name, tuple(current.values()), listing.store_now_ms)
@@ -127,3 +131,10 @@ def _with_info(file: ListedLogFile, info: ObjectInfo) -> ListedLogFile:
 def _still_holds(first: Listing, second: Listing) -> bool:
     etags = {info.key: info.etag for info in second.objects}
     return all(etags.get(info.key) == info.etag for info in first.objects)
+
+
+def _misses_a_dead_log_file(current: Mapping[str, ListedLogFile], second: Listing) -> bool:
+    # WARN: R1: a log file landed behind the listing, and the merge that killed it before the listing came there. To the
+    # fold it looks deleted (R3), and the janitor would record a horizon that never comes down again.
+    late = {info.key for info in second.objects} - current.keys()
+    return bool(late) and any(t.path in late for file in current.values() for t in file.log.log_tombstones)

@@ -174,7 +174,7 @@ def _read(sim: Simulation, reader: LogReader) -> None:
     try:
         snapshot = fold(view, as_of_ms=at_ms, longest_commit_ms=longest_commit_ms)
     except InvalidRequest:
-        model.check_refused_read(mark, at_ms)
+        model.check_refused_read(at_ms)
     else:
         model.check_past_read(mark, at_ms, snapshot)
 

@@ -68,7 +68,6 @@ class Landed:
 
     time_ms: int
     batch_ids: tuple[str, ...]
-    newest_dead_ms: int
 
 
 @dataclass(slots=True)
@@ -162,9 +161,7 @@ class SimModel:
         if file.time_ms <= self._stable_ms:
             raise Violation(f"{key} landed below {self._stable_ms}, a time that was said to be stable (R3)")
         self._commit_batches(key, file)
-        self.landed.append(
-            Landed(file.time_ms, file.batch_ids, newest_dead_ms=max(file.log_tombstones.values(), default=0))
-        )
+        self.landed.append(Landed(file.time_ms, file.batch_ids))
         for path, time_ms in file.log_tombstones.items():
             self._log_died_ms[path] = min(time_ms, self._log_died_ms.get(path, time_ms))
         for path, is_live in file.markers:
@@ -263,12 +260,10 @@ class SimModel:
         if snapshot.is_stable:
             self._stable_ms = max(self._stable_ms, at_ms)
 
-    def check_refused_read(self, mark: ReadMark, at_ms: int) -> None:
+    def check_refused_read(self, at_ms: int) -> None:
         """Check that a refusal of a past time has a reason (R3)."""
         self.counters.refused_past_reads += 1
-        # A log file that landed behind the listing and died before its end looks deleted: a refusal, for once.
-        meanwhile_ms = max((entry.newest_dead_ms for entry in self.landed[mark.commit_count :]), default=0)
-        if at_ms >= max(self._deleted_logs_died_ms, meanwhile_ms):
+        if at_ms >= self._deleted_logs_died_ms:
             raise Violation(
                 f"a read at {at_ms} was refused, but no log file that died after {self._deleted_logs_died_ms} is gone"
             )

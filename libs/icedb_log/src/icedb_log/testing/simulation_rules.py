@@ -1,7 +1,4 @@
-"""Which rules are switched off, and how: the list that the mutation check goes through.
-
-In the order of ``docs/protocol.md``. A rule that appears twice is broken in two ways.
-"""
+"""Which rules are switched off, and how, in the order of ``docs/protocol.md``."""
 
 from typing import Final
 
@@ -204,7 +201,12 @@ READ_RULES: Final = (
     _break(
         "R1",
         "no second look after a listing of many pages",
-        _edit("reader:LogReader._read_once", ("if listing.page_count > 1 and", "if False and")),
+        _edit("reader:LogReader._read_once", ("self._list() if listing.page_count > 1 else listing", "listing")),
+    ),
+    _break(
+        "R1",
+        "a dead log file behind the listing is overlooked",
+        _edit("reader:LogReader._read_once", ("if _misses_a_dead_log_file(current, second):", "if False:")),
     ),
     _break(
         "R1",
