@@ -162,6 +162,18 @@ def test_j6_a_data_file_that_cannot_be_deleted_stays_named_until_it_is(table):
     assert_clean(table)
 
 
+def test_j6_log_files_that_will_not_go_do_not_keep_the_strip_and_the_data_from_their_turn(table):
+    table.store.script = [Fault("delete", Effect.UNAVAILABLE, "/_log/")]
+    result = table.vacuum()
+    assert sorted(failed.key for failed in result.failed) == [f.key for f in table.view().files if "_m_" not in f.key]
+    assert (result.deleted_logs, result.deleted_data) == ((), ())
+    table.store.script = [Fault("delete", Effect.UNAVAILABLE, "/_data/")]
+    result = table.vacuum()
+    assert (len(result.deleted_logs), len(result.failed), result.stripped_count) == (2, 2, 1)
+    table.vacuum()
+    assert_clean(table)
+
+
 def test_j6_what_is_gone_already_counts_as_deleted(table):
     table.store.inner.delete(list(table.snapshot().tombstoned_ms))
     assert len(table.vacuum().deleted_data) == 2

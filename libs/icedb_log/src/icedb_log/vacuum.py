@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from icedb_log.clock import Clock
 from icedb_log.codec import encode_log_file
-from icedb_log.errors import CommitOutcomeUnknown, PreconditionFailed
+from icedb_log.errors import CommitOutcomeUnknown, PreconditionFailed, Unavailable
 from icedb_log.invariants import require_same_live
 from icedb_log.keys import STAGING_FORMATS, TablePaths
 from icedb_log.leases import read_leases
@@ -147,7 +147,12 @@ def _strip(
 def _delete(store: ObjectStore, keys: Sequence[str], failed: list[FailedDelete]) -> set[str]:
     if not keys:
         return set()
-    report = store.delete(keys)
+    try:
+        report = store.delete(keys)
+    except Unavailable as error:
+        # J6: counted and left to the next run; keys that will not go must not keep the other kinds from going.
+        failed.extend(FailedDelete(key, str(error)) for key in keys)
+        return set()
     failed.extend(report.failed)
     return set(report.deleted)
 

@@ -57,6 +57,25 @@ class SparkRunner:
         return [answer["body"] for answer in answers]
 
 
+def warm_up(spark: SparkSession, *, task_count: int = 2) -> None:
+    """Start Spark's Python workers and load the engine in them, so that the first real job does not pay for it.
+
+    Raises:
+        Unavailable: Spark lost the job.
+    """
+
+    def load(chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from icedb_parts import flush_unit, merge_unit  # noqa: F401, PLC0415
+
+        yield from chunks
+
+    try:
+        units: Any = spark.createDataFrame([(number,) for number in range(task_count)], schema="unit INT")
+        units.repartitionById(task_count, units["unit"]).mapInArrow(load, schema="unit INT").collect()
+    except (PySparkException, Py4JError, OSError) as error:
+        raise Unavailable(f"Spark lost its first job: {_summary(error)}") from error
+
+
 def make_task(kind: UnitKind, store: StoreSettings) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return what a task runs: from units to answers, as record batches."""
 

@@ -6,6 +6,7 @@ from icedb_log.clock import SystemClock
 from icedb_log.jobs import BatchWriter
 from icedb_parts.limits import MIB, EngineLimits
 from icedb_parts.spark_jobs import JobLimits, SparkBatchWriter
+from icedb_parts.spark_runner import warm_up
 from icedb_parts.spark_session import SparkSettings, is_session_alive, open_spark
 from pyspark.sql import SparkSession
 
@@ -48,5 +49,6 @@ def open_engine(settings: IngestSettings) -> SparkEngine:
             driver_memory=f"{settings.spark_memory_mb}m",
         )
     )
+    warm_up(spark)
     limits = JobLimits(engine=EngineLimits(memory_bytes=settings.task_memory_mb * MIB))
     return SparkEngine(spark, SparkBatchWriter(spark, settings.store_settings, clock=SystemClock(), limits=limits))
