@@ -24,7 +24,7 @@ from icedb_log.staging import stage_batch
 from icedb_log.stores import StoreSettings
 from icedb_log.table_config import PartitionField, TableConfig, create_table
 from icedb_parts.spark_jobs import SparkBatchWriter, SparkGroupMerger
-from icedb_parts.spark_session import SparkSettings, open_spark
+from icedb_parts.spark_session import SparkSettings, close_spark, open_spark
 
 from bench.harness import OURS, Figure, Options, System
 
@@ -83,7 +83,7 @@ def open_workload(folder: Path, options: Options) -> Iterator[MergeWorkload]:
             ],
         )
     finally:
-        spark.stop()
+        close_spark(spark)
 
 
 def _make_inputs(spark: object, root: Path, options: Options) -> Inputs:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from icedb_log.s3_options import S3Options
-from icedb_parts.spark_session import SparkSettings, open_spark
+from icedb_parts.spark_session import SparkSettings, close_spark, open_spark
 
 START_DEADLINE_S = 60
 POLL_S = 0.02
@@ -66,4 +66,4 @@ def spark() -> Iterator[Any]:
     """The one Spark session of the whole run, two tasks at once."""
     session = open_spark(SparkSettings(app_name="icedb-tests"))
     yield session
-    session.stop()
+    close_spark(session)

@@ -75,9 +75,6 @@ class Process:
             return [parent, *parent.children(recursive=True)]
         return []
 
-    def jvm(self):
-        return next((each for each in self.family() if "java" in each.name()), None)
-
     def kill(self):
         family = self.family()
         self.popen.kill()
@@ -298,20 +295,6 @@ def test_a_merger_killed_in_the_middle_of_a_merge_loses_and_doubles_nothing(stac
     assert table.numbers() == sorted(table.acknowledged)
 
 
-def test_a_worker_whose_jvm_died_gets_a_fresh_process(stack):
-    table = Table(stack, "jvm_killed")
-    table.stage(1)
-    table.wait_until_committed()
-    jvm = wait_until(stack.ingest.jvm, "Spark runs")
-    child = jvm.parent()
-    jvm.kill()
-    table.stage(5)
-    table.wait_until_committed()
-    assert not is_running(child)
-    assert stack.ingest.popen.poll() is None
-    assert any(event.get("event") == "engine_lost" for event in stack.ingest.events())
-
-
 def test_a_terminated_worker_finishes_its_task_and_leaves_no_process(stack):
     table = Table(stack, "terminated", partition=MANY_PARTITIONS)
     table.stage(30, rows_per_batch=200)
@@ -329,7 +312,7 @@ def test_a_terminated_worker_finishes_its_task_and_leaves_no_process(stack):
 def test_no_service_wrote_a_traceback_or_left_a_file_behind(stack):
     for process in stack.processes.values():
         assert process is stack.ingest or process.stop() == 0, process.module
-        # PySpark's own thread prints one when its JVM is killed, as a test above does to ingest.
+        # PySpark's own thread prints one when its JVM is killed, as the tests above do to ingest's.
         assert "Traceback" not in process.log.read_text() or process is stack.ingest, process.module
     assert {path.name for path in stack.folder.iterdir()} == {
         "warehouse", "tmp", *(process.log.name for process in stack.processes.values()),

@@ -4,8 +4,10 @@ One setting moves the work: a master (``local[2]``, ``spark://…``, ``k8s://…
 DataFrame API is used with it. Everything on one machine stays on the loopback interface, without a web interface.
 """
 
+import contextlib
 import os
 import re
+import subprocess
 import sys
 from dataclasses import dataclass
 from importlib.resources import files
@@ -13,12 +15,18 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from icedb_log.errors import InvalidRequest, Unavailable
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from icedb_parts.java import find_java
 
 DEFAULT_MASTER: Final = "local[2]"
 LOOPBACK: Final = "127.0.0.1"
+JVM_END_S: Final = 20
+"""How long a JVM may take to end by itself."""
+
 _MASTER: Final = re.compile(r"local(\[(\*|[1-9]\d*)(,\d+)?\])?|(spark|k8s|yarn)(://.+)?")
 _MEMORY: Final = re.compile(r"[1-9]\d*[mg]")
 
@@ -86,6 +94,28 @@ def open_spark(settings: SparkSettings | None = None) -> SparkSession:
     except Exception as error:
         raise Unavailable(f"Spark does not start with master {settings.master}: {_first_line(error)}") from error
     return spark
+
+
+def close_spark(spark: SparkSession) -> None:
+    """Stop a session and, if this process started its JVM, wait until the JVM has gone. Idempotent.
+
+    ``SparkSession.stop`` alone leaves the JVM to notice, some time after this process has ended, that it is gone.
+    """
+    with contextlib.suppress(PySparkException, Py4JError, OSError):  # a JVM that died already
+        spark.stop()
+    gateway: Any = SparkContext._gateway  # noqa: SLF001 - PySpark has no public word for its JVM
+    process = getattr(gateway, "proc", None)
+    if process is None:
+        return
+    with contextlib.suppress(Py4JError, OSError):
+        gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    process.stdin.close()
+    try:
+        process.wait(JVM_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def is_session_alive(spark: SparkSession) -> bool:

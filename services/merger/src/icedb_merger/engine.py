@@ -7,7 +7,7 @@ from icedb_log.jobs import GroupMerger
 from icedb_parts.limits import MIB, EngineLimits
 from icedb_parts.spark_jobs import JobLimits, SparkGroupMerger
 from icedb_parts.spark_runner import warm_up
-from icedb_parts.spark_session import SparkSettings, is_session_alive, open_spark
+from icedb_parts.spark_session import SparkSettings, close_spark, is_session_alive, open_spark
 from pyspark.sql import SparkSession
 
 from icedb_merger.settings import MergerSettings
@@ -31,7 +31,7 @@ class SparkEngine:
 
     def close(self) -> None:
         """Stop the session, and with it the JVM."""
-        self.spark.stop()
+        close_spark(self.spark)
 
 
 def open_engine(settings: MergerSettings) -> SparkEngine:
