@@ -55,13 +55,13 @@ def test_a_store_that_ignores_conditions_is_refused(s3_server_without_conditions
 
 
 def test_the_probe_writes_only_below_the_root_of_the_warehouse(s3_server):
-    warehouse = StoreSettings(f"s3://{s3_server.bucket}/some/root", s3_server.options).open()
-    assert warehouse.root == "some/root"
+    warehouse = StoreSettings(f"s3://{s3_server.bucket}/some/place", s3_server.options).open()
+    assert warehouse.root == "some/place"
     put, keys = warehouse.store.put_if_absent, []
     warehouse.store.put_if_absent = lambda key, body: (keys.append(key), put(key, body))[1]
     warehouse.store.probe()
     assert keys
-    assert all(key.startswith("some/root/_icedb_probe/") for key in keys)
+    assert all(key.startswith("some/place/_icedb_probe/") for key in keys)
     assert warehouse.list_tables() == ()
 
 

@@ -1,6 +1,6 @@
 """From a store URL to a warehouse: the one place that chooses the kind of store.
 
-``file:///abs/dir`` is a directory of this machine, keys relative to it. ``s3://bucket/root/prefix`` is a bucket,
+``file:///abs/dir`` is a directory of this machine, keys relative to it. ``s3://bucket/some/prefix`` is a bucket,
 keys full, tables below the prefix.
 """
 
