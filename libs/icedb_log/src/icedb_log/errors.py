@@ -26,6 +26,14 @@ class Unavailable(IceDBError):
     """A server did not answer, or asked for patience. What the caller does: try again later."""
 
 
+class Overloaded(Unavailable):
+    """A table takes no batches just now (back-pressure). What the caller does: send again after ``retry_after_ms``."""
+
+    def __init__(self, message: str, *, retry_after_ms: int = 10_000) -> None:
+        super().__init__(message)
+        self.retry_after_ms = retry_after_ms
+
+
 class CommitConflict(IceDBError):
     """Somebody else changed what this call was built on. What the caller does: read again, plan again."""
 

@@ -5,7 +5,7 @@ committed; :mod:`icedb_parts` (PySpark) and the simulation implement :class:`Bat
 :class:`GroupMerger`. Both only ever add data files under fresh names: they never delete, and never touch the log.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,10 +40,12 @@ class FlushJob:
     Attributes:
         paths: Keys of the table.
         config: Its configuration.
-        schema: Column to SQL type as the log knows it; declared columns are not necessarily in it yet.
+        schema: Column to SQL type as the snapshot has it (widened types are the wider ones); declared columns are not
+            necessarily in it yet.
         batches: Oldest first; at least one.
         commit_id: Goes into each file's footer.
         time_ms: ``created_ms`` of each new marker.
+        read_live: Reads the markers of all live data files; needed only to prove that a widening loses nothing.
     """
 
     paths: TablePaths
@@ -52,6 +54,24 @@ class FlushJob:
     batches: tuple[StagedBatch, ...]
     commit_id: str
     time_ms: int
+    read_live: Callable[[], tuple[FileMarker, ...]] = tuple
+
+
+@dataclass(frozen=True, slots=True)
+class BadRows:
+    """Rows of an accepted batch that cannot be committed (``on_bad_rows = quarantine_rows``).
+
+    Attributes:
+        batch: Where they come from; its other rows are in the job's files.
+        payload_key: Where the rows lie already, as NDJSON (zstd), below the table's quarantine.
+        row_count: How many; at least one.
+        reason: Why the first of them cannot be committed, with its line, in words for the producer.
+    """
+
+    batch: StagedBatch
+    payload_key: str
+    row_count: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +84,17 @@ class RejectedBatch:
 
 @dataclass(frozen=True, slots=True)
 class FlushOutput:
-    """What a flush job made. Every batch of the job is in exactly one of the three tuples.
+    """What a flush job made. Every batch of the job is in exactly one of accepted, rejected, missing and deferred.
 
     Attributes:
         files: New data files, with row counts and statistics. Empty if no batch was accepted or all are empty.
         schema: Union of the job's schema, its declared columns and the columns of accepted batches.
-        accepted: Batches whose rows are all in ``files`` (a batch without rows is accepted, too).
+        accepted: Batches whose rows are all in ``files`` (a batch without rows is accepted, too), but for bad rows.
         rejected: Batches of which nothing is in ``files``.
         missing: Batches whose staged object was gone: another flush has committed or refused them.
         row_count: Rows in ``files``.
+        deferred: Batches that stay staged for the next commit (``max_partitions_per_flush``); never all of them.
+        bad_rows: Rows of accepted batches that are not in ``files``.
     """
 
     files: tuple[FileMarker, ...]
@@ -81,6 +103,8 @@ class FlushOutput:
     rejected: tuple[RejectedBatch, ...]
     missing: tuple[StagedBatch, ...]
     row_count: int
+    deferred: tuple[StagedBatch, ...] = ()
+    bad_rows: tuple[BadRows, ...] = ()
 
 
 class BatchWriter(Protocol):

@@ -7,7 +7,7 @@ after an append of the same millisecond (hex digits sort before ``m``).
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from icedb_log.clock import parse_uuid7_ms
 from icedb_log.errors import CorruptLog, InvalidRequest
@@ -20,8 +20,12 @@ _LOG_NAME: Final = re.compile(r"(?P<ms>[0-9]{13})_(?P<merged>m_)?(?P<id>[0-9a-f]
 _PARTITION: Final = re.compile(r"[A-Za-z0-9_]+=[A-Za-z0-9._-]*(/[A-Za-z0-9_]+=[A-Za-z0-9._-]*)*")
 MAX_MS: Final = 9_999_999_999_999
 
-STAGING_FORMATS: Final = ("ndjson", "ndjson.gz", "ndjson.zst")
-StagingFormat = Literal["ndjson", "ndjson.gz", "ndjson.zst"]
+StagingFormat = Literal[
+    "ndjson", "ndjson.gz", "ndjson.zst", "json", "json.gz", "json.zst", "csv", "csv.gz", "csv.zst", "parquet", "arrow"
+]
+STAGING_FORMATS: Final[tuple[StagingFormat, ...]] = get_args(StagingFormat)
+"""What a staged batch may be: NDJSON; one JSON array of objects (or one object); CSV with a header line; one Parquet
+file; one Arrow IPC stream or file. The suffix after the dot is the compression of the whole object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,16 @@ class TablePaths:
         return f"{self.prefix}/_icedb/quarantine/"
 
     @property
+    def imports_prefix(self) -> str:
+        """What every record of an import begins with."""
+        return f"{self.prefix}/_icedb/imports/"
+
+    @property
+    def pressure_key(self) -> str:
+        """What ingest last said about back-pressure; absent means none."""
+        return f"{self.prefix}/_icedb/pressure.json"
+
+    @property
     def leases_prefix(self) -> str:
         """What every lease's key begins with."""
         return f"{self.prefix}/_icedb/leases/"
@@ -100,6 +114,10 @@ class TablePaths:
     def lease_key(self, lease_id: str) -> str:
         """Return the key of a lease."""
         return f"{self.leases_prefix}{lease_id}.json"
+
+    def import_key(self, import_id: str) -> str:
+        """Return the key of an import's record."""
+        return f"{self.imports_prefix}{import_id}.json"
 
     def log_key(self, *, time_ms: int, commit_id: str, is_merged: bool) -> str:
         """Return the key of a log file."""

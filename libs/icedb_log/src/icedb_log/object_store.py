@@ -119,6 +119,13 @@ class ObjectStore(Protocol):
         """
         ...
 
+    def get_range(self, key: str, *, start: int, length: int, if_match: str | None = None) -> StoredObject:
+        """Read bytes ``start`` to ``start + length`` of one object; less where it ends before, none beyond its end.
+
+        ``info`` tells of the whole object. Raises as :meth:`get`, and InvalidRequest for a negative bound.
+        """
+        ...
+
     def head(self, key: str) -> ObjectInfo:
         """Read one object's metadata. Raises NotFound, Unavailable."""
         ...

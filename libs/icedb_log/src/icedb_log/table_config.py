@@ -20,6 +20,16 @@ WIDTH_TRANSFORMS: Final = ("bucket", "truncate")
 SQL_TYPES: Final = ("BIGINT", "BOOLEAN", "DATE", "DOUBLE", "TIMESTAMP", "VARCHAR")
 """The one canonical spelling of each type that this project writes to a schema line (wire rule)."""
 
+WIDENINGS: Final = (("BIGINT", "DOUBLE"), ("DATE", "TIMESTAMP"))
+"""From which type to which a column may be widened."""
+
+Evolution = Literal["strict", "add_columns", "widen"]
+"""``strict``: only declared columns; ``add_columns``: new columns appear, types stay; ``widen``: a column may also
+become wider (:data:`WIDENINGS`) where no value loses anything, or where the wider type is declared."""
+
+BadRowsPolicy = Literal["quarantine_batch", "quarantine_rows"]
+"""``quarantine_batch``: one bad row and the whole batch waits in quarantine; ``quarantine_rows``: only its bad rows."""
+
 MAX_COLUMN_NAME_BYTES: Final = 255
 _PARTITION_NAME: Final = re.compile(r"[A-Za-z0-9_]{1,64}")
 _PARTITION_TEXT: Final = re.compile(
@@ -93,6 +103,14 @@ class TableConfig(_Model):
     sort: tuple[str, ...] = ()
     declared: dict[str, str] = Field(default_factory=dict)
     """Column name to SQL type; a declared type wins over what JSON looks like."""
+    evolution: Evolution = "add_columns"
+    """What batches may do to the schema, see :data:`Evolution`."""
+    on_bad_rows: BadRowsPolicy = "quarantine_batch"
+    """What becomes of a batch of which some rows do not fit, see :data:`BadRowsPolicy`."""
+    insert_query: str | None = None
+    """Spark SQL over ``_rows`` that every flush runs on the rows it read; its result is what the table gets."""
+    source: dict[str, str] = Field(default_factory=dict)
+    """Column name to SQL type of ``_rows``: what batches hold before the ``insert_query``."""
     target_file_bytes: Annotated[int, Field(ge=1024)] = 128 * MIB
     """Data files of at least this size are mature: a merge leaves them alone."""
     row_group_rows: Annotated[int, Field(ge=2048)] = 122_880
@@ -100,6 +118,16 @@ class TableConfig(_Model):
     """Files of one size tier that are merged at once; higher rewrites less and leaves more files."""
     max_files_per_group: Annotated[int, Field(ge=2, le=10_000)] = 512
     max_partitions_per_flush: Annotated[int, Field(ge=1, le=10_000)] = 1000
+    """Partitions of one commit; batches beyond it go into the next one. A batch is never cut: one that has more
+    partitions is committed alone."""
+    log_files_slow: Annotated[int, Field(ge=1, le=900)] = 500
+    """From so many log files on flushes come less often (the wire allows less than 1,000)."""
+    log_files_stop: Annotated[int, Field(ge=2, le=950)] = 800
+    """From so many log files on front ends refuse batches."""
+    backlog_files_slow: Annotated[int, Field(ge=1)] = 5000
+    """From so many data files that a merge would take now on, flushes come less often."""
+    backlog_files_stop: Annotated[int, Field(ge=2)] = 20_000
+    """From so many data files that a merge would take now on, front ends refuse batches."""
     data_grace_ms: Annotated[int, Field(ge=SECOND_MS)] = 6 * HOUR_MS
     """How long a tombstoned data file stays: longer than the longest query."""
     log_grace_ms: Annotated[int, Field(ge=SECOND_MS)] = 10 * MINUTE_MS
@@ -143,6 +171,24 @@ class TableConfig(_Model):
                 raise ValueError(f"partition {field}: a DOUBLE makes no usable partition; use bucket[n]")
         if self.log_grace_ms > self.data_grace_ms:
             raise ValueError(f"log_grace_ms {self.log_grace_ms} > data_grace_ms {self.data_grace_ms}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_ingest(self) -> Self:
+        if self.source and self.insert_query is None:
+            raise ValueError("source columns make sense with an insert_query only; declare the table's columns instead")
+        for column, sql_type in self.source.items():
+            check_column_name(column)
+            if sql_type not in SQL_TYPES:
+                raise ValueError(
+                    f"source column {column}: type {sql_type!r} is unknown; use one of {', '.join(SQL_TYPES)}"
+                )
+        for what, slow, stop in (
+            ("log_files", self.log_files_slow, self.log_files_stop),
+            ("backlog_files", self.backlog_files_slow, self.backlog_files_stop),
+        ):
+            if slow >= stop:
+                raise ValueError(f"{what}_slow < {what}_stop must hold, but {slow} >= {stop}")
         return self
 
     @classmethod

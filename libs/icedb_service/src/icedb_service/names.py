@@ -6,13 +6,16 @@ the wire between releases: old workers drop messages for names that they do not 
 
 from typing import Final, Literal
 
-Component = Literal["ingest", "merge", "janitor", "snapshot"]
-Queue = Literal["ingest", "merge", "janitor"]
+Component = Literal["ingest", "frontend", "merge", "janitor", "snapshot"]
+Queue = Literal["ingest", "enqueue", "merge", "janitor"]
 
-QUEUES: Final[tuple[Queue, ...]] = ("ingest", "merge", "janitor")
+QUEUES: Final[tuple[Queue, ...]] = ("ingest", "enqueue", "merge", "janitor")
 
 INGEST_FLUSH: Final = "icedb.ingest.flush"
 INGEST_SWEEP: Final = "icedb.ingest.sweep"
+INGEST_ENQUEUE: Final = "icedb.ingest.enqueue"
+INGEST_IMPORT: Final = "icedb.ingest.import"
+INGEST_CHECK_QUERY: Final = "icedb.ingest.check_query"
 MERGE_MERGE: Final = "icedb.merge.merge"
 MERGE_SWEEP: Final = "icedb.merge.sweep"
 JANITOR_VACUUM: Final = "icedb.janitor.vacuum"
@@ -21,6 +24,9 @@ JANITOR_SWEEP: Final = "icedb.janitor.sweep"
 TASKS: Final[dict[str, Queue]] = {
     INGEST_FLUSH: "ingest",
     INGEST_SWEEP: "ingest",
+    INGEST_ENQUEUE: "enqueue",
+    INGEST_IMPORT: "ingest",
+    INGEST_CHECK_QUERY: "ingest",
     MERGE_MERGE: "merge",
     MERGE_SWEEP: "merge",
     JANITOR_VACUUM: "janitor",
