@@ -50,6 +50,12 @@ def is_listable(key: str) -> bool:
     return bool(key) and not _FORBIDDEN.search(key) and len(key.encode()) <= MAX_KEY_BYTES
 
 
+def check_byte_range(start: int, length: int) -> None:
+    """Refuse a part of an object that begins before it, or has fewer than no bytes. Raises InvalidRequest."""
+    if start < 0 or length < 0:
+        raise InvalidRequest(f"byte range from {start}, {length} bytes: neither may be negative; correct the call")
+
+
 def check_page_limit(limit: int) -> int:
     """Return ``limit`` if it is a number of keys that one page may hold, else raise InvalidRequest."""
     if not 1 <= limit <= MAX_KEYS_PER_PAGE:

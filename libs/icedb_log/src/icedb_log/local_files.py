@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.clock import Clock
-from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
+from icedb_log.errors import IceDBError, InvalidRequest, PreconditionFailed, Unavailable
 
 LOCK_WAIT_MS: Final = 30_000
 """How long a write waits for another process that holds a key's lock before it gives up."""
 
 _LOCK_POLL_MS: Final = 1
 _NS_PER_MS: Final = 1_000_000
+_COPY_BYTES: Final = 1024 * 1024
 _ID_DIGITS: Final = 5
 
 _REMEDIES: Final = {
@@ -86,6 +87,16 @@ def explain(error: OSError, path: str, doing: str) -> IceDBError:
         )
     remedy = _REMEDIES.get(error.errno or 0, "check the directory of the store, then try again")
     return Unavailable(f"{path}: cannot {doing}: {error.strerror or error}; {remedy}")
+
+
+def exists_error(path: str) -> PreconditionFailed:
+    """Return the error of a create that came too late."""
+    return PreconditionFailed(f"{path}: exists already; read it back and compare before concluding (W2)")
+
+
+def other_etag_error(path: str, found: str, expected: str) -> PreconditionFailed:
+    """Return the error of a read that insists on another content."""
+    return PreconditionFailed(f"{path}: its ETag is {found}, not {expected}; list and read again")
 
 
 def sync_folder(path: str) -> None:
@@ -175,6 +186,22 @@ def write_new_file(path: str, chunks: Iterator[bytes], unique_id: str) -> os.sta
         return os.fstat(handle)
     finally:
         os.close(handle)
+
+
+def read_chunks(handle: int) -> Iterator[bytes]:
+    """Yield a file's content from where it stands."""
+    while chunk := os.read(handle, _COPY_BYTES):
+        yield chunk
+
+
+def read_part(handle: int, start: int, length: int) -> bytes:
+    """Return bytes of a file, fewer where it ends before. Where the file stands does not change."""
+    chunks: list[bytes] = []
+    while length and (chunk := os.pread(handle, length, start)):
+        chunks.append(chunk)
+        start += len(chunk)
+        length -= len(chunk)
+    return b"".join(chunks)
 
 
 def touch_clock(path: str) -> int | None:

@@ -29,13 +29,17 @@ from typing import Final
 
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed, Unavailable
-from icedb_log.key_rules import check_folder_prefix, check_key, check_page_limit
+from icedb_log.key_rules import check_byte_range, check_folder_prefix, check_key, check_page_limit
 from icedb_log.local_files import (
     FileVersion,
+    exists_error,
     explain,
     hold_lock,
     make_folders,
     modified_ms_of,
+    other_etag_error,
+    read_chunks,
+    read_part,
     remove_empty_folders,
     remove_stale_files,
     sync_folder,
@@ -69,7 +73,6 @@ STALE_TEMPORARY_MS: Final = 24 * 3600 * 1000
 _MAX_PLACE_TRIES: Final = 100
 _MAX_CACHED_ETAGS: Final = 65_536
 _ETAG_BYTES: Final = 16
-_COPY_BYTES: Final = 1024 * 1024
 
 
 class LocalObjectStore:
@@ -111,9 +114,20 @@ class LocalObjectStore:
             with os.fdopen(handle, "rb", closefd=False) as file:
                 body = file.read()
             etag = self._etag_of(version_of(stat), lambda: body)
+        info = ObjectInfo(key, etag, len(body), modified_ms_of(stat))
         if if_match is not None and etag != if_match:
-            raise PreconditionFailed(f"{self._path(key)}: its ETag is {etag}, not {if_match}; list and read again")
-        return StoredObject(ObjectInfo(key, etag, len(body), modified_ms_of(stat)), body)
+            raise other_etag_error(self._path(key), info.etag, if_match)
+        return StoredObject(info, body)
+
+    def get_range(self, key: str, *, start: int, length: int, if_match: str | None = None) -> StoredObject:
+        """Read a part of an object. Raises NotFound, PreconditionFailed, Unavailable, InvalidRequest."""
+        check_byte_range(start, length)
+        with self._open(key) as handle:
+            info = self._info(key, handle)
+            body = read_part(handle, start, length)
+        if if_match is not None and info.etag != if_match:
+            raise other_etag_error(self._path(key), info.etag, if_match)
+        return StoredObject(info, body)
 
     def head(self, key: str) -> ObjectInfo:
         """Read an object's metadata. Raises NotFound, Unavailable, InvalidRequest."""
@@ -124,7 +138,7 @@ class LocalObjectStore:
         """Create an object, durably. Raises PreconditionFailed, CommitOutcomeUnknown, Unavailable (no room)."""
         path = self._path(key)
         if os.path.isfile(path):
-            raise _exists(path)
+            raise exists_error(path)
         with self._temporary(iter((body,)), key) as (temporary, stat):
             self._place(path, lambda: os.link(temporary, path))
         self._make_durable(path, CommitOutcomeUnknown)
@@ -204,7 +218,7 @@ class LocalObjectStore:
         with self._open(key) as handle:
             try:
                 with path.open("wb") as file:
-                    for chunk in _read_chunks(handle):
+                    for chunk in read_chunks(handle):
                         file.write(chunk)
             except OSError as error:
                 raise explain(error, str(path), f"write the copy of {key}") from error
@@ -217,7 +231,7 @@ class LocalObjectStore:
         except OSError as error:
             raise InvalidRequest(f"{path}: cannot be uploaded as {key}: {error.strerror}") from error
         try:
-            self._overwrite(key, _read_chunks(handle))
+            self._overwrite(key, read_chunks(handle))
         finally:
             os.close(handle)
         return self.head(key)
@@ -315,7 +329,7 @@ class LocalObjectStore:
             except FileExistsError:
                 if os.path.isdir(path):
                     raise explain(IsADirectoryError(errno.EISDIR, "is a folder"), path, "write") from None
-                raise _exists(path) from None
+                raise exists_error(path) from None
             except OSError as error:
                 raise explain(error, path, "write") from error
             else:
@@ -384,14 +398,3 @@ class LocalObjectStore:
         """Return the file system's clock, read off a file that is touched; the host's if nothing can be written."""
         now_ms = touch_clock(f"{self._own}/clock")
         return self._clock.now_ms() if now_ms is None else now_ms
-
-
-def _exists(path: str) -> PreconditionFailed:
-    """Return the error of a create that came too late."""
-    return PreconditionFailed(f"{path}: exists already; read it back and compare before concluding (W2)")
-
-
-def _read_chunks(handle: int) -> Iterator[bytes]:
-    """Yield a file's content from where it stands."""
-    while chunk := os.read(handle, _COPY_BYTES):
-        yield chunk

@@ -14,7 +14,6 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,10 +28,11 @@ from icedb_log.errors import (
     CommitOutcomeUnknown,
     IceDBError,
     InvalidRequest,
+    PreconditionFailed,
     Unavailable,
     UnsupportedFormat,
 )
-from icedb_log.key_rules import check_folder_prefix, check_key, check_page_limit, is_listable
+from icedb_log.key_rules import check_byte_range, check_folder_prefix, check_key, check_page_limit, is_listable
 from icedb_log.object_store import (
     MAX_KEYS_PER_DELETE,
     MAX_KEYS_PER_PAGE,
@@ -43,7 +43,14 @@ from icedb_log.object_store import (
     StoredObject,
 )
 from icedb_log.probe import probe_conditional_writes
-from icedb_log.s3_errors import HTTP_CONFLICT, explain_conditional_write, explain_read, status_of
+from icedb_log.s3_answers import if_match_of, info_of, part_of, strip_quotes
+from icedb_log.s3_errors import (
+    HTTP_CONFLICT,
+    explain_conditional_write,
+    explain_read,
+    is_beyond_the_end,
+    status_of,
+)
 from icedb_log.s3_options import S3Options
 
 __all__ = ["S3ObjectStore", "S3Options"]
@@ -113,28 +120,36 @@ class S3ObjectStore:
     def get(self, key: str, *, if_match: str | None = None) -> StoredObject:
         """Read an object. Raises NotFound, PreconditionFailed, Unavailable."""
         check_key(key)
-        condition = {} if if_match is None else {"IfMatch": if_match}
+        answer, body = self._read(key, if_match_of(if_match))
+        return StoredObject(info_of(key, answer, size_bytes=len(body)), body)
 
-        for is_last in (*(False,) * (READ_ATTEMPTS - 1), True):
-            answer = self._call("get_object", key, Key=key, **condition)
-            stream = answer["Body"]
+    def get_range(self, key: str, *, start: int, length: int, if_match: str | None = None) -> StoredObject:
+        """Read a part of an object. Raises NotFound, PreconditionFailed, Unavailable, InvalidRequest."""
+        check_key(key)
+        check_byte_range(start, length)
+        if length:
+            arguments = {"Range": f"bytes={start}-{start + length - 1}", **if_match_of(if_match)}
             try:
-                body: bytes = stream.read()
-            except BotoCoreError as error:
-                # boto3 repeats the request, but not a body that breaks off.
-                if is_last:
-                    raise explain_read(error, where=self._where, key=key) from error
+                answer, body = self._read(key, arguments)
+            except InvalidRequest as error:
+                if not is_beyond_the_end(error.__cause__):
+                    raise
             else:
-                return StoredObject(_info(key, answer, size_bytes=len(body)), body)
-            finally:
-                stream.close()
-        raise AssertionError  # the last attempt returns or raises
+                return part_of(key, answer, body, start=start, length=length)
+        # A range of nothing cannot be asked for, and an answer of 416 does not describe the object. Servers disagree
+        # about the form of an ETag in a conditional HEAD, so the answer's is compared here.
+        info = self.head(key)
+        if if_match is not None and info.etag != if_match:
+            raise PreconditionFailed(f"{key}: {self._where}: its ETag is another; list and read again")
+        if length and info.size_bytes > start:
+            raise Unavailable(f"{key}: {self._where}: was replaced while it was read; read it again")
+        return StoredObject(info, b"")
 
     def head(self, key: str) -> ObjectInfo:
         """Read an object's metadata. Raises NotFound, Unavailable."""
         check_key(key)
         answer = self._call("head_object", key, Key=key)
-        return _info(key, answer, size_bytes=int(answer["ContentLength"]))
+        return info_of(key, answer, size_bytes=int(answer["ContentLength"]))
 
     def put_if_absent(self, key: str, body: bytes) -> str:
         """Create an object. Raises PreconditionFailed, CommitOutcomeUnknown, Unavailable (surely not written)."""
@@ -147,7 +162,7 @@ class S3ObjectStore:
     def put(self, key: str, body: bytes) -> str:
         """Write an object whatever is there. Raises Unavailable, InvalidRequest."""
         check_key(key)
-        return _strip(self._call("put_object", key, Key=key, Body=body)["ETag"])
+        return strip_quotes(self._call("put_object", key, Key=key, Body=body)["ETag"])
 
     def list_page(self, prefix: str, *, token: str | None = None, limit: int = MAX_KEYS_PER_PAGE) -> ObjectPage:
         """List one page; the token is S3's continuation token. Raises Unavailable."""
@@ -155,7 +170,7 @@ class S3ObjectStore:
         resume = {} if token is None else {"ContinuationToken": token}
         answer = self._call("list_objects_v2", prefix, Prefix=prefix, MaxKeys=limit, **resume)
         objects = tuple(
-            _info(entry["Key"], entry, size_bytes=int(entry["Size"])) for entry in answer.get("Contents", ())
+            info_of(entry["Key"], entry, size_bytes=int(entry["Size"])) for entry in answer.get("Contents", ())
         )
         next_token = answer["NextContinuationToken"] if answer.get("IsTruncated") else None
         return ObjectPage(objects, next_token, self._server_time_ms(answer))
@@ -287,6 +302,20 @@ class S3ObjectStore:
             raise explain_read(error, where=self._where, key=key) from error
         return answer
 
+    def _read(self, key: str, arguments: dict[str, str]) -> tuple[dict[str, Any], bytes]:
+        """Read an object or a part of it to the end: boto3 repeats the request, but not a body that breaks off."""
+        for is_last in (*(False,) * (READ_ATTEMPTS - 1), True):
+            answer = self._call("get_object", key, Key=key, **arguments)
+            stream = answer["Body"]
+            try:
+                return answer, stream.read()
+            except BotoCoreError as error:
+                if is_last:
+                    raise explain_read(error, where=self._where, key=key) from error
+            finally:
+                stream.close()
+        raise AssertionError  # the last attempt returns or raises
+
     def _write_once(self, key: str, body: bytes, condition: dict[str, str]) -> str:
         """Send a conditional write, again only after a 409 (W2)."""
         check_key(key)
@@ -303,7 +332,7 @@ class S3ObjectStore:
             else:
                 if not answer.get("ETag"):
                     raise CommitOutcomeUnknown(f"{key}: {self._where}: answered without an ETag; read it back (W2)")
-                return _strip(answer["ETag"])
+                return strip_quotes(answer["ETag"])
         raise AssertionError  # the last attempt returns or raises
 
     def _delete_batch(self, keys: Sequence[str]) -> dict[str, str]:
@@ -352,14 +381,3 @@ def _conflict_waits() -> Iterator[int | None]:
     for attempt in range(CONFLICT_ATTEMPTS - 1):
         yield FIRST_CONFLICT_WAIT_MS << attempt
     yield None
-
-
-def _info(key: str, answer: dict[str, Any], *, size_bytes: int) -> ObjectInfo:
-    """Describe an object as an answer or an entry of a listing does."""
-    modified: datetime = answer["LastModified"]
-    return ObjectInfo(key, _strip(answer["ETag"]), size_bytes, int(modified.timestamp()) * 1000)
-
-
-def _strip(etag: str) -> str:
-    """Return an ETag without quotes."""
-    return etag.strip('"')

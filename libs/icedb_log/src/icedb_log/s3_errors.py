@@ -30,6 +30,7 @@ from icedb_log.errors import (
 HTTP_CONFLICT: Final = 409
 _HTTP_NOT_FOUND: Final = 404
 _HTTP_PRECONDITION_FAILED: Final = 412
+_HTTP_RANGE_NOT_SATISFIABLE: Final = 416
 _HTTP_TOO_MANY_REQUESTS: Final = 429
 _HTTP_SERVER_ERROR: Final = 500
 _HTTP_NOT_IMPLEMENTED: Final = 501
@@ -58,6 +59,11 @@ def status_of(error: ClientError) -> int:
 def code_of(error: ClientError) -> str:
     """Return S3's name of an error, such as ``NoSuchKey``; for a HEAD it is the status."""
     return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def is_beyond_the_end(error: BaseException | None) -> bool:
+    """Return whether S3 says that a range of bytes begins where the object has ended."""
+    return isinstance(error, ClientError) and status_of(error) == _HTTP_RANGE_NOT_SATISFIABLE
 
 
 def explain_read(error: Exception, *, where: str, key: str) -> IceDBError:

@@ -67,6 +67,11 @@ class FaultyStore:
         self._before_read("get", key)
         return self.inner.get(key, if_match=if_match)
 
+    def get_range(self, key: str, *, start: int, length: int, if_match: str | None = None) -> StoredObject:
+        """Read a part, or fail."""
+        self._before_read("get", key)
+        return self.inner.get_range(key, start=start, length=length, if_match=if_match)
+
     def head(self, key: str) -> ObjectInfo:
         """Read metadata, or fail."""
         self._before_read("head", key)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from icedb_log.errors import InvalidRequest, NotFound, PreconditionFailed
-from icedb_log.key_rules import check_folder_prefix, check_key, check_page_limit
+from icedb_log.key_rules import check_byte_range, check_folder_prefix, check_key, check_page_limit
 from icedb_log.object_store import (
     MAX_KEYS_PER_PAGE,
     DeleteReport,
@@ -56,6 +56,12 @@ class MemoryObjectStore:
         if if_match is not None and stored.info.etag != if_match:
             raise PreconditionFailed(f"{key}: its ETag is {stored.info.etag}, not {if_match}; list and read again")
         return stored
+
+    def get_range(self, key: str, *, start: int, length: int, if_match: str | None = None) -> StoredObject:
+        """Return a part of an object. Raises NotFound, PreconditionFailed, InvalidRequest."""
+        check_byte_range(start, length)
+        stored = self.get(key, if_match=if_match)
+        return StoredObject(stored.info, stored.body[start : start + length])
 
     def head(self, key: str) -> ObjectInfo:
         """Return an object's metadata. Raises NotFound."""

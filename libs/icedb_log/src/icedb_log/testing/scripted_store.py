@@ -96,6 +96,13 @@ class ScriptedStore:
         found: StoredObject = self._run("get", key, lambda: self.inner.get(key, if_match=if_match))
         return found
 
+    def get_range(self, key: str, *, start: int, length: int, if_match: str | None = None) -> StoredObject:
+        """Read a part, unless the script says otherwise."""
+        found: StoredObject = self._run(
+            "get_range", key, lambda: self.inner.get_range(key, start=start, length=length, if_match=if_match)
+        )
+        return found
+
     def head(self, key: str) -> ObjectInfo:
         """Read metadata, unless the script says otherwise."""
         found: ObjectInfo = self._run("head", key, lambda: self.inner.head(key))

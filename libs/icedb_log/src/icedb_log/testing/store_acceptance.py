@@ -184,6 +184,31 @@ class StoreAcceptance:
         assert store.get("read/key", if_match=second).body == b"second"
         expect(NotFound, lambda: store.get("read/none", if_match=second))
 
+    def test_a_part_of_an_object_is_read_without_the_rest(self, store: ObjectStore) -> None:
+        for name, size_bytes in (("empty", 0), ("small", 1000), ("large", 300_000)):
+            key, body = f"range/{name}", (bytes(range(251)) * 1200)[:size_bytes]
+            store.put(key, body)
+            info = store.head(key)
+            for start in (0, 1, 999, 1000, 1001, 299_990, 400_000):
+                for length in (0, 1, 10, 1000, 500_000):
+                    for if_match in (None, info.etag):
+                        part = store.get_range(key, start=start, length=length, if_match=if_match)
+                        assert (part.info, part.body) == (info, body[start : start + length]), (start, length)
+        for start, length in ((-1, 5), (0, -1), (-5, 0)):
+            expect(InvalidRequest, partial(store.get_range, "range/small", start=start, length=length))
+
+    def test_a_read_of_a_part_may_insist_on_an_etag(self, store: ObjectStore) -> None:
+        first = store.put("part/key", b"first content")
+        second = store.put("part/key", b"second content")
+        # Beyond the end and of no bytes, too: an answer that holds nothing must not say that all is as before.
+        for start, length in ((0, 5), (6, 100), (14, 5), (1000, 5), (3, 0)):
+            read = partial(store.get_range, "part/key", start=start, length=length)
+            expect(PreconditionFailed, partial(read, if_match=first))
+            assert read(if_match=second).body == b"second content"[start : start + length]
+            none = partial(store.get_range, "part/none", start=start, length=length)
+            expect(NotFound, none)
+            expect(NotFound, partial(none, if_match=second))
+
     def test_impossible_keys_are_refused_and_write_nothing(self, store: ObjectStore, tmp_path: Path) -> None:
         source = tmp_path / "source"
         source.write_bytes(b"x")
@@ -195,6 +220,7 @@ class StoreAcceptance:
                 lambda key=key: store.put_if_match(key, b"x", etag="0"),  # type: ignore[misc]
                 lambda key=key: store.upload(key, source),  # type: ignore[misc]
                 lambda key=key: store.get(key),  # type: ignore[misc]
+                lambda key=key: store.get_range(key, start=0, length=1),  # type: ignore[misc]
                 lambda key=key: store.head(key),  # type: ignore[misc]
             )
             for call in calls:
