@@ -281,7 +281,8 @@ def test_an_age_that_cannot_be_had_counts_from_now(table, gate):
     assert refusal(gate, table) is None
 
 
-def test_a_store_that_does_not_answer_means_no_pressure_and_no_younger_words(table, gate):
+def test_a_store_that_does_not_answer_means_no_pressure_and_no_other_age(table, gate):
+    table.clock.advance(500_000)
     say(table, STOP)
     assert refusal(gate, table)
     table.clock.advance(PRESSURE_TTL_MS - 1000)
