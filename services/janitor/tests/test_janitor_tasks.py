@@ -5,6 +5,7 @@ from icedb_janitor.tasks import JanitorTasks
 from icedb_log.clock import new_batch_id
 from icedb_log.flush import flush_table
 from icedb_log.merge import merge_table
+from icedb_log.idempotency import KEEP_MS
 from icedb_log.object_store import DeleteReport, FailedDelete, list_all
 from icedb_log.staging import stage_batch
 from icedb_log.testing.row_files import encode_rows
@@ -81,6 +82,16 @@ def test_orphans_are_looked_for_at_first_and_then_rarely(context):
     assert context.metric("icedb_janitor_deleted_objects_total", kind="orphan") == 1
     assert context.metric("icedb_janitor_orphan_sweeps_total") == 2
     assert context.metric("icedb_janitor_young_orphan_files", table="events") == 0
+
+
+def test_keys_of_producers_are_forgotten_after_a_day(context):
+    paths = context.warehouse.table("events")
+    context.warehouse.store.put(paths.idempotency_key("ab"), b"x")
+    tasks = make_tasks(context, orphan_sweep_interval_ms=3_600_000)
+    assert tasks.vacuum("events").details["forgotten_keys"] == 0
+    context.clock.advance(KEEP_MS)
+    assert tasks.vacuum("events").details["forgotten_keys"] == 1
+    assert context.metric("icedb_janitor_deleted_objects_total", kind="idempotency_key") == 1
 
 
 def test_deletes_that_fail_are_counted_by_kind_and_come_again(context, monkeypatch):

@@ -93,6 +93,11 @@ class TablePaths:
         return f"{self.prefix}/_icedb/imports/"
 
     @property
+    def idempotency_prefix(self) -> str:
+        """What every record of a producer's own key begins with."""
+        return f"{self.prefix}/_icedb/idempotency/"
+
+    @property
     def pressure_key(self) -> str:
         """What ingest last said about back-pressure; absent means none."""
         return f"{self.prefix}/_icedb/pressure.json"
@@ -118,6 +123,10 @@ class TablePaths:
     def import_key(self, import_id: str) -> str:
         """Return the key of an import's record."""
         return f"{self.imports_prefix}{import_id}.json"
+
+    def idempotency_key(self, key_sha256: str) -> str:
+        """Return the key of the record of a producer's own key, given its SHA-256 in hex."""
+        return f"{self.idempotency_prefix}{key_sha256}.json"
 
     def log_key(self, *, time_ms: int, commit_id: str, is_merged: bool) -> str:
         """Return the key of a log file."""

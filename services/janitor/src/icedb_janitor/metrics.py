@@ -12,7 +12,7 @@ from icedb_service.metrics import WorkerMetrics, make_counter
 from icedb_service.names import JANITOR_SWEEP, JANITOR_VACUUM
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-KINDS: Final = ("log_file", "data_file", "staged_batch", "orphan")
+KINDS: Final = ("log_file", "data_file", "staged_batch", "orphan", "idempotency_key")
 REWRITE_OUTCOMES: Final = ("stripped", "contended")
 
 
@@ -76,6 +76,11 @@ class JanitorMetrics(WorkerMetrics):
         self.deleted.labels("orphan").inc(len(result.deleted))
         self.failed.labels("orphan").inc(len(result.failed))
         self.young_orphans.labels(paths.name).set(result.young_count)
+
+    def record_keys(self, *, deleted_count: int, failed_count: int) -> None:
+        """Count the producers' keys of one sweep that were forgotten."""
+        self.deleted.labels("idempotency_key").inc(deleted_count)
+        self.failed.labels("idempotency_key").inc(failed_count)
 
 
 def kinds_of_failures(paths: TablePaths, failed: Iterable[FailedDelete]) -> Tally[str]:

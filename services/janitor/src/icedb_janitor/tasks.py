@@ -3,6 +3,7 @@
 from typing import Any
 
 from celery import Celery
+from icedb_log.idempotency import sweep_keys
 from icedb_log.keys import TablePaths
 from icedb_log.orphans import sweep_orphans
 from icedb_log.vacuum import vacuum_table
@@ -80,8 +81,10 @@ class JanitorTasks:
         if swept_ms is not None and now_ms - swept_ms < self._settings.orphan_sweep_interval_ms:
             return {}
         result = sweep_orphans(self._context.warehouse.store, paths, clock=self._context.clock)
+        key_count, failed_keys = sweep_keys(self._context.warehouse.store, paths)
         self._orphans_swept_ms[paths.name] = now_ms
         self._metrics.record_orphans(paths, result)
+        self._metrics.record_keys(deleted_count=key_count, failed_count=len(failed_keys))
         if result.unknown:
             get_logger().warning(
                 "unknown_objects_kept",
@@ -93,6 +96,7 @@ class JanitorTasks:
             "deleted_orphans": len(result.deleted),
             "failed_orphans": len(result.failed),
             "young_orphans": result.young_count,
+            "forgotten_keys": key_count,
         }
 
 

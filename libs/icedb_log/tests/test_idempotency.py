@@ -1,0 +1,84 @@
+"""A producer's own key: one batch id for it, whoever asks first, and one content."""
+
+import pytest
+from icedb_log.clock import new_batch_id
+from icedb_log.errors import InvalidRequest, Unavailable
+from icedb_log.idempotency import KEEP_MS, bind_key, hash_content, mark_staged, sweep_keys
+from icedb_log.testing.scripted_store import Effect, Fault
+from icedb_log.testing.small_table import SmallTable
+
+
+@pytest.fixture
+def table():
+    return SmallTable()
+
+
+def bind(table, key="order 7", body=b"{}", **fields):
+    return bind_key(
+        table.store,
+        table.paths,
+        key=key,
+        content_sha256=hash_content(body, "ndjson"),
+        clock=table.clock,
+        **fields,
+    )
+
+
+def test_the_first_binds_and_the_others_find_it(table):
+    first = bind(table)
+    again = bind(table, preferred_id=new_batch_id(table.clock))
+    assert first.is_new
+    assert not again.is_new
+    assert first.batch_id == again.batch_id
+    assert bind(table, key="order 8").batch_id != first.batch_id
+
+
+def test_a_preferred_id_is_bound(table):
+    batch_id = new_batch_id(table.clock)
+    assert bind(table, preferred_id=batch_id).batch_id == batch_id
+
+
+def test_a_key_belongs_to_one_content_and_format(table):
+    first = bind(table)
+    with pytest.raises(InvalidRequest, match=f"'order 7' was used before with other content.*{first.batch_id}"):
+        bind(table, body=b"[]")
+    assert hash_content(b"{}", "ndjson") != hash_content(b"{}", "json")
+
+
+def test_what_is_staged_is_remembered(table):
+    binding = bind(table)
+    assert not bind(table).is_staged
+    mark_staged(table.store, binding)
+    assert bind(table).is_staged
+
+
+@pytest.mark.parametrize("effect", [Effect.LOSE_ANSWER, Effect.DROP, Effect.DELAY, Effect.TRY_TWICE])
+def test_an_unknown_outcome_is_settled(table, effect):
+    table.store.script = [Fault("put_if_absent", effect)]
+    binding = bind(table)
+    assert bind(table).batch_id == binding.batch_id
+    assert binding.is_new
+
+
+def test_a_store_that_never_confirms_is_unavailable(table):
+    table.store.script = [Fault("put_if_absent", Effect.DROP) for _ in range(3)]
+    with pytest.raises(Unavailable, match="did not confirm"):
+        bind(table)
+
+
+def test_a_record_that_cannot_be_read_is_not_overwritten(table):
+    binding = bind(table)
+    table.store.put(binding.record_key, b"what?")
+    with pytest.raises(Unavailable, match="use another key"):
+        bind(table)
+
+
+def test_old_keys_are_forgotten_by_the_stores_clock(table):
+    old = bind(table)
+    table.clock.advance(KEEP_MS - 1000)
+    young = bind(table, key="young")
+    assert sweep_keys(table.store, table.paths) == (0, ())
+    table.clock.advance(2000)
+    assert sweep_keys(table.store, table.paths) == (1, ())
+    assert bind(table).batch_id != old.batch_id
+    assert bind(table, key="young").batch_id == young.batch_id
