@@ -86,8 +86,10 @@ def _rewrite(path: Path, source: Path) -> str:
 
 def _type_services(file: descriptor_pb2.FileDescriptorProto, source: Path) -> str:
     module = f"{source.stem}_pb2"
+    has_streams = any(any(_streams(method)) for service in file.service for method in service.method)
     lines = [
         _HEADER.format(source=source.relative_to(HERE).as_posix()),
+        *(["from collections.abc import Iterator"] if has_streams else []),
         "import grpc",
         f"from {PACKAGE} import {module}",
     ]
@@ -95,13 +97,17 @@ def _type_services(file: descriptor_pb2.FileDescriptorProto, source: Path) -> st
         stub: list[str] = []
         servicer: list[str] = []
         for method in service.method:
-            if method.client_streaming or method.server_streaming:
-                raise RuntimeError(f"{service.name}.{method.name}: write the typing of streaming methods first")
             request = f"{module}.{method.input_type.rpartition('.')[2]}"
             response = f"{module}.{method.output_type.rpartition('.')[2]}"
-            stub.append(f"    {method.name}: grpc.UnaryUnaryMultiCallable[{request}, {response}]")
-            arguments = f"self, request: {request}, context: grpc.ServicerContext"
-            servicer.append(f"    def {method.name}({arguments}) -> {response}: ...")
+            kind = "".join("Stream" if streams else "Unary" for streams in _streams(method))
+            stub.append(f"    {method.name}: grpc.{kind}MultiCallable[{request}, {response}]")
+            taken, given = (
+                f"Iterator[{message}]" if streams else message
+                for message, streams in zip((request, response), _streams(method), strict=True)
+            )
+            argument = "request_iterator" if method.client_streaming else "request"
+            arguments = f"self, {argument}: {taken}, context: grpc.ServicerContext"
+            servicer.append(f"    def {method.name}({arguments}) -> {given}: ...")
         lines += [
             "",
             f"class {service.name}Stub:",
@@ -116,6 +122,10 @@ def _type_services(file: descriptor_pb2.FileDescriptorProto, source: Path) -> st
             ") -> None: ...",
         ]
     return "\n".join(lines) + "\n"
+
+
+def _streams(method: descriptor_pb2.MethodDescriptorProto) -> tuple[bool, bool]:
+    return method.client_streaming, method.server_streaming
 
 
 def main() -> int:
