@@ -107,7 +107,7 @@ def test_copied_paths_exist_and_reach_the_builder(stages, repository):
                 assert any(source.rstrip("/") == rule or source.startswith(f"{rule}/") for rule in allowed), source
 
 
-@pytest.mark.parametrize(("stage", "services"), [("build", "janitor snapshot"), ("build-spark", "ingest merger")])
+@pytest.mark.parametrize(("stage", "services"), [("build", "ingest janitor snapshot"), ("build-spark", "ingest merger")])
 def test_installed_packages_are_copied_and_complete(stages, repository, stage, services):
     chain = ancestry(stages, stage)
     copied = {copy.split()[0].rstrip("/") for each in chain for copy in each.values("COPY")}
@@ -121,8 +121,11 @@ def test_installed_packages_are_copied_and_complete(stages, repository, stage, s
     }
     names = {project["name"] for project in projects.values()}
     for path, project in projects.items():
-        ours = {dependency for dependency in project["dependencies"] if dependency.startswith("icedb-")}
+        ours = {each.partition("[")[0] for each in project["dependencies"] if each.startswith("icedb-")}
         assert ours <= names, f"{path} needs {sorted(ours - names)}, which the image does not install"
+    if stage == "build-spark":
+        worker = projects["services/ingest"]["optional-dependencies"]["worker"]
+        assert set(worker) <= names
     for run in (run for each in chain for run in each.values("RUN") if "pip install" in run):
         assert "--constraint constraints.txt" in run
 

@@ -1,56 +1,21 @@
-"""The one place where errors become gRPC status codes, and where calls are counted.
+"""The one place where errors of calls become statuses (:mod:`icedb_service.grpc_errors`), and where calls are counted.
 
-A typed error survives the wire: its class name travels as trailing metadata (:data:`ERROR_METADATA_KEY`), its
-message as the status details. Unknown errors are logged with their traceback and answered as INTERNAL without it.
+Unknown errors are logged with their traceback and answered as INTERNAL without it.
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import grpc
 from icedb_log.clock import Clock
-from icedb_log.errors import (
-    BelowHorizon,
-    CommitConflict,
-    CommitOutcomeUnknown,
-    Fenced,
-    HaltError,
-    IceDBError,
-    InvalidRequest,
-    NotFound,
-    Unavailable,
-)
+from icedb_log.errors import IceDBError
+from icedb_service.grpc_errors import call_status
 from icedb_service.logs import get_logger
 
 from icedb_snapshot.answers import AnswerTooLarge
 from icedb_snapshot.metrics import SnapshotMetrics
 
-ERROR_METADATA_KEY: Final = "icedb-error"
-MAX_DETAILS_CHARS: Final = 2000
-"""Details travel in a header, and headers are limited to 8 KiB."""
-
 _log = get_logger()
-
-
-_CODES: Final[tuple[tuple[type[IceDBError], grpc.StatusCode], ...]] = (
-    (AnswerTooLarge, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (BelowHorizon, grpc.StatusCode.OUT_OF_RANGE),
-    (InvalidRequest, grpc.StatusCode.INVALID_ARGUMENT),
-    (NotFound, grpc.StatusCode.NOT_FOUND),
-    (Unavailable, grpc.StatusCode.UNAVAILABLE),
-    (HaltError, grpc.StatusCode.FAILED_PRECONDITION),
-    (CommitConflict, grpc.StatusCode.ABORTED),
-    (Fenced, grpc.StatusCode.ABORTED),
-    (CommitOutcomeUnknown, grpc.StatusCode.UNKNOWN),
-)
-
-
-def status_code(error: Exception) -> grpc.StatusCode:
-    """Return the status code of an error; INTERNAL for one that is not ours."""
-    for kind, code in _CODES:
-        if isinstance(error, kind):
-            return code
-    return grpc.StatusCode.INTERNAL
 
 
 class ErrorInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc ships no types
@@ -88,10 +53,14 @@ class ErrorInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc sh
             answer = behaviour(request, context)
             code = context.code() or grpc.StatusCode.OK
         except IceDBError as error:
-            code = status_code(error)
+            # An answer that is too large is the caller's mistake, but has a code of its own.
+            status = call_status(
+                error, code=grpc.StatusCode.RESOURCE_EXHAUSTED if isinstance(error, AnswerTooLarge) else None
+            )
+            code = status.code
             _log.info("call_refused", method=method, code=code.name, error=type(error).__name__, reason=str(error))
-            context.set_trailing_metadata(((ERROR_METADATA_KEY, _error_name(error)),))
-            context.abort(code, str(error)[:MAX_DETAILS_CHARS])
+            context.set_trailing_metadata(status.trailing_metadata)
+            context.abort(code, status.details)
         except Exception:
             if context.code() is not None:  # the handler aborted with a code of its own
                 code = context.code()
@@ -103,11 +72,3 @@ class ErrorInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc sh
             return answer
         finally:
             self._metrics.observe_call(method, code.name, self._clock.monotonic_ms() - started_ms)
-
-
-def _error_name(error: IceDBError) -> str:
-    """Return the name of the nearest class of :mod:`icedb_log.errors`: what clients know."""
-    for kind in type(error).__mro__:
-        if kind.__module__ == IceDBError.__module__:
-            return kind.__name__
-    return IceDBError.__name__
