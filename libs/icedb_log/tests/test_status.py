@@ -85,6 +85,32 @@ def test_what_is_dead_and_what_waits(table):
     assert status.horizon_ms > 0
 
 
+def test_what_is_staged_has_a_size_and_an_age(table):
+    assert (table.status().staged_bytes, table.status().staged_lag_ms) == (0, 0)
+    table.stage_bytes(b"12345")
+    table.clock.advance(5_000)
+    table.stage_bytes(b"678")
+    status = table.status()
+    assert (status.staged_batches, status.staged_bytes) == (2, 8)
+    assert status.staged_lag_ms == 5_002
+
+
+def test_pressure_follows_from_the_same_figures():
+    table = SmallTable(merge_fan_in=3, log_files_slow=3, log_files_stop=9, backlog_files_slow=3, backlog_files_stop=4)
+    for number in range(2):
+        table.append(number)
+    assert table.status().pressure.level == "none"
+    table.append(2)
+    assert table.status().pressure.reason == (
+        "3 log files, log_files_slow is 3; 3 data files to merge, backlog_files_slow is 3"
+    )
+    table.append(3)
+    pressure = table.status().pressure
+    assert (pressure.level, pressure.retry_after_ms) == ("stop", 10_000)
+    table.merge()
+    assert table.status().pressure.reason == "5 log files, log_files_slow is 3"
+
+
 def test_a_table_that_does_not_exist_is_not_found(table):
     table.paths = TablePaths("ghost", "wh/ghost")
     with pytest.raises(NotFound, match="'ghost' does not exist"):

@@ -6,7 +6,9 @@ from icedb_log.clock import Clock
 from icedb_log.fold import fold
 from icedb_log.keys import TablePaths
 from icedb_log.merge_plan import MergeLimits, plan_merge
+from icedb_log.model import FileMarker, LogView
 from icedb_log.object_store import ObjectStore, list_all
+from icedb_log.pressure import Pressure, measure_pressure
 from icedb_log.quarantine import count_quarantined
 from icedb_log.reader import LogReader
 from icedb_log.table_config import TableConfig, read_table_config
@@ -29,7 +31,10 @@ class TableStatus:
         log_bytes: Bytes of them.
         tombstoned_files: Dead data files still named.
         tombstoned_logs: Dead log files still there.
+        pressure: How much the table slows its producers down (back-pressure), by these figures.
         staged_batches: Batches that wait for a flush.
+        staged_bytes: Bytes of them, as they were staged.
+        staged_lag_ms: How long the oldest of them has been waiting; 0 when there is none.
         quarantined_batches: Batches that wait for a person.
         merge_lag_ms: Age of the oldest data file that the merge policy would merge now; 0 when there is none.
         merge_lag_files: Data files that it would merge now.
@@ -49,7 +54,10 @@ class TableStatus:
     log_bytes: int
     tombstoned_files: int
     tombstoned_logs: int
+    pressure: Pressure
     staged_batches: int
+    staged_bytes: int
+    staged_lag_ms: int
     quarantined_batches: int
     merge_lag_ms: int
     merge_lag_files: int
@@ -71,8 +79,10 @@ def read_status(store: ObjectStore, paths: TablePaths, *, clock: Clock, reader: 
     reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
     view = reader.read()
     snapshot = fold(view)
-    waiting = plan_merge(view, paths=paths, config=config, limits=_NO_LIMITS).inputs
+    waiting = list_backlog(view, paths=paths, config=config)
     oldest_ms = min((marker.created_ms for marker in waiting), default=view.store_now_ms)
+    staged = list_all(store, paths.staging_prefix)
+    oldest_staged_ms = min((info.modified_ms for info in staged.objects), default=staged.store_now_ms)
     return TableStatus(
         config=config,
         snapshot_id=snapshot.snapshot_id,
@@ -84,7 +94,10 @@ def read_status(store: ObjectStore, paths: TablePaths, *, clock: Clock, reader: 
         log_bytes=sum(file.size_bytes for file in view.files),
         tombstoned_files=len(snapshot.tombstoned_ms),
         tombstoned_logs=sum(1 for file in view.files if file.key in snapshot.log_tombstoned_ms),
-        staged_batches=len(list_all(store, paths.staging_prefix).objects),
+        pressure=measure_pressure(log_files=len(view.files), backlog_files=len(waiting), config=config),
+        staged_batches=len(staged.objects),
+        staged_bytes=sum(info.size_bytes for info in staged.objects),
+        staged_lag_ms=max(0, staged.store_now_ms - oldest_staged_ms),
         quarantined_batches=count_quarantined(store, paths),
         merge_lag_ms=max(0, view.store_now_ms - oldest_ms),
         merge_lag_files=len(waiting),
@@ -93,3 +106,8 @@ def read_status(store: ObjectStore, paths: TablePaths, *, clock: Clock, reader: 
         horizon_ms=snapshot.horizon_ms,
         store_now_ms=view.store_now_ms,
     )
+
+
+def list_backlog(view: LogView, *, paths: TablePaths, config: TableConfig) -> tuple[FileMarker, ...]:
+    """Return the data files that the merge policy would merge now, whatever one run would take. Pure."""
+    return plan_merge(view, paths=paths, config=config, limits=_NO_LIMITS).inputs

@@ -1,5 +1,6 @@
 """``icedb status``: every table in figures, read from its log."""
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -58,7 +59,7 @@ def status(
 
 
 def _print_all(found: dict[str, TableStatus | HaltError]) -> None:
-    figures = ("files", "rows", "size", "logs", "staged", "quarant.", "lag")
+    figures = ("files", "rows", "size", "logs", "staged", "quarant.", "lag", "pressure")
     view = make_table("table", *figures, right=figures)
     for name, state in found.items():
         if isinstance(state, HaltError):
@@ -73,6 +74,7 @@ def _print_all(found: dict[str, TableStatus | HaltError]) -> None:
                 format_count(state.staged_batches),
                 format_count(state.quarantined_batches),
                 _format_lag(state),
+                "-" if state.pressure.level == "none" else state.pressure.level,
             )
     out.print(view)
 
@@ -91,7 +93,8 @@ def _print_one(state: TableStatus) -> None:
             "size": format_bytes(state.live_bytes),
             "log files": format_count(state.log_files),
             "dead files": f"{format_count(state.tombstoned_files)} data, {format_count(state.tombstoned_logs)} log",
-            "staged batches": format_count(state.staged_batches),
+            "pressure": _format_pressure(state),
+            "staged batches": _format_staged(state),
             "quarantined batches": format_count(state.quarantined_batches),
             "merge lag": lag,
             "last commit": format_time(state.last_commit_ms) if state.last_commit_ms else "none yet",
@@ -104,18 +107,36 @@ def _format_lag(state: TableStatus) -> str:
     return format_span(state.merge_lag_ms) if state.merge_lag_files else "-"
 
 
+def _format_staged(state: TableStatus) -> str:
+    if not state.staged_batches:
+        return "0"
+    size, age = format_bytes(state.staged_bytes), format_span(state.staged_lag_ms)
+    return f"{format_count(state.staged_batches)}, {size}; the oldest for {age}"
+
+
+def _format_pressure(state: TableStatus) -> str:
+    pressure = state.pressure
+    if pressure.level == "none":
+        return "none"
+    effect = f"flush interval × {pressure.stretch:.1f}"  # noqa: RUF001 - a sign for people
+    if pressure.level == "stop":
+        effect += ", front ends refuse batches"
+    return f"{pressure.level}: {pressure.reason} ({effect})"
+
+
 def _to_json(name: str, state: TableStatus | HaltError) -> dict[str, Any]:
     if isinstance(state, HaltError):
         return {"table": name, "halted": True, "error": {"kind": type(state).__name__, "message": str(state)}}
     figures = {
         field: getattr(state, field)
         for field in TableStatus.__dataclass_fields__
-        if field not in ("config", "last_commit_ms", "horizon_ms")
+        if field not in ("config", "pressure", "last_commit_ms", "horizon_ms")
     }
     return {
         "table": name,
         "halted": False,
         **figures,
+        "pressure": asdict(state.pressure),
         "last_commit_ms": state.last_commit_ms or None,
         "horizon_ms": state.horizon_ms or None,
     }
