@@ -18,7 +18,9 @@ def main(
     name: Annotated[str, typer.Argument(help="workload, see bench/README.md")],
     repeat: Annotated[int, typer.Option(min=1, help="timed turns of each system")] = 5,
     events: Annotated[int, typer.Option(min=1000, help="events in the input")] = 1_000_000,
-    batches: Annotated[int, typer.Option(min=1, help="commits that the input comes in")] = 40,
+    batches: Annotated[int, typer.Option(min=1, help="batches that the input comes in")] = 40,
+    size_gb: Annotated[float, typer.Option(min=0.01, help="size of the backlog, units of 10^9 bytes")] = 5.0,
+    only: Annotated[str, typer.Option(help="run only the cases whose name contains this")] = "",
 ) -> None:
     """Run one workload for us and the rivals on the same data, taking turns."""
     known = sorted(module.name for module in pkgutil.iter_modules(workloads.__path__))
@@ -26,7 +28,7 @@ def main(
         typer.echo(f"no workload {name!r}; there is: {', '.join(known)}", err=True)
         raise typer.Exit(2)
     module = importlib.import_module(f"bench.workloads.{name}")
-    options = Options(repeat_count=repeat, event_count=events, batch_count=batches)
+    options = Options(repeat_count=repeat, event_count=events, batch_count=batches, size_gb=size_gb, only=only)
     with (
         tempfile.TemporaryDirectory(prefix="icedb-bench-") as folder,
         module.open_workload(Path(folder), options) as workload,

@@ -3,7 +3,8 @@
 import os
 import platform
 import statistics
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -18,15 +19,27 @@ from rich.table import Table
 OURS = "icedb"
 SMALL = 100
 """Figures below this are shown with decimals."""
+REPORT_WIDTH = 160
+"""Columns of a report that goes into a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Size of a benchmark: timed turns of each system, events in the input, commits it comes in."""
+    """Size of a benchmark.
+
+    Attributes:
+        repeat_count: Timed turns of each system.
+        event_count: Events in the input.
+        batch_count: Batches that it comes in.
+        size_gb: Bytes of the input, where a workload is asked for these and not for events; units of 10^9.
+        only: Run only the cases whose name contains this.
+    """
 
     repeat_count: int
     event_count: int
     batch_count: int
+    size_gb: float = 5.0
+    only: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +69,32 @@ class System(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Systems that do the same work on the same data.
+
+    Attributes:
+        name: Distinguishes the cases of one workload; empty if there is one.
+        row_count: Rows that each system handles in one turn.
+        systems: In the order in which they take turns.
+        warm_turn_count: Turns before the timed ones, which do not count.
+    """
+
+    name: str
+    row_count: int
+    systems: Sequence[System]
+    warm_turn_count: int = 1
+
+
 class Workload(Protocol):
-    """Systems that do the same work on the same data."""
+    """One question, asked in one or more cases."""
 
     name: str
     description: str
-    row_count: int
-    systems: Sequence[System]
+
+    def cases(self) -> Iterable[Case]:
+        """Make one case after the other ready; what a case needs may be gone when the next is asked for."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +102,7 @@ class Row:
     """One line of a report."""
 
     workload: str
+    case: str
     system: str
     metric: str
     unit: str
@@ -92,30 +125,48 @@ class Report:
 
 
 def run_workload(workload: Workload, options: Options) -> Report:
-    """Run every system ``repeat_count`` times, alternating, after one turn each that does not count."""
-    figures: dict[tuple[str, str, str], list[float]] = {}
+    """Run every system of every case ``repeat_count`` times, alternating, after a turn each that does not count."""
+    rows: list[Row] = []
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(workload.name)
-        for turn in range(options.repeat_count + 1):
-            for system in workload.systems:
-                progress.update(
-                    task, description=f"{workload.name}: turn {turn} of {options.repeat_count}, {system.name}"
-                )
-                system.prepare()
-                start = perf_counter()
-                system.run()
-                elapsed_s = perf_counter() - start
-                extra = system.check()
-                if turn == 0:
-                    continue  # warms sessions, caches and the page cache, for everybody
-                rate = Figure("rows_per_second", "rows/s", workload.row_count / elapsed_s)
-                for figure in (Figure("duration", "s", elapsed_s), rate, *extra):
-                    figures.setdefault((system.name, figure.metric, figure.unit), []).append(figure.value)
+        for case in workload.cases():
+            rows += _run_case(
+                workload.name, case, options, lambda text: progress.update(task, description=f"{workload.name}: {text}")
+            )
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    versions = {package: version(package) for package in ("pyspark", "duckdb", "deltalake", "pyarrow")}
+    command = _command(workload.name, options)
+    return Report(workload.name, workload.description, command, machine, versions, tuple(rows))
+
+
+def _command(name: str, options: Options) -> str:
+    words = [f"python -m bench {name} --repeat {options.repeat_count}"]
+    words += [f"--events {options.event_count} --batches {options.batch_count} --size-gb {options.size_gb:g}"]
+    words += [f"--only {options.only}"] if options.only else []
+    return " ".join(words)
+
+
+def _run_case(workload: str, case: Case, options: Options, tell: Callable[[str], None]) -> list[Row]:
+    figures: dict[tuple[str, str, str], list[float]] = {}
+    for turn in range(1 - case.warm_turn_count, options.repeat_count + 1):
+        for system in case.systems:
+            tell(f"{case.name} turn {turn} of {options.repeat_count}, {system.name}")
+            system.prepare()
+            start = perf_counter()
+            system.run()
+            elapsed_s = perf_counter() - start
+            extra = system.check()
+            if turn < 1:
+                continue  # warms sessions, caches and the page cache, for everybody
+            rate = Figure("rows_per_second", "rows/s", case.row_count / elapsed_s)
+            for figure in (Figure("duration", "s", elapsed_s), rate, *extra):
+                figures.setdefault((system.name, figure.metric, figure.unit), []).append(figure.value)
     ours = {metric: statistics.median(v) for (system, metric, _), v in figures.items() if system == OURS}
-    rows = tuple(
+    return [
         Row(
-            workload=workload.name,
+            workload=workload,
+            case=case.name,
             system=system,
             metric=metric,
             unit=unit,
@@ -125,14 +176,7 @@ def run_workload(workload: Workload, options: Options) -> Report:
             ratio_to_ours=statistics.median(values) / ours[metric] if ours.get(metric) else None,
         )
         for (system, metric, unit), values in figures.items()
-    )
-    command = (
-        f"python -m bench {workload.name} --repeat {options.repeat_count} "
-        f"--events {options.event_count} --batches {options.batch_count}"
-    )
-    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
-    versions = {package: version(package) for package in ("pyspark", "duckdb", "deltalake", "pyarrow")}
-    return Report(workload.name, workload.description, command, machine, versions, rows)
+    ]
 
 
 def write_report(report: Report, folder: Path) -> Path:
@@ -144,11 +188,18 @@ def write_report(report: Report, folder: Path) -> Path:
 
 
 def print_report(report: Report) -> None:
-    """Print one line a system: the median of each metric, and how long it took beside us."""
-    metrics = list(dict.fromkeys((row.metric, row.unit) for row in report.rows))
-    found = {(row.system, row.metric): row for row in report.rows}
-    systems = sorted({row.system for row in report.rows}, key=lambda system: found[system, "duration"].median)
-    table = Table(title=report.description, title_justify="left")
+    """Print a table for each case, one line a system: the median of each metric, and how long it took beside us."""
+    console = Console(width=None if sys.stdout.isatty() else REPORT_WIDTH)
+    console.print(report.description)
+    for case in dict.fromkeys(row.case for row in report.rows):
+        _print_case(console, case, [row for row in report.rows if row.case == case])
+
+
+def _print_case(console: Console, case: str, rows: Sequence[Row]) -> None:
+    metrics = list(dict.fromkeys((row.metric, row.unit) for row in rows))
+    found = {(row.system, row.metric): row for row in rows}
+    systems = sorted({row.system for row in rows}, key=lambda system: found[system, "duration"].median)
+    table = Table(title=case, title_justify="left")
     table.add_column("system")
     for metric, unit in metrics:
         table.add_column(f"{metric.replace('_', ' ')}\n({unit})", justify="right")
@@ -157,9 +208,9 @@ def print_report(report: Report) -> None:
     for system in systems:
         duration = found[system, "duration"]
         ratio = "" if duration.ratio_to_ours is None else f"{duration.ratio_to_ours:.2f}"
-        medians = [_shown(found[system, metric].median) for metric, _ in metrics]
+        medians = [_shown(found[system, metric].median) if (system, metric) in found else "" for metric, _ in metrics]
         table.add_row(system, *medians, f"{duration.min:.2f} to {duration.max:.2f}", ratio)
-    Console().print(table)
+    console.print(table)
 
 
 def _shown(value: float) -> str:

@@ -26,7 +26,7 @@ from icedb_log.table_config import PartitionField, TableConfig, create_table
 from icedb_parts.spark_jobs import SparkBatchWriter, SparkGroupMerger
 from icedb_parts.spark_session import SparkSettings, close_spark, open_spark
 
-from bench.harness import OURS, Figure, Options, System
+from bench.harness import OURS, Case, Figure, Options
 
 SORT = ("event", "ts")
 TABLE = "events"
@@ -34,12 +34,15 @@ TABLE = "events"
 
 @dataclass(frozen=True)
 class MergeWorkload:
-    """The systems and what they work on."""
+    """The systems and what they work on, in one case."""
 
     name: str
     description: str
-    row_count: int
-    systems: Sequence[System]
+    case: Case
+
+    def cases(self) -> Sequence[Case]:
+        """Return the one case."""
+        return [self.case]
 
 
 @dataclass(frozen=True)
@@ -74,13 +77,16 @@ def open_workload(folder: Path, options: Options) -> Iterator[MergeWorkload]:
                 f"merge {inputs.row_count:,} events in {file_count} files, {len(inputs.by_partition)} partitions, "
                 "into one sorted file each"
             ),
-            row_count=inputs.row_count,
-            systems=[
-                IceDB(spark, inputs, folder / "icedb"),
-                DuckDBAlone(inputs, folder / "duckdb"),
-                SparkAlone(spark, inputs, folder / "spark"),
-                DeltaRs(inputs, folder / "delta"),
-            ],
+            case=Case(
+                name="",
+                row_count=inputs.row_count,
+                systems=[
+                    IceDB(spark, inputs, folder / "icedb"),
+                    DuckDBAlone(inputs, folder / "duckdb"),
+                    SparkAlone(spark, inputs, folder / "spark"),
+                    DeltaRs(inputs, folder / "delta"),
+                ],
+            ),
         )
     finally:
         close_spark(spark)
