@@ -7,8 +7,9 @@ from datetime import date, datetime
 
 import pytest
 from backports import zstd
-from icedb_client import batches
-from icedb_client.batches import encode_rows, split_file, wrap_bytes
+from icedb_client import batches, text_files
+from icedb_client.batches import encode_rows, wrap_bytes
+from icedb_client.files import split_file
 from icedb_log.errors import InvalidRequest
 
 
@@ -176,11 +177,11 @@ def test_limits_are_checked(tmp_path, monkeypatch):
     for wrong in ({"batch_rows": 0}, {"batch_bytes": 0}, {"first_row": 0}, {"batch_bytes": 1 << 40}):
         with pytest.raises(InvalidRequest, match="at least 1"):
             list(split_file(tmp_path / "a", **wrong))
-    monkeypatch.setattr(batches, "MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 100)
     (tmp_path / "long").write_bytes(b'{"a":"' + b"x" * 200 + b'"}')
     with pytest.raises(InvalidRequest, match="line 1 is longer than 100 bytes"):
         list(split_file(tmp_path / "long"))
-    monkeypatch.setattr(batches, "MAX_ARRAY_BYTES", 10)
+    monkeypatch.setattr(text_files, "MAX_ARRAY_BYTES", 10)
     (tmp_path / "array").write_bytes(b'[{"a":"xxxxxxxx"}]')
     with pytest.raises(InvalidRequest, match="NDJSON"):
         list(split_file(tmp_path / "array"))

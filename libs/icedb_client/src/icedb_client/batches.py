@@ -1,44 +1,44 @@
-"""Rows and files to the bodies of batches.
+"""Rows and bytes to the bodies of batches.
 
-Owns how a producer's rows become NDJSON, how files are cut into batches without being held in memory, and which
-format a body is in. It checks that each line is a JSON object, because a whole batch goes to quarantine for one
-bad line; it does not look at columns and types: the flush does.
+Owns what a staged body is, how a producer's rows become NDJSON, and how a body's format is told from its first
+bytes. It does not look at columns and types: the flush does.
 """
 
-import gzip
-import io
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final, Literal, cast, get_args
 
 import orjson
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import StagingFormat
 
 if sys.version_info >= (3, 14):
-    from compression import zstd
+    from compression import zstd as zstd  # noqa: PLC0414 - for the other modules of this package
 else:
-    from backports import zstd
+    from backports import zstd as zstd  # noqa: PLC0414 - for the other modules of this package
+
+DataFormat = Literal["ndjson", "json", "csv", "parquet", "arrow"]
+"""What a body or a file holds, whatever its compression."""
+DATA_FORMATS: Final[tuple[DataFormat, ...]] = get_args(DataFormat)
+Compression = Literal["gz", "zst"]
 
 MIB: Final = 1024 * 1024
 MAX_BATCH_BYTES: Final = 64 * MIB
 """Largest body of one batch, as given by the producer."""
-MAX_LINE_BYTES: Final = 16 * MIB
-MAX_ARRAY_BYTES: Final = 256 * MIB
-"""A file that is one JSON array is parsed whole; a larger one has to be NDJSON."""
-DEFAULT_BATCH_ROWS: Final = 50_000
-DEFAULT_BATCH_BYTES: Final = 16 * MIB
 COMPRESS_FROM_BYTES: Final = 4096
 ZSTD_LEVEL: Final = 3
+JSON_OPTIONS: Final = orjson.OPT_NAIVE_UTC | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
+"""Dates and times become ISO 8601 text; a time without a zone counts as UTC."""
 
-_GZIP_MAGIC: Final = b"\x1f\x8b"
-_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
-_BROKEN_FILE: Final = (OSError, EOFError, zstd.ZstdError, zlib.error)
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+GZIP_MAGIC: Final = b"\x1f\x8b"
+ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_PARQUET_MAGIC: Final = b"PAR1"
+_ARROW_FILE_MAGIC: Final = b"ARROW1"
+_ARROW_STREAM_MAGIC: Final = b"\xff\xff\xff\xff"
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_PEEK_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class BatchBody:
     Attributes:
         body: Bytes in ``format``.
         format: One of the staging formats.
-        row_count: Rows; ``None`` when they were not counted (a compressed body that was passed through).
+        row_count: Rows; ``None`` when they were not counted (a body that was passed through).
         raw_bytes: Size before compression, as far as it was seen.
         first_row: Number of the first row in the file it comes from, from 1.
         position: Bytes of the file read so far, as stored (compressed), for progress bars.
@@ -62,10 +62,22 @@ class BatchBody:
     position: int = 0
 
 
-def encode_rows(rows: Iterable[Mapping[str, Any]]) -> BatchBody:
-    """Return rows as one batch.
+def encode_row(row: object, *, number: int) -> bytes:
+    """Return a row as a line of NDJSON, with its line feed.
 
-    Dates and times become ISO 8601 text; a time without a zone counts as UTC. What JSON cannot hold is refused.
+    Raises:
+        InvalidRequest: It is not an object, or JSON cannot hold a value of it; named by ``number``.
+    """
+    if not isinstance(row, Mapping):
+        raise InvalidRequest(f"row {number} is a {type(row).__name__}; each row is an object of column to value")
+    try:
+        return orjson.dumps(row if type(row) is dict else dict(row), option=JSON_OPTIONS)
+    except TypeError as error:
+        raise InvalidRequest(f"row {number} cannot be written as JSON: {error}") from error
+
+
+def encode_rows(rows: Iterable[Mapping[str, Any]]) -> BatchBody:
+    """Return rows as one batch of NDJSON.
 
     Raises:
         InvalidRequest: A row is not an object or cannot be JSON (names it, from 1), or the batch is too large.
@@ -73,158 +85,89 @@ def encode_rows(rows: Iterable[Mapping[str, Any]]) -> BatchBody:
     lines: list[bytes] = []
     size_bytes = 0
     for number, row in enumerate(rows, start=1):
-        if not isinstance(row, Mapping):
-            raise InvalidRequest(f"row {number} is a {type(row).__name__}; each row is an object of column to value")
-        try:
-            line = orjson.dumps(dict(row), option=orjson.OPT_NAIVE_UTC | orjson.OPT_SERIALIZE_NUMPY)
-        except TypeError as error:
-            raise InvalidRequest(f"row {number} cannot be written as JSON: {error}") from error
-        size_bytes += len(line) + 1
+        line = encode_row(row, number=number)
+        size_bytes += len(line)
         if size_bytes > MAX_BATCH_BYTES:
             raise InvalidRequest(
                 f"the batch is larger than {MAX_BATCH_BYTES} bytes at row {number}: enqueue it in several batches"
             )
         lines.append(line)
-    return _pack(lines, first_row=1, position=0)
+    return compress_body(b"".join(lines) or b"\n", "ndjson", row_count=len(lines))
 
 
-def wrap_bytes(body: bytes) -> BatchBody:
-    """Return a producer's own NDJSON, plain or compressed with gzip or zstd, as one batch; it is not parsed.
+def compress_body(
+    body: bytes, data_format: Literal["ndjson", "json", "csv"], *, row_count: int, first_row: int = 1, position: int = 0
+) -> BatchBody:
+    """Return text as a body: zstd unless it is small. Equal text gives equal bytes, so a retry stages the same."""
+    if len(body) < COMPRESS_FROM_BYTES:
+        return BatchBody(body, data_format, row_count, len(body), first_row, position)
+    packed = zstd.compress(body, ZSTD_LEVEL)
+    return BatchBody(packed, _staging_format(data_format, "zst"), row_count, len(body), first_row, position)
+
+
+def wrap_bytes(body: bytes, data_format: DataFormat | None = None) -> BatchBody:
+    """Return a producer's own bytes as one batch; they are not parsed.
+
+    Args:
+        body: NDJSON, a JSON array or CSV, plain, gzip or zstd; a Parquet file; an Arrow IPC stream or file.
+        data_format: What it is; by default what its first bytes say (CSV has to be said).
 
     Raises:
-        InvalidRequest: It is empty or too large.
+        InvalidRequest: It is empty or too large, or not what ``data_format`` says.
     """
     if not body or len(body) > MAX_BATCH_BYTES:
         raise InvalidRequest(f"a batch has 1 to {MAX_BATCH_BYTES} bytes, this one {len(body)}: cut it into several")
-    if body.startswith(_GZIP_MAGIC):
-        return BatchBody(body, "ndjson.gz", None, len(body))
-    if body.startswith(_ZSTD_MAGIC):
-        return BatchBody(body, "ndjson.zst", None, len(body))
+    check_data_format(data_format)
+    compression = sniff_compression(body)
+    found = sniff_format(body if compression is None else _peek(body, compression))
+    if data_format in ("parquet", "arrow") or (data_format is None and found in ("parquet", "arrow")):
+        binary = cast("Literal['parquet', 'arrow']", data_format or found)
+        if compression is not None or found != binary:
+            raise InvalidRequest(
+                f"the batch is said to be {binary}, but its first bytes are "
+                f"{body[:8]!r}; give one whole {binary} file, not compressed"
+            )
+        return BatchBody(body, binary, None, len(body))
+    text = cast("Literal['ndjson', 'json', 'csv']", data_format or found)
+    if compression is not None:
+        return BatchBody(body, _staging_format(text, compression), None, len(body))
+    if text != "ndjson":
+        packed = compress_body(body, text, row_count=0)
+        return BatchBody(packed.body, packed.format, None, len(body))
     row_count = sum(1 for line in body.split(b"\n") if line.strip())
-    return _compress(body, row_count=row_count, first_row=1, position=0)
+    return compress_body(body, "ndjson", row_count=row_count)
 
 
-def split_file(
-    source: Path | BinaryIO,
-    *,
-    batch_rows: int = DEFAULT_BATCH_ROWS,
-    batch_bytes: int = DEFAULT_BATCH_BYTES,
-    first_row: int = 1,
-) -> Iterator[BatchBody]:
-    """Cut NDJSON into batches, reading as it goes. Compression is recognised by content, not by name.
+def check_data_format(data_format: str | None) -> None:
+    """Raise InvalidRequest unless it is a known format, or ``None``."""
+    if data_format is not None and data_format not in DATA_FORMATS:
+        raise InvalidRequest(f"format {data_format[:40]!r} is unknown; use one of {', '.join(DATA_FORMATS)}")
 
-    Args:
-        source: A file: NDJSON or one JSON array, plain, gzip or zstd; or a binary stream of the same.
-        batch_rows: Most rows of a batch.
-        batch_bytes: Most bytes of a batch before compression; one row may be larger.
-        first_row: Number of the row to begin with, from 1; rows before it are skipped.
 
-    Raises:
-        InvalidRequest: The file cannot be read, or a line is not a JSON object: the message names file and line.
-    """
-    if batch_rows < 1 or not 1 <= batch_bytes <= MAX_BATCH_BYTES or first_row < 1:
-        raise InvalidRequest(
-            f"batch rows {batch_rows}, batch bytes {batch_bytes}, first row {first_row}: "
-            f"use at least 1, at most {MAX_BATCH_BYTES} bytes"
-        )
-    name = str(source) if isinstance(source, Path) else "standard input"
-    lines: list[bytes] = []
-    size_bytes = begun_at = number = position = 0
+def sniff_compression(start: bytes) -> Compression | None:
+    """Return the compression that a body's first bytes show."""
+    if start.startswith(GZIP_MAGIC):
+        return "gz"
+    return "zst" if start.startswith(ZSTD_MAGIC) else None
+
+
+def sniff_format(start: bytes) -> Literal["ndjson", "json", "parquet", "arrow"]:
+    """Return the format that a body's first bytes (not compressed) show; ``ndjson`` for all other text."""
+    if start.startswith(_PARQUET_MAGIC):
+        return "parquet"
+    if start.startswith((_ARROW_FILE_MAGIC, _ARROW_STREAM_MAGIC)):
+        return "arrow"
+    return "json" if start.removeprefix(BYTE_ORDER_MARK).lstrip().startswith(b"[") else "ndjson"
+
+
+def _peek(body: bytes, compression: Compression) -> bytes:
     try:
-        with _open_source(source) as (raw, text):
-            for number, line in enumerate(_read_objects(text, name), start=1):
-                if number < first_row:
-                    continue
-                begun_at = begun_at or number
-                lines.append(line)
-                size_bytes += len(line) + 1
-                if len(lines) >= batch_rows or size_bytes >= batch_bytes:
-                    yield _pack(lines, first_row=begun_at, position=_tell(raw))
-                    lines, size_bytes, begun_at = [], 0, 0
-            position = _tell(raw)
-    except _BROKEN_FILE as error:
-        raise InvalidRequest(f"{name}: cannot be read after row {number}: {_reason(error)}") from error
-    if lines:
-        yield _pack(lines, first_row=begun_at, position=position)
+        if compression == "gz":
+            return zlib.decompressobj(wbits=31).decompress(body, _PEEK_BYTES)
+        return zstd.ZstdDecompressor().decompress(body, _PEEK_BYTES)
+    except (zlib.error, zstd.ZstdError):
+        return b""  # what is wrong with it is for the flush to say
 
 
-def _read_objects(text: io.BufferedReader, name: str) -> Iterator[bytes]:
-    start = text.peek(64).lstrip()
-    if start.startswith(b"["):
-        yield from _read_array(text, name)
-        return
-    line_number = 0
-    while line := text.readline(MAX_LINE_BYTES + 1):
-        line_number += 1
-        if len(line) > MAX_LINE_BYTES:
-            raise InvalidRequest(f"{name}: line {line_number} is longer than {MAX_LINE_BYTES} bytes")
-        line = (line.removeprefix(_BYTE_ORDER_MARK) if line_number == 1 else line).strip()
-        if not line:
-            continue
-        _check_object(line, f"{name}: line {line_number}")
-        yield line
-
-
-def _read_array(text: io.BufferedReader, name: str) -> Iterator[bytes]:
-    body = text.read(MAX_ARRAY_BYTES + 1)
-    if len(body) > MAX_ARRAY_BYTES:
-        raise InvalidRequest(
-            f"{name}: a JSON array of more than {MAX_ARRAY_BYTES} bytes; write one object a line (NDJSON) instead"
-        )
-    try:
-        rows = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"{name}: not a JSON array: {error}") from error
-    for number, row in enumerate(rows, start=1):
-        if not isinstance(row, dict):
-            raise InvalidRequest(f"{name}: element {number} of the array is not a JSON object")
-        yield orjson.dumps(row)
-
-
-def _check_object(line: bytes, where: str) -> None:
-    try:
-        value = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"{where} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise InvalidRequest(f"{where} is not a JSON object; each line is one object of column to value")
-
-
-@contextmanager
-def _open_source(source: Path | BinaryIO) -> Iterator[tuple[io.BufferedReader, io.BufferedReader]]:
-    raw: Any = source.open("rb") if isinstance(source, Path) else source
-    try:
-        buffered: io.BufferedReader = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(raw, MIB)
-        start = buffered.peek(4)[:4]
-        if start.startswith(_GZIP_MAGIC):
-            yield buffered, io.BufferedReader(gzip.GzipFile(fileobj=buffered), MIB)
-        elif start == _ZSTD_MAGIC:
-            yield buffered, io.BufferedReader(zstd.ZstdFile(buffered), MIB)
-        else:
-            yield buffered, buffered
-    finally:
-        if isinstance(source, Path):
-            raw.close()
-
-
-def _pack(lines: list[bytes], *, first_row: int, position: int) -> BatchBody:
-    body = b"\n".join(lines) + b"\n" if lines else b"\n"
-    return _compress(body, row_count=len(lines), first_row=first_row, position=position)
-
-
-def _compress(body: bytes, *, row_count: int, first_row: int, position: int) -> BatchBody:
-    if len(body) < COMPRESS_FROM_BYTES:
-        return BatchBody(body, "ndjson", row_count, len(body), first_row, position)
-    packed = zstd.compress(body, ZSTD_LEVEL)
-    return BatchBody(packed, "ndjson.zst", row_count, len(body), first_row, position)
-
-
-def _tell(raw: io.BufferedReader) -> int:
-    try:
-        return raw.tell()
-    except OSError:
-        return 0  # a pipe
-
-
-def _reason(error: Exception) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+def _staging_format(data_format: str, compression: Compression) -> StagingFormat:
+    return cast("StagingFormat", f"{data_format}.{compression}")

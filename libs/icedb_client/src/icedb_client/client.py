@@ -5,29 +5,25 @@ when ``enqueue`` returns, whether or not Redis or any worker is there.
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
 
 from icedb_log.clock import Clock, SystemClock, new_batch_id
-from icedb_log.errors import InvalidRequest, NotFound
-from icedb_log.object_store import list_all
-from icedb_log.quarantine import QuarantinedBatch, list_quarantined
-from icedb_log.staging import stage_batch
+from icedb_log.errors import InvalidRequest
 from icedb_log.table_config import TableConfig, read_table_config
 from icedb_log.warehouse import Warehouse
 
-from icedb_client.batches import (
-    DEFAULT_BATCH_BYTES,
-    DEFAULT_BATCH_ROWS,
-    MAX_BATCH_BYTES,
-    BatchBody,
-    encode_rows,
-    split_file,
-    wrap_bytes,
-)
+from icedb_client.arrow_bodies import encode_arrow, is_arrow_data, open_arrow, split_arrow
+from icedb_client.batches import MAX_BATCH_BYTES, BatchBody, DataFormat, encode_rows, wrap_bytes
+from icedb_client.commits import CommitReport, wait_committed
+from icedb_client.delivery import DEFAULT_RETRY_MS, Delivery, EnqueuedBatch, StagingDoor, Wait
+from icedb_client.files import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS, split_file
+from icedb_client.producer import Producer
+from icedb_client.producer_buffer import ProducerOptions, UnsentBatch
 from icedb_client.settings import SECOND_MS, ClientSettings, load_client_settings
 from icedb_client.snapshots import Partitions, Snapshot, SnapshotSource, StoreSnapshots, to_filters
 
@@ -37,51 +33,8 @@ if TYPE_CHECKING:
     from icedb_client.grpc_snapshots import GrpcSnapshots
     from icedb_client.wakeups import WakeupSender
 
-FIRST_POLL_MS: Final = 50
-LONGEST_POLL_MS: Final = 1000
-CONFIG_MAX_AGE_MS: Final = 60 * SECOND_MS
-
-
-@dataclass(frozen=True, slots=True)
-class EnqueuedBatch:
-    """An accepted batch: durable, to be committed or quarantined.
-
-    Attributes:
-        table: Name of the table.
-        batch_id: Its id; enqueue it again with this id after a lost answer, and it is taken once.
-        key: Key of the staged object.
-        row_count: Rows; ``None`` for a compressed body that was passed through.
-        raw_bytes: Size before compression.
-        staged_bytes: Size as staged.
-        is_woken: Whether the ingest worker was told; if not, its periodic sweep finds the batch.
-        last_row: Number of its last row in the file it came from; ``None`` if not counted.
-        position: Bytes of the file read so far, as stored.
-    """
-
-    table: str
-    batch_id: str
-    key: str
-    row_count: int | None
-    raw_bytes: int
-    staged_bytes: int
-    is_woken: bool
-    last_row: int | None = None
-    position: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CommitReport:
-    """What became of batches.
-
-    Attributes:
-        committed: Ids of batches whose rows every new snapshot has.
-        quarantined: Batches that cannot be committed, with the reason.
-        waiting: Ids of batches that are still staged.
-    """
-
-    committed: tuple[str, ...]
-    quarantined: tuple[QuarantinedBatch, ...]
-    waiting: tuple[str, ...]
+NO_BOUND: Final = 1 << 62
+DEFAULT_ARROW_BATCH_ROWS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +88,7 @@ class Client:
         self._grpc: GrpcSnapshots | None = None
         self._from_store: StoreSnapshots | None = None
         self._sender: WakeupSender | None = None
-        self._known_tables: dict[str, int] = {}
+        self._door: StagingDoor | None = None
         self._lock = threading.RLock()
 
     def __enter__(self) -> Self:
@@ -173,6 +126,14 @@ class Client:
                 self._sender = WakeupSender(self.settings, clock=self._clock)
             return self._sender
 
+    @property
+    def door(self) -> StagingDoor:
+        """Where every batch goes through. Raises InvalidRequest if no store is set."""
+        with self._lock:
+            if self._door is None:
+                self._door = StagingDoor(self.warehouse, clock=self._clock, wake=self._wake)
+            return self._door
+
     def table_config(self, table: str) -> TableConfig:
         """Read a table's configuration. Raises InvalidRequest, NotFound, Unavailable."""
         return read_table_config(self.warehouse.store, self.warehouse.table(table))
@@ -180,9 +141,10 @@ class Client:
     def enqueue(
         self,
         table: str,
-        rows: Iterable[Mapping[str, Any]] | bytes | Path,
+        rows: Iterable[Mapping[str, Any]] | bytes | Path | Any,
         *,
         batch_id: str | None = None,
+        data_format: DataFormat | None = None,
     ) -> EnqueuedBatch:
         """Accept one batch: one PUT, then the ingest worker is woken. The batch is durable when this returns (I1).
 
@@ -191,17 +153,22 @@ class Client:
 
         Args:
             table: Name of the table.
-            rows: Objects of column to value; or NDJSON bytes, plain, gzip or zstd (not parsed here: what is wrong
-                with them shows in quarantine); or a file small enough for one batch.
+            rows: One of: objects of column to value; a pyarrow Table, RecordBatch or RecordBatchReader, a Polars
+                DataFrame, or whatever else offers ``__arrow_c_stream__``; a pandas DataFrame (its index is left out
+                unless it has a name); bytes of NDJSON, a JSON array, CSV, Parquet or Arrow IPC (not parsed here:
+                what is wrong with them shows in quarantine); a file of one of these, small enough for one batch.
             batch_id: A UUIDv7 chosen by the caller, who means to retry; a fresh one by default.
+            data_format: What bytes or a file hold; by default what they begin with shows, and a file's name. CSV in
+                bytes has to be said.
 
         Raises:
-            InvalidRequest: A bad table name, batch id or row; nothing was accepted.
+            InvalidRequest: A bad table name, batch id or row, or no pyarrow for Arrow data; nothing was accepted.
             NotFound: No such table.
+            Overloaded: The table takes no batches now; call again after its ``retry_after_ms``.
             Unavailable: The store did not confirm; call again with the same ``batch_id``.
         """
-        self._check_table(table)
-        return self._stage(table, _to_body(rows), batch_id or new_batch_id(self._clock))
+        self.door.check(table)
+        return self.door.stage(table, _to_body(rows, data_format), batch_id or new_batch_id(self._clock))
 
     def enqueue_file(
         self,
@@ -211,17 +178,25 @@ class Client:
         batch_rows: int = DEFAULT_BATCH_ROWS,
         batch_bytes: int = DEFAULT_BATCH_BYTES,
         first_row: int = 1,
+        data_format: DataFormat | None = None,
+        retry_ms: int = DEFAULT_RETRY_MS,
+        on_wait: Callable[[Wait], None] | None = None,
     ) -> Iterator[EnqueuedBatch]:
         """Accept a file of any size in many batches, reading as it goes.
 
-        Not idempotent: each call makes new batches. After an error go on with ``first_row`` = last row accepted + 1.
+        A batch that is not confirmed, or for which the table has no room, is sent again under its id. The call itself
+        is not idempotent: each makes new batches. After an error go on with ``first_row`` = last row accepted + 1.
 
         Args:
             table: Name of the table.
-            source: NDJSON or a JSON array, plain, gzip or zstd; a file, or a binary stream.
-            batch_rows: Most rows of a batch.
+            source: NDJSON, a JSON array or CSV, plain, gzip or zstd; Parquet or Arrow IPC; a file or a binary stream.
+            batch_rows: Most rows of a batch. A Parquet or Arrow file of at most ``batch_bytes`` is one batch as it is;
+                larger ones are cut, which needs pyarrow.
             batch_bytes: Most bytes of a batch before compression.
             first_row: Number of the row to begin with, from 1.
+            data_format: What it is; by default what its content and its name show.
+            retry_ms: How long one batch is tried; 0 tries once.
+            on_wait: Told before each pause.
 
         Yields:
             Each batch once it is accepted.
@@ -229,11 +204,75 @@ class Client:
         Raises:
             InvalidRequest: The file or a line of it is not readable; names the line.
             NotFound: No such table.
-            Unavailable: The store did not confirm a batch.
+            Unavailable: The store did not confirm a batch in time; with ``Overloaded`` it was not sent at all.
         """
-        self._check_table(table)
-        for body in split_file(source, batch_rows=batch_rows, batch_bytes=batch_bytes, first_row=first_row):
-            yield self._stage(table, body, new_batch_id(self._clock))
+        self.door.config(table)
+        bodies = split_file(
+            source, batch_rows=batch_rows, batch_bytes=batch_bytes, first_row=first_row, data_format=data_format
+        )
+        for body in bodies:
+            yield Delivery(self.door, table, body, retry_ms=retry_ms, on_wait=on_wait).run()
+
+    def enqueue_arrow(
+        self,
+        table: str,
+        data: Any,
+        *,
+        batch_rows: int = DEFAULT_ARROW_BATCH_ROWS,
+        batch_bytes: int = DEFAULT_BATCH_BYTES,
+        retry_ms: int = DEFAULT_RETRY_MS,
+    ) -> Iterator[EnqueuedBatch]:
+        """Accept Arrow data or a DataFrame of any size in many batches, each as :meth:`enqueue` takes it.
+
+        Args:
+            table: Name of the table.
+            data: As for :meth:`enqueue`; a reader is read as it comes.
+            batch_rows: Most rows of a batch.
+            batch_bytes: Most bytes of a batch, as its columns lie in memory.
+            retry_ms: How long one batch is tried; 0 tries once.
+
+        Yields:
+            Each batch once it is accepted.
+
+        Raises:
+            InvalidRequest: pyarrow is missing, or the data are no table.
+            NotFound: No such table.
+            Unavailable: The store did not confirm a batch in time; with ``Overloaded`` it was not sent at all.
+        """
+        self.door.config(table)
+        schema, batches = open_arrow(data)
+        bodies = split_arrow(
+            schema, ((batch, 0) for batch in batches), batch_rows=batch_rows, batch_bytes=batch_bytes, first_row=1
+        )
+        for body in bodies:
+            yield Delivery(self.door, table, body, retry_ms=retry_ms).run()
+
+    def producer(
+        self,
+        table: str,
+        *,
+        options: ProducerOptions | None = None,
+        on_accepted: Callable[[EnqueuedBatch], None] | None = None,
+        on_failed: Callable[[UnsentBatch], None] | None = None,
+        **bounds: int,
+    ) -> Producer:
+        """Return a buffered sender for rows that come one by one. Use it in a ``with`` block.
+
+        Args:
+            table: Name of the table.
+            options: Its bounds, all at once.
+            on_accepted: Told of each accepted batch, by a thread of the producer.
+            on_failed: Told of each batch that was given up, by a thread of the producer.
+            bounds: Fields of :class:`ProducerOptions`, e.g. ``max_rows=10_000, max_age_ms=500``.
+
+        Raises:
+            InvalidRequest: A bound is unknown or out of its range, or a bad table name.
+            NotFound: No such table.
+            Unavailable: The store did not answer.
+        """
+        self.door.config(table)
+        chosen = options if options is not None else ProducerOptions.of(bounds)
+        return Producer(self.door, table, options=chosen, on_accepted=on_accepted, on_failed=on_failed)
 
     def wait_committed(self, table: str, batch_ids: Iterable[str], *, timeout_ms: int = 60 * SECOND_MS) -> CommitReport:
         """Wait until batches are committed or quarantined, at most ``timeout_ms``; 0 looks once.
@@ -242,25 +281,10 @@ class Client:
             NotFound: No such table.
             Unavailable: The store did not answer.
         """
-        self._check_table(table)
-        store, paths = self.warehouse.store, self.warehouse.table(table)
-        asked = tuple(dict.fromkeys(batch_ids))
-        deadline_ms = self._clock.monotonic_ms() + timeout_ms
-        pause_ms = FIRST_POLL_MS
-        while True:
-            names = (info.key.rpartition("/")[2] for info in list_all(store, paths.staging_prefix).objects)
-            staged = {name.partition(".")[0] for name in names}
-            waiting = tuple(batch_id for batch_id in asked if batch_id in staged)
-            left_ms = deadline_ms - self._clock.monotonic_ms()
-            if not waiting or left_ms <= 0:
-                break
-            self._clock.sleep_ms(min(pause_ms, left_ms))
-            pause_ms = min(LONGEST_POLL_MS, pause_ms * 2)
-        # The reason is written before the staged object goes: what is neither staged nor in quarantine is committed.
-        gone = set(asked) - set(waiting)
-        quarantined = tuple(batch for batch in list_quarantined(store, paths) if batch.batch_id in gone)
-        gone -= {batch.batch_id for batch in quarantined}
-        return CommitReport(tuple(batch_id for batch_id in asked if batch_id in gone), quarantined, waiting)
+        self.door.config(table)
+        return wait_committed(
+            self.warehouse.store, self.warehouse.table(table), batch_ids, clock=self._clock, timeout_ms=timeout_ms
+        )
 
     def snapshot(
         self,
@@ -334,66 +358,28 @@ class Client:
                 self._from_store = StoreSnapshots(self.warehouse, clock=self._clock, s3=self.settings.s3)
             return self._from_store
 
-    def _stage(self, table: str, body: BatchBody, batch_id: str) -> EnqueuedBatch:
-        key = stage_batch(
-            self.warehouse.store,
-            self.warehouse.table(table),
-            body=body.body,
-            staging_format=body.format,
-            batch_id=batch_id,
-        )
-        return EnqueuedBatch(
-            table=table,
-            batch_id=batch_id,
-            key=key,
-            row_count=body.row_count,
-            raw_bytes=body.raw_bytes,
-            staged_bytes=len(body.body),
-            is_woken=self._wake(table),
-            last_row=None if body.row_count is None else body.first_row + body.row_count - 1,
-            position=body.position,
-        )
-
     def _wake(self, table: str) -> bool:
         return self.workers.wake("icedb.ingest.flush", table)
 
-    def _check_table(self, table: str) -> None:
-        """Staging does not look at the table: a batch for an unknown one would wait for ever."""
-        now_ms = self._clock.monotonic_ms()
-        known_ms = self._known_tables.get(table)
-        if known_ms is None or now_ms - known_ms > CONFIG_MAX_AGE_MS:
-            self._known_tables.pop(table, None)
-            self.table_config(table)
-            self._known_tables[table] = now_ms
 
-
-def _to_body(rows: Iterable[Mapping[str, Any]] | bytes | Path) -> BatchBody:
+def _to_body(rows: Any, data_format: DataFormat | None) -> BatchBody:
     if isinstance(rows, bytes | bytearray | memoryview):
-        return wrap_bytes(bytes(rows))
+        return wrap_bytes(bytes(rows), data_format)
     if isinstance(rows, Path):
-        bodies: Sequence[BatchBody] = tuple(_first_two(rows))
+        bodies = tuple(
+            islice(split_file(rows, batch_rows=NO_BOUND, batch_bytes=MAX_BATCH_BYTES, data_format=data_format), 2)
+        )
         if len(bodies) != 1:
             what = "is empty" if not bodies else f"is larger than {MAX_BATCH_BYTES} bytes: use enqueue_file"
             raise InvalidRequest(f"{rows}: {what}")
         return bodies[0]
-    if isinstance(rows, str | Mapping):
-        raise InvalidRequest("rows are an iterable of objects, bytes of NDJSON, or a Path; see Client.enqueue")
+    if data_format is not None:
+        raise InvalidRequest(f"data_format {data_format!r} is for bytes and files, not for a {type(rows).__name__}")
+    if is_arrow_data(rows):
+        return encode_arrow(rows)
+    if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
+        raise InvalidRequest(
+            f"rows are an iterable of objects, Arrow data, a DataFrame, bytes or a Path, not a {type(rows).__name__}; "
+            "see Client.enqueue"
+        )
     return encode_rows(rows)
-
-
-def _first_two(path: Path) -> Iterator[BatchBody]:
-    for number, body in enumerate(split_file(path, batch_rows=1 << 62, batch_bytes=MAX_BATCH_BYTES), start=1):
-        yield body
-        if number > 1:
-            return
-
-
-def describe_unknown_table(client: Client, table: str, error: NotFound) -> str:
-    """Return what to tell a person who named an unknown table, with names that are close."""
-    from difflib import get_close_matches  # noqa: PLC0415 - only on this path
-
-    names = client.warehouse.list_tables()
-    close = get_close_matches(table, names, n=3, cutoff=0.5)
-    if close:
-        return f"table {table!r} does not exist; did you mean {' or '.join(close)}?"
-    return str(error)

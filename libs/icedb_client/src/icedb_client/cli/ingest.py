@@ -1,12 +1,15 @@
 """``icedb ingest``: files to staged batches."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from icedb_log.errors import IceDBError, InvalidRequest
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -17,13 +20,14 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from icedb_client.batches import DEFAULT_BATCH_ROWS
+from icedb_client.batches import DataFormat
 from icedb_client.cli.exits import FAILED, TimedOut
 from icedb_client.cli.output import (
     JsonFlag,
     err,
     format_bytes,
     format_count,
+    format_span,
     out,
     print_error,
     print_json,
@@ -31,10 +35,31 @@ from icedb_client.cli.output import (
 )
 from icedb_client.cli.parsing import parse_duration
 from icedb_client.cli.session import open_client
-from icedb_client.client import Client, EnqueuedBatch
+from icedb_client.client import Client
+from icedb_client.delivery import EnqueuedBatch, Wait
+from icedb_client.files import DEFAULT_BATCH_ROWS, STDIN_NAME, SUFFIXES, may_hold_rows
 
-SUFFIXES = (".ndjson", ".jsonl", ".json", ".gz", ".zst")
-MAX_SHOWN_QUARANTINED = 5
+MAX_SHOWN_QUARANTINED: Final = 5
+
+
+class InputFormat(StrEnum):
+    """What `icedb ingest --format` takes."""
+
+    ndjson = "ndjson"
+    json = "json"
+    csv = "csv"
+    parquet = "parquet"
+    arrow = "arrow"
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """How files are read and sent."""
+
+    batch_rows: int
+    from_row: int
+    data_format: DataFormat | None
+    retry_ms: int
 
 
 def ingest(
@@ -48,20 +73,33 @@ def ingest(
     from_row: Annotated[
         int, typer.Option("--from-row", min=1, help="Go on from this row of the file, counted from 1.")
     ] = 1,
+    input_format: Annotated[
+        InputFormat | None,
+        typer.Option("--format", help="What the input is, if neither content nor name shows it (CSV from a pipe)."),
+    ] = None,
+    retry: Annotated[
+        str, typer.Option("--retry", help="How long a batch is sent again while it is not taken; 0s tries once.")
+    ] = "5m",
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until every batch is committed; fail if one is quarantined.")
     ] = False,
     timeout: Annotated[str, typer.Option("--timeout", help="How long --wait waits.")] = "5m",
     as_json: JsonFlag = False,
 ) -> None:
-    """Enqueue events: one JSON object a line, or one JSON array; plain, gzip or zstd.
+    """Enqueue events: NDJSON, a JSON array, CSV (plain, gzip or zstd), Parquet or Arrow IPC.
 
     An accepted batch is durable: it will be committed, or quarantined with the reason.
 
     Example: icedb ingest events clicks.ndjson.gz --wait
     """
     timeout_ms = parse_duration(timeout, option="--timeout")
-    paths = _find_files(source)
+    options = _Options(
+        batch_rows=batch_rows,
+        from_row=from_row,
+        data_format=None if input_format is None else input_format.value,
+        retry_ms=parse_duration(retry, option="--retry"),
+    )
+    paths = _find_files(source, is_forced=input_format is not None)
     if from_row > 1 and len(paths) > 1:
         raise InvalidRequest(f"--from-row is for one file, but {source} has {len(paths)}")
     with open_client(context, table=table) as client:
@@ -69,9 +107,7 @@ def ingest(
         try:
             with _progress(is_shown=not as_json) as progress:
                 for path in paths:
-                    batches.extend(
-                        _enqueue(client, table, path, batch_rows=batch_rows, from_row=from_row, progress=progress)
-                    )
+                    batches.extend(_enqueue(client, table, path, options=options, progress=progress))
         except IceDBError as error:
             if batches:
                 raise type(error)(f"{error}. {_resume_hint(batches, len(paths))}") from error
@@ -88,30 +124,54 @@ def ingest(
 
 
 def _enqueue(
-    client: Client, table: str, path: Path | None, *, batch_rows: int, from_row: int, progress: Progress
+    client: Client, table: str, path: Path | None, *, options: _Options, progress: Progress
 ) -> Iterator[EnqueuedBatch]:
-    name = "standard input" if path is None else path.name
+    name = STDIN_NAME if path is None else path.name
     size_bytes = path.stat().st_size if path is not None else None
-    task: TaskID = progress.add_task(name, total=size_bytes)
-    source = path if path is not None else sys.stdin.buffer
-    for batch in client.enqueue_file(table, source, batch_rows=batch_rows, first_row=from_row):
-        progress.update(task, completed=batch.position)
+    task: TaskID = progress.add_task(escape(name), total=size_bytes)
+    found = client.enqueue_file(
+        table,
+        path if path is not None else sys.stdin.buffer,
+        batch_rows=options.batch_rows,
+        first_row=options.from_row,
+        data_format=options.data_format,
+        retry_ms=options.retry_ms,
+        on_wait=_show_wait(progress, task, name),
+    )
+    for batch in found:
+        progress.update(task, completed=batch.position, description=escape(name))
         yield batch
     if size_bytes is not None:
         progress.update(task, completed=size_bytes)
 
 
-def _find_files(source: str) -> list[Path | None]:
+def _show_wait(progress: Progress, task: TaskID, name: str) -> Callable[[Wait], None]:
+    """Return what tells a person that a batch waits: in the progress bar, or once for each reason on a line."""
+    told: set[type[Exception]] = set()
+
+    def show(wait: Wait) -> None:
+        span = format_span(wait.pause_ms)
+        if not progress.disable:
+            progress.update(task, description=f"{escape(name)} [yellow]waits {span}[/]")
+        if type(wait.error) not in told:
+            told.add(type(wait.error))
+            print_note(f"waiting {span} before the batch is sent again (--retry bounds this): {wait.error}")
+
+    return show
+
+
+def _find_files(source: str, *, is_forced: bool) -> list[Path | None]:
     if source == "-":
         return [None]
     path = Path(source)
     try:
         if path.is_dir():
             files: list[Path | None] = [
-                file for file in sorted(path.rglob("*")) if file.is_file() and file.name.endswith(SUFFIXES)
+                file for file in sorted(path.rglob("*")) if file.is_file() and (is_forced or may_hold_rows(file.name))
             ]
             if not files:
-                raise InvalidRequest(f"{source}: no {', '.join(SUFFIXES)} file in this folder")
+                wanted = "file" if is_forced else f"{', '.join(SUFFIXES)} file (--format takes all files)"
+                raise InvalidRequest(f"{source}: no {wanted} in this folder")
             return files
         is_there = path.exists()
     except (OSError, ValueError) as error:
@@ -138,7 +198,7 @@ def _report(table: str, batches: list[EnqueuedBatch]) -> dict[str, Any]:
     return {
         "table": table,
         "batches": len(batches),
-        "rows": sum(batch.row_count or 0 for batch in batches),
+        "rows": _count_rows(batches),
         "raw_bytes": sum(batch.raw_bytes for batch in batches),
         "staged_bytes": sum(batch.staged_bytes for batch in batches),
         "woken": all(batch.is_woken for batch in batches),
@@ -156,9 +216,13 @@ def _print_accepted(report: dict[str, Any]) -> None:
     )
 
 
+def _count_rows(batches: list[EnqueuedBatch]) -> int | None:
+    counts = [batch.row_count for batch in batches]
+    return None if None in counts else sum(count for count in counts if count is not None)
+
+
 def _resume_hint(batches: list[EnqueuedBatch], file_count: int) -> str:
-    rows = sum(batch.row_count or 0 for batch in batches)
-    accepted = f"{rows} rows before it are accepted in {len(batches)} batches"
+    accepted = f"{format_count(_count_rows(batches))} rows before it are accepted in {len(batches)} batches"
     last = batches[-1].last_row
     if file_count > 1 or last is None:
         return f"{accepted}: do not ingest them again"

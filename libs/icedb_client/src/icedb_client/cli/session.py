@@ -9,7 +9,7 @@ from typing import Final
 import typer
 from icedb_log.errors import NotFound
 
-from icedb_client.client import Client, describe_unknown_table
+from icedb_client.client import Client
 from icedb_client.settings import load_client_settings
 
 _TABLE_IN_MESSAGE: Final = re.compile(r"^table '(?P<table>[a-z][a-z0-9_]{0,62})' does not exist")
@@ -44,4 +44,14 @@ def open_client(context: typer.Context, *, table: str | None = None) -> Iterator
             name = table or (named["table"] if named else None)
             if name is None or settings.store is None:
                 raise
-            raise NotFound(describe_unknown_table(client, name, error)) from error
+            raise NotFound(_describe_unknown_table(client, name, error)) from error
+
+
+def _describe_unknown_table(client: Client, table: str, error: NotFound) -> str:
+    """Return what to tell a person who named an unknown table, with names that are close."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only on this path
+
+    close = get_close_matches(table, client.warehouse.list_tables(), n=3, cutoff=0.5)
+    if close:
+        return f"table {table!r} does not exist; did you mean {' or '.join(close)}?"
+    return str(error)

@@ -1,0 +1,51 @@
+"""What became of accepted batches: committed, in quarantine, or still staged."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from icedb_log.clock import Clock
+from icedb_log.keys import TablePaths
+from icedb_log.object_store import ObjectStore, list_all
+from icedb_log.quarantine import QuarantinedBatch, list_quarantined
+
+FIRST_POLL_MS: Final = 50
+LONGEST_POLL_MS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReport:
+    """What became of batches.
+
+    Attributes:
+        committed: Ids of batches whose rows every new snapshot has.
+        quarantined: Batches that cannot be committed, with the reason.
+        waiting: Ids of batches that are still staged.
+    """
+
+    committed: tuple[str, ...]
+    quarantined: tuple[QuarantinedBatch, ...]
+    waiting: tuple[str, ...]
+
+
+def wait_committed(
+    store: ObjectStore, paths: TablePaths, batch_ids: Iterable[str], *, clock: Clock, timeout_ms: int
+) -> CommitReport:
+    """Wait until no batch is staged any more, at most ``timeout_ms``; see :meth:`Client.wait_committed`."""
+    asked = tuple(dict.fromkeys(batch_ids))
+    deadline_ms = clock.monotonic_ms() + timeout_ms
+    pause_ms = FIRST_POLL_MS
+    while True:
+        names = (info.key.rpartition("/")[2] for info in list_all(store, paths.staging_prefix).objects)
+        staged = {name.partition(".")[0] for name in names}
+        waiting = tuple(batch_id for batch_id in asked if batch_id in staged)
+        left_ms = deadline_ms - clock.monotonic_ms()
+        if not waiting or left_ms <= 0:
+            break
+        clock.sleep_ms(min(pause_ms, left_ms))
+        pause_ms = min(LONGEST_POLL_MS, pause_ms * 2)
+    # The reason is written before the staged object goes: what is neither staged nor in quarantine is committed.
+    gone = set(asked) - set(waiting)
+    quarantined = tuple(batch for batch in list_quarantined(store, paths) if batch.batch_id in gone)
+    gone -= {batch.batch_id for batch in quarantined}
+    return CommitReport(tuple(batch_id for batch_id in asked if batch_id in gone), quarantined, waiting)

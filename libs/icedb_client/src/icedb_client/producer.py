@@ -1,0 +1,368 @@
+"""A buffered sender: rows one by one from many threads, batches to the store from a few.
+
+Owns that no row is lost without a word: each row that ``send`` took is accepted, or stands in ``unsent`` with the
+reason; and that memory is bounded. Must never send a batch under a second id once it may be staged (I1).
+"""
+
+import atexit
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+from icedb_log.clock import new_batch_id
+from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
+
+from icedb_client.batches import compress_body, encode_row
+from icedb_client.delivery import Delivery, EnqueuedBatch, StagingDoor, Wait
+from icedb_client.producer_buffer import (
+    BufferFull,
+    ProducerCounters,
+    ProducerOptions,
+    RowBuffer,
+    SealedRows,
+    UnsentBatch,
+    UnsentRows,
+)
+
+_CHUNK_ROWS: Final = 256
+_log = logging.getLogger(__name__)
+
+
+class Producer:
+    """Collects rows and sends them in batches; see :meth:`icedb_client.Client.producer`. Thread-safe.
+
+    Rows are encoded by the caller's thread and sent by threads of the producer, which begin with the first row. Leaving
+    the ``with`` block, also by an exception, sends what is buffered and waits for it. A producer does not survive a
+    fork: each process makes its own. Callbacks must not call ``flush`` or ``close``.
+
+    Args:
+        door: Where batches go.
+        table: Name of the table.
+        options: Bounds.
+        on_accepted: Told of each accepted batch.
+        on_failed: Told of each batch that was given up.
+    """
+
+    def __init__(
+        self,
+        door: StagingDoor,
+        table: str,
+        *,
+        options: ProducerOptions,
+        on_accepted: Callable[[EnqueuedBatch], None] | None = None,
+        on_failed: Callable[[UnsentBatch], None] | None = None,
+    ) -> None:
+        self.table = table
+        self.options = options
+        self._door = door
+        self._clock = door.clock
+        self._on_accepted = on_accepted
+        self._on_failed = on_failed
+        self._buffer = RowBuffer(options)
+        self._under_way: set[int] = set()
+        self._unsent: list[UnsentBatch] = []
+        self._sent_rows = self._accepted_rows = self._accepted_batches = self._unsent_rows = 0
+        self._retries = self._held_bytes = 0
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)
+        self._threads: list[threading.Thread] = []
+        self._pid = os.getpid()
+        self._is_closing = self._is_closed = self._is_given_up = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except UnsentRows as unsent:
+            if error is None:
+                raise
+            # The block's own error goes on; what it must know besides stands in its notes.
+            error.add_note(str(unsent))
+            _log.warning("%s", unsent)
+
+    @property
+    def counters(self) -> ProducerCounters:
+        """What was done so far."""
+        with self._lock:
+            return ProducerCounters(
+                sent_rows=self._sent_rows,
+                accepted_rows=self._accepted_rows,
+                accepted_batches=self._accepted_batches,
+                unsent_rows=self._unsent_rows,
+                retries=self._retries,
+                held_bytes=self._held_bytes,
+            )
+
+    @property
+    def unsent(self) -> tuple[UnsentBatch, ...]:
+        """Batches that were given up and not taken away yet; they count as memory."""
+        with self._lock:
+            return tuple(self._unsent)
+
+    def take_unsent(self) -> tuple[UnsentBatch, ...]:
+        """Return :attr:`unsent` and forget it: the caller looks after these rows from now on."""
+        with self._lock:
+            taken, self._unsent = tuple(self._unsent), []
+            self._release(sum(len(batch.body) for batch in taken))
+            return taken
+
+    def send(self, row: Mapping[str, Any], *, block: bool = True) -> None:
+        """Take one row. It is durable later: see ``flush``, ``close`` and ``on_accepted``.
+
+        Args:
+            row: Column to value.
+            block: Whether to wait while the memory is full.
+
+        Raises:
+            InvalidRequest: Not a row that JSON can hold, larger than a batch, or the producer is closed.
+            BufferFull: The memory is full, and ``block`` is false or nothing on its way could make room.
+        """
+        self._add([self._encode(row, 1)], block=block, taken_rows=0)
+
+    def send_rows(self, rows: Iterable[Mapping[str, Any]], *, block: bool = True) -> int:
+        """Take many rows and return how many: quicker than one by one.
+
+        Raises:
+            InvalidRequest: As for :meth:`send`; names the row. The rows before it are taken.
+            BufferFull: As for :meth:`send`; its ``taken_rows`` are taken.
+        """
+        taken_rows = 0
+        lines: list[bytes] = []
+        try:
+            for number, row in enumerate(rows, start=1):
+                lines.append(self._encode(row, number))
+                if len(lines) == _CHUNK_ROWS:
+                    chunk, lines = lines, []
+                    self._add(chunk, block=block, taken_rows=taken_rows)
+                    taken_rows += len(chunk)
+        finally:
+            if lines:
+                self._add(lines, block=block, taken_rows=taken_rows)
+        return taken_rows + len(lines)
+
+    def flush(self, *, timeout_ms: int | None = None) -> None:
+        """Send what was taken so far and wait until each batch of it is accepted or given up.
+
+        Raises:
+            UnsentRows: Batches were given up, now or before, and not taken away.
+            Unavailable: Some are still on their way after ``timeout_ms``.
+        """
+        self._check_process()
+        with self._lock:
+            self._buffer.seal()
+            self._work.notify_all()
+            last_number = self._buffer.last_number
+            if not self._wait_settled(last_number, timeout_ms):
+                raise Unavailable(f"table {self.table}: batches are still on their way after {timeout_ms} ms")
+            self._raise_unsent()
+
+    def close(self, *, timeout_ms: int | None = None) -> None:
+        """Send what is buffered, wait for it, and end. A second call does nothing.
+
+        Args:
+            timeout_ms: How long to wait; ``options.retry_ms`` by default. What is not accepted then is unsent.
+
+        Raises:
+            UnsentRows: Rows were not accepted; they stay in :attr:`unsent`.
+        """
+        if os.getpid() != self._pid:
+            return  # a copy by fork: the rows belong to the parent, which sends them
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closing = True
+            self._buffer.seal()
+            self._work.notify_all()
+            self._room.notify_all()
+            if not self._wait_settled(self._buffer.last_number, self._wait_limit_ms(timeout_ms)):
+                self._give_up()
+                self._wait_settled(self._buffer.last_number, None)
+            self._is_closed = True
+            _open_producers.discard(self)
+            self._raise_unsent()
+
+    def _encode(self, row: object, number: int) -> bytes:
+        line = encode_row(row, number=number)
+        if len(line) > self.options.max_bytes:
+            raise InvalidRequest(
+                f"row {number} has {len(line)} bytes as JSON, more than max_bytes {self.options.max_bytes} of a batch"
+            )
+        return line
+
+    def _add(self, lines: list[bytes], *, block: bool, taken_rows: int) -> None:
+        self._check_process()
+        with self._lock:
+            for taken, line in enumerate(lines, start=taken_rows):
+                self._make_room(len(line), block=block, taken_rows=taken)
+                if not self._threads:
+                    self._start()
+                if self._buffer.add(line, now_ms=self._clock.monotonic_ms()):
+                    self._work.notify()
+                self._sent_rows += 1
+                self._held_bytes += len(line)
+
+    def _make_room(self, size_bytes: int, *, block: bool, taken_rows: int) -> None:
+        """Wait, with the lock, until a line fits."""
+        while True:
+            if self._is_closing:
+                raise InvalidRequest(f"the producer for table {self.table} is closed; make another one")
+            if self._held_bytes + size_bytes <= self.options.max_memory_bytes:
+                return
+            if self._buffer.seal():
+                self._work.notify()
+            can_get_room = self._buffer.has_sealed or bool(self._under_way)
+            if not block or not can_get_room:
+                remedy = "send again later" if can_get_room else "take them away with take_unsent()"
+                what = "rows on their way" if can_get_room else "unsent rows"
+                raise BufferFull(
+                    f"table {self.table}: {self._held_bytes} bytes of {what} fill max_memory_bytes "
+                    f"{self.options.max_memory_bytes}; {remedy}",
+                    taken_rows=taken_rows,
+                )
+            self._room.wait()
+
+    def _start(self) -> None:
+        _open_producers.add(self)
+        for number in range(self.options.senders):
+            # Daemons: a program that forgot to close must still end; the warning at exit says what it lost.
+            thread = threading.Thread(target=self._run, name=f"icedb-producer-{self.table}-{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                rows = self._next()
+                if rows is None:
+                    return
+                self._under_way.add(rows.number)
+            try:
+                self._deliver(rows)
+            finally:
+                with self._lock:
+                    self._under_way.discard(rows.number)
+                    self._room.notify_all()
+
+    def _next(self) -> SealedRows | None:
+        """Return the next batch, waiting with the lock; ``None`` at the end."""
+        while True:
+            now_ms = self._clock.monotonic_ms()
+            self._buffer.seal_due(now_ms)
+            rows = self._buffer.take()
+            if rows is not None or self._is_closing:
+                return rows
+            due_ms = self._buffer.due_ms
+            self._work.wait(None if due_ms is None else (due_ms - now_ms) / 1000)
+
+    def _deliver(self, rows: SealedRows) -> None:
+        delivery = Delivery(
+            self._door,
+            self.table,
+            compress_body(rows.body, "ndjson", row_count=rows.row_count),
+            retry_ms=self.options.retry_ms,
+            on_wait=self._before_pause,
+        )
+        try:
+            accepted = delivery.run()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the rows are kept and the error is told
+            self._fail(rows, delivery.batch_id, error)
+            return
+        with self._lock:
+            self._accepted_rows += rows.row_count
+            self._accepted_batches += 1
+            self._release(len(rows.body))
+        _tell(self._on_accepted, accepted)
+
+    def _fail(self, rows: SealedRows, batch_id: str | None, error: Exception) -> None:
+        batch = UnsentBatch(self.table, batch_id or new_batch_id(self._clock), rows.body, rows.row_count, error)
+        with self._lock:
+            self._unsent.append(batch)
+            self._unsent_rows += rows.row_count
+        if not isinstance(error, IceDBError):
+            _log.error("table %s: a batch was not sent", self.table, exc_info=error)
+        _tell(self._on_failed, batch)
+
+    def _before_pause(self, wait: Wait) -> None:
+        with self._lock:
+            if self._is_given_up:
+                raise wait.error
+            self._retries += 1
+
+    def _give_up(self) -> None:
+        """End the retries, with the lock: sealed batches become unsent, those on their way after their attempt."""
+        self._is_given_up = True
+        while (rows := self._buffer.take()) is not None:
+            error = Unavailable(f"table {self.table}: the producer was closed before this batch could be sent")
+            self._unsent.append(UnsentBatch(self.table, new_batch_id(self._clock), rows.body, rows.row_count, error))
+            self._unsent_rows += rows.row_count
+
+    def _wait_settled(self, last_number: int, timeout_ms: int | None) -> bool:
+        """Wait, with the lock, until no batch up to a number is sealed or under way."""
+        end_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
+        while self._buffer.first_number <= last_number or any(number <= last_number for number in self._under_way):
+            left_ms = None if end_ms is None else end_ms - self._clock.monotonic_ms()
+            if left_ms is not None and left_ms <= 0:
+                return False
+            self._room.wait(None if left_ms is None else left_ms / 1000)
+        return True
+
+    def _wait_limit_ms(self, timeout_ms: int | None) -> int:
+        return self.options.retry_ms if timeout_ms is None else timeout_ms
+
+    def _release(self, size_bytes: int) -> None:
+        self._held_bytes -= size_bytes
+        self._room.notify_all()
+
+    def _raise_unsent(self) -> None:
+        if not self._unsent:
+            return
+        batches = tuple(self._unsent)
+        raise UnsentRows(
+            f"table {self.table}: {sum(batch.row_count for batch in batches)} rows in {len(batches)} batches were not "
+            f"accepted ({batches[0].error}); they are in `unsent`: enqueue each body under its batch_id",
+            batches,
+        )
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise InvalidRequest(
+                f"the producer for table {self.table} was made by process {self._pid}, this is {os.getpid()}: "
+                "after a fork each process makes its own"
+            )
+
+    def _describe_loss(self) -> str | None:
+        if self._is_closed or os.getpid() != self._pid or not self._held_bytes:
+            return None
+        return (
+            f"the producer for table {self.table} was never closed: {self._held_bytes} bytes of rows may be "
+            "lost; use it in a `with` block, or call close()"
+        )
+
+
+def _tell(callback: Callable[[Any], None] | None, what: object) -> None:
+    if callback is None:
+        return
+    try:
+        callback(what)
+    except Exception:  # noqa: BLE001 - it is the user's code, and must not end the thread
+        _log.exception("a callback of a producer failed; the producer goes on")
+
+
+def _warn_at_exit() -> None:
+    for producer in list(_open_producers):
+        loss = producer._describe_loss()  # noqa: SLF001 - the same module
+        if loss is not None:
+            _log.warning("%s", loss)
+
+
+_open_producers: Final[weakref.WeakSet[Producer]] = weakref.WeakSet()
+atexit.register(_warn_at_exit)
