@@ -78,6 +78,16 @@ CASES = {
     "append": APPEND,
     "append_without_markers": LogFile(time_ms=1686176939446, commit_id="01889a1b3f7670008000000000000002"),
     "merge": MERGE,
+    "widened": LogFile(
+        time_ms=1686176970000,
+        schema={"n": "BIGINT", "d": "DATE", "ts": "TIMESTAMP"},
+        markers=(
+            FileMarker(f"{DATA}d=2023-06-09/01889a1bb6d070008000000000000016.parquet", 99, 1686176969000, row_count=1),
+        ),
+        commit_id="01889a1bb6d070008000000000000004",
+        batch_ids=("01889a1b-b6d0-7000-8000-00000000000c",),
+        widened={"n": "DOUBLE", "d": "TIMESTAMP"},
+    ),
     "seal": LogFile(time_ms=1686176960000, is_seal=True),
 }
 

@@ -124,7 +124,7 @@ def test_two_types_of_a_column_are_refused_by_both(strict_reader):
         fold(view(listed(1, schema={"c": "BIGINT"}), listed(2, schema={"c": "DOUBLE"})))
 
 
-@pytest.mark.parametrize("name", ["append", "append_without_markers", "merge", "seal"])
+@pytest.mark.parametrize("name", ["append", "append_without_markers", "merge", "seal", "widened"])
 def test_golden_log_files_are_read_alike(strict_reader, name):
     body = (GOLDEN / f"{name}.jsonl").read_bytes()
     log = decode_log_file(name, body)
@@ -155,7 +155,7 @@ def assert_read_alike(strict_reader, table):
     strict = strict_reader.read_strict(table.paths.prefix, table.log_objects())
     snapshot = table.snapshot()
     assert strict.live == {marker.path for marker in snapshot.live}
-    assert strict.schema == dict(snapshot.schema)
+    assert strict.schema == dict(snapshot.logged_schema)
     assert strict.row_count == snapshot.row_count
     assert strict.dead == set(snapshot.tombstoned_ms)
 
@@ -165,6 +165,10 @@ STEPS = {
     "append elsewhere": lambda table, n: table.append(n, p="São Paulo/%"),
     "append nothing": lambda table, n: (table.stage([]), table.flush()),
     "append a new column": lambda table, n: (table.stage([{"id": n, "p": "b", f"c{n % 3}": 1.5}]), table.flush()),
+    "append a wider column": lambda table, n: (
+        table.stage([{"id": n, "p": "b", "w": n if n % 2 else n / 2}]),
+        table.flush(),
+    ),
     "append and crash before the commit": lambda table, n: crash(table, n, Effect.CRASH_BEFORE),
     "append and crash after the commit": lambda table, n: crash(table, n, Effect.CRASH_AFTER),
     "merge": lambda table, n: table.merge(),
@@ -187,7 +191,8 @@ def crash(table, number, effect):
 @settings(max_examples=120)
 @given(st.lists(st.sampled_from(sorted(STEPS)), min_size=5, max_size=30))
 def test_every_history_is_read_alike_at_every_step(strict_reader, history):
-    table = SmallTable(log_grace_ms=4 * HOUR_MS, data_grace_ms=4 * HOUR_MS) if "clock" in str(history) else SmallTable()
+    grace = {"log_grace_ms": 4 * HOUR_MS, "data_grace_ms": 4 * HOUR_MS} if "clock" in str(history) else {}
+    table = SmallTable(evolution="widen", **grace)
     for number, step in enumerate(history):
         STEPS[step](table, number)
         table.store.script = []
@@ -213,6 +218,19 @@ def test_a_directory_is_read_alike_also_by_the_command(strict_reader, tmp_path):
     assert "not named like one" in done.stderr
     with pytest.raises(CorruptLog):
         table.view()
+
+
+def test_a_widened_column_keeps_its_first_type_in_every_schema_line(strict_reader):
+    table = SmallTable(evolution="widen")
+    for value in (1, 1.5, 2):
+        table.stage([{"id": 1, "p": "a", "n": value}])
+        table.flush()
+        assert_read_alike(strict_reader, table)
+    table.merge(full=True)
+    assert_read_alike(strict_reader, table)
+    strict = strict_reader.read_strict(table.paths.prefix, table.log_objects())
+    assert strict.schema["n"] == "BIGINT"
+    assert table.snapshot().schema["n"] == "DOUBLE"
 
 
 def test_a_table_merged_by_hand_is_read_alike(strict_reader):

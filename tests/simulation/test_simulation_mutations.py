@@ -37,6 +37,7 @@ RARE = {
 
 # What the checks at a commit see by themselves, before anything is written.
 SEEN_BY_INVARIANTS = {
+    "a merge forgets what was widened",
     "a merge is named by its own clock alone",
     "live markers of the log files involved are not carried",
     "dead markers of the log files involved are not carried",

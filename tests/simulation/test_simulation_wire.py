@@ -13,6 +13,7 @@ LOG = LogFile(
     (LogTombstone("t/_log/0000000000005_0b.jsonl", 7),),
     commit_id="0a",
     batch_ids=("b",),
+    widened={"a": "DOUBLE"},
 )
 
 
@@ -21,6 +22,7 @@ def test_it_reads_what_the_codec_writes():
     assert file.markers == (("t/_data/x.parquet", True), ("t/_data/y.parquet", False))
     assert file.log_tombstones == {"t/_log/0000000000005_0b.jsonl": 7}
     assert (file.batch_ids, file.time_ms) == (("b",), 7)
+    assert (file.schema, file.widened) == ({"a": "BIGINT"}, {"a": "DOUBLE"})
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,12 @@ def test_a_tombstone_at_time_zero_is_never_written():
         encode_log_file(LogFile(1, markers=(FileMarker("p", 1, 1, tombstoned_ms=0),)))
 
 
+@pytest.mark.parametrize("widened", [{"c": "DATE"}, {"d": "DOUBLE"}, {"c": "BIGINT"}])
+def test_s2_a_widening_that_is_none_is_never_written(widened):
+    with pytest.raises(InvariantViolated, match=r"S2"):
+        encode_log_file(LogFile(1, {"c": "BIGINT"}, widened=widened))
+
+
 NOT_INTEGERS = {
     "null": None,
     "text": "7",
@@ -165,6 +171,12 @@ MALFORMED = {
     "cid is empty": (changed(0, cid=""), 0),
     "seal is a number": (changed(0, seal=1), 0),
     "seal is a text": (changed(0, seal="true"), 0),
+    "w is a list": (changed(0, w=["c"]), 0),
+    "w is a text": (changed(0, w="DOUBLE"), 0),
+    "w has a type that is no text": (changed(0, w={"c": 1}), 0),
+    "w has a column of no schema line": (changed(0, w={"other": "DOUBLE"}), 0),
+    "w is no widening": (changed(0, w={"c": "DOUBLE"}), 0),
+    "w of a long name": (changed(0, w={"x" * 9999: "y" * 9999}), 0),
     "h is a text": (changed(0, h="3"), 0),
     "schema is a list": (replaced(1, ["c"]), 1),
     "schema is nested": (replaced(1, {"c": {"type": "VARCHAR"}}), 1),

@@ -71,6 +71,22 @@ def test_s2_two_types_of_one_column_conflict_and_the_message_names_everything():
         assert part in str(caught.value)
 
 
+def test_s2_a_widened_column_is_wide_in_whatever_log_file_says_so():
+    files = [listed(1, schema={"a": "BIGINT", "d": "DATE"}), listed(3, schema={"a": "BIGINT"})]
+    wide = listed(2, schema={"a": "BIGINT"}, widened={"a": "DOUBLE"})
+    snapshot = fold(view(*files, wide))
+    assert list(snapshot.schema.items()) == [("a", "DOUBLE"), ("d", "DATE")]
+    assert dict(snapshot.logged_schema) == {"a": "BIGINT", "d": "DATE"}
+    assert fold(view(*files)).snapshot_id != snapshot.snapshot_id
+    assert dict(fold(view(*files, wide), as_of_ms=1).schema) == {"a": "BIGINT", "d": "DATE"}
+
+
+def test_s2_a_widening_does_not_reconcile_two_logged_types():
+    wide = listed(2, schema={"a": "BIGINT"}, widened={"a": "DOUBLE"})
+    with pytest.raises(SchemaConflict):
+        fold(view(wide, listed(3, schema={"a": "DOUBLE"})))
+
+
 def test_s3_a_misnamed_log_file_is_corrupt():
     with pytest.raises(CorruptLog, match=r"wh/t/_log/notes\.txt"):
         fold(view(ListedLogFile("wh/t/_log/notes.txt", "", 0, 0, LogFile(1))), as_of_ms=5)

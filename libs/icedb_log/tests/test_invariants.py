@@ -4,11 +4,18 @@ from dataclasses import replace
 
 import pytest
 from icedb_log.errors import CorruptLog, InvariantViolated, SchemaConflict
-from icedb_log.invariants import require_append, require_merge, require_row_parity, require_same_live
+from icedb_log.invariants import (
+    require_append,
+    require_merge,
+    require_row_parity,
+    require_same_live,
+    require_schema_carried,
+)
 from icedb_log.jobs import MergedGroup, MergeGroup
 from icedb_log.merge_plan import build_merge_log
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.testing.log_views import PATHS, data, dead, kill, listed, live, log_key, view
+from icedb_log.widening import LoggedSchema
 
 FILES = (
     listed(1, live("x"), live("other", partition="p=b"), schema={"id": "BIGINT"}, batch_ids=("b1",)),
@@ -168,6 +175,48 @@ def test_s2_a_merge_does_not_change_the_schema():
         check(replace(LOG, schema={**LOG.schema, "new": "DATE"}))
     with pytest.raises(SchemaConflict):
         check(replace(LOG, schema={"id": "DATE"}))
+
+
+WIDE_FILES = (
+    FILES[0],
+    replace(FILES[1], log=replace(FILES[1].log, widened={"id": "DOUBLE"})),
+)
+WIDE_LOG = build_merge_log(view(*WIDE_FILES), merged=[GROUP], folded_log_keys=(), commit_id="ab", now_ms=50)
+
+
+def test_s2_a_merge_carries_what_was_widened():
+    assert dict(WIDE_LOG.widened) == {"id": "DOUBLE"}
+    check(WIDE_LOG, files=WIDE_FILES)
+    with pytest.raises(InvariantViolated, match=r"changes the schema \(S2\)"):
+        check(replace(WIDE_LOG, widened={}), files=WIDE_FILES)
+    with pytest.raises(InvariantViolated, match=r"changes the schema \(S2\)"):
+        check(WIDE_LOG)
+
+
+def test_s2_a_merge_says_it_by_itself_whatever_other_log_files_say():
+    bystander = listed(3, live("bystander"), schema={"id": "BIGINT"}, widened={"id": "DOUBLE"})
+    with pytest.raises(InvariantViolated, match=r"wider type of column 'id' is DOUBLE in the log, but None .*\(S2\)"):
+        check(replace(WIDE_LOG, widened={}), files=(*WIDE_FILES, bystander))
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        LogFile(1, {"a": "BIGINT"}),
+        LogFile(1, {"a": "BIGINT", "b": "DATE"}),
+        LogFile(1, {"a": "DOUBLE", "b": "DATE"}),
+        LogFile(1, {"a": "DOUBLE", "b": "DATE"}, widened={"a": "DOUBLE"}),
+        LogFile(1, {"b": "DATE"}, widened={"a": "DOUBLE"}),
+        LogFile(1, {"a": "BIGINT", "b": "DATE"}, widened={"a": "DOUBLE", "b": "VARCHAR"}),
+        LogFile(1, {"a": "BIGINT", "b": "DATE"}, widened={"a": "DOUBLE", "c": "DOUBLE"}),
+    ],
+    ids=["column", "widening", "wide line", "wide line and widening", "widened column", "no widening", "no column"],
+)
+def test_s2_a_commit_that_does_not_carry_the_schema_is_refused(log):
+    known = LoggedSchema({"a": "BIGINT", "b": "DATE"}, {"a": "DOUBLE"})
+    with pytest.raises(InvariantViolated, match=r"\(S2\)"):
+        require_schema_carried(PATHS, log, known=known)
+    require_schema_carried(PATHS, LogFile(1, known.logged, widened=known.widened), known=known)
 
 
 # -- appends

@@ -90,7 +90,7 @@ def test_a_staged_key_is_parsed_as_it_was_built(staging_format):
     assert parse_staged_key(key) == StagedName(BATCH, 0x01889A1B3F75, staging_format)
 
 
-@pytest.mark.parametrize("name", ["", "x", f"{BATCH}", f"{BATCH}.csv", "x.ndjson", f"{BATCH}.ndjson.bz2", f"{BATCH}."])
+@pytest.mark.parametrize("name", ["", "x", f"{BATCH}", f"{BATCH}.xml", "x.ndjson", f"{BATCH}.ndjson.bz2", f"{BATCH}."])
 def test_anything_else_is_no_staged_batch(name):
     with pytest.raises(InvalidRequest):
         parse_staged_key(f"wh/t/_icedb/staging/{name}")

@@ -333,6 +333,15 @@ def test_the_schema_of_the_whole_table_is_carried():
     assert dict(merge(files, inputs="xy").schema) == {"a": "BIGINT", "b": "DATE"}
 
 
+def test_s2_a_merge_logs_the_logged_types_and_carries_what_was_widened():
+    files = [
+        listed(1, live("x"), live("y"), schema={"a": "BIGINT", "b": "DATE"}),
+        listed(2, schema={"a": "BIGINT"}, widened={"a": "DOUBLE"}),
+    ]
+    log = merge(files, inputs="xy")
+    assert (dict(log.schema), dict(log.widened)) == ({"a": "BIGINT", "b": "DATE"}, {"a": "DOUBLE"})
+
+
 names = st.sampled_from("uvwxyz")
 histories = st.lists(
     st.one_of(

@@ -92,8 +92,8 @@ def test_i1_only_a_canonical_uuid7_is_an_id(table, batch_id):
 
 
 def test_an_unknown_format_is_refused(table):
-    with pytest.raises(InvalidRequest, match=r"'csv' is unknown: use one of ndjson, ndjson\.gz, ndjson\.zst"):
-        stage(table, staging_format="csv")
+    with pytest.raises(InvalidRequest, match=r"'xml' is unknown: use one of ndjson, ndjson\.gz, ndjson\.zst, json"):
+        stage(table, staging_format="xml")
 
 
 def test_staged_batches_are_listed_oldest_first_up_to_the_limit(table):

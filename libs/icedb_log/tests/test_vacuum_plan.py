@@ -1,5 +1,7 @@
 """What may be deleted, and when: J1, J2, J3, J4, F4."""
 
+from dataclasses import replace
+
 import pytest
 from icedb_log.leases import Lease
 from icedb_log.table_config import TableConfig
@@ -156,6 +158,12 @@ def test_j3_a_strip_drops_what_is_gone_and_keeps_time_and_everything_else():
         {"id": "BIGINT"},
         {"later": 1},
     )
+
+
+def test_s2_a_strip_keeps_what_was_widened():
+    wide = replace(STRIPPED, log=replace(STRIPPED.log, widened={"id": "DOUBLE"}))
+    log = strip_log_file(wide, view(wide), gone_logs={log_key(10)}, gone_data=set())
+    assert (dict(log.schema), dict(log.widened)) == ({"id": "BIGINT"}, {"id": "DOUBLE"})
 
 
 def test_j3_a_strip_records_the_horizon():

@@ -13,11 +13,12 @@ import orjson
 
 from icedb_log.errors import CorruptLog, InvariantViolated, UnsupportedFormat
 from icedb_log.model import EMPTY, FORMAT_VERSION, ColumnStats, FileMarker, LogFile, LogTombstone
+from icedb_log.widening import find_bad_widening
 
 WIRE_NAMES: Final = frozenset({"v", "t", "sch", "f", "tmb", "p", "b"})
 """Names that both v3 readers take, without regard to case: no other field may be spelt like one of them."""
 
-_METADATA_KEYS: Final = frozenset({"v", "t", "sch", "f", "tmb", "cid", "ids", "h", "seal"})
+_METADATA_KEYS: Final = frozenset({"v", "t", "sch", "f", "tmb", "cid", "ids", "h", "seal", "w"})
 _MARKER_KEYS: Final = frozenset({"p", "b", "t", "tmb", "n", "s", "l"})
 _TOMBSTONE_KEYS: Final = frozenset({"p", "t", "l"})
 _STATS_LENGTH: Final = 3
@@ -31,7 +32,7 @@ def encode_log_file(log: LogFile) -> bytes:
 
     Raises:
         InvariantViolated: An extra field would be taken for a wire field by an existing reader, or a tombstone
-            has time 0, which they take for none.
+            has time 0, which they take for none, or a widened column is none of the schema line (S2).
     """
     metadata: dict[str, Any] = {"v": FORMAT_VERSION, "t": log.time_ms, "sch": 1}
     first_marker_line = 2 + len(log.log_tombstones)
@@ -46,6 +47,11 @@ def encode_log_file(log: LogFile) -> bytes:
         metadata["h"] = log.horizon_ms
     if log.is_seal:
         metadata["seal"] = True
+    if log.widened:
+        problem = find_bad_widening(log.schema, log.widened)
+        if problem:
+            raise InvariantViolated(f"a log file cannot say that {problem} (S2)")
+        metadata["w"] = dict(log.widened)
     lines = [_with_extra(metadata, log.extra), dict(log.schema)]
     lines.extend(_encode_tombstone(tombstone) for tombstone in log.log_tombstones)
     lines.extend(_encode_marker(marker) for marker in log.markers)
@@ -86,15 +92,17 @@ def decode_log_file(key: str, body: bytes) -> LogFile:
     is_seal = metadata.get("seal", False)
     if not isinstance(is_seal, bool):
         raise CorruptLog(f"{key}: line 0: seal is {is_seal!r}, not true or false")
+    schema = _decode_schema(key, lines, schema_line)
     return LogFile(
         time_ms=_integer(key, 0, metadata, "t"),
-        schema=_decode_schema(key, lines, schema_line),
+        schema=schema,
         log_tombstones=tuple(_decode_tombstone(key, lines, number) for number in range(first_tombstone, first_marker)),
         markers=tuple(_decode_marker(key, lines, number) for number in range(first_marker, len(lines))),
         commit_id=_optional_text(key, 0, metadata, "cid"),
         batch_ids=tuple(batch_ids),
         horizon_ms=_optional_integer(key, 0, metadata, "h"),
         is_seal=is_seal,
+        widened=_decode_widened(key, metadata, schema),
         extra=_extra(key, 0, metadata, _METADATA_KEYS),
     )
 
@@ -135,6 +143,18 @@ def _decode_schema(key: str, lines: list[bytes], number: int) -> dict[str, str]:
         if not isinstance(sql_type, str) or not sql_type:
             raise CorruptLog(f"{key}: line {number}: type of column {_show(column)} is {_show(sql_type)}, not a string")
     return schema
+
+
+def _decode_widened(key: str, metadata: dict[str, Any], schema: Mapping[str, str]) -> Mapping[str, str]:
+    widened = metadata.get("w")
+    if widened is None:
+        return EMPTY
+    if not isinstance(widened, dict) or not all(isinstance(sql_type, str) for sql_type in widened.values()):
+        raise CorruptLog(f"{key}: line 0: w is {_show(widened)}, not an object of types")
+    problem = find_bad_widening(schema, widened)
+    if problem:
+        raise CorruptLog(f"{key}: line 0: w: {problem}; written by a faulty writer, or by a later release: upgrade")
+    return widened
 
 
 def _decode_tombstone(key: str, lines: list[bytes], number: int) -> LogTombstone:

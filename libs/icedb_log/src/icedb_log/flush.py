@@ -4,15 +4,14 @@ The rows are written by a :class:`~icedb_log.jobs.BatchWriter`; everything that 
 point: fence, log, *then* staging. Safe under any number of concurrent flushes, without any lock.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from icedb_log.clock import Clock
-from icedb_log.errors import InvariantViolated, SchemaConflict
+from icedb_log.errors import InvariantViolated
 from icedb_log.fence import acquire_fence
-from icedb_log.fold import fold
-from icedb_log.invariants import require_append
+from icedb_log.fold import union_schema
+from icedb_log.invariants import require_append, require_schema_carried
 from icedb_log.jobs import BatchWriter, FlushJob, FlushOutput, RejectedBatch, StagedBatch
 from icedb_log.keys import TablePaths, parse_staged_key
 from icedb_log.model import LogFile, LogView
@@ -22,6 +21,7 @@ from icedb_log.reader import LogReader
 from icedb_log.staging import list_staged
 from icedb_log.stopwatch import Stopwatch
 from icedb_log.table_config import MIB, TableConfig, read_table_config
+from icedb_log.widening import grow_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +120,23 @@ def flush_table(
     committed_key: str | None = None
     if sorted_out.taken:
         stopwatch = Stopwatch(clock)
-        schema = fold(view).schema
+        known = union_schema(paths.name, view.files)
         commit_id = clock.new_id()
-        job = FlushJob(paths, config, schema, sorted_out.taken, commit_id, clock.now_ms())
+        job = FlushJob(paths, config, known.effective, sorted_out.taken, commit_id, clock.now_ms())
         output = writer.write_batches(job)  # W1: data files first
         _require_accounted(paths, job, output)
         rejected.extend(output.rejected)
         if output.accepted:
+            grown = grow_schema(paths.name, known, after=output.schema, config=config)
             log = LogFile(
                 time_ms=clock.now_ms(),
-                schema=_require_schema_grows(paths, before=schema, after=output.schema),
+                schema=grown.logged,
+                widened=grown.widened,
                 markers=output.files,
                 commit_id=commit_id,
                 batch_ids=tuple(batch.batch_id for batch in output.accepted),
             )
+            require_schema_carried(paths, log, known=known)
             require_append(paths, log, known={m.path for f in view.files for m in f.log.markers})
             within = partial(stopwatch.require_within, config.orphan_age_ms // 2, table=paths.name)
             committed_key = fence.commit(log, last_check=within).key  # W3
@@ -210,18 +213,6 @@ def _require_accounted(paths: TablePaths, job: FlushJob, output: FlushOutput) ->
         raise InvariantViolated(f"table {paths.name}: the flush job did not decide each of its batches once (I5)")
     if output.row_count != sum(marker.row_count or 0 for marker in output.files):
         raise InvariantViolated(f"table {paths.name}: the flush job says {output.row_count} rows, its files differ")
-
-
-def _require_schema_grows(
-    paths: TablePaths, *, before: Mapping[str, str], after: Mapping[str, str]
-) -> Mapping[str, str]:
-    for column, sql_type in before.items():
-        if after.get(column) != sql_type:
-            # S2: a commit with this schema line would make the table unreadable for everybody.
-            raise SchemaConflict(
-                f"table {paths.name}: column {column!r} is {sql_type} in the log and {after.get(column)} in a flush"
-            )
-    return after
 
 
 def _with_output(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from icedb_log.errors import BelowHorizon, SchemaConflict
 from icedb_log.keys import parse_log_key
 from icedb_log.model import FileMarker, ListedLogFile, LogView, Snapshot
+from icedb_log.widening import LoggedSchema
 
 LONGEST_COMMIT_MS = 60 * 60 * 1000
 """A time of travel older than this can get no further commits, whatever a committer's clock says (R3)."""
@@ -41,12 +42,14 @@ def fold(view: LogView, *, as_of_ms: int | None = None, longest_commit_ms: int =
     files = tuple(files)
     tombstoned_ms = _earliest((m.path, m.tombstoned_ms) for f in files for m in f.log.markers)
     live = _live_markers(files, tombstoned_ms)
-    schema = union_schema(view.table, files)
+    known = union_schema(view.table, files)
+    schema = known.effective
     return Snapshot(
         table=view.table,
         snapshot_id=_snapshot_id(live, schema),
         live=live,
         schema=schema,
+        logged_schema=known.logged,
         tombstoned_ms=tombstoned_ms,
         log_tombstoned_ms=_earliest((t.path, t.tombstoned_ms) for f in files for t in f.log.log_tombstones),
         horizon_ms=horizon_ms,
@@ -75,14 +78,15 @@ def read_horizon_ms(view: LogView) -> int:
     return max(*recorded, *vanished, 0, 0)
 
 
-def union_schema(table: str, files: Iterable[ListedLogFile]) -> Mapping[str, str]:
-    """Return the union of all schema lines, columns in order of first appearance (S2).
+def union_schema(table: str, files: Iterable[ListedLogFile]) -> LoggedSchema:
+    """Return the union of all schema lines, columns in order of first appearance, and what was widened (S2).
 
     Raises:
         SchemaConflict: Names the column, both types and both log files.
     """
     schema: dict[str, str] = {}
     origin: dict[str, str] = {}
+    files = tuple(files)
     for file in files:
         for column, sql_type in file.log.schema.items():
             known = schema.setdefault(column, sql_type)
@@ -92,7 +96,10 @@ def union_schema(table: str, files: Iterable[ListedLogFile]) -> Mapping[str, str
                     "one of the two log files was written by a faulty writer and has to be corrected"
                 )
             origin.setdefault(column, file.key)
-    return schema
+    # The codec takes only widenings of the type in the same log file's schema line, and each type has one: the log
+    # files cannot differ here.
+    widened = {column: wide for file in files for column, wide in file.log.widened.items()}
+    return LoggedSchema(schema, widened)
 
 
 def _live_markers(files: Iterable[ListedLogFile], tombstoned_ms: Mapping[str, int]) -> tuple[FileMarker, ...]:

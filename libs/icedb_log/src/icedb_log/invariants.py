@@ -7,10 +7,11 @@ bug in a planner or in the data path stops a table instead of losing rows.
 from collections.abc import Collection, Iterable, Sequence
 
 from icedb_log.errors import InvariantViolated
-from icedb_log.fold import fold
+from icedb_log.fold import fold, union_schema
 from icedb_log.jobs import MergedGroup
 from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
+from icedb_log.widening import LoggedSchema, find_bad_widening
 
 
 def require_append(paths: TablePaths, log: LogFile, *, known: Collection[str]) -> None:
@@ -50,9 +51,24 @@ def require_merge(
     lost |= held.log_tombstoned_ms.keys() - after.log_tombstoned_ms.keys()
     if lost:
         raise InvariantViolated(f"table {paths.name}: the merge drops the tombstone of {min(lost)} (M1)")
-    if dict(after.schema) != dict(before.schema):
+    if dict(after.schema) != dict(before.schema) or dict(after.logged_schema) != dict(before.logged_schema):
         raise InvariantViolated(f"table {paths.name}: the merge changes the schema (S2)")
+    require_schema_carried(paths, log, known=union_schema(view.table, view.files))
     _require_order(paths, view, log, commit_key=commit_key)
+
+
+def require_schema_carried(paths: TablePaths, log: LogFile, *, known: LoggedSchema) -> None:
+    """A commit says all that the log knows of the schema: each column with its logged type, and its widening (S2)."""
+    for what, before, after in (("type", known.logged, log.schema), ("wider type", known.widened, log.widened)):
+        for column, sql_type in before.items():
+            if after.get(column) != sql_type:
+                raise InvariantViolated(
+                    f"table {paths.name}: the {what} of column {column!r} is {sql_type} in the log, but "
+                    f"{after.get(column)} in the commit; every commit carries it (S2)"
+                )
+    problem = find_bad_widening(log.schema, log.widened)
+    if problem:
+        raise InvariantViolated(f"table {paths.name}: {problem} (S2)")
 
 
 def require_row_parity(paths: TablePaths, merged: MergedGroup) -> None:

@@ -138,13 +138,19 @@ def build_merge_log(
     extra = {name: value for file in involved for name, value in file.log.extra.items()}
     return LogFile(
         time_ms=time_ms,
-        schema=snapshot.schema,
+        schema=snapshot.logged_schema,
+        widened=_widened(snapshot),
         markers=tuple(markers),
         log_tombstones=_carried_log_tombstones(involved, time_ms),
         commit_id=commit_id,
         horizon_ms=snapshot.horizon_ms or None,
         extra=extra,
     )
+
+
+def _widened(snapshot: Snapshot) -> dict[str, str]:
+    """Return the columns whose type is wider than the schema lines say (S2)."""
+    return {column: wide for column, wide in snapshot.schema.items() if wide != snapshot.logged_schema[column]}
 
 
 def _by_partition(paths: TablePaths, snapshot: Snapshot) -> dict[str, list[FileMarker]]:

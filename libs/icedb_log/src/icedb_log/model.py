@@ -79,6 +79,7 @@ class LogFile:
         batch_ids: Batches whose rows this commit made live (I2).
         horizon_ms: Newest tombstone time of any log file that was deleted (R3), if recorded here.
         is_seal: An empty log file that keeps another commit from landing at this key (F1, F4).
+        widened: Columns of ``schema`` that became wider, with the wider type (S2).
         extra: Unknown metadata fields, carried forward.
     """
 
@@ -90,6 +91,7 @@ class LogFile:
     batch_ids: tuple[str, ...] = ()
     horizon_ms: int | None = None
     is_seal: bool = False
+    widened: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     extra: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
 
 
@@ -135,7 +137,8 @@ class Snapshot:
         table: Name of the table.
         snapshot_id: Equal for equal live files and schema, whichever log files say so.
         live: Live data files, ascending by path.
-        schema: Union of all schema lines.
+        schema: Column to SQL type: the union of all schema lines, widened columns with the wider type (S2).
+        logged_schema: The same with the types of the schema lines, which never change.
         tombstoned_ms: Path of each dead data file still named, to the earliest tombstone time.
         log_tombstoned_ms: Key of each dead log file still named, to the earliest tombstone time.
         horizon_ms: Time travel below this time is refused (R3); 0 when nothing was deleted yet.
@@ -149,6 +152,7 @@ class Snapshot:
     snapshot_id: str
     live: tuple[FileMarker, ...]
     schema: Mapping[str, str]
+    logged_schema: Mapping[str, str]
     tombstoned_ms: Mapping[str, int]
     log_tombstoned_ms: Mapping[str, int]
     horizon_ms: int

@@ -20,6 +20,7 @@ from icedb_log.model import FileMarker, Snapshot
 from icedb_log.object_store import ObjectStore
 from icedb_log.partition_path import encode_partition_value
 from icedb_log.table_config import TableConfig
+from icedb_log.widening import fixed_columns, is_widening
 
 Row = Mapping[str, Any]
 
@@ -47,7 +48,7 @@ class RowFileWriter:
         for batch in job.batches:
             try:
                 parsed = _parse_rows(self.store.get(batch.key).body)
-                grown = _grow_schema(schema, parsed)
+                grown = _grow_schema(schema, parsed, config=job.config)
                 placed = [(_partition_of(job.config, row), row) for row in parsed]
             except NotFound:
                 missing.append(batch)
@@ -147,13 +148,20 @@ def _parse_rows(body: bytes) -> list[dict[str, Any]]:
     return rows
 
 
-def _grow_schema(schema: Mapping[str, str], rows: Iterable[Row]) -> dict[str, str]:
+def _grow_schema(schema: Mapping[str, str], rows: Iterable[Row], *, config: TableConfig) -> dict[str, str]:
     grown = dict(schema)
     for row in rows:
         for column, value in row.items():
+            if value is None:
+                continue
             sql_type = _TYPES.get(type(value), "VARCHAR")
-            if value is not None and grown.setdefault(column, sql_type) != sql_type:
-                raise _Refused(f"column {column} is {grown[column]} in the table and {sql_type} in the batch")
+            known = grown.get(column, sql_type)
+            if known == sql_type or is_widening(sql_type, known):
+                grown[column] = known
+            elif config.evolution == "widen" and is_widening(known, sql_type) and column not in fixed_columns(config):
+                grown[column] = sql_type
+            else:
+                raise _Refused(f"column {column} is {known} in the table and {sql_type} in the batch")
     return grown
 
 

@@ -152,7 +152,11 @@ def _new_batch(sim: Simulation, clock: SimClock) -> SimBatch:
     is_bad = rng.random() < 0.04
     split = rng.randint(0, len(rows))
     parts = {name: part for name, part in (("p=a", rows[:split]), ("p=b", rows[split:])) if part}
-    sql_type = "VARCHAR" if number % 12 == 0 and rng.random() < 0.5 else "BIGINT"
+    sql_type = "BIGINT"
+    if number % 12 == 0 and rng.random() < 0.5:
+        sql_type = "VARCHAR"  # a conflict with what the column was before
+    elif rng.random() < 0.1:
+        sql_type = "DOUBLE"  # a widening, or a column that is wide from the start
     body = BAD_BODY if is_bad else encode_batch(parts, column=f"c{number % 12}", sql_type=sql_type)
     batch = SimBatch(str(UUID(hex=clock.new_id())), body, frozenset() if is_bad else frozenset(rows))
     sim.model.batches[batch.batch_id] = batch

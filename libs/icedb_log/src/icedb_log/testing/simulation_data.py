@@ -17,6 +17,8 @@ from icedb_log.jobs import FlushJob, FlushOutput, MergedGroup, MergeJob, Rejecte
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
 from icedb_log.object_store import ObjectStore
+from icedb_log.table_config import TableConfig
+from icedb_log.widening import is_widening
 
 ROW_BITS: Final = 4
 ROW_BYTES: Final = 120
@@ -48,9 +50,11 @@ class SimBatchWriter:
                 continue
             value = orjson.loads(body)
             column, sql_type = value["column"]
-            if schema.setdefault(column, sql_type) != sql_type:
-                rejected.append(RejectedBatch(batch, f"column {column} is {schema[column]}"))
+            known = schema.get(column, sql_type)
+            if known != sql_type and not _fits(known, sql_type, job.config):
+                rejected.append(RejectedBatch(batch, f"column {column} is {known}"))
                 continue
+            schema[column] = sql_type if is_widening(known, sql_type) else known
             accepted.append(batch)
             for partition, part in value["rows"].items():
                 rows[partition] += part
@@ -61,6 +65,11 @@ class SimBatchWriter:
         return FlushOutput(
             files, schema, tuple(accepted), tuple(rejected), tuple(missing), sum(len(part) for part in rows.values())
         )
+
+
+def _fits(known: str, sql_type: str, config: TableConfig) -> bool:
+    """Return whether a batch's type goes into a column as it is, or into one that it widens."""
+    return is_widening(sql_type, known) or (config.evolution == "widen" and is_widening(known, sql_type))
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ class ReadMark:
 
     commit_count: int
     committed: frozenset[str]
+    types: dict[str, str]
 
 
 @dataclass(slots=True)
@@ -76,6 +77,7 @@ class Counters:
 
     commits: int = 0
     merges: int = 0
+    widenings: int = 0
     seals: int = 0
     strips: int = 0
     deleted_logs: int = 0
@@ -108,6 +110,8 @@ class SimModel:
         self.committed: dict[str, int] = {}
         self.landed: list[Landed] = []
         self.logs: dict[str, WireFile] = {}
+        self.types: dict[str, str] = {}
+        self._first_types: dict[str, str] = {}
         self.leases: dict[str, HeldLease] = {}
         self.lease_ends: dict[str, int] = {}
         self._promises: deque[Promise] = deque()
@@ -160,6 +164,7 @@ class SimModel:
         self.counters.merges += bool(file.log_tombstones)
         if file.time_ms <= self._stable_ms:
             raise Violation(f"{key} landed below {self._stable_ms}, a time that was said to be stable (R3)")
+        self._grow_types(key, file)
         self._commit_batches(key, file)
         self.landed.append(Landed(file.time_ms, file.batch_ids))
         for path, time_ms in file.log_tombstones.items():
@@ -169,6 +174,15 @@ class SimModel:
                 raise Violation(f"{key} names {path}, which does not exist (W1, W3, J5)")
             (self.named if is_live else self.dead).add(path)
         self._check_truth(key)
+
+    def _grow_types(self, key: str, file: WireFile) -> None:
+        for column, sql_type in file.schema.items():
+            if self._first_types.setdefault(column, sql_type) != sql_type:
+                raise Violation(f"{key}: column {column} is {sql_type}, but was {self._first_types[column]} (S2)")
+            self.types.setdefault(column, sql_type)
+        for column, sql_type in file.widened.items():
+            self.counters.widenings += self.types[column] != sql_type
+            self.types[column] = sql_type
 
     def _commit_batches(self, key: str, file: WireFile) -> None:
         for batch_id in file.batch_ids:
@@ -224,12 +238,13 @@ class SimModel:
 
     def begin_read(self) -> ReadMark:
         """Remember what a read that begins now has to see."""
-        return ReadMark(len(self.landed), frozenset(self.committed))
+        return ReadMark(len(self.landed), frozenset(self.committed), dict(self.types))
 
     def check_read(self, mark: ReadMark, view: LogView, snapshot: Snapshot) -> None:
         """Check a read of the newest state: each row once, nothing missing, every file there."""
         self.counters.reads += 1
         live = frozenset(marker.path for marker in snapshot.live)
+        self._check_types(mark, snapshot)
         self._check_rows(self._rows_of(live), mark.committed, self.committed, "a read")
         now_ms = self._store_now_ms()
         until_ms = view.store_now_ms + self.settings.config.data_grace_ms
@@ -276,6 +291,14 @@ class SimModel:
     def is_lease_held(self, lease_id: str) -> bool:
         """Return whether its holder may still rely on a lease."""
         return lease_id in self.leases and self.lease_ends[lease_id] > self._store_now_ms()
+
+    def _check_types(self, mark: ReadMark, snapshot: Snapshot) -> None:
+        for column in mark.types.keys() | snapshot.schema.keys():
+            seen = snapshot.schema.get(column)
+            if seen not in (mark.types.get(column), self.types.get(column)):
+                raise Violation(
+                    f"column {column} is {seen} in a read, but {self.types.get(column)} by all commits (S2)"
+                )
 
     # Rows.
 

@@ -190,6 +190,20 @@ MERGE_RULES: Final = (
             ),
         ),
     ),
+    _break(
+        "S2",
+        "a merge forgets what was widened",
+        _edit("merge_plan:build_merge_log", ("        widened=_widened(snapshot),\n", "")),
+    ),
+    _break(
+        "S2",
+        "a merge writes the wider type into its schema line",
+        _edit(
+            "merge_plan:build_merge_log",
+            ("schema=snapshot.logged_schema,", "schema=snapshot.schema,"),
+            ("        widened=_widened(snapshot),\n", ""),
+        ),
+    ),
     _keep(
         "R3",
         "a merge forgets the horizon",

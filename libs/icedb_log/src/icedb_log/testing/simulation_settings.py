@@ -137,6 +137,7 @@ def _config(log_grace_ms: int, data_grace_ms: int, orphan_age_ms: int) -> TableC
             name=PATHS.name,
             target_file_bytes=1024,
             merge_fan_in=2,
+            evolution="widen",
             log_grace_ms=log_grace_ms,
             data_grace_ms=data_grace_ms,
             orphan_age_ms=orphan_age_ms,

@@ -21,13 +21,17 @@ class WireFile:
     Attributes:
         markers: Data file and whether the marker says that it is live, in the order of the lines.
         log_tombstones: Keys of dead log files and when they died.
+        schema: The schema line.
         batch_ids: Our own field ``ids``.
+        widened: Our own field ``w``.
         time_ms: ``t`` of line 0.
     """
 
     markers: tuple[tuple[str, bool], ...]
     log_tombstones: dict[str, int]
+    schema: dict[str, str]
     batch_ids: tuple[str, ...]
+    widened: dict[str, str]
     time_ms: int
 
 
@@ -53,7 +57,7 @@ def read_wire(key: str, body: bytes) -> WireFile:
         _require("/_data/" in line["p"] and line["p"][0] != "/", key, "a marker's p is not a full key")
         markers.append((line["p"], "tmb" not in line))
     dead = {line["p"]: line["t"] for line in lines[first_tombstone : head["f"]]}
-    return WireFile(tuple(markers), dead, tuple(head.get("ids", ())), head["t"])
+    return WireFile(tuple(markers), dead, lines[1], tuple(head.get("ids", ())), head.get("w", {}), head["t"])
 
 
 def read_live(files: Iterable[tuple[str, Iterable[tuple[str, bool]]]]) -> set[str]:

@@ -5,10 +5,10 @@ from hypothesis.strategies import SearchStrategy
 
 from icedb_log.codec import WIRE_NAMES
 from icedb_log.model import FileMarker, LogFile, LogTombstone
-from icedb_log.table_config import SQL_TYPES
+from icedb_log.table_config import SQL_TYPES, WIDENINGS
 
 MAX_TIME_MS = 9_999_999_999_999
-_OURS = frozenset({"cid", "ids", "h", "seal", "n", "s", "l"})
+_OURS = frozenset({"cid", "ids", "h", "seal", "w", "n", "s", "l"})
 
 
 def texts(*, min_size: int = 0) -> SearchStrategy[str]:
@@ -74,12 +74,21 @@ def log_tombstones() -> SearchStrategy[LogTombstone]:
     )
 
 
-def log_files() -> SearchStrategy[LogFile]:
+@st.composite
+def log_files(draw: st.DrawFn) -> LogFile:
     """Contents of log files of any kind."""
+    schema = draw(schemas())
+    wider = {column: wide for column, narrow in schema.items() for old, wide in WIDENINGS if old == narrow}
+    columns = draw(st.sets(st.sampled_from(sorted(wider)))) if wider else set()
+    return draw(_log_files_of(schema, {column: wider[column] for column in sorted(columns)}))
+
+
+def _log_files_of(schema: dict[str, str], widened: dict[str, str]) -> SearchStrategy[LogFile]:
     return st.builds(
         LogFile,
         time_ms=times_ms(),
-        schema=schemas(),
+        schema=st.just(schema),
+        widened=st.just(widened),
         markers=st.lists(file_markers(), max_size=4).map(tuple),
         log_tombstones=st.lists(log_tombstones(), max_size=3).map(tuple),
         commit_id=st.none() | texts(min_size=1),
