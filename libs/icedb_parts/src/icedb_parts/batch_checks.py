@@ -1,11 +1,11 @@
 """The checks that a batch must pass before any of its rows is written (I5), for all batches of a unit at once.
 
 In order: every line is a JSON object; the keys can be columns; the values fit one type for each column; every
-value survives its cast; every row has its partition values; the partitions can be keys and are not too many. A
+value survives its cast; every row has its partition values; the partitions can be keys. A
 batch stands or falls on its own: what is wrong with one never touches the others.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from icedb_log.key_rules import MAX_KEY_BYTES
@@ -54,6 +54,7 @@ class UnitChecks:
         self._frame = frame
         self._builder = SchemaBuilder(schema)
         self._evidence: dict[int, dict[str, ColumnEvidence]] = {}
+        self._columns: list[str] = []
         self.rejected: dict[int, str] = {}
         self.accepted: tuple[int, ...] = ()
         self.new_kinds: dict[str, Kind] = {}
@@ -65,7 +66,7 @@ class UnitChecks:
         """Check the batches, which have at least one row each, in order."""
         self.accepted = tuple(batches)
         self._check_lines()
-        columns = self._check_keys()
+        columns = self._columns = self._check_keys()
         if not self.accepted:
             return
         self._frame.extract(self.accepted, columns)
@@ -77,6 +78,19 @@ class UnitChecks:
         self._check_casts()
         self._check_partitions()
         self._finish(columns)
+
+    def read_batch_partitions(self) -> dict[int, tuple[int, ...]]:
+        """Return the partitions of each accepted batch, as ascending places in ``partitions``."""
+        places = {values: place for place, values in enumerate(self.partitions)}
+        found: dict[int, list[int]] = {batch: [] for batch in self.accepted}
+        for batch, values in self._frame.read_batch_partitions(self.accepted, len(self._config.partition)):
+            found[batch].append(places[values])
+        return {batch: tuple(sorted(ordinals)) for batch, ordinals in found.items()}
+
+    def keep(self, batches: Collection[int]) -> None:
+        """Go on with some of the accepted batches only, at least one; the others wait for another commit."""
+        self.accepted = tuple(batch for batch in self.accepted if batch in batches)
+        self._finish(self._columns)
 
     def _reject(self, problems: Mapping[int, str]) -> None:
         self.rejected.update(problems)
@@ -204,19 +218,12 @@ class UnitChecks:
         if not partition:
             return
         missing = self._frame.count_missing(partition)
-        touched = self._frame.count_partitions(len(partition))
-        limit = self._config.max_partitions_per_flush
         problems: dict[int, str] = {}
         for batch in self.accepted:
             lacking = [field for field, count in zip(partition, missing[batch], strict=True) if count]
             if lacking:
                 number = self._frame.find_missing(batch, lacking[0].column)
                 problems[batch] = self._missing_reason(lacking[0].column, str(lacking[0]), number)
-            elif touched[batch] > limit:
-                problems[batch] = (
-                    f"its events lie in {touched[batch]} partitions; the limit is {limit} (max_partitions_per_flush): "
-                    "send batches that cover less, or partition the table more coarsely"
-                )
         self._reject(problems)
         self._check_partition_lengths()
 

@@ -190,10 +190,15 @@ class EventFrame:
         rows = self._fetch(f"SELECT batch{outputs} FROM typed GROUP BY batch")  # noqa: S608
         return {batch: counts for batch, *counts in rows}
 
-    def count_partitions(self, partition_count: int) -> dict[int, int]:
-        """Return the number of partitions that each batch touches."""
+    def read_batch_partitions(
+        self, batches: Collection[int], partition_count: int
+    ) -> list[tuple[int, tuple[str, ...]]]:
+        """Return each batch with each of its partitions."""
+        if not partition_count:
+            return [(batch, ()) for batch in batches]
         values = ", ".join(f"p{index}" for index in range(partition_count))
-        return dict(self._fetch(f"SELECT batch, count(DISTINCT row({values})) FROM typed GROUP BY batch"))  # noqa: S608
+        rows = self._fetch(f"SELECT DISTINCT batch, {values} FROM typed WHERE {_among(batches)}")  # noqa: S608
+        return [(batch, tuple(texts)) for batch, *texts in rows]
 
     def read_long_partitions(
         self, batches: Collection[int], partition_count: int, *, min_bytes: int

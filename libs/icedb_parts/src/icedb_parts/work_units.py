@@ -11,12 +11,14 @@ import orjson
 from icedb_log.jobs import StagedBatch
 from pydantic import BaseModel, TypeAdapter
 
-from icedb_parts.flush_unit import FlushUnit, FlushUnitResult
+from icedb_parts.flush_types import FlushUnit, FlushUnitResult, WriteUnit, WriteUnitResult
 from icedb_parts.limits import FlushUnitLimits
 from icedb_parts.merge_unit import MergeUnit, MergeUnitResult
 
 FLUSH_UNITS: Final = TypeAdapter(FlushUnit)
 FLUSH_RESULTS: Final = TypeAdapter(FlushUnitResult)
+WRITE_UNITS: Final = TypeAdapter(WriteUnit)
+WRITE_RESULTS: Final = TypeAdapter(WriteUnitResult)
 MERGE_UNITS: Final = TypeAdapter(MergeUnit)
 MERGE_RESULTS: Final = TypeAdapter(MergeUnitResult)
 
@@ -37,7 +39,7 @@ def split_batches(batches: Sequence[StagedBatch], limits: FlushUnitLimits) -> tu
     return tuple(tuple(unit) for unit in units if unit)
 
 
-def encode(value: FlushUnit | FlushUnitResult | MergeUnit | MergeUnitResult) -> str:
+def encode(value: FlushUnit | FlushUnitResult | WriteUnit | WriteUnitResult | MergeUnit | MergeUnitResult) -> str:
     """Return a unit or a result as JSON text; the type adapters of this module read it back."""
     return orjson.dumps(value, default=_plain).decode()
 
