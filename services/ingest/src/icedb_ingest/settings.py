@@ -3,7 +3,7 @@
 from typing import Annotated, Self
 
 from icedb_log.object_store import MAX_KEYS_PER_PAGE
-from icedb_service.settings import SECOND_MS, SparkServiceSettings
+from icedb_service.settings import MINUTE_MS, SECOND_MS, SparkServiceSettings
 from pydantic import Field, model_validator
 
 
@@ -12,7 +12,15 @@ class IngestSettings(SparkServiceSettings):
 
     flush_interval_ms: Annotated[int, Field(ge=0, le=60 * SECOND_MS)] = SECOND_MS
     """Least time between two commits of a table, milliseconds. Longer makes fewer, larger log and data files;
-    shorter makes events visible sooner. A table must stay below 1,000 log files (see `log_grace_ms` of the table)."""
+    shorter makes events visible sooner. Back-pressure stretches it, so that a table stays below 1,000 log files."""
+
+    flush_max_interval_ms: Annotated[int, Field(ge=SECOND_MS, le=10 * MINUTE_MS)] = MINUTE_MS
+    """Longest time between two commits of a table under back-pressure, milliseconds. Longer takes more load off a
+    table whose merges or vacuum do not keep up; events become visible that much later."""
+
+    pressure_interval_ms: Annotated[int, Field(ge=0, le=30 * SECOND_MS)] = 3 * SECOND_MS
+    """How often back-pressure of a table is measured at most, milliseconds. Shorter reacts sooner; each measure lists
+    the table's log, and on a table with many files it takes its time (never more than a twentieth of it all)."""
 
     flush_max_batches: Annotated[int, Field(ge=1, le=MAX_KEYS_PER_PAGE)] = MAX_KEYS_PER_PAGE
     """Most staged batches in one commit."""
@@ -24,7 +32,8 @@ class IngestSettings(SparkServiceSettings):
     """Commits of one table in a row before another table gets its turn."""
 
     merge_wake_commits: Annotated[int, Field(ge=1)] = 8
-    """After this many commits of a table its merge is woken, without waiting for the sweep."""
+    """After this many commits of a table its merge is woken, without waiting for the sweep; under back-pressure after
+    each."""
 
     @model_validator(mode="after")
     def _check_interval(self) -> Self:
@@ -32,5 +41,10 @@ class IngestSettings(SparkServiceSettings):
             raise ValueError(
                 "ICEDB_FLUSH_INTERVAL_MS < ICEDB_MESSAGE_EXPIRY_MS must hold, but "
                 f"{self.flush_interval_ms} >= {self.message_expiry_ms}"
+            )
+        if self.flush_interval_ms > self.flush_max_interval_ms:
+            raise ValueError(
+                "ICEDB_FLUSH_INTERVAL_MS <= ICEDB_FLUSH_MAX_INTERVAL_MS must hold, but "
+                f"{self.flush_interval_ms} > {self.flush_max_interval_ms}"
             )
         return self

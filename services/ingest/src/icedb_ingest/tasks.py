@@ -1,27 +1,38 @@
 """The tasks of the ingest service: which table is flushed when. How, is :mod:`icedb_log.flush`'s business."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from celery import Celery
 from icedb_log.flush import FlushLimits, FlushResult, flush_table
 from icedb_log.jobs import BatchWriter
 from icedb_log.keys import TablePaths
+from icedb_log.pressure import MAX_LOG_FILES
 from icedb_log.staging import list_staged
 from icedb_log.table_config import MIB
 from icedb_service.logs import get_logger
 from icedb_service.names import INGEST_FLUSH, INGEST_SWEEP, MERGE_MERGE
 from icedb_service.readers import LogReaders
 from icedb_service.runs import Work
+from icedb_service.settings import SECOND_MS
 from icedb_service.sweeps import sweep_tables
 from icedb_service.tasks import TaskOptions, define_task
 from icedb_service.worker import Engine, WorkerContext
 
 from icedb_ingest.metrics import IngestMetrics
+from icedb_ingest.pacing import Pacer
+from icedb_ingest.pressure_watch import PressureWatch
 from icedb_ingest.settings import IngestSettings
 
-MAX_REASONS = 20
+MAX_REASONS: Final = 20
 """Reasons of rejected batches in a task's result; all of them lie in quarantine."""
+
+MAX_SLEEP_MS: Final = SECOND_MS
+"""A commit that is due within this is waited for; a later one is left to the sweep, so that other tables have their
+turn. It is not worth a delayed message: the sweep looks every few seconds, and cannot be lost."""
+
+MAX_PRESSURE_AGE_MS: Final = 30 * SECOND_MS
+"""How old a measure may be when a flush begins: other workers commit and merge, too."""
 
 
 class WritingEngine(Engine, Protocol):
@@ -73,28 +84,36 @@ class IngestTasks:
         self._metrics = metrics
         self._readers = LogReaders(context.clock)
         self._limits = FlushLimits(max_batches=settings.flush_max_batches, max_bytes=settings.flush_max_mb * MIB)
-        self._committed_ms: dict[str, int] = {}
+        self._pacer = Pacer(context.clock, settings=settings)
+        self._watch = PressureWatch(
+            context, readers=self._readers, pacer=self._pacer, interval_ms=settings.pressure_interval_ms
+        )
         self._commits_since_wake: dict[str, int] = {}
 
     def flush(self, table: str) -> Work:
-        """Commit what is staged for a table, many batches in one log file.
+        """Commit what is staged for a table, many batches in one log file, and measure its back-pressure.
 
         Delivery: woken by producers and by the sweep, any number of times. A run that is lost leaves the batches
-        staged for the next one; two at once exclude each other by the lock, and if that fails by the fence.
+        staged for the next one; two at once exclude each other by the lock, and if that fails by the fence. A run
+        that comes before the table's next commit is due leaves the batches to the sweep.
         """
         paths = self._context.warehouse.table(table)
-        if not list_staged(self._context.warehouse.store, paths).batches:
-            return Work(is_idle=True)
+        is_staged = bool(list_staged(self._context.warehouse.store, paths, limit=1).batches)
+        self._watch.look(paths, max_age_ms=MAX_PRESSURE_AGE_MS if is_staged else None)
         totals = _Totals()
         rejected: list[dict[str, str]] = []
-        has_more = True
+        has_more = is_staged
+        put_off = ""
         while has_more and totals.rounds < self._settings.flush_max_rounds:
-            self._pace(table)
+            put_off = self._wait_for_turn(paths)
+            if put_off:
+                break
             result = self._flush_once(paths)
             totals.add(result)
             rejected.extend({"batch": each.batch.batch_id, "reason": each.reason} for each in result.rejected)
             has_more = result.has_more
-        if has_more:
+            self._watch.look(paths)
+        if has_more and not put_off:
             self._context.wakeups.try_wake(INGEST_FLUSH, table)
         self._wake_merge(table, totals.commits)
         is_idle = totals.commits == 0 and not rejected and totals.duplicates == 0
@@ -103,18 +122,23 @@ class IngestTasks:
             "rejected": len(rejected),
             "reasons": rejected[:MAX_REASONS],
             "has_more": has_more,
+            "put_off": put_off or None,
+            "pressure": self._watch.pressure_of(table).level,
         }
         return Work(is_idle=is_idle, details=details)
 
     def sweep(self) -> Work:
-        """Find tables with staged batches and wake their flush.
+        """Find tables with staged batches whose turn it is, and tables under pressure, and wake their flush.
 
         Delivery: sent by beat, collapsed while one waits. A lost one is made good by the next.
         """
-        store = self._context.warehouse.store
-        return sweep_tables(
-            self._context, task=INGEST_FLUSH, is_needed=lambda paths: bool(list_staged(store, paths).batches)
-        )
+        return sweep_tables(self._context, task=INGEST_FLUSH, is_needed=self._needs_flush)
+
+    def _needs_flush(self, paths: TablePaths) -> bool:
+        is_turn = not self._watch.is_log_full(paths.name) and self._pacer.due_in_ms(paths.name) <= MAX_SLEEP_MS
+        if is_turn and list_staged(self._context.warehouse.store, paths, limit=1).batches:
+            return True
+        return self._watch.needs_look(paths)
 
     def _flush_once(self, paths: TablePaths) -> FlushResult:
         store = self._context.warehouse.store
@@ -130,7 +154,7 @@ class IngestTasks:
             )
         self._metrics.record(result)
         if result.committed_key:
-            self._committed_ms[paths.name] = self._context.clock.monotonic_ms()
+            self._watch.record_commit(paths.name)
         for refusal in result.rejected:
             get_logger().warning(
                 "batch_quarantined",
@@ -140,21 +164,32 @@ class IngestTasks:
             )
         return result
 
-    def _pace(self, table: str) -> None:
+    def _wait_for_turn(self, paths: TablePaths) -> str:
         """Wait until the table's next commit is due, so that many batches become one log file.
 
-        The wait is short and only for a table that was flushed just now; it is not worth a delayed message.
+        Returns:
+            Why the batches are left to a later run; empty when it is their turn.
         """
-        committed_ms = self._committed_ms.get(table)
-        if committed_ms is None:
-            return
-        due_in_ms = committed_ms + self._settings.flush_interval_ms - self._context.clock.monotonic_ms()
-        if due_in_ms > 0:
+        if self._watch.is_log_full(paths.name):
+            self._watch.look(paths)
+        if self._watch.is_log_full(paths.name):
+            return (
+                f"the log has {self._watch.count_log_files(paths.name)} files and takes no more than {MAX_LOG_FILES}: "
+                "merges and vacuum have to bring it down first"
+            )
+        due_in_ms = self._pacer.due_in_ms(paths.name)
+        if due_in_ms > MAX_SLEEP_MS:
+            reason = self._watch.pressure_of(paths.name).reason
+            return f"the next commit is due in {due_in_ms} ms" + (f": {reason}" if reason else "")
+        if due_in_ms:
             self._context.clock.sleep_ms(due_in_ms)
+        return ""
 
     def _wake_merge(self, table: str, commits: int) -> None:
         waiting = self._commits_since_wake.get(table, 0) + commits
-        if waiting >= self._settings.merge_wake_commits and self._context.wakeups.try_wake(MERGE_MERGE, table):
+        is_pressed = self._watch.pressure_of(table).level != "none"
+        wanted = 1 if is_pressed else self._settings.merge_wake_commits
+        if waiting >= wanted and self._context.wakeups.try_wake(MERGE_MERGE, table):
             waiting = 0
         self._commits_since_wake[table] = waiting
 

@@ -1,0 +1,160 @@
+"""Watches how much each table has to slow its producers down: measures, paces, and tells the front ends.
+
+Owns what this process knows about back-pressure. Several workers may watch one table: each measures the same log and
+says the same. A failure here never keeps a flush from its work: without a measure it goes on at the pace it had.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from icedb_log.errors import IceDBError, NotFound
+from icedb_log.keys import TablePaths, parse_log_key
+from icedb_log.pressure import MAX_LOG_FILES, Pressure, measure_pressure, publish_pressure, read_pressure
+from icedb_log.status import list_backlog
+from icedb_log.table_config import read_table_config
+from icedb_service.logs import get_logger
+from icedb_service.readers import LogReaders
+from icedb_service.settings import SECOND_MS
+from icedb_service.worker import WorkerContext
+
+from icedb_ingest.pacing import Pacer
+
+COST_SHARE: Final = 20
+"""A measure that took so long is not done again before this many times as long: a big log is not read all day."""
+
+FOREIGN_WORDS_INTERVAL_MS: Final = 30 * SECOND_MS
+"""How often a table without pressure is asked for what another worker, perhaps a dead one, said about it."""
+
+
+_NO_PRESSURE: Final = Pressure()
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The last measure of a table, and what this process committed since."""
+
+    measured_ms: int
+    cost_ms: int = 0
+    pressure: Pressure = _NO_PRESSURE
+    log_files: int = 0
+    commits: int = 0
+
+
+class PressureWatch:
+    """Measures tables, at most so often, and publishes what it finds.
+
+    Args:
+        context: Warehouse and clock.
+        readers: Of the service, so that each log file is fetched once.
+        pacer: Is told of every measure, and of commits of others that it shows.
+        interval_ms: Least time between two measures of a table.
+    """
+
+    def __init__(self, context: WorkerContext[Any], *, readers: LogReaders, pacer: Pacer, interval_ms: int) -> None:
+        self._context = context
+        self._readers = readers
+        self._pacer = pacer
+        self._interval_ms = interval_ms
+        self._seen: dict[str, _Seen] = {}
+        self._asked_ms: dict[str, int] = {}
+
+    def pressure_of(self, table: str) -> Pressure:
+        """Return the pressure as last measured; none if it never was."""
+        seen = self._seen.get(table)
+        return _NO_PRESSURE if seen is None else seen.pressure
+
+    def count_log_files(self, table: str) -> int:
+        """Return how many log files the table has: as last measured, and what this process committed since."""
+        seen = self._seen.get(table)
+        return 0 if seen is None else seen.log_files + seen.commits
+
+    def is_log_full(self, table: str) -> bool:
+        """Whether another commit would come too near to what the wire allows."""
+        return self.count_log_files(table) >= MAX_LOG_FILES
+
+    def record_commit(self, table: str) -> None:
+        """Note a commit of this process."""
+        self._pacer.record_commit(table)
+        seen = self._seen.get(table)
+        if seen is not None:
+            self._seen[table] = replace(seen, commits=seen.commits + 1)
+
+    def look(self, paths: TablePaths, *, max_age_ms: int | None = None) -> None:
+        """Measure and publish, unless that was done just now. Never raises an error of ours.
+
+        Args:
+            paths: Keys of the table.
+            max_age_ms: How old the last measure may be; the watch's own interval if not given.
+        """
+        seen = self._seen.get(paths.name)
+        if seen is not None and not self._is_due(seen, self._interval_ms if max_age_ms is None else max_age_ms):
+            return
+        started_ms = self._context.clock.monotonic_ms()
+        try:
+            seen = self._measure(paths)
+            publish_pressure(self._context.warehouse.store, paths, seen.pressure, clock=self._context.clock)
+        except NotFound:
+            self._seen.pop(paths.name, None)
+            return
+        except IceDBError as error:
+            get_logger().warning(
+                "pressure_not_told",
+                measured_table=paths.name,
+                error=str(error),
+                mitigation="ingest keeps its pace; what front ends were told runs out by itself",
+            )
+            seen = seen or _Seen(0)
+        self._report(paths.name, seen.pressure)
+        now_ms = self._context.clock.monotonic_ms()
+        self._seen[paths.name] = replace(seen, measured_ms=now_ms, cost_ms=now_ms - started_ms)
+
+    def needs_look(self, paths: TablePaths) -> bool:
+        """Whether a sweep should have the table measured although nothing is staged.
+
+        It should while the last measure found pressure, after commits that no measure followed, and when another
+        worker has said something. The last costs a small GET for each table, now and then.
+
+        Raises:
+            Unavailable: The store did not answer.
+        """
+        seen = self._seen.get(paths.name)
+        if seen is not None and (seen.commits or seen.pressure.level != "none"):
+            return self._is_due(seen, self._interval_ms)
+        now_ms = self._context.clock.monotonic_ms()
+        asked_ms = self._asked_ms.get(paths.name)
+        if asked_ms is not None and now_ms - asked_ms < FOREIGN_WORDS_INTERVAL_MS:
+            return False
+        self._asked_ms[paths.name] = now_ms
+        return read_pressure(self._context.warehouse.store, paths) is not None
+
+    def _is_due(self, seen: _Seen, max_age_ms: int) -> bool:
+        age_ms = self._context.clock.monotonic_ms() - seen.measured_ms
+        return age_ms >= max(max_age_ms, COST_SHARE * seen.cost_ms)
+
+    def _measure(self, paths: TablePaths) -> _Seen:
+        store = self._context.warehouse.store
+        config = read_table_config(store, paths)
+        view = self._readers.of_table(store, paths).read()
+        backlog = list_backlog(view, paths=paths, config=config)
+        pressure = measure_pressure(log_files=len(view.files), backlog_files=len(backlog), config=config)
+        appended = [file.modified_ms for file in view.files if not parse_log_key(file.key).is_merged]
+        if appended:
+            self._pacer.record_commit(paths.name, age_ms=max(0, view.store_now_ms - max(appended)))
+        self._pacer.record_pressure(paths.name, pressure)
+        return _Seen(self._context.clock.monotonic_ms(), pressure=pressure, log_files=len(view.files))
+
+    def _report(self, table: str, pressure: Pressure) -> None:
+        before = self.pressure_of(table).level
+        if before == pressure.level:
+            return
+        if pressure.level == "none":
+            get_logger().info("pressure_ended", measured_table=table, before=before)
+            return
+        get_logger().warning(
+            "pressure_changed",
+            measured_table=table,
+            level=pressure.level,
+            before=before,
+            reason=pressure.reason,
+            mitigation="flushes come less often" + (", front ends refuse batches" if pressure.level == "stop" else ""),
+        )
