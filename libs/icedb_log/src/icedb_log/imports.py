@@ -15,18 +15,19 @@ from typing import Final
 from icedb_log.clock import Clock
 from icedb_log.errors import CommitConflict, Fenced
 from icedb_log.fence import acquire_fence
-from icedb_log.fold import fold
+from icedb_log.fold import union_schema
 from icedb_log.import_jobs import FileImporter, ImportMode, InspectedFile, InspectJob, PlacedFile, RefusedFile
 from icedb_log.import_place import CopyPlacement, InPlacePlacement, Placement, named_in
 from icedb_log.import_records import Assumption
 from icedb_log.import_schema import settle_files
 from icedb_log.import_sources import SourceFile
-from icedb_log.invariants import require_append
+from icedb_log.invariants import require_append, require_schema_carried
 from icedb_log.keys import TablePaths
 from icedb_log.model import EMPTY, FileMarker, LogFile
 from icedb_log.object_store import ObjectStore
 from icedb_log.reader import LogReader
 from icedb_log.table_config import MIB, TableConfig, read_table_config
+from icedb_log.widening import LoggedSchema, grow_schema
 
 COMMIT_ATTEMPTS: Final = 3
 """How often the same files are offered when another worker takes the fence in between."""
@@ -213,7 +214,7 @@ class _ImportRun:
         problems = [(file, self._placement.find_problem(file)) for file in filled]
         self.result.refused.extend(RefusedFile(file.source.url, reason) for file, reason in problems if reason)
         good = [file for file, reason in problems if not reason]
-        settled = settle_files(good, schema=fold(view).schema, config=self._config)
+        settled = settle_files(good, schema=union_schema(self._paths.name, view.files).effective, config=self._config)
         self.result.refused.extend(settled.refused)
         return settled.files
 
@@ -234,11 +235,14 @@ class _ImportRun:
         fence = acquire_fence(self._store, self._paths, "ingest", owner=self._owner, clock=self._clock)
         view = self._reader.read()  # F2
         confirmed = self._placement.confirm(placed, view)
-        settled = settle_files([each.file for each in confirmed.files], schema=fold(view).schema, config=self._config)
+        known = union_schema(self._paths.name, view.files)
+        settled = settle_files([each.file for each in confirmed.files], schema=known.effective, config=self._config)
         fitting = {file.source.url for file in settled.files}
         taken = [each for each in confirmed.files if each.file.source.url in fitting]
         if taken:
-            log = self._make_log(taken, settled.schema)
+            grown = grow_schema(self._paths.name, known, after=settled.schema, config=self._config)
+            log = self._make_log(taken, grown)
+            require_schema_carried(self._paths, log, known=known)
             require_append(self._paths, log, known=named_in(view))
             confirm_landed = self._placement.announce(taken, commit_id=log.commit_id or "")
             committed = fence.commit(log, last_check=confirmed.last_check)  # W3
@@ -249,7 +253,7 @@ class _ImportRun:
         self.result.imported_before_count += confirmed.imported_before_count
         self.result.refused.extend([*confirmed.refused, *settled.refused])
 
-    def _make_log(self, taken: Sequence[PlacedFile], schema: Mapping[str, str]) -> LogFile:
+    def _make_log(self, taken: Sequence[PlacedFile], schema: LoggedSchema) -> LogFile:
         now_ms = self._clock.now_ms()
         markers = tuple(
             FileMarker(
@@ -261,7 +265,13 @@ class _ImportRun:
             )
             for each in taken
         )
-        return LogFile(time_ms=now_ms, schema=schema, markers=markers, commit_id=self._clock.new_id())
+        return LogFile(
+            time_ms=now_ms,
+            schema=schema.logged,
+            widened=schema.widened,
+            markers=markers,
+            commit_id=self._clock.new_id(),
+        )
 
 
 def _cut(files: tuple[InspectedFile, ...], limits: ImportLimits) -> Iterator[tuple[InspectedFile, ...]]:
