@@ -27,7 +27,10 @@ from icedb_client.producer_buffer import (
     UnsentBatch,
     UnsentRows,
 )
+from icedb_client.settings import SECOND_MS
 
+LAST_ATTEMPT_MS: Final = 30 * SECOND_MS
+"""How much longer than ``retry_ms`` closing waits: one attempt may be on its way when the time is over."""
 _CHUNK_ROWS: Final = 256
 _log = logging.getLogger(__name__)
 
@@ -169,7 +172,8 @@ class Producer:
         """Send what is buffered, wait for it, and end. A second call does nothing.
 
         Args:
-            timeout_ms: How long to wait; ``options.retry_ms`` by default. What is not accepted then is unsent.
+            timeout_ms: How long to wait; ``options.retry_ms`` and half a minute by default. What is not
+                accepted then is unsent.
 
         Raises:
             UnsentRows: Rows were not accepted; they stay in :attr:`unsent`.
@@ -316,7 +320,7 @@ class Producer:
         return True
 
     def _wait_limit_ms(self, timeout_ms: int | None) -> int:
-        return self.options.retry_ms if timeout_ms is None else timeout_ms
+        return self.options.retry_ms + LAST_ATTEMPT_MS if timeout_ms is None else timeout_ms
 
     def _release(self, size_bytes: int) -> None:
         self._held_bytes -= size_bytes
