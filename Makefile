@@ -7,12 +7,15 @@ INPUT ?=
 TS_COLUMN ?= ts
 W ?= merge
 SECONDS ?= 600
+JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 PACKAGES := $(wildcard libs/*) $(wildcard services/*) proto deploy/local
 PROJECTS := $(PACKAGES:%=%/pyproject.toml)
-SOURCES := libs services deploy proto tests bench
+SOURCES := libs services deploy proto tests bench conftest.py
+# A file's tests stay together, in the order given, so that the long ones come first and servers are shared.
+PYTEST := $(BIN)/pytest -q --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help install demo up test lint types imports unit integration soak bench format proto dashboards docs constraints clean
 
@@ -45,11 +48,11 @@ types: install ## mypy, strict
 imports: install ## which package may import which
 	$(BIN)/lint-imports --config pyproject.toml
 
-unit: install ## tests beside the packages, the simulation, and the wire: no server
-	$(BIN)/pytest -q libs services proto deploy/local/tests tests/simulation tests/compat
+unit: install ## tests beside the packages, the simulation, and the wire: no server; JOBS=2
+	$(PYTEST) tests/simulation tests/compat libs services proto deploy/local/tests
 
-integration: install ## tests with real Redis, S3 over HTTP, Spark, Prometheus, and the whole stack
-	$(BIN)/pytest -q deploy/tests tests/integration tests/e2e
+integration: install ## tests with real Redis, S3 over HTTP, Spark, Prometheus, and the whole stack; JOBS=2
+	$(PYTEST) tests/e2e tests/integration deploy/tests
 
 soak: install ## the simulation for as long as asked; SECONDS=600
 	$(BIN)/python -m icedb_log.testing.simulation --seconds $(SECONDS)
