@@ -141,6 +141,7 @@ def test_a_stretched_flush_does_not_hold_the_worker(ingest):
     assert work.details["put_off"] == "the next commit is due in 3914 ms: 4 log files, log_files_slow is 3"
     assert work.details["has_more"]
     assert ingest.clock.slept_ms == []
+    assert ingest.context.metric("icedb_ingest_put_off_total", reason="interval") == 1
     assert (INGEST_FLUSH, "events") not in ingest.context.wakeups.woken
 
 
@@ -262,6 +263,7 @@ def test_a_full_log_takes_no_commit_and_loses_no_batch(context):
     assert work.details["put_off"] == (
         "the log has 950 files and takes no more than 950: merges and vacuum have to bring it down first"
     )
+    assert context.metric("icedb_ingest_put_off_total", reason="log_full") == 1
     assert len(list_staged(ingest.store, ingest.paths).batches) == 1
     assert ingest.log_files() == MAX_LOG_FILES
     ingest.store.inner.delete([key])

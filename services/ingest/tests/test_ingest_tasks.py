@@ -56,6 +56,9 @@ def test_many_batches_become_one_log_file(context):
     assert context.metric("icedb_ingest_rows_total") == 5
     assert context.metric("icedb_ingest_commits_total") == 1
     assert context.metric("icedb_ingest_written_bytes_total") == work.details["written_bytes"] > 0
+    assert context.metric("icedb_ingest_flush_duration_seconds_count") == 1
+    assert context.metric("icedb_ingest_commit_batches_sum") == 5
+    assert context.metric("icedb_ingest_commit_files_sum") == 1
 
 
 def test_nothing_staged_is_idle_and_takes_no_lock(context):

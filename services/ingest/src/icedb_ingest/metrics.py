@@ -3,11 +3,15 @@
 from typing import Final
 
 from icedb_log.flush import FlushResult
-from icedb_service.metrics import WorkerMetrics, make_counter
+from icedb_service.metrics import DURATION_BUCKETS_S, WorkerMetrics, make_counter
 from icedb_service.names import INGEST_FLUSH, INGEST_SWEEP
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
 BATCH_OUTCOMES: Final = ("committed", "rejected", "duplicate")
+PUT_OFF_REASONS: Final = ("interval", "log_full")
+BATCH_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+FILE_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+MS_PER_S: Final = 1000
 
 
 class IngestMetrics(WorkerMetrics):
@@ -28,9 +32,37 @@ class IngestMetrics(WorkerMetrics):
         self.written = Counter(
             "icedb_ingest_written_bytes_total", "Bytes of data files made live", registry=self.registry
         )
+        self.put_off = make_counter(
+            self.registry,
+            "icedb_ingest_put_off_total",
+            "Flush runs that left batches staged; interval: the next commit is not due; log_full: the log has no room",
+            label="reason",
+            values=PUT_OFF_REASONS,
+        )
+        self.flush_duration = Histogram(
+            "icedb_ingest_flush_duration_seconds",
+            "Time of one commit, from the lock to the last delete; a run makes many and waits in between",
+            buckets=DURATION_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.commit_batches = Histogram(
+            "icedb_ingest_commit_batches", "Batches in one commit", buckets=BATCH_BUCKETS, registry=self.registry
+        )
+        self.commit_files = Histogram(
+            "icedb_ingest_commit_files", "Data files in one commit", buckets=FILE_BUCKETS, registry=self.registry
+        )
 
-    def record(self, result: FlushResult) -> None:
-        """Count one flush."""
+    def record(self, result: FlushResult, *, duration_ms: int) -> None:
+        """Count one flush.
+
+        Args:
+            result: What it did.
+            duration_ms: What it took.
+        """
+        self.flush_duration.observe(duration_ms / MS_PER_S)
+        if result.committed_key:
+            self.commit_batches.observe(result.batch_count)
+            self.commit_files.observe(result.file_count)
         self.batches.labels("committed").inc(result.batch_count)
         self.batches.labels("rejected").inc(len(result.rejected))
         self.batches.labels("duplicate").inc(result.duplicate_count)

@@ -67,6 +67,14 @@ class _Totals:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
+@dataclass(frozen=True, slots=True)
+class _PutOff:
+    """Why a run leaves batches staged: one of ``PUT_OFF_REASONS``, and in words."""
+
+    kind: str
+    reason: str
+
+
 class IngestTasks:
     """The work of the tasks, in the process that runs them.
 
@@ -103,17 +111,18 @@ class IngestTasks:
         totals = _Totals()
         rejected: list[dict[str, str]] = []
         has_more = is_staged
-        put_off = ""
+        put_off: _PutOff | None = None
         while has_more and totals.rounds < self._settings.flush_max_rounds:
             put_off = self._wait_for_turn(paths)
-            if put_off:
+            if put_off is not None:
+                self._metrics.put_off.labels(put_off.kind).inc()
                 break
             result = self._flush_once(paths)
             totals.add(result)
             rejected.extend({"batch": each.batch.batch_id, "reason": each.reason} for each in result.rejected)
             has_more = result.has_more
             self._watch.look(paths)
-        if has_more and not put_off:
+        if has_more and put_off is None:
             self._context.wakeups.try_wake(INGEST_FLUSH, table)
         self._wake_merge(table, totals.commits)
         is_idle = totals.commits == 0 and not rejected and totals.duplicates == 0
@@ -122,7 +131,7 @@ class IngestTasks:
             "rejected": len(rejected),
             "reasons": rejected[:MAX_REASONS],
             "has_more": has_more,
-            "put_off": put_off or None,
+            "put_off": None if put_off is None else put_off.reason,
             "pressure": self._watch.pressure_of(table).level,
         }
         return Work(is_idle=is_idle, details=details)
@@ -142,6 +151,7 @@ class IngestTasks:
 
     def _flush_once(self, paths: TablePaths) -> FlushResult:
         store = self._context.warehouse.store
+        started_ms = self._context.clock.monotonic_ms()
         with self._context.lock(paths.name):
             result = flush_table(
                 store,
@@ -152,7 +162,7 @@ class IngestTasks:
                 limits=self._limits,
                 reader=self._readers.of_table(store, paths),
             )
-        self._metrics.record(result)
+        self._metrics.record(result, duration_ms=self._context.clock.monotonic_ms() - started_ms)
         if result.committed_key:
             self._watch.record_commit(paths.name)
         for refusal in result.rejected:
@@ -164,26 +174,28 @@ class IngestTasks:
             )
         return result
 
-    def _wait_for_turn(self, paths: TablePaths) -> str:
+    def _wait_for_turn(self, paths: TablePaths) -> _PutOff | None:
         """Wait until the table's next commit is due, so that many batches become one log file.
 
         Returns:
-            Why the batches are left to a later run; empty when it is their turn.
+            Why the batches are left to a later run; ``None`` when it is their turn.
         """
         if self._watch.is_log_full(paths.name):
             self._watch.look(paths)
         if self._watch.is_log_full(paths.name):
-            return (
+            return _PutOff(
+                "log_full",
                 f"the log has {self._watch.count_log_files(paths.name)} files and takes no more than {MAX_LOG_FILES}: "
-                "merges and vacuum have to bring it down first"
+                "merges and vacuum have to bring it down first",
             )
         due_in_ms = self._pacer.due_in_ms(paths.name)
         if due_in_ms > MAX_SLEEP_MS:
             reason = self._watch.pressure_of(paths.name).reason
-            return f"the next commit is due in {due_in_ms} ms" + (f": {reason}" if reason else "")
+            text = f"the next commit is due in {due_in_ms} ms"
+            return _PutOff("interval", f"{text}: {reason}" if reason else text)
         if due_in_ms:
             self._context.clock.sleep_ms(due_in_ms)
-        return ""
+        return None
 
     def _wake_merge(self, table: str, commits: int) -> None:
         waiting = self._commits_since_wake.get(table, 0) + commits
