@@ -2,6 +2,7 @@
 
 import pytest
 from icedb_log.errors import Unavailable
+from icedb_log.staging import stage_batch
 from icedb_snapshot.lag import LagExporter
 from icedb_snapshot.metrics import ExporterMetrics, TableMetrics
 from icedb_snapshot.table_cache import TableCache
@@ -49,6 +50,32 @@ def test_figures_of_a_table(tables, exporter, registry, clock):
     assert value("log_grace_seconds") == 600
     assert value("last_commit_timestamp_seconds") == (first + 3) / 1000
     assert registry.get_sample_value("icedb_snapshot_exporter_last_success_timestamp_seconds") == clock.ms / 1000
+
+
+def test_back_pressure_is_computed_from_the_log(tables, exporter, registry):
+    tables.create(log_files_slow=2, log_files_stop=4)
+
+    def export():
+        exporter.export_once()
+        names = ("level", "stretch")
+        return [registry.get_sample_value(f"icedb_table_pressure_{name}", {"table": "events"}) for name in names]
+
+    assert export() == [0, 1]
+    for _ in range(3):
+        tables.commit(files=[("d=2026-01-02", 1)])
+    assert export() == [1, pytest.approx(60**0.5)]
+    tables.commit(files=[("d=2026-01-02", 1)])
+    assert export() == [2, pytest.approx(60)]
+
+
+def test_what_waits_in_staging_has_a_size_and_an_age(tables, exporter, registry, store, warehouse, clock):
+    tables.create()
+    batch_id = "018bcfe5-6800-7000-8000-000000000000"
+    stage_batch(store, warehouse.table("events"), body=b"{}", staging_format="ndjson", batch_id=batch_id)
+    clock.ms += 7000
+    exporter.export_once()
+    figures = ("staged_batches", "staged_bytes", "staged_lag_seconds")
+    assert [registry.get_sample_value(f"icedb_table_{what}", {"table": "events"}) for what in figures] == [1, 2, 7]
 
 
 def test_what_is_not_known_is_absent(tables, exporter, registry):

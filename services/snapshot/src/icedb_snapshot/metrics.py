@@ -6,6 +6,7 @@ warehouse; a table that is gone loses its series.
 
 from typing import Final
 
+from icedb_log.pressure import LEVELS
 from icedb_log.status import TableStatus
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -106,6 +107,14 @@ class TableMetrics:
         self._live_bytes = gauge("live_bytes", "Bytes of live data files.")
         self._live_rows = gauge("live_rows", "Rows of live data files; absent when some file does not say.")
         self._staged_batches = gauge("staged_batches", "Accepted batches that wait for a flush.")
+        self._staged_bytes = gauge("staged_bytes", "Bytes of accepted batches that wait for a flush, as staged.")
+        self._staged_lag_seconds = gauge(
+            "staged_lag_seconds", "How long the oldest accepted batch has waited for a flush; 0: none waits."
+        )
+        self._pressure_level = gauge(
+            "pressure_level", "Back-pressure; 0: none, 1: flushes come less often, 2: front ends refuse batches, too."
+        )
+        self._pressure_stretch = gauge("pressure_stretch", "Factor by which back-pressure stretches flush intervals.")
         self._quarantined_batches = gauge("quarantined_batches", "Batches that wait for a person.")
         self._tombstoned_files = gauge("tombstoned_files", "Dead data files that the log still names.")
         self._halted = gauge("halted", "1 while the table's log cannot be trusted and nothing works on it.")
@@ -124,6 +133,10 @@ class TableMetrics:
             self._live_bytes,
             self._live_rows,
             self._staged_batches,
+            self._staged_bytes,
+            self._staged_lag_seconds,
+            self._pressure_level,
+            self._pressure_stretch,
             self._quarantined_batches,
             self._tombstoned_files,
             self._data_grace_seconds,
@@ -143,6 +156,10 @@ class TableMetrics:
         self._live_bytes.labels(table).set(status.live_bytes)
         self._set_or_drop(self._live_rows, table, status.live_rows)
         self._staged_batches.labels(table).set(status.staged_batches)
+        self._staged_bytes.labels(table).set(status.staged_bytes)
+        self._staged_lag_seconds.labels(table).set(status.staged_lag_ms / MS_PER_S)
+        self._pressure_level.labels(table).set(LEVELS.index(status.pressure.level))
+        self._pressure_stretch.labels(table).set(status.pressure.stretch)
         self._quarantined_batches.labels(table).set(status.quarantined_batches)
         self._tombstoned_files.labels(table).set(status.tombstoned_files)
         self._data_grace_seconds.labels(table).set(status.config.data_grace_ms / MS_PER_S)
