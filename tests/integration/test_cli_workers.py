@@ -14,7 +14,14 @@ from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
 from icedb_log.stores import open_warehouse
 from icedb_log.table_config import TableConfig, create_table
-from icedb_service.names import INGEST_FLUSH, JANITOR_VACUUM, MERGE_MERGE, TASKS
+from icedb_service.names import (
+    INGEST_CHECK_QUERY,
+    INGEST_FLUSH,
+    INGEST_IMPORT,
+    JANITOR_VACUUM,
+    MERGE_MERGE,
+    TASKS,
+)
 from icedb_service.testing.redis_server import RedisServer
 from icedb_service.wakeup import wake_key
 from redis import Redis
@@ -122,8 +129,27 @@ def test_redis_gone_is_a_warning_once_and_not_an_error(settings, redis_server, c
     assert "sweep" in caplog.text
 
 
+def test_a_message_that_cannot_be_sent_leaves_no_key_behind(settings, redis_server, monkeypatch):
+    sender = WakeupSender(settings, clock=SystemClock())
+
+    def fail(*_args, **_options):
+        raise ConnectionResetError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sender._app, "send_task", fail)
+        assert not sender.wake(INGEST_FLUSH, "events")
+    with Redis.from_url(redis_server.url) as redis:
+        assert redis.get(wake_key(INGEST_FLUSH, "events")) is None
+    # So the next batch, of anybody, wakes the worker.
+    other = WakeupSender(settings, clock=SystemClock())
+    assert other.wake(INGEST_FLUSH, "events")
+    assert len(messages(redis_server, "ingest")) == 1
+    for each in (sender, other):
+        each.close()
+
+
 def test_the_client_uses_the_services_names():
-    sent = {INGEST_FLUSH, MERGE_MERGE, JANITOR_VACUUM}
+    sent = {INGEST_FLUSH, INGEST_IMPORT, INGEST_CHECK_QUERY, MERGE_MERGE, JANITOR_VACUUM}
     from icedb_client import wakeups  # noqa: PLC0415 - beside what it is compared with
 
     assert {task: TASKS[task] for task in sent} == wakeups.QUEUES

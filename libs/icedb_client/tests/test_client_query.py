@@ -1,6 +1,6 @@
 """Snapshots straight from a directory, and queries over them that can read nothing else."""
 
-from datetime import date
+from datetime import date, datetime
 
 import duckdb
 import pytest
@@ -94,6 +94,15 @@ def test_empty_tables_answer(client, commit):
     assert rows(client, "select sum(a), count(*) from other") == [(None, 0)]
 
 
+def test_a_query_on_a_table_without_a_commit_says_so(client, commit):
+    with pytest.raises(InvalidRequest, match=r"table 'empty' has no columns.*icedb status empty") as caught:
+        client.query("select event from empty")
+    assert "nothing" not in str(caught.value).replace("nothing was committed", "")
+    commit("events", "select 'a' as event", "d=2026-01-02")
+    with pytest.raises(InvalidRequest, match="nope"):
+        client.query("select nope from events")
+
+
 def test_joins_and_ctes(client, commit):
     commit("events", "select 'a' as event", "d=2026-01-02")
     commit("other", "select 'a' as event, 7 as n", schema={"event": "VARCHAR", "n": "BIGINT"})
@@ -171,6 +180,37 @@ def test_partitions_as_people_write_them():
     assert to_filters(None) == ()
     with pytest.raises(InvalidRequest, match="float"):
         to_filters({"a": 1.5})
+
+
+@pytest.mark.parametrize("is_wide_first", [True, False])
+def test_data_files_of_both_types_of_a_widened_column_are_read_as_the_wide_one(client, parquet, is_wide_first):
+    schema = {"n": "BIGINT", "t": "DATE"}
+    narrow = ("select 1::bigint as n, date '2026-01-02' as t", {})
+    wide = ("select 0.5::double as n, timestamp '2026-01-03 01:02:03' as t", {"n": "DOUBLE", "t": "TIMESTAMP"})
+    first_ms = 0
+    for select, widened in (wide, narrow) if is_wide_first else (narrow, wide):
+        done = parquet.commit("other", select, schema=schema, widened=widened)
+        first_ms = first_ms or done.time_ms
+    assert dict(client.snapshot("other").schema) == {"n": "DOUBLE", "t": "TIMESTAMP"}
+    assert [(row[0], row[1]) for row in rows(client, "describe other")] == [("n", "DOUBLE"), ("t", "TIMESTAMP")]
+    assert rows(client, "select n, t from other order by n") == [
+        (0.5, datetime(2026, 1, 3, 1, 2, 3)),
+        (1.0, datetime(2026, 1, 2)),
+    ]
+    assert rows(client, "select sum(n), max(t) from other where t >= timestamp '2026-01-02'") == [
+        (1.5, datetime(2026, 1, 3, 1, 2, 3))
+    ]
+    con = duckdb.connect()
+    client.snapshot("other").to_duckdb(con)
+    assert con.execute("select typeof(n), typeof(t) from other limit 1").fetchone() == ("DOUBLE", "TIMESTAMP")
+
+
+def test_time_travel_before_the_widening_gives_the_narrow_type(client, parquet):
+    schema = {"n": "BIGINT"}
+    first = parquet.commit("other", "select 1::bigint as n", schema=schema, time_ms=1_767_312_000_000)
+    parquet.commit("other", "select 0.5::double as n", schema=schema, widened={"n": "DOUBLE"})
+    assert [row[1] for row in rows(client, "describe other", as_of_ms=first.time_ms)] == ["BIGINT"]
+    assert rows(client, "select n from other", as_of_ms=first.time_ms) == [(1,)]
 
 
 def test_a_type_is_never_taken_for_sql(client, commit):

@@ -6,7 +6,7 @@ other servers and changes of the configuration are refused by DuckDB itself.
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final
@@ -57,7 +57,7 @@ def find_snapshots(sql: str, read: Callable[[str], Snapshot]) -> dict[str, Snaps
     with duckdb.connect(config={**_OFFLINE, "enable_external_access": "false"}) as con:
         _check_statement(con, sql)
         while len(found) <= MAX_TABLES:
-            name = _first_unknown_table(con, sql)
+            name = _first_unknown_table(con, sql, tables=found)
             if name is None:
                 return found
             if name in found:
@@ -81,7 +81,7 @@ def _check_statement(con: duckdb.DuckDBPyConnection, sql: str) -> None:
         )
 
 
-def _first_unknown_table(con: duckdb.DuckDBPyConnection, sql: str) -> str | None:
+def _first_unknown_table(con: duckdb.DuckDBPyConnection, sql: str, *, tables: Mapping[str, Snapshot]) -> str | None:
     try:
         con.sql(sql)
     except duckdb.PermissionException as error:
@@ -92,6 +92,13 @@ def _first_unknown_table(con: duckdb.DuckDBPyConnection, sql: str) -> str | None
     except duckdb.Error as error:
         match = _UNKNOWN_TABLE.match(str(error))
         if match is None:
+            empty = next((name for name, snapshot in tables.items() if not snapshot.schema), None)
+            if empty is not None:
+                raise InvalidRequest(
+                    f"table {empty!r} has no columns at this time: nothing was committed to it yet. Events that wait "
+                    f"show in `icedb status {empty}`, and those that could not be committed in "
+                    f"`icedb quarantine list {empty}`"
+                ) from error
             raise InvalidRequest(f"the query is refused: {first_line(error)}") from error
         return match["name"].lower()  # as DuckDB, which does not tell cases apart
     return None

@@ -6,6 +6,7 @@ messages. Must never keep a batch from being accepted: a wake-up that fails is l
 """
 
 import logging
+from contextlib import suppress
 from typing import Any, Final
 
 import orjson
@@ -21,9 +22,17 @@ from redis.retry import Retry
 from icedb_client.settings import SECOND_MS, ClientSettings, redact_url
 
 INGEST_FLUSH: Final = "icedb.ingest.flush"
+INGEST_IMPORT: Final = "icedb.ingest.import"
+INGEST_CHECK_QUERY: Final = "icedb.ingest.check_query"
 MERGE_MERGE: Final = "icedb.merge.merge"
 JANITOR_VACUUM: Final = "icedb.janitor.vacuum"
-QUEUES: Final = {INGEST_FLUSH: "ingest", MERGE_MERGE: "merge", JANITOR_VACUUM: "janitor"}
+QUEUES: Final = {
+    INGEST_FLUSH: "ingest",
+    INGEST_IMPORT: "ingest",
+    INGEST_CHECK_QUERY: "ingest",
+    MERGE_MERGE: "merge",
+    JANITOR_VACUUM: "janitor",
+}
 
 PAUSE_AFTER_FAILURE_MS: Final = 5 * SECOND_MS
 """After Redis did not answer, wake-ups are not tried for this long: producers must not wait for it each time."""
@@ -72,9 +81,11 @@ class WakeupSender:
         now_ms = self._clock.monotonic_ms()
         if self._silent_until_ms is not None and now_ms < self._silent_until_ms:
             return False
+        key = f"icedb:wake:{task}:{table}"
+        is_set = False
         try:
-            key = f"icedb:wake:{task}:{table}"
-            if self._redis.set(key, "1", nx=True, px=self._settings.message_expiry_ms):
+            is_set = bool(self._redis.set(key, "1", nx=True, px=self._settings.message_expiry_ms))
+            if is_set:
                 self._app.send_task(
                     task,
                     args=[table],
@@ -84,6 +95,8 @@ class WakeupSender:
                     retry=False,
                 )
         except _DOWN as error:
+            if is_set:
+                self._forget(key)
             self._silent_until_ms = now_ms + PAUSE_AFTER_FAILURE_MS
             if not self._has_warned:
                 self._has_warned = True
@@ -123,6 +136,11 @@ class WakeupSender:
             Unavailable: Redis does not answer.
         """
         return self._send(task, table, arguments=arguments, ignore_result=True)
+
+    def _forget(self, key: str) -> None:
+        """Take back that a message is on its way: the next batch must send one."""
+        with suppress(*_DOWN):
+            self._redis.delete(key)
 
     def _send(self, task: str, table: str, *, arguments: dict[str, Any], ignore_result: bool) -> str:
         try:

@@ -50,6 +50,7 @@ class ParquetWarehouse:
         *,
         partition: str = "",
         schema: Mapping[str, str] = DEFAULT_SCHEMA,
+        widened: Mapping[str, str] | None = None,
         time_ms: int | None = None,
         replaces: tuple[Commit, ...] = (),
         horizon_ms: int | None = None,
@@ -61,6 +62,7 @@ class ParquetWarehouse:
             select: DuckDB query.
             partition: Encoded partition path.
             schema: The log file's schema line.
+            widened: Columns of it that became wider, with the wider type.
             time_ms: Time of the commit; now by default.
             replaces: Earlier commits that this one tombstones, as a merge does.
             horizon_ms: Recorded horizon, as the janitor leaves it.
@@ -80,6 +82,7 @@ class ParquetWarehouse:
         log = LogFile(
             time_ms=now_ms,
             schema=schema,
+            widened=widened or {},
             markers=tuple(markers),
             log_tombstones=tuple(LogTombstone(old.log_key, now_ms) for old in replaces),
             commit_id=commit_id,
