@@ -33,11 +33,12 @@ TINY = {"log_files_slow": 3, "log_files_stop": 6, "log_grace_ms": 20_000}
 class Ingest:
     """One ingest worker on a store in memory."""
 
-    def __init__(self, context, **options):
+    def __init__(self, context, *, table="events", **options):
         self.context = context
+        self.table = table
         self.clock = context.clock
         self.store = context.warehouse.store
-        self.paths = context.warehouse.table("events")
+        self.paths = context.warehouse.table(table)
         settings = IngestSettings(store="file:///tmp/w", **{"pressure_interval_ms": 0, **options})
         self.tasks = IngestTasks(context, settings=settings, metrics=context.metrics)
 
@@ -48,7 +49,7 @@ class Ingest:
         )
 
     def flush(self):
-        return self.tasks.flush("events").details
+        return self.tasks.flush(self.table).details
 
     def commit(self):
         """Stage a batch and commit it, however long its turn takes; return how long."""
@@ -208,6 +209,30 @@ def test_a_measure_that_takes_long_is_done_less_often(context, monkeypatch):
     assert ingest.swept() == []
     ingest.clock.advance(1)
     assert ingest.swept() == [(INGEST_FLUSH, "events")]
+
+
+def test_the_whole_log_is_read_only_where_the_backlog_may_matter(context):
+    context.create_table("wide", backlog_files_slow=8, backlog_files_stop=12, merge_fan_in=2)
+    ingest = Ingest(context, table="wide", flush_interval_ms=0)
+
+    def reads_whole_log():
+        before = ingest.tasks._watch._seen["wide"].backlog.counted_ms
+        ingest.clock.advance(1)
+        ingest.commit()
+        return ingest.tasks._watch._seen["wide"].backlog.counted_ms > before
+
+    ingest.commit()
+    assert [reads_whole_log() for _ in range(4)] == [False, False, True, True]
+    assert ingest.said() is None
+    for _ in range(3):
+        ingest.commit()
+    assert ingest.said().reason == "8 data files to merge, backlog_files_slow is 8"
+    merge_table(ingest.store, ingest.paths, clock=ingest.clock, merger=context.engine.merger, owner="merge", full=True)
+    ingest.flush()
+    assert ingest.said() is None
+    assert not reads_whole_log()
+    ingest.clock.advance(30_000)
+    assert reads_whole_log()
 
 
 def test_a_fresh_worker_keeps_the_pace_of_the_one_before(context):

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from icedb_log.errors import IceDBError, NotFound
 from icedb_log.keys import TablePaths, parse_log_key
+from icedb_log.object_store import list_all
 from icedb_log.pressure import MAX_LOG_FILES, Pressure, measure_pressure, publish_pressure, read_pressure
 from icedb_log.status import list_backlog
-from icedb_log.table_config import read_table_config
+from icedb_log.table_config import TableConfig, read_table_config
 from icedb_service.logs import get_logger
 from icedb_service.readers import LogReaders
 from icedb_service.settings import SECOND_MS
@@ -22,6 +23,10 @@ from icedb_ingest.pacing import Pacer
 COST_SHARE: Final = 20
 """A measure that took so long is not done again before this many times as long: a big log is not read all day."""
 
+BACKLOG_INTERVAL_MS: Final = 30 * SECOND_MS
+"""How often the merge backlog of a table that is far from its bounds is counted: a listing shows the number of log
+files, but the backlog takes the whole log."""
+
 FOREIGN_WORDS_INTERVAL_MS: Final = 30 * SECOND_MS
 """How often a table without pressure is asked for what another worker, perhaps a dead one, said about it."""
 
@@ -30,14 +35,24 @@ _NO_PRESSURE: Final = Pressure()
 
 
 @dataclass(frozen=True, slots=True)
+class _Backlog:
+    """Data files that a merge would take, when they were counted, and how many this process committed since."""
+
+    files: int
+    counted_ms: int
+    committed_files: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class _Seen:
-    """The last measure of a table, and what this process committed since."""
+    """The last measure of a table, and how many log files this process committed since."""
 
     measured_ms: int
     cost_ms: int = 0
     pressure: Pressure = _NO_PRESSURE
     log_files: int = 0
     commits: int = 0
+    backlog: _Backlog | None = None
 
 
 class PressureWatch:
@@ -72,12 +87,15 @@ class PressureWatch:
         """Whether another commit would come too near to what the wire allows."""
         return self.count_log_files(table) >= MAX_LOG_FILES
 
-    def record_commit(self, table: str) -> None:
-        """Note a commit of this process."""
+    def record_commit(self, table: str, *, file_count: int) -> None:
+        """Note a commit of this process, and how many data files it made live."""
         self._pacer.record_commit(table)
         seen = self._seen.get(table)
         if seen is not None:
-            self._seen[table] = replace(seen, commits=seen.commits + 1)
+            backlog = seen.backlog
+            if backlog is not None:
+                backlog = replace(backlog, committed_files=backlog.committed_files + file_count)
+            self._seen[table] = replace(seen, commits=seen.commits + 1, backlog=backlog)
 
     def look(self, paths: TablePaths, *, max_age_ms: int | None = None) -> None:
         """Measure and publish, unless that was done just now. Never raises an error of ours.
@@ -91,7 +109,7 @@ class PressureWatch:
             return
         started_ms = self._context.clock.monotonic_ms()
         try:
-            seen = self._measure(paths)
+            seen = self._measure(paths, seen.backlog if seen is not None else None)
             publish_pressure(self._context.warehouse.store, paths, seen.pressure, clock=self._context.clock)
         except NotFound:
             self._seen.pop(paths.name, None)
@@ -131,17 +149,28 @@ class PressureWatch:
         age_ms = self._context.clock.monotonic_ms() - seen.measured_ms
         return age_ms >= max(max_age_ms, COST_SHARE * seen.cost_ms)
 
-    def _measure(self, paths: TablePaths) -> _Seen:
+    def _measure(self, paths: TablePaths, backlog: _Backlog | None) -> _Seen:
         store = self._context.warehouse.store
         config = read_table_config(store, paths)
-        view = self._readers.of_table(store, paths).read()
-        backlog = list_backlog(view, paths=paths, config=config)
-        pressure = measure_pressure(log_files=len(view.files), backlog_files=len(backlog), config=config)
-        appended = [file.modified_ms for file in view.files if not parse_log_key(file.key).is_merged]
+        listing = list_all(store, paths.log_prefix)
+        if backlog is None or self._is_backlog_worth_a_count(backlog, config):
+            view = self._readers.of_table(store, paths).read()
+            found = list_backlog(view, paths=paths, config=config)
+            backlog = _Backlog(len(found), self._context.clock.monotonic_ms())
+        log_files = len(listing.objects)
+        pressure = measure_pressure(log_files=log_files, backlog_files=backlog.files, config=config)
+        appended = [info.modified_ms for info in listing.objects if not parse_log_key(info.key).is_merged]
         if appended:
-            self._pacer.record_commit(paths.name, age_ms=max(0, view.store_now_ms - max(appended)))
+            self._pacer.record_commit(paths.name, age_ms=max(0, listing.store_now_ms - max(appended)))
         self._pacer.record_pressure(paths.name, pressure)
-        return _Seen(self._context.clock.monotonic_ms(), pressure=pressure, log_files=len(view.files))
+        now_ms = self._context.clock.monotonic_ms()
+        return _Seen(now_ms, pressure=pressure, log_files=log_files, backlog=backlog)
+
+    def _is_backlog_worth_a_count(self, backlog: _Backlog, config: TableConfig) -> bool:
+        age_ms = self._context.clock.monotonic_ms() - backlog.counted_ms
+        return (
+            2 * (backlog.files + backlog.committed_files) >= config.backlog_files_slow or age_ms >= BACKLOG_INTERVAL_MS
+        )
 
     def _report(self, table: str, pressure: Pressure) -> None:
         before = self.pressure_of(table).level

@@ -164,7 +164,7 @@ class IngestTasks:
             )
         self._metrics.record(result, duration_ms=self._context.clock.monotonic_ms() - started_ms)
         if result.committed_key:
-            self._watch.record_commit(paths.name)
+            self._watch.record_commit(paths.name, file_count=result.file_count)
         for refusal in result.rejected:
             get_logger().warning(
                 "batch_quarantined",
