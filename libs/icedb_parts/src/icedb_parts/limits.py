@@ -1,6 +1,6 @@
 """The bounds of the data path: what one unit of work may take, and what a batch may hold."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 KIB: Final = 1024
@@ -53,3 +53,26 @@ class FlushUnitLimits:
     unit_decoded_bytes: int = 512 * MIB
     unit_target_bytes: int = 64 * MIB
     compression_ratio: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class JobLimits:
+    """The bounds of a job and its units.
+
+    Attributes:
+        batch: What a batch may hold, and how batches share units.
+        engine: What one unit may take of the machine that runs it.
+        direct_bytes: Estimated decoded size up to which a flush is one unit, which writes its files itself; a larger
+            one is read and written by several tasks.
+        write_task_bytes: Compressed size of read rows that is worth a task of its own.
+    """
+
+    batch: FlushUnitLimits = field(default_factory=FlushUnitLimits)
+    engine: EngineLimits = field(default_factory=EngineLimits)
+    direct_bytes: int = 256 * MIB
+    write_task_bytes: int = 64 * MIB
+
+
+def share_threads(engine: EngineLimits, unit_count: int) -> EngineLimits:
+    """Return the bounds of one of several units that run at once."""
+    return replace(engine, thread_count=max(1, engine.thread_count // unit_count))

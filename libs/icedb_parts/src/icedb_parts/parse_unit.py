@@ -7,6 +7,7 @@ result, which comes last, says what must be in each.
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -63,7 +64,7 @@ def cut_blobs(chunks: Any) -> Iterator[FilledBlob]:
         ordinals = chunk.column(0).to_numpy()
         starts = np.concatenate(([0], np.flatnonzero(np.diff(ordinals)) + 1, [chunk.num_rows]))
         rows = chunk.remove_column(0)
-        for start, end in zip(starts[:-1], starts[1:], strict=True):
+        for start, end in pairwise(starts):
             if waiting and (int(ordinals[start]) != ordinal or waiting_bytes >= BLOB_BYTES):
                 yield _fill_blob(number, ordinal, waiting)
                 number, waiting, waiting_bytes = number + 1, [], 0

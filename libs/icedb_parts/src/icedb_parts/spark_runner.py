@@ -6,6 +6,7 @@ result, or one of our errors by name; anything else fails the task, which Spark 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Literal
 
 import pyarrow as pa
@@ -18,18 +19,25 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 UnitKind = Literal["flush", "merge"]
-_OK: Final = "ok"
-_UNIT_SCHEMA: Final = "unit INT, body STRING"
+Chunks = Iterator[pa.RecordBatch]
+OK: Final = "ok"
+UNIT_SCHEMA: Final = "unit INT, body STRING"
 _ANSWER_SCHEMA: Final = "unit INT, outcome STRING, body STRING"
+_ARROW_ANSWER: Final = pa.schema([("unit", pa.int32()), ("outcome", pa.string()), ("body", pa.string())])
 _SHOWN_CHARS: Final = 500
 
 
 class SparkRunner:
-    """Runs units on one session against one store."""
+    """Runs units on one session against one store.
+
+    Attributes:
+        spark: The session.
+        store: How tasks reach the store.
+    """
 
     def __init__(self, spark: SparkSession, store: StoreSettings) -> None:
-        self._spark = spark
-        self._store = store
+        self.spark = spark
+        self.store = store
 
     def run(self, kind: UnitKind, bodies: Sequence[str]) -> list[str]:
         """Run units, the first ones first, and return their results in the same order.
@@ -42,19 +50,38 @@ class SparkRunner:
             IceDBError: What the first unit that failed raised, as the same class.
             Unavailable: Spark lost the job.
         """
-        task = make_task(kind, self._store)
-        try:
-            units: Any = self._spark.createDataFrame(list(enumerate(bodies)), schema=_UNIT_SCHEMA)
-            rows = units.repartitionById(len(bodies), units["unit"]).mapInArrow(task, schema=_ANSWER_SCHEMA).collect()
-        except (PySparkException, Py4JError, OSError) as error:
-            raise Unavailable(f"Spark lost a {kind} job of {len(bodies)} units: {_summary(error)}") from error
-        answers = sorted(rows, key=lambda row: row["unit"])
-        for answer in answers:
-            if answer["outcome"] != _OK:
-                raise _find_error(answer["outcome"])(answer["body"])
-        if [answer["unit"] for answer in answers] != list(range(len(bodies))):
-            raise Unavailable(f"Spark answered {len(answers)} of {len(bodies)} {kind} units: run the job again")
-        return [answer["body"] for answer in answers]
+        with spark_errors(f"a {kind} job of {len(bodies)} units"):
+            frame = self.make_units(bodies).mapInArrow(make_task(kind, self.store), schema=_ANSWER_SCHEMA)
+            return read_answers(frame.collect(), range(len(bodies)))
+
+    def make_units(self, bodies: Sequence[str], *, first: int = 0) -> Any:
+        """Return a DataFrame with one row and one partition for each unit; numbered from ``first``."""
+        units: Any = self.spark.createDataFrame(list(enumerate(bodies, first)), schema=UNIT_SCHEMA)
+        return units.repartitionById(len(bodies), units["unit"] - first)
+
+
+@contextmanager
+def spark_errors(what: str) -> Iterator[None]:
+    """Turn Spark's errors into Unavailable.
+
+    Args:
+        what: The job, in words.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JError, OSError) as error:
+        raise Unavailable(f"Spark lost {what}: {summarize(error)}") from error
+
+
+def read_answers(rows: Sequence[Any], units: Sequence[int]) -> list[str]:
+    """Return the results of some units, in order. Raises what the first unit that failed raised, or Unavailable."""
+    answers = sorted(rows, key=lambda row: row["unit"])
+    for answer in answers:
+        if answer["outcome"] != OK:
+            raise _find_error(answer["outcome"])(answer["body"])
+    if [answer["unit"] for answer in answers] != list(units):
+        raise Unavailable(f"Spark answered {len(answers)} of {len(units)} units: run the job again")
+    return [answer["body"] for answer in answers]
 
 
 def warm_up(spark: SparkSession, *, task_count: int = 2) -> None:
@@ -64,31 +91,31 @@ def warm_up(spark: SparkSession, *, task_count: int = 2) -> None:
         Unavailable: Spark lost the job.
     """
 
-    def load(chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from icedb_parts import flush_unit, merge_unit  # noqa: F401, PLC0415
+    def load(chunks: Chunks) -> Chunks:
+        from icedb_parts import flush_unit, merge_unit, parse_unit, write_unit  # noqa: F401, PLC0415
 
         yield from chunks
 
-    try:
+    with spark_errors("its first job"):
         units: Any = spark.createDataFrame([(number,) for number in range(task_count)], schema="unit INT")
         units.repartitionById(task_count, units["unit"]).mapInArrow(load, schema="unit INT").collect()
-    except (PySparkException, Py4JError, OSError) as error:
-        raise Unavailable(f"Spark lost its first job: {_summary(error)}") from error
 
 
-def make_task(kind: UnitKind, store: StoreSettings) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def make_task(kind: UnitKind, store: StoreSettings) -> Callable[[Chunks], Chunks]:
     """Return what a task runs: from units to answers, as record batches."""
 
-    def run_units(chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run_units(chunks: Chunks) -> Chunks:
         for chunk in chunks:
             for row in chunk.to_pylist():
                 outcome, body = run_unit(kind, row["body"], store)
-                yield pa.RecordBatch.from_pylist(
-                    [{"unit": row["unit"], "outcome": outcome, "body": body}],
-                    schema=pa.schema([("unit", pa.int32()), ("outcome", pa.string()), ("body", pa.string())]),
-                )
+                yield make_answer(row["unit"], outcome, body)
 
     return run_units
+
+
+def make_answer(unit: int, outcome: str, body: str) -> pa.RecordBatch:
+    """Return the row that a unit answers with."""
+    return pa.RecordBatch.from_pylist([{"unit": unit, "outcome": outcome, "body": body}], schema=_ARROW_ANSWER)
 
 
 def run_unit(kind: UnitKind, body: str, store: StoreSettings) -> tuple[str, str]:
@@ -102,8 +129,8 @@ def run_unit(kind: UnitKind, body: str, store: StoreSettings) -> tuple[str, str]
         opened = store.open().store
         clock = SystemClock()
         if kind == "flush":
-            return _OK, encode(flush_unit(FLUSH_UNITS.validate_json(body), opened, clock=clock))
-        return _OK, encode(merge_unit(MERGE_UNITS.validate_json(body), opened, clock=clock))
+            return OK, encode(flush_unit(FLUSH_UNITS.validate_json(body), opened, clock=clock))
+        return OK, encode(merge_unit(MERGE_UNITS.validate_json(body), opened, clock=clock))
     except IceDBError as error:
         return type(error).__name__, str(error)
 
@@ -113,7 +140,7 @@ def _find_error(name: str) -> type[IceDBError]:
     return found if isinstance(found, type) and issubclass(found, IceDBError) else Unavailable
 
 
-def _summary(error: BaseException) -> str:
+def summarize(error: BaseException) -> str:
     """Return the last line of a Python traceback inside a Spark error, else its first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     raised = [line for line in lines if ("Error: " in line or "Exception: " in line) and not line.startswith("at ")]

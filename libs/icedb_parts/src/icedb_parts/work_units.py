@@ -12,7 +12,7 @@ from icedb_log.jobs import StagedBatch
 from pydantic import BaseModel, TypeAdapter
 
 from icedb_parts.flush_types import FlushUnit, FlushUnitResult, WriteUnit, WriteUnitResult
-from icedb_parts.limits import FlushUnitLimits
+from icedb_parts.limits import JobLimits
 from icedb_parts.merge_unit import MergeUnit, MergeUnitResult
 
 FLUSH_UNITS: Final = TypeAdapter(FlushUnit)
@@ -22,15 +22,16 @@ WRITE_RESULTS: Final = TypeAdapter(WriteUnitResult)
 MERGE_UNITS: Final = TypeAdapter(MergeUnit)
 MERGE_RESULTS: Final = TypeAdapter(MergeUnitResult)
 
-_MIN_SHARE: Final = 4
-"""A quarter of a unit's target is worth two units: below that one task is faster, and writes fewer files."""
+_AS_DECODED: Final = ("ndjson", "json", "csv", "arrow")
+"""Formats whose staged size is about the size after decoding."""
 
 
-def split_batches(batches: Sequence[StagedBatch], limits: FlushUnitLimits) -> tuple[tuple[StagedBatch, ...], ...]:
+def split_batches(batches: Sequence[StagedBatch], limits: JobLimits) -> tuple[tuple[StagedBatch, ...], ...]:
     """Cut batches into units of about equal estimated size; the order is kept, within and between units."""
-    sizes = [batch.size_bytes * (1 if batch.format == "ndjson" else limits.compression_ratio) + 1 for batch in batches]
+    ratio = limits.batch.compression_ratio
+    sizes = [batch.size_bytes * (1 if batch.format in _AS_DECODED else ratio) + 1 for batch in batches]
     total = sum(sizes)
-    unit_count = max(-(-total // limits.unit_target_bytes), 2 if total > limits.unit_target_bytes // _MIN_SHARE else 1)
+    unit_count = 1 if total <= limits.direct_bytes else max(2, -(-total // limits.batch.unit_target_bytes))
     units: list[list[StagedBatch]] = [[] for _ in range(unit_count)]
     before = 0
     for batch, size in zip(batches, sizes, strict=True):

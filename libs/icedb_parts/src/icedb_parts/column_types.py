@@ -1,0 +1,41 @@
+"""The types of a flush's columns: what the log and the configuration say, and what several units found. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from icedb_log.errors import SchemaConflict
+from icedb_log.jobs import FlushJob
+
+from icedb_parts.json_types import Kind, SchemaBuilder, infer_type
+
+
+def settle_types(known: Mapping[str, str], found: Sequence[Mapping[str, int]]) -> dict[str, str]:
+    """Return the types of all columns after several units found new ones, each on its own.
+
+    The first unit wins a conflict, as the first batch does inside a unit; a later one that differs in type, or in
+    the case of the name, has to run again with what is returned.
+
+    Args:
+        known: The types that the units were given.
+        found: New columns and kinds of values of each unit, in the order of the units.
+    """
+    builder = SchemaBuilder(known)
+    spelling = {name.lower(): name for name in known}
+    for columns in found:
+        for name, kinds in columns.items():
+            if spelling.setdefault(name.lower(), name) == name and builder.find_clash(name, Kind(kinds)) is None:
+                builder.add(name, Kind(kinds))
+    return {**known, **{name: infer_type(kinds) or "" for name, kinds in builder.new_kinds.items()}}
+
+
+def unite_known(job: FlushJob) -> dict[str, str]:
+    """Return the log's schema with the declared columns. Raises SchemaConflict."""
+    spelling = {name.lower(): name for name in job.schema}
+    for name, declared_type in job.config.declared.items():
+        logged_name = spelling.get(name.lower(), name)
+        logged_type = job.schema.get(logged_name, declared_type)
+        if (logged_name, logged_type) != (name, declared_type):
+            raise SchemaConflict(
+                f"table {job.paths.name}: the configuration declares {name!r} as {declared_type}, but the log has "
+                f"{logged_name!r} as {logged_type}: correct {job.paths.config_key}"
+            )
+    return {**job.schema, **job.config.declared}
