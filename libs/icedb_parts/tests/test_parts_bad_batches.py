@@ -148,13 +148,6 @@ def test_values_that_are_too_long_for_a_key_together_are_rejected(make_table):
     assert "and 9" in table.reason(table.stage(dict.fromkeys(fields, "x" * 180)))
 
 
-def test_a_batch_with_too_many_partitions_is_rejected(make_table):
-    table = make_table("user", max_partitions_per_flush=3)
-    good = table.stage(*({"user": f"u{i}"} for i in range(3)))
-    bad = table.stage(*({"user": f"u{i}"} for i in range(4)))
-    assert "its events lie in 4 partitions; the limit is 3" in table.reason(good, bad)
-
-
 def test_a_batch_without_any_value_has_no_columns_unless_the_table_has(make_table):
     table = make_table()
     assert "no event has a value that is not null" in table.reason(table.stage({}, {"a": None}))
@@ -170,8 +163,8 @@ def test_a_batch_whose_object_is_gone_is_missing(make_table):
     assert (result.missing, result.accepted) == ((gone.batch_id,), (there.batch_id,))
 
 
-def test_what_a_unit_cannot_hold_is_deferred(make_table):
+def test_what_a_unit_cannot_hold_is_left(make_table):
     table = make_table(limits=FlushUnitLimits(unit_decoded_bytes=10))
     first, second = table.stage({"n": 1}, {"n": 2}), table.stage({"n": 3})
     result = table.flush(first, second)
-    assert (result.accepted, result.deferred) == ((first.batch_id,), (second.batch_id,))
+    assert (result.accepted, result.left) == ((first.batch_id,), (second.batch_id,))
