@@ -139,6 +139,7 @@ class DuckDBAlone(_System):
         """One statement."""
         listed = ", ".join(f"'{file}'" for file in self._source.files)
         with duckdb.connect(config={"threads": CORE_COUNT}) as connection:
+            connection.execute("SET enable_progress_bar = false")
             connection.execute(
                 f"COPY (SELECT *, strftime(ts, '%Y-%m-%d') AS d FROM read_json([{listed}], "
                 f"format='newline_delimited', union_by_name=true) ORDER BY d, {', '.join(SORT)}) "
