@@ -26,12 +26,14 @@ class InspectJob:
         sources: The files.
         partition: Values of partition fields, decoded, that the caller vouches for: they fill in for statistics that a
             file lacks, and never overrule those that it has.
+        mode: How the files are to become data files.
     """
 
     paths: TablePaths
     config: TableConfig
     sources: tuple[SourceFile, ...]
     partition: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    mode: ImportMode = "copy"
 
 
 @dataclass(frozen=True, slots=True)

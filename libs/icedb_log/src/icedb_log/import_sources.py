@@ -39,6 +39,7 @@ class SourceFile:
         etag: Version of its content.
         size_bytes: Size.
         modified_ms: When it was written, by its store's clock.
+        is_named: Whether it was named as a whole, not found by a wildcard.
     """
 
     store_url: str
@@ -47,6 +48,7 @@ class SourceFile:
     etag: str
     size_bytes: int
     modified_ms: int
+    is_named: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,7 @@ def _describe(pattern: SourcePattern, info: ObjectInfo) -> SourceFile:
         etag=info.etag,
         size_bytes=info.size_bytes,
         modified_ms=info.modified_ms,
+        is_named=pattern.regex is None,
     )
 
 

@@ -161,7 +161,7 @@ def import_files(
     reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
     run = _ImportRun(store, paths, config, clock=clock, placement=placement, owner=owner, reader=reader)
     run.result.is_dry_run = options.is_dry_run
-    files = run.inspect(sources, importer, options.partition)
+    files = run.inspect(sources, importer, options)
     if options.is_dry_run:
         run.result.add([PlacedFile(file, file.source.url, file.source.size_bytes) for file in files])
         return run.result
@@ -198,7 +198,7 @@ class _ImportRun:
         self.result = ImportResult()
 
     def inspect(
-        self, sources: Sequence[SourceFile], importer: FileImporter, partition: Mapping[str, str]
+        self, sources: Sequence[SourceFile], importer: FileImporter, options: ImportOptions
     ) -> tuple[InspectedFile, ...]:
         """Return the files that can be imported and are not yet, as far as can be told without the fence."""
         view = self._reader.read()
@@ -207,7 +207,8 @@ class _ImportRun:
         self.result.imported_before_count += sorted_out.imported_before_count
         if not sorted_out.wanted:
             return ()
-        output = importer.inspect_files(InspectJob(self._paths, self._config, sorted_out.wanted, partition))
+        job = InspectJob(self._paths, self._config, sorted_out.wanted, options.partition, options.mode)
+        output = importer.inspect_files(job)
         self.result.refused.extend(output.refused)
         filled = [file for file in output.files if file.row_count]
         self.result.empty_count += len(output.files) - len(filled)

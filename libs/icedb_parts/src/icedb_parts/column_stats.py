@@ -46,12 +46,13 @@ class StatsCollector:
         return {
             column: (None, None, self._null_counts[column])
             if column in self._uncertain or not bounds
-            else (*_encode_bounds(min(bounds), max(bounds)), self._null_counts[column])
+            else (*encode_bounds(min(bounds), max(bounds)), self._null_counts[column])
             for column, bounds in self._bounds.items()
         }
 
 
-def _encode_bounds(low: Any, high: Any) -> tuple[Any, Any]:
+def encode_bounds(low: Any, high: Any) -> tuple[Any, Any]:
+    """Return the bounds of a column as JSON scalars, the upper one never below a value; both None if there are none."""
     if isinstance(low, str):
         upper = _round_up(high)
         return (None, None) if upper is None else (low[:MAX_STATS_CHARS], upper)

@@ -18,7 +18,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-UnitKind = Literal["flush", "merge"]
+UnitKind = Literal["flush", "merge", "import"]
 Chunks = Iterator[pa.RecordBatch]
 OK: Final = "ok"
 UNIT_SCHEMA: Final = "unit INT, body STRING"
@@ -122,14 +122,19 @@ def run_unit(kind: UnitKind, body: str, store: StoreSettings) -> tuple[str, str]
     """Run one unit; return ``ok`` and its result, or the name and message of one of our errors."""
     # Imported in the task: a driver that only submits never loads the engine.
     from icedb_parts.flush_unit import flush_unit  # noqa: PLC0415
+    from icedb_parts.import_unit import import_unit, open_source  # noqa: PLC0415
     from icedb_parts.merge_unit import merge_unit  # noqa: PLC0415
-    from icedb_parts.work_units import FLUSH_UNITS, MERGE_UNITS, encode  # noqa: PLC0415
+    from icedb_parts.work_units import FLUSH_UNITS, IMPORT_UNITS, MERGE_UNITS, encode  # noqa: PLC0415
 
     try:
         opened = store.open().store
         clock = SystemClock()
         if kind == "flush":
             return OK, encode(flush_unit(FLUSH_UNITS.validate_json(body), opened, clock=clock))
+        if kind == "import":
+            unit = IMPORT_UNITS.validate_json(body)
+            opener = open_source(store.s3 or unit.source_s3)
+            return OK, encode(import_unit(unit, opened, open_source=opener, clock=clock))
         return OK, encode(merge_unit(MERGE_UNITS.validate_json(body), opened, clock=clock))
     except IceDBError as error:
         return type(error).__name__, str(error)

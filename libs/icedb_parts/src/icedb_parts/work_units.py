@@ -12,6 +12,7 @@ from icedb_log.jobs import StagedBatch
 from pydantic import BaseModel, TypeAdapter
 
 from icedb_parts.flush_types import FlushUnit, FlushUnitResult, WriteUnit, WriteUnitResult
+from icedb_parts.import_unit import ImportUnit, ImportUnitResult
 from icedb_parts.limits import JobLimits
 from icedb_parts.merge_unit import MergeUnit, MergeUnitResult
 
@@ -21,6 +22,11 @@ WRITE_UNITS: Final = TypeAdapter(WriteUnit)
 WRITE_RESULTS: Final = TypeAdapter(WriteUnitResult)
 MERGE_UNITS: Final = TypeAdapter(MergeUnit)
 MERGE_RESULTS: Final = TypeAdapter(MergeUnitResult)
+IMPORT_UNITS: Final = TypeAdapter(ImportUnit)
+IMPORT_RESULTS: Final = TypeAdapter(ImportUnitResult)
+
+Unit = FlushUnit | WriteUnit | MergeUnit | ImportUnit
+UnitResult = FlushUnitResult | WriteUnitResult | MergeUnitResult | ImportUnitResult
 
 _AS_DECODED: Final = ("ndjson", "json", "csv", "arrow")
 """Formats whose staged size is about the size after decoding."""
@@ -40,7 +46,7 @@ def split_batches(batches: Sequence[StagedBatch], limits: JobLimits) -> tuple[tu
     return tuple(tuple(unit) for unit in units if unit)
 
 
-def encode(value: FlushUnit | FlushUnitResult | WriteUnit | WriteUnitResult | MergeUnit | MergeUnitResult) -> str:
+def encode(value: Unit | UnitResult) -> str:
     """Return a unit or a result as JSON text; the type adapters of this module read it back."""
     return orjson.dumps(value, default=_plain).decode()
 
