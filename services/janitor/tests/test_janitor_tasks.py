@@ -4,8 +4,8 @@ from icedb_janitor.settings import JanitorSettings
 from icedb_janitor.tasks import JanitorTasks
 from icedb_log.clock import new_batch_id
 from icedb_log.flush import flush_table
-from icedb_log.merge import merge_table
 from icedb_log.idempotency import KEEP_MS
+from icedb_log.merge import merge_table
 from icedb_log.object_store import DeleteReport, FailedDelete, list_all
 from icedb_log.staging import stage_batch
 from icedb_log.testing.row_files import encode_rows

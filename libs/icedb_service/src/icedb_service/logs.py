@@ -30,6 +30,8 @@ _QUIET: Final = {
     "pyspark": logging.WARNING,
     "redis": logging.WARNING,
     "urllib3": logging.ERROR,
+    "uvicorn": logging.WARNING,
+    "uvicorn.error": logging.WARNING,
 }
 _BRIEF: Final = ("celery", "kombu", "billiard", "multiprocessing")
 

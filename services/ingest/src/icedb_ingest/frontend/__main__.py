@@ -1,0 +1,57 @@
+"""Runs the front end: ``python -m icedb_ingest.frontend``. Wiring only."""
+
+import signal
+import threading
+from functools import partial
+
+from icedb_log.clock import SystemClock
+from icedb_service.celery_app import make_app
+from icedb_service.logs import get_logger
+from icedb_service.main import EXIT_FAILURE, run_main
+from icedb_service.names import INGEST_FLUSH
+from icedb_service.preflight import wait_for_servers
+from icedb_service.redis_clients import open_redis
+from icedb_service.wakeup import Wakeups
+
+from icedb_ingest.frontend.metrics import FrontendMetrics
+from icedb_ingest.frontend.service import Frontend
+from icedb_ingest.frontend.settings import FrontendSettings
+
+WATCH_S = 1.0
+
+
+def serve(settings: FrontendSettings) -> int:
+    """Serve until SIGTERM or SIGINT; Redis need not be there (I4)."""
+    clock = SystemClock()
+    wait_for_servers(settings, clock=clock, needs_redis=False)
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    metrics = FrontendMetrics()
+    redis = open_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms)
+    wakeups = Wakeups(make_app(settings), redis, settings=settings, counter=metrics.wakes)
+    frontend = Frontend(
+        settings.store_settings.open(),
+        settings=settings,
+        clock=clock,
+        wake=partial(wakeups.wake, INGEST_FLUSH),
+        metrics=metrics,
+    )
+    frontend.start()
+    host = settings.frontend_host
+    get_logger().info(
+        "frontend_served",
+        http=f"http://{host}:{frontend.http_port}",
+        grpc=f"{host}:{frontend.grpc_port}",
+        store=settings.store,
+    )
+    while not stopping.wait(WATCH_S) and frontend.is_alive():
+        pass
+    get_logger().info("frontend_stopping")
+    frontend.stop()
+    get_logger().info("frontend_stopped")
+    return 0 if stopping.is_set() else EXIT_FAILURE
+
+
+if __name__ == "__main__":
+    run_main(FrontendSettings, "frontend", serve)

@@ -1,0 +1,188 @@
+"""The desk: the one way by which a batch of any door becomes durable. Blocking; every door calls it from a thread.
+
+Order: the table exists, it takes batches, the body can be what it says, the id can still be taken; then the key is
+bound, the batch staged (I1), and only after that its flush is woken.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
+from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, Unavailable
+from icedb_log.idempotency import Binding, bind_key, hash_content, mark_staged
+from icedb_log.keys import StagingFormat, TablePaths
+from icedb_log.pressure import PressureGate
+from icedb_log.staging import stage_batch
+from icedb_log.table_config import TableConfig
+from icedb_log.warehouse import Warehouse
+from icedb_service.logs import get_logger
+
+from icedb_ingest.frontend.errors import KeyExpired, KeyReused
+from icedb_ingest.frontend.formats import check_body
+from icedb_ingest.frontend.tables import TableDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A batch as a producer sends it.
+
+    Attributes:
+        table: Name of the table.
+        body: Its rows.
+        format: What the body is.
+        batch_id: The producer's id; ``None``: a fresh one.
+        key: The producer's own key, bound to an id first (:mod:`icedb_log.idempotency`).
+        is_only_copy: Whether nobody could send it again: then it is staged even if it is too late to tell it from a
+            duplicate, and the flush puts it into quarantine rather than anybody losing it.
+    """
+
+    table: str
+    body: bytes
+    format: StagingFormat
+    batch_id: str | None = None
+    key: str | None = None
+    is_only_copy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A batch that is durable.
+
+    Attributes:
+        table: Name of the table.
+        batch_id: Its id.
+        size_bytes: As staged.
+        binding: Of its key, if it came with one and this call staged it: to be marked with :meth:`Desk.remember`.
+    """
+
+    table: str
+    batch_id: str
+    size_bytes: int
+    binding: Binding | None = None
+
+
+class Desk:
+    """Accepts batches. Thread-safe.
+
+    Args:
+        warehouse: Where the tables lie.
+        clock: Times and ids.
+        gate: Knows whether a table takes batches.
+        tables: Knows which tables exist.
+        on_staged: Called with the table's name after each batch; must return at once.
+    """
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        *,
+        clock: Clock,
+        gate: PressureGate,
+        tables: TableDirectory,
+        on_staged: Callable[[str], None],
+    ) -> None:
+        self._warehouse = warehouse
+        self._clock = clock
+        self._gate = gate
+        self._tables = tables
+        self._on_staged = on_staged
+
+    def paths(self, table: str) -> TablePaths:
+        """Return the keys of a table; it need not exist. Raises InvalidRequest for a bad name."""
+        return self._warehouse.table(table)
+
+    def check_table(self, table: str) -> TableConfig:
+        """Return the configuration of a table that takes batches now.
+
+        Raises:
+            InvalidRequest: No such name is possible.
+            NotFound: No such table.
+            Overloaded: It takes no batches just now.
+            Unavailable: The store did not answer.
+        """
+        paths = self._warehouse.table(table)
+        config = self._tables.config(paths)
+        self._gate.check(paths)
+        return config
+
+    def accept(self, offer: Offer) -> Accepted:
+        """Make a batch durable. Idempotent for the same id or key, and the same content.
+
+        Raises:
+            InvalidRequest: Something about the batch is wrong; also KeyReused and KeyExpired.
+            NotFound: No such table.
+            Overloaded: The table takes no batches just now.
+            Unavailable: The store did not answer; offer it again with the same id or key.
+        """
+        paths = self._warehouse.table(offer.table)
+        config = self.check_table(offer.table)
+        check_body(offer.body, offer.format)
+        if offer.key is not None:
+            return self._accept_by_key(paths, offer, config)
+        batch_id = offer.batch_id or new_batch_id(self._clock)
+        if offer.batch_id is not None:
+            self._check_age(offer.batch_id, config)
+        self._stage(paths, offer, batch_id)
+        return Accepted(offer.table, batch_id, len(offer.body))
+
+    def remember(self, binding: Binding) -> None:
+        """Remember that the batch of a key is staged. Best effort: without it a late retry is refused, not doubled."""
+        try:
+            mark_staged(self._warehouse.store, binding)
+        except (Unavailable, CommitOutcomeUnknown) as error:
+            get_logger().warning("key_not_marked", error=str(error), mitigation="a retry in time is taken once")
+
+    def _accept_by_key(self, paths: TablePaths, offer: Offer, config: TableConfig) -> Accepted:
+        key = offer.key or ""
+        # A young id of the producer's own is the batch's id, too; an old one could no longer be checked (I3).
+        preferred = offer.batch_id if offer.batch_id and not self._is_late(offer.batch_id, config) else None
+        try:
+            binding = bind_key(
+                self._warehouse.store,
+                paths,
+                key=key,
+                content_sha256=hash_content(offer.body, offer.format),
+                clock=self._clock,
+                preferred_id=preferred,
+            )
+        except InvalidRequest as error:
+            raise KeyReused(str(error)) from error
+        if binding.is_staged:
+            return Accepted(offer.table, binding.batch_id, len(offer.body))
+        is_late = self._age_ms(binding.batch_id) >= config.retry_window_ms  # I3
+        if is_late and not binding.is_new and not offer.is_only_copy:
+            raise KeyExpired(
+                f"table {offer.table}: the key {key[:80]!r} was first used {self._age_ms(binding.batch_id)} ms ago for "
+                f"batch {binding.batch_id}, and nobody confirmed that it was staged. It can no longer be told from a "
+                "duplicate: look up what became of that batch; if it never arrived, send it under a fresh key"
+            )
+        self._stage(paths, offer, binding.batch_id)
+        return Accepted(offer.table, binding.batch_id, len(offer.body), binding)
+
+    def _stage(self, paths: TablePaths, offer: Offer, batch_id: str) -> None:
+        try:
+            stage_batch(self._warehouse.store, paths, body=offer.body, staging_format=offer.format, batch_id=batch_id)
+        except InvalidRequest as error:  # id and format were checked: it is staged with other content
+            raise KeyReused(str(error)) from error
+        self._on_staged(paths.name)
+
+    def _check_age(self, batch_id: str, config: TableConfig) -> None:
+        """Refuse an id that the flush would refuse for certain (I3), even if clocks differ by the allowed skew."""
+        age_ms = self._age_ms(batch_id)
+        if age_ms >= config.log_grace_ms:
+            raise KeyExpired(
+                f"batch id {batch_id} was made {age_ms} ms ago; a retry is possible within {config.retry_window_ms} "
+                "ms. If the batch was never accepted, send it under a fresh id"
+            )
+        if -age_ms > 2 * config.id_skew_ms:
+            raise InvalidRequest(
+                f"batch id {batch_id} was made {-age_ms} ms in the future: set the producer's clock, "
+                "and take a fresh id"
+            )
+
+    def _is_late(self, batch_id: str, config: TableConfig) -> bool:
+        age_ms = self._age_ms(batch_id)
+        return age_ms >= config.retry_window_ms // 2 or -age_ms > config.id_skew_ms // 2
+
+    def _age_ms(self, batch_id: str) -> int:
+        return self._clock.now_ms() - parse_uuid7_ms(batch_id)

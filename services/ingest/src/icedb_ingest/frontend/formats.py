@@ -1,0 +1,179 @@
+"""Which staging format a body is in, and the few looks at it that are cheap and save a trip to quarantine.
+
+Pure. Nothing here parses a body: the first bytes decide whether it can be what it says it is.
+"""
+
+import sys
+import zlib
+from typing import Any, Final, Literal
+
+from icedb_log.errors import InvalidRequest
+from icedb_log.keys import STAGING_FORMATS, StagingFormat
+
+from icedb_ingest.frontend.errors import BatchTooLarge, UnsupportedMedia
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+Container = Literal["ndjson", "json", "csv", "parquet", "arrow"]
+Compression = Literal["", "gz", "zst"]
+
+MEDIA_TYPES: Final[dict[str, Container]] = {
+    "application/x-ndjson": "ndjson",
+    "application/ndjson": "ndjson",
+    "application/jsonl": "ndjson",
+    "application/x-jsonlines": "ndjson",
+    "application/json": "json",
+    "text/csv": "csv",
+    "application/vnd.apache.parquet": "parquet",
+    "application/vnd.apache.arrow.stream": "arrow",
+    "application/vnd.apache.arrow.file": "arrow",
+}
+ENCODINGS: Final[dict[str, Compression]] = {"": "", "identity": "", "gzip": "gz", "x-gzip": "gz", "zstd": "zst"}
+GZIP_MAGIC: Final = b"\x1f\x8b"
+ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+PARQUET_MAGIC: Final = b"PAR1"
+ARROW_FILE_MAGIC: Final = b"ARROW1"
+ARROW_STREAM_MAGIC: Final = b"\xff\xff\xff\xff"
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+HEAD_BYTES: Final = 1024
+"""How much of a body is looked at for its first character."""
+_GZIP_WINDOW: Final = 31  # zlib's number for "a gzip header, the largest window"
+_MIN_PARQUET_BYTES: Final = 12
+_BROKEN: Final = (zlib.error, zstd.ZstdError, EOFError, OSError)
+
+
+def parse_content_type(value: str) -> Container:
+    """Return what a ``Content-Type`` header says.
+
+    Raises:
+        UnsupportedMedia: It says nothing that is taken; the message lists what is.
+    """
+    media_type = value.partition(";")[0].strip().lower()
+    if media_type not in MEDIA_TYPES:
+        raise UnsupportedMedia(
+            f"Content-Type {media_type[:80]!r} is not taken: use one of "
+            f"{', '.join(name for name in MEDIA_TYPES)} (curl: -H 'Content-Type: application/x-ndjson')"
+        )
+    return MEDIA_TYPES[media_type]
+
+
+def parse_content_encoding(value: str) -> Compression:
+    """Return what a ``Content-Encoding`` header says.
+
+    Raises:
+        UnsupportedMedia: An encoding, or a chain of encodings, that is not taken.
+    """
+    encoding = value.strip().lower()
+    if encoding not in ENCODINGS:
+        raise UnsupportedMedia(f"Content-Encoding {encoding[:80]!r} is not taken: use gzip, zstd or none")
+    return ENCODINGS[encoding]
+
+
+def join_format(container: Container, compression: Compression) -> StagingFormat:
+    """Return the staging format of a container and the compression around it.
+
+    Raises:
+        InvalidRequest: Staging has no such format: Parquet and Arrow compress inside.
+    """
+    name = f"{container}.{compression}" if compression else container
+    for known in STAGING_FORMATS:
+        if known == name:
+            return known
+    raise InvalidRequest(f"{container} compressed with {compression} is not taken: {container} has its own compression")
+
+
+def check_body(body: bytes, staging_format: StagingFormat) -> None:
+    """Look at a body's first bytes.
+
+    Raises:
+        InvalidRequest: It is empty, or certainly not what it is said to be.
+    """
+    if not body:
+        raise InvalidRequest("the batch is empty: send at least one row")
+    container, _, compression = staging_format.partition(".")
+    if container == "parquet":
+        _check_parquet(body)
+    elif container == "arrow":
+        _check_arrow(body)
+    else:
+        _check_text(_read_head(body, compression), container, is_whole=len(body) <= HEAD_BYTES)
+
+
+def decompress(body: bytes, compression: Compression, *, max_bytes: int) -> bytes:
+    """Return a body without its compression.
+
+    Raises:
+        InvalidRequest: It is damaged.
+        BatchTooLarge: It becomes larger than ``max_bytes``; no more than that is ever held.
+    """
+    if not compression:
+        return body
+    parts: list[bytes] = []
+    size_bytes = 0
+    rest = body
+    try:
+        while rest:
+            stream: Any = zlib.decompressobj(_GZIP_WINDOW) if compression == "gz" else zstd.ZstdDecompressor()
+            part = stream.decompress(rest, max_bytes + 1 - size_bytes)
+            size_bytes += len(part)
+            if size_bytes > max_bytes:
+                raise BatchTooLarge(f"the batch is larger than {max_bytes} bytes after decompression: cut it")
+            if not stream.eof:
+                raise InvalidRequest(f"the body ends in the middle of its {_NAMES[compression]} stream")
+            parts.append(part)
+            rest = stream.unused_data
+    except _BROKEN as error:
+        raise InvalidRequest(f"the body is not a {_NAMES[compression]} stream: {error}") from error
+    return b"".join(parts)
+
+
+_NAMES: Final = {"gz": "gzip", "zst": "zstd"}
+
+
+def _read_head(body: bytes, compression: str) -> bytes:
+    if not compression:
+        return body[:HEAD_BYTES]
+    magic = GZIP_MAGIC if compression == "gz" else ZSTD_MAGIC
+    if not body.startswith(magic):
+        raise InvalidRequest(f"the body does not begin as a {_NAMES[compression]} stream does")
+    stream: Any = zlib.decompressobj(_GZIP_WINDOW) if compression == "gz" else zstd.ZstdDecompressor()
+    try:
+        return bytes(stream.decompress(body[: 64 * HEAD_BYTES], HEAD_BYTES))
+    except _BROKEN as error:
+        raise InvalidRequest(f"the body is not a {_NAMES[compression]} stream: {error}") from error
+
+
+def _check_text(head: bytes, container: str, *, is_whole: bool) -> None:
+    text = head.removeprefix(BYTE_ORDER_MARK).lstrip()
+    if not text:
+        if is_whole:
+            raise InvalidRequest("the batch is empty: send at least one row")
+        return  # a very long blank start: the worker looks further
+    if container == "ndjson" and not text.startswith(b"{"):
+        hint = "; for one JSON array use application/json" if text.startswith(b"[") else ""
+        raise InvalidRequest(f"NDJSON is one object a line and begins with '{{', this begins {_show(text)}{hint}")
+    if container == "json" and not text.startswith((b"{", b"[")):
+        raise InvalidRequest(f"JSON is an array of objects or one object here, this begins {_show(text)}")
+    if container == "csv" and b"\0" in head:
+        raise InvalidRequest("CSV is text with a header line, this has a NUL byte in it")
+
+
+def _check_parquet(body: bytes) -> None:
+    is_whole = body.startswith(PARQUET_MAGIC) and body.endswith(PARQUET_MAGIC)
+    if not is_whole or len(body) < _MIN_PARQUET_BYTES:
+        raise InvalidRequest(f"a Parquet file begins and ends with PAR1, this begins {_show(body)}")
+
+
+def _check_arrow(body: bytes) -> None:
+    if body.startswith(ARROW_FILE_MAGIC):
+        if not body.endswith(ARROW_FILE_MAGIC):
+            raise InvalidRequest("the Arrow IPC file ends in the middle: it does not end with ARROW1")
+    elif not body.startswith(ARROW_STREAM_MAGIC):
+        raise InvalidRequest(f"neither an Arrow IPC stream nor an Arrow IPC file begins {_show(body)}")
+
+
+def _show(text: bytes) -> str:
+    return repr(text[:20].decode(errors="replace"))

@@ -1,0 +1,64 @@
+"""Reads request bodies: bounded in bytes, in time, and in what all of them hold together."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from starlette.requests import ClientDisconnect, Request
+
+from icedb_ingest.frontend.errors import BatchTooLarge, BodyTimeout, ProducerLeft
+from icedb_ingest.frontend.memory import Memory
+from icedb_ingest.frontend.settings import MIB
+
+STEP_BYTES: Final = MIB
+"""By how much the room of a body of unknown length grows."""
+MS_PER_S: Final = 1000
+
+
+def declared_bytes(request: Request, *, max_bytes: int) -> int | None:
+    """Return the length that a request declares; ``None`` for a chunked body. Raises BatchTooLarge."""
+    text = request.headers.get("content-length", "")
+    if not text.isdigit():
+        return None
+    size_bytes = int(text)
+    if size_bytes > max_bytes:
+        raise _too_large(max_bytes)
+    return size_bytes
+
+
+@asynccontextmanager
+async def held_body(request: Request, *, memory: Memory, max_bytes: int, timeout_ms: int) -> AsyncIterator[bytes]:
+    """Yield a request's whole body; its room is given back at the end of the block.
+
+    Raises:
+        BatchTooLarge: More than ``max_bytes``.
+        BodyTimeout: It took longer than ``timeout_ms``.
+        Busy: No room for it.
+        ProducerLeft: The connection ended first.
+    """
+    size_bytes = declared_bytes(request, max_bytes=max_bytes)
+    async with memory.hold(size_bytes if size_bytes is not None else min(STEP_BYTES, max_bytes)) as hold:
+        body = bytearray()
+        room = size_bytes or min(STEP_BYTES, max_bytes)
+        try:
+            async with asyncio.timeout(timeout_ms / MS_PER_S):
+                async for chunk in request.stream():
+                    if len(body) + len(chunk) > max_bytes:
+                        raise _too_large(max_bytes)
+                    if len(body) + len(chunk) > room:
+                        room = min(room + max(STEP_BYTES, len(chunk)), max_bytes)
+                        hold.grow_to(room)
+                    body += chunk
+        except TimeoutError:
+            raise BodyTimeout(
+                f"the body did not come within {timeout_ms} ms ({len(body)} bytes did); send it compressed, or in "
+                "smaller batches"
+            ) from None
+        except ClientDisconnect as error:
+            raise ProducerLeft(f"the connection ended after {len(body)} bytes of the body") from error
+        yield bytes(body)
+
+
+def _too_large(max_bytes: int) -> BatchTooLarge:
+    return BatchTooLarge(f"the body is larger than {max_bytes} bytes: cut it into several batches")

@@ -1,0 +1,148 @@
+"""What the front end counts."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, Literal
+
+from icedb_log.clock import Clock
+from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Overloaded, Unavailable
+from icedb_service.metrics import WAKE_OUTCOMES, add_build_info, make_counter, make_registry
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from icedb_ingest.frontend.errors import (
+    BatchTooLarge,
+    BodyTimeout,
+    Busy,
+    KeyExpired,
+    KeyReused,
+    NotAuthorized,
+    ProducerLeft,
+    UnsupportedMedia,
+)
+
+Door = Literal["grpc", "http", "webhook", "celery"]
+DOORS: Final[tuple[Door, ...]] = ("grpc", "http", "webhook", "celery")
+
+OUTCOMES: Final = (
+    "accepted",
+    "invalid",
+    "unauthorized",
+    "not_found",
+    "conflict",
+    "too_large",
+    "unsupported",
+    "timeout",
+    "overloaded",
+    "busy",
+    "unavailable",
+    "abandoned",
+    "failed",
+)
+_BY_ERROR: Final[tuple[tuple[type[BaseException], str], ...]] = (
+    # From the special to the general: the first that fits counts.
+    (BatchTooLarge, "too_large"),
+    (UnsupportedMedia, "unsupported"),
+    (KeyReused, "conflict"),
+    (KeyExpired, "conflict"),
+    (BodyTimeout, "timeout"),
+    (ProducerLeft, "abandoned"),
+    (NotAuthorized, "unauthorized"),
+    (InvalidRequest, "invalid"),
+    (NotFound, "not_found"),
+    (Busy, "busy"),
+    (Overloaded, "overloaded"),
+    (Unavailable, "unavailable"),
+    (CommitOutcomeUnknown, "unavailable"),
+    (Exception, "failed"),
+)
+ACK_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+MS_PER_S: Final = 1000
+
+
+class FrontendMetrics:
+    """Counters of what was offered and what became of it.
+
+    Args:
+        registry: Where they live; one of its own by default.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or make_registry()
+        self.batches = Counter(
+            "icedb_frontend_batches_total",
+            "Batches offered (webhook: requests); overloaded: back-pressure of the table; busy: this process is full; "
+            "abandoned: the producer went away first",
+            ("door", "outcome"),
+            registry=self.registry,
+        )
+        self.ack_time = Histogram(
+            "icedb_frontend_ack_seconds",
+            "Time from a whole batch to its acknowledgement, accepted ones only",
+            ("door",),
+            buckets=ACK_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.accepted_bytes = Counter(
+            "icedb_frontend_accepted_bytes_total",
+            "Bytes of accepted batches, as sent",
+            ("door",),
+            registry=self.registry,
+        )
+        self.in_flight = Gauge(
+            "icedb_frontend_in_flight_batches", "Batches being read or staged now", ("door",), registry=self.registry
+        )
+        self.held_bytes = Gauge("icedb_frontend_held_bytes", "Bodies held in memory now", registry=self.registry)
+        self.streams = Gauge("icedb_frontend_streams", "gRPC streams open now", registry=self.registry)
+        self.events = Counter(
+            "icedb_frontend_webhook_events_total", "Events in accepted webhook requests", registry=self.registry
+        )
+        self.groups = Counter(
+            "icedb_frontend_webhook_groups_total",
+            "Staged batches made of webhook requests; fewer than requests, because many share one",
+            registry=self.registry,
+        )
+        self.wakes = make_counter(
+            self.registry,
+            "icedb_frontend_wakes_total",
+            "Wake-ups sent to the ingest worker; collapsed: the same one was on its way",
+            label="outcome",
+            values=WAKE_OUTCOMES,
+        )
+        self.store_up = Gauge(
+            "icedb_frontend_store_up", "1 if the store answered the last check", registry=self.registry
+        )
+        for door in DOORS:
+            self.ack_time.labels(door)
+            self.accepted_bytes.labels(door)
+            self.in_flight.labels(door)
+            for outcome in OUTCOMES:
+                self.batches.labels(door, outcome)
+        add_build_info(self.registry, "frontend", package="icedb-ingest")
+
+    @contextmanager
+    def offered(self, door: Door) -> Iterator[None]:
+        """Count what becomes of one offered batch: accepted, unless an error passes."""
+        gauge = self.in_flight.labels(door)
+        gauge.inc()
+        try:
+            yield
+        except BaseException as error:
+            self.batches.labels(door, outcome_of(error)).inc()
+            raise
+        else:
+            self.batches.labels(door, "accepted").inc()
+        finally:
+            gauge.dec()
+
+    def observe_ack(self, door: Door, *, started_ms: int, size_bytes: int, clock: Clock) -> None:
+        """Count an acknowledgement."""
+        self.ack_time.labels(door).observe((clock.monotonic_ms() - started_ms) / MS_PER_S)
+        self.accepted_bytes.labels(door).inc(size_bytes)
+
+
+def outcome_of(error: BaseException) -> str:
+    """Return what an error makes of an offered batch; ``abandoned`` for a cancelled call."""
+    for kind, outcome in _BY_ERROR:
+        if isinstance(error, kind):
+            return outcome
+    return "abandoned"

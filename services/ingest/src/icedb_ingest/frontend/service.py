@@ -1,0 +1,204 @@
+"""A whole front end: every door, on one event loop in a thread of its own. Also the way to start one in a program.
+
+Stops in this order: not ready any more, no new requests and streams, running ones end, groups of events are staged,
+wake-ups are sent. What was acknowledged is durable at every moment of it.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from http.server import ThreadingHTTPServer
+from typing import Final
+
+from icedb_log.clock import Clock
+from icedb_log.errors import IceDBError, Unavailable
+from icedb_log.pressure import PressureGate
+from icedb_log.warehouse import Warehouse
+from icedb_service.http_server import check_port_is_free, start_metrics_server
+from icedb_service.logs import get_logger
+from pydantic import SecretStr
+from starlette.applications import Starlette
+
+from icedb_ingest.frontend.batch_status import BatchStatuses
+from icedb_ingest.frontend.counter import Counter
+from icedb_ingest.frontend.desk import Desk
+from icedb_ingest.frontend.groups import EventGroups
+from icedb_ingest.frontend.grpc_door import GrpcDoor
+from icedb_ingest.frontend.grpc_server import GrpcServer
+from icedb_ingest.frontend.http_app import HttpDoor, make_app
+from icedb_ingest.frontend.http_server import HttpServer
+from icedb_ingest.frontend.metrics import FrontendMetrics
+from icedb_ingest.frontend.pulse import Pulse
+from icedb_ingest.frontend.segment import Credentials
+from icedb_ingest.frontend.settings import KIB, FrontendSettings
+from icedb_ingest.frontend.tables import TableDirectory
+from icedb_ingest.frontend.waker import Waker
+
+START_LIMIT_S: Final = 30
+STOP_MARGIN_S: Final = 15
+MS_PER_S: Final = 1000
+
+
+def make_desk(
+    warehouse: Warehouse, *, settings: FrontendSettings, clock: Clock, on_staged: Callable[[str], None]
+) -> Desk:
+    """Return a desk that asks the store about tables and pressure."""
+    return Desk(
+        warehouse,
+        clock=clock,
+        gate=PressureGate(warehouse.store, clock=clock),
+        tables=TableDirectory(warehouse.store, clock=clock, max_age_ms=settings.frontend_table_cache_ms),
+        on_staged=on_staged,
+    )
+
+
+class Frontend:
+    """A front end in this process. Start it, stop it.
+
+    Args:
+        warehouse: Where the tables lie.
+        settings: Addresses and bounds.
+        clock: Times and ids.
+        wake: Wakes the flush of a table; raises Unavailable when it cannot.
+        metrics: What it counts.
+
+    Attributes:
+        http_port: Where HTTP is served, once it is started.
+        grpc_port: Where gRPC is served, once it is started.
+    """
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        *,
+        settings: FrontendSettings,
+        clock: Clock,
+        wake: Callable[[str], object],
+        metrics: FrontendMetrics | None = None,
+    ) -> None:
+        self.http_port = 0
+        self.grpc_port = 0
+        self.metrics = metrics or FrontendMetrics()
+        self._warehouse = warehouse
+        self._settings = settings
+        self._clock = clock
+        self._waker = Waker(wake, clock=clock)
+        self._desk = make_desk(warehouse, settings=settings, clock=clock, on_staged=self._waker.ask)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = asyncio.Event()
+        self._started = threading.Event()
+        self._failure: BaseException | None = None
+        self._metrics_server: ThreadingHTTPServer | None = None
+        self._thread = threading.Thread(target=self._run, name="frontend")
+
+    def start(self) -> None:
+        """Serve; returns when every door listens.
+
+        Raises:
+            Unavailable: An address cannot be listened on.
+        """
+        check_port_is_free(self._settings.metrics_host, self._settings.metrics_port)
+        self._waker.start()
+        self._thread.start()
+        if not self._started.wait(START_LIMIT_S):
+            self._failure = Unavailable(f"the front end did not start within {START_LIMIT_S} s")
+        if self._failure is not None:
+            self.stop()
+            if isinstance(self._failure, IceDBError):
+                raise self._failure
+            raise RuntimeError("the front end does not start") from self._failure
+
+    def stop(self) -> None:
+        """Stop in order. May be called again."""
+        if self._loop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        if self._thread.ident is not None:
+            self._thread.join(self._settings.frontend_shutdown_ms / MS_PER_S + STOP_MARGIN_S)
+        self._waker.stop()
+        if self._metrics_server is not None:
+            self._metrics_server.shutdown()
+            self._metrics_server.server_close()
+            self._metrics_server = None
+
+    def is_alive(self) -> bool:
+        """Whether it serves."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - the thread's last stop; start() raises it, or it is logged
+            if self._started.is_set():
+                get_logger().exception("frontend_crashed")
+            self._failure = error
+        finally:
+            self._started.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        settings, clock = self._settings, self._clock
+        counter = Counter(self._desk, settings=settings, metrics=self.metrics, clock=clock)
+        groups = EventGroups(
+            counter.accept,
+            clock=clock,
+            linger_ms=settings.frontend_linger_ms,
+            max_rows=settings.frontend_group_rows,
+            max_bytes=settings.frontend_group_kb * KIB,
+            on_group=self.metrics.groups.inc,
+        )
+        grpc_server: GrpcServer | None = None
+        http_server: HttpServer | None = None
+
+        async def show(is_ready: bool) -> None:  # noqa: FBT001 - a callback with one meaning
+            self.metrics.store_up.set(1 if is_ready else 0)
+            if grpc_server is not None:
+                await grpc_server.show_health(is_serving=is_ready)
+
+        pulse = Pulse(self._warehouse, clock=clock, on_change=show)
+        beating: asyncio.Task[None] | None = None
+        try:
+            grpc_server = await GrpcServer.start(GrpcDoor(counter), settings)
+            http_server = await HttpServer.start(self._make_app(counter, groups, pulse), settings)
+            self.grpc_port, self.http_port = grpc_server.port, http_server.port
+            self._metrics_server = await asyncio.to_thread(self._serve_metrics, pulse)
+            beating = asyncio.create_task(pulse.run())
+            self._started.set()
+            await self._stopping.wait()
+        finally:
+            if beating is not None:
+                beating.cancel()
+                await pulse.drain()
+            counter.is_draining.set()
+            await asyncio.gather(
+                *([http_server.stop()] if http_server is not None else []),
+                *([grpc_server.stop(grace_ms=settings.frontend_shutdown_ms)] if grpc_server is not None else []),
+            )
+            await groups.finish()
+            await counter.close()
+
+    def _make_app(self, counter: Counter, groups: EventGroups, pulse: Pulse) -> Starlette:
+        settings = self._settings
+        door = HttpDoor(
+            counter,
+            groups=groups,
+            statuses=BatchStatuses(self._warehouse.store, clock=self._clock),
+            credentials=Credentials(
+                secret=_reveal(settings.frontend_segment_secret),
+                write_key=_reveal(settings.frontend_segment_write_key),
+            ),
+            health=pulse.checks(),
+        )
+        return make_app(door, access_log=settings.frontend_access_log, cors_origins=settings.frontend_cors_origins)
+
+    def _serve_metrics(self, pulse: Pulse) -> ThreadingHTTPServer | None:
+        return start_metrics_server(
+            self.metrics.registry,
+            host=self._settings.metrics_host,
+            port=self._settings.metrics_port,
+            health=pulse.checks(),
+            clock=self._clock,
+        )
+
+
+def _reveal(secret: SecretStr | None) -> bytes | None:
+    return secret.get_secret_value().encode() if secret is not None else None

@@ -1,0 +1,116 @@
+"""Settings of the front end, besides those that all services share."""
+
+from typing import Annotated, Final, Literal, Self
+
+from icedb_service.settings import MAX_PORT, SECOND_MS, ServiceSettings
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import NoDecode
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+
+class FrontendSettings(ServiceSettings):
+    """What the front end, and the Celery worker of the queue `enqueue`, need to know."""
+
+    frontend_host: str = "127.0.0.1"
+    """Address that HTTP and gRPC listen on; `0.0.0.0` in containers."""
+
+    frontend_http_port: Annotated[int, Field(ge=0, le=MAX_PORT)] = 8080
+    """Port of HTTP; 0 takes a free one (logged)."""
+
+    frontend_grpc_port: Annotated[int, Field(ge=0, le=MAX_PORT)] = 50052
+    """Port of gRPC; 0 takes a free one (logged)."""
+
+    frontend_max_batch_mb: Annotated[int, Field(ge=1, le=512)] = 64
+    """Largest batch that any door takes, MiB as sent. Larger saves requests; one batch is one unit of a flush."""
+
+    frontend_memory_mb: Annotated[int, Field(ge=1)] = 512
+    """Bodies held at once by all requests, MiB; more wait, then are refused with a retry time. A gRPC message counts
+    once it is read, so each running call may hold one more."""
+
+    frontend_memory_wait_ms: Annotated[int, Field(ge=0)] = 2 * SECOND_MS
+    """How long a batch waits for room before it is refused, milliseconds."""
+
+    frontend_max_calls: Annotated[int, Field(ge=1, le=100_000)] = 256
+    """gRPC calls and streams at once; those above it are refused (RESOURCE_EXHAUSTED)."""
+
+    frontend_max_connections: Annotated[int, Field(ge=1, le=100_000)] = 2000
+    """HTTP connections at once; requests above it are refused (503)."""
+
+    frontend_stream_in_flight: Annotated[int, Field(ge=1, le=1000)] = 8
+    """Batches of one gRPC stream that are staged side by side; then the stream is not read until the first is
+    durable. More hides the store's latency, and holds more memory."""
+
+    frontend_store_threads: Annotated[int, Field(ge=1, le=256)] = 16
+    """Requests to the store at once. Durable batches per second are about this, divided by the latency of a PUT."""
+
+    frontend_ack_timeout_ms: Annotated[int, Field(ge=100)] = 30 * SECOND_MS
+    """How long a producer waits for the store before it is told to try again (503, UNAVAILABLE), milliseconds. The
+    batch may be durable all the same."""
+
+    frontend_body_timeout_ms: Annotated[int, Field(ge=100)] = 60 * SECOND_MS
+    """How long a request's body may take to come, milliseconds."""
+
+    frontend_header_timeout_ms: Annotated[int, Field(ge=100)] = 10 * SECOND_MS
+    """How long a new connection may take to send a request's headers, milliseconds."""
+
+    frontend_keep_alive_ms: Annotated[int, Field(ge=SECOND_MS)] = 75 * SECOND_MS
+    """How long an idle HTTP connection is kept, milliseconds; longer than the load balancer's own limit."""
+
+    frontend_linger_ms: Annotated[int, Field(ge=0, le=SECOND_MS)] = 20
+    """How long webhook events wait for others before they are staged as one batch, milliseconds. Longer makes fewer
+    and larger batches and later answers."""
+
+    frontend_group_rows: Annotated[int, Field(ge=1, le=100_000)] = 5000
+    """Webhook events of one batch at most."""
+
+    frontend_group_kb: Annotated[int, Field(ge=1, le=64 * KIB)] = 4096
+    """Bytes of webhook events of one batch at most, KiB; a single request may exceed it."""
+
+    frontend_table_cache_ms: Annotated[int, Field(ge=0)] = 30 * SECOND_MS
+    """How long a table is known to exist without looking, milliseconds."""
+
+    frontend_shutdown_ms: Annotated[int, Field(ge=0)] = 20 * SECOND_MS
+    """How long SIGTERM waits for requests that are being answered, milliseconds."""
+
+    frontend_segment_secret: SecretStr | None = None
+    """Shared secret of webhooks: requests to `…/segment` must carry `X-Signature`, the HMAC-SHA1 of the body in hex.
+    Not set, and no write key either: everybody may send."""
+
+    frontend_segment_write_key: SecretStr | None = None
+    """Write key of Segment SDKs: requests to `…/segment` must carry it, as user of basic authentication or as
+    `writeKey` in the body. With a secret set, too, either will do."""
+
+    frontend_cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
+    """Web pages that may send events from browsers, comma separated, e.g. `https://shop.example`; `*` for all."""
+
+    frontend_access_log: Literal["all", "errors", "none"] = "all"
+    """Which HTTP requests and gRPC calls are logged: all, those that were refused or failed, or none."""
+
+    enqueue_threads: Annotated[int, Field(ge=1, le=64)] = 4
+    """Messages of the queue `enqueue` that are staged at once."""
+
+    enqueue_redelivery_ms: Annotated[int, Field(ge=30 * SECOND_MS)] = 120 * SECOND_MS
+    """When a message that a dead worker held is given to another one, milliseconds."""
+
+    @field_validator("frontend_cors_origins", mode="before")
+    @classmethod
+    def _split_origins(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @model_validator(mode="after")
+    def _check_frontend(self) -> Self:
+        if self.frontend_memory_mb < self.frontend_max_batch_mb:
+            raise ValueError(
+                "ICEDB_FRONTEND_MEMORY_MB >= ICEDB_FRONTEND_MAX_BATCH_MB must hold, but "
+                f"{self.frontend_memory_mb} < {self.frontend_max_batch_mb}"
+            )
+        return self
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """Largest batch, bytes."""
+        return self.frontend_max_batch_mb * MIB
