@@ -120,7 +120,7 @@ class TableConfig(_Model):
     max_partitions_per_flush: Annotated[int, Field(ge=1, le=10_000)] = 1000
     """Partitions of one commit; batches beyond it go into the next one. A batch is never cut: one that has more
     partitions is committed alone."""
-    log_files_slow: Annotated[int, Field(ge=1, le=900)] = 500
+    log_files_slow: Annotated[int, Field(ge=1, le=900)] = 400
     """From so many log files on flushes come less often (the wire allows less than 1,000)."""
     log_files_stop: Annotated[int, Field(ge=2, le=950)] = 800
     """From so many log files on front ends refuse batches."""
