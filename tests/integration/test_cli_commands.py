@@ -7,12 +7,18 @@ import logging
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from icedb_client.cli.app import run
 from icedb_client.testing.parquet_warehouse import ParquetWarehouse
+from icedb_log.pressure import Pressure, publish_pressure
+from icedb_log.staging import list_staged
 from icedb_log.stores import open_warehouse
+from pyarrow import ipc
 
 ICEDB = Path(sys.executable).parent / "icedb"
 NO_REDIS = "redis://127.0.0.1:1/0"
@@ -177,6 +183,58 @@ def test_a_table_from_creation_to_query(icedb, parquet, tmp_path):
     assert icedb("quarantine", "list", "events", "--json").json["batches"] == []
 
 
+def test_policies_and_bounds_of_a_table(icedb):
+    created = icedb(
+        *("table", "create", "events", "--column", "price:DOUBLE", "--column", "d:DATE", "--evolution", "widen"),
+        *("--on-bad-rows", "quarantine_rows", "--max-partitions-per-flush", "7", "--log-files-slow", "10"),
+        *("--log-files-stop", "20", "--backlog-files-slow", "30", "--backlog-files-stop", "40", "--json"),
+    ).json["config"]
+    assert created["declared"] == {"price": "DOUBLE", "d": "DATE"}
+    assert (created["evolution"], created["on_bad_rows"]) == ("widen", "quarantine_rows")
+    assert created["max_partitions_per_flush"] == 7
+    assert (created["log_files_slow"], created["log_files_stop"]) == (10, 20)
+    assert (created["backlog_files_slow"], created["backlog_files_stop"]) == (30, 40)
+    shown = icedb("table", "show", "events").out
+    for words in ("widen", "quarantine_rows", "at most 7", "10 log files, 30 files", "20 log files, 40 files", "price"):
+        assert words in shown
+
+
+def test_every_format_is_ingested(icedb, parquet, tmp_path):
+    parquet.create("events")
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.csv").write_text('n,t\n1,"x\ny"\n2,z\n')
+    (folder / "b.csv.gz").write_bytes(gzip.compress(b"n,t\n3,x\n"))
+    (folder / "c.json").write_text('[{"n": 4}, {"n": 5}]')
+    (folder / "d.jsonl").write_text('{"n": 6}\n')
+    pq.write_table(pa.table({"n": [7, 8]}), folder / "e.parquet")
+    with ipc.new_file(folder / "f.arrow", pa.schema({"n": pa.int64()})) as writer:
+        writer.write_table(pa.table({"n": [9]}))
+    (folder / "notes.txt").write_text("not events")
+    done = icedb("ingest", "events", str(folder), "--json").json
+    assert (done["rows"], done["batches"]) == (9, 6)
+    store, paths = parquet.warehouse.store, parquet.warehouse.table("events")
+    staged = list_staged(store, paths).batches
+    assert Counter(batch.format for batch in staged) == {"csv": 2, "ndjson": 2, "parquet": 1, "arrow": 1}
+    assert icedb("ingest", "events", "-", "--json", stdin=(folder / "e.parquet").read_bytes()).json["rows"] == 2
+    assert icedb("ingest", "events", "-", "--format", "csv", "--json", stdin=b"n\n1\n2\n").json["rows"] == 2
+    error = icedb("ingest", "events", "-", stdin=b"n\n1\n2\n", code=2).error
+    assert "standard input: line 1 is not JSON" in error
+    assert "--format" in error
+
+
+def test_a_table_under_pressure_makes_ingest_wait_and_says_so(icedb, parquet):
+    parquet.create("events")
+    paths = parquet.warehouse.table("events")
+    publish_pressure(parquet.warehouse.store, paths, Pressure("stop", 60.0, "800 log files", 60), clock=parquet.clock)
+    answer = icedb("ingest", "events", "-", "--retry", "200ms", stdin=b'{"n":1}\n', code=4)
+    assert "800 log files" in answer.error
+    assert answer.err.count("waiting 100 ms before the batch is sent again (--retry bounds this)") == 1
+    assert icedb("status", "events", "--json").json["tables"][0]["staged_batches"] == 0
+    parquet.warehouse.store.delete([paths.pressure_key])
+    assert icedb("ingest", "events", "-", "--json", stdin=b'{"n":1}\n').json["rows"] == 1
+
+
 def test_a_directory_without_tables(icedb):
     assert icedb("table", "list", "--json").json == {"tables": []}
     assert "icedb table create" in icedb("table", "list").err
@@ -199,6 +257,15 @@ def test_a_directory_without_tables(icedb):
         (["table", "create", "a\x1b[31mb"], 2, "1 to 63 of a-z"),
         (["table", "create", "t", "--partition", "day[3](ts)"], 2, "takes no width"),
         (["table", "create", "t", "--column", "a=INT"], 2, "use one of BIGINT"),
+        (["table", "create", "t", "--column", "a"], 2, "write name:TYPE with one of BIGINT"),
+        (["table", "create", "t", "--evolution", "any"], 2, "'strict', 'add_columns', 'widen'"),
+        (["table", "create", "t", "--source", "a:VARCHAR"], 2, "with an insert_query only"),
+        (["table", "create", "t", "--insert-query", "@nope.sql"], 2, "'nope.sql' cannot be read"),
+        (["table", "create", "t", "--insert-query", "select 1"], 4, "has to be checked by an ingest worker"),
+        (["table", "create", "t", "--log-files-slow", "900"], 2, "log_files_slow < log_files_stop must hold"),
+        (["query", "select event from events"], 2, "table 'events' has no columns at this time"),
+        (["ingest", "events", "-", "--format", "xml"], 2, "'csv'"),
+        (["ingest", "events", "-", "--retry", "soon"], 2, "--retry 'soon' is not a duration"),
         (["table", "create", "t", "--data-grace", "soon"], 2, "--data-grace 'soon' is not a duration"),
         (["table", "create", "t", "--log-grace", "7h"], 2, "log_grace_ms"),
         (["snapshot", "events", "--partition", "x=1"], 2, "its partition fields are d=day(ts)"),

@@ -46,7 +46,14 @@ def merge(table, full=False):
 def vacuum(table):
     return {"task": "icedb.janitor.vacuum", "table": table, "outcome": "idle"}
 
-app.worker_main(["worker", "--pool=solo", "--queues=merge,janitor", "--loglevel=ERROR",
+@app.task(name="icedb.ingest.check_query")
+def check_query(table, config):
+    answer = {"task": "icedb.ingest.check_query", "table": table, "outcome": "done"}
+    if "nope" in config["insert_query"]:
+        return {**answer, "outcome": "refused", "error": {"kind": "InvalidRequest", "message": "no column nope"}}
+    return {**answer, "schema": {"b": config["source"]["a"], "n": "BIGINT"}}
+
+app.worker_main(["worker", "--pool=solo", "--queues=merge,janitor,ingest", "--loglevel=ERROR",
                  "--without-gossip", "--without-mingle", "--without-heartbeat"])
 """
 
@@ -165,6 +172,21 @@ def test_tasks_are_run_and_their_result_shown(icedb, worker):
     assert halted.out == ""
 
 
+def test_an_insert_query_is_checked_by_a_worker_and_gives_the_columns(icedb, worker, tmp_path):
+    path = tmp_path / "query.sql"
+    path.write_text("select a as b, 1 as n from _rows\n")
+    options = ("--source", "a:VARCHAR", "--column", "n:DOUBLE", "--check-timeout", "60s")
+    done = json.loads(icedb("table", "create", "t", "--insert-query", f"@{path}", *options, "--json").out)
+    assert done["config"]["insert_query"] == "select a as b, 1 as n from _rows"
+    assert done["config"]["declared"] == {"b": "VARCHAR", "n": "DOUBLE"}
+    shown = icedb("table", "show", "t").out
+    assert "select a as b" in shown
+    assert "a VARCHAR" in shown
+    refused = icedb("table", "create", "u", "--insert-query", "select nope from _rows", *options, code=2)
+    assert "the insert_query of table u is refused: no column nope" in refused.err
+    assert icedb("table", "show", "u", code=3).out == ""
+
+
 def test_without_a_worker_waiting_ends(icedb, redis_server, settings):
     answer = icedb("merge", "events", "--timeout", "300ms", code=6)
     assert "no worker finished icedb.merge.merge within 0.3 s" in answer.err
@@ -173,6 +195,10 @@ def test_without_a_worker_waiting_ends(icedb, redis_server, settings):
     assert sent["outcome"] == "sent"
     assert sent["task_id"] in {message["headers"]["id"] for message in messages(redis_server, "merge")}
     assert icedb("merge", "nope", code=3).out == ""
+    query = ("--insert-query", "select 1", "--check-timeout", "300ms")
+    answer = icedb("table", "create", "t", *query, code=6)
+    assert "was not checked, and nothing was changed: no ingest worker answered within 0.3 s" in answer.err
+    assert icedb("table", "show", "t", code=3).out == ""
     sender = WakeupSender(settings, clock=SystemClock())
     with pytest.raises(TaskTimeout):
         sender.run(MERGE_MERGE, "events", arguments={}, timeout_ms=200)

@@ -63,10 +63,14 @@ def test_bad_times(text):
 
 
 def test_columns():
-    assert parse_columns(["price=double", " a=b =VARCHAR"]) == {"price": "DOUBLE", "a=b": "VARCHAR"}
+    assert parse_columns(["price:double", " a=b =VARCHAR", "x:y: BIGINT"], option="--column") == {
+        "price": "DOUBLE",
+        "a=b": "VARCHAR",
+        "x:y": "BIGINT",
+    }
     for wrong in (["price"], ["=DOUBLE"], ["a=DOUBLE", "a=BIGINT"]):
         with pytest.raises(errors.InvalidRequest, match="--column"):
-            parse_columns(wrong)
+            parse_columns(wrong, option="--column")
     assert split_names(["event, ts", "user"]) == ("event", "ts", "user")
 
 

@@ -34,7 +34,7 @@ def read_ndjson(text: io.BufferedReader, name: str) -> Iterator[bytes]:
         line = (line.removeprefix(BYTE_ORDER_MARK) if line_number == 1 else line).strip()
         if not line:
             continue
-        _check_object(line, f"{name}: line {line_number}")
+        _check_object(line, f"{name}: line {line_number}", is_first=line_number == 1)
         yield line
 
 
@@ -164,11 +164,12 @@ def _check_length(line: bytes, where: str) -> None:
         raise InvalidRequest(f"{where} is longer than {MAX_LINE_BYTES} bytes")
 
 
-def _check_object(line: bytes, where: str) -> None:
+def _check_object(line: bytes, where: str, *, is_first: bool) -> None:
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"{where} is not JSON: {error}") from error
+        hint = "; if this is no JSON at all, say what it is (--format, data_format)" if is_first else ""
+        raise InvalidRequest(f"{where} is not JSON: {error}{hint}") from error
     if not isinstance(value, dict):
         raise InvalidRequest(f"{where} is not a JSON object; each line is one object of column to value")
 

@@ -10,6 +10,7 @@ from icedb_log.keys import MAX_MS
 from icedb_log.table_config import SQL_TYPES
 
 _DURATION: Final = re.compile(r"(?P<number>\d{1,12}(?:\.\d{1,3})?)\s*(?P<unit>ms|s|min|m|h|d)")
+_COLUMN: Final = re.compile(r"(?P<name>.+)[:=]\s*(?P<type>[A-Za-z0-9_]+)\s*", re.DOTALL)
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SHOWN: Final = 80
 
@@ -48,16 +49,17 @@ def format_time(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def parse_columns(texts: Iterable[str]) -> dict[str, str]:
-    """Return declared columns from ``name=TYPE`` texts. Raises InvalidRequest."""
+def parse_columns(texts: Iterable[str], *, option: str) -> dict[str, str]:
+    """Return columns from texts ``name:TYPE`` or ``name=TYPE``. Raises InvalidRequest."""
     columns: dict[str, str] = {}
     for text in texts:
-        name, separator, sql_type = text.rpartition("=")
-        if not separator or not name.strip():
-            raise InvalidRequest(f"--column {text[:_SHOWN]!r}: write name=TYPE with one of {', '.join(SQL_TYPES)}")
-        if name.strip() in columns:
-            raise InvalidRequest(f"--column {name.strip()[:_SHOWN]!r} is given twice")
-        columns[name.strip()] = sql_type.strip().upper()
+        match = _COLUMN.fullmatch(text)
+        name = match["name"].strip() if match else ""
+        if match is None or not name:
+            raise InvalidRequest(f"{option} {text[:_SHOWN]!r}: write name:TYPE with one of {', '.join(SQL_TYPES)}")
+        if name in columns:
+            raise InvalidRequest(f"{option} {name[:_SHOWN]!r} is given twice")
+        columns[name] = match["type"].upper()
     return columns
 
 

@@ -4,12 +4,13 @@ from typing import Annotated, Any
 
 import typer
 from icedb_log.errors import InvalidRequest
-from icedb_log.table_config import MIB, PartitionField, TableConfig, create_table, read_table_config
+from icedb_log.table_config import PartitionField, TableConfig, create_table, read_table_config
 from rich.markup import escape
 
 from icedb_client.cli.output import (
     JsonFlag,
     format_bytes,
+    format_count,
     format_span,
     make_table,
     out,
@@ -17,8 +18,28 @@ from icedb_client.cli.output import (
     print_note,
     print_pairs,
 )
-from icedb_client.cli.parsing import parse_columns, parse_duration, split_names
+from icedb_client.cli.parsing import parse_duration, split_names
+from icedb_client.cli.query_check import check_insert_query
 from icedb_client.cli.session import open_client
+from icedb_client.cli.table_options import (
+    BacklogFilesSlow,
+    BacklogFilesStop,
+    CheckTimeout,
+    Column,
+    DataGrace,
+    Evolution,
+    InsertQuery,
+    LogFilesSlow,
+    LogFilesStop,
+    LogGrace,
+    MaxPartitions,
+    MergeFanIn,
+    OnBadRows,
+    OrphanAge,
+    Source,
+    TargetFileMb,
+    read_fields,
+)
 
 app = typer.Typer(no_args_is_help=True, help="Create and look at tables.")
 
@@ -32,54 +53,69 @@ def create(
         list[str] | None,
         typer.Option(
             "--partition",
+            metavar="FIELD",
             help="One level of partitions: column, d=day(ts), year|month|day|hour(column), "
             "u=bucket[16](user_id), p=truncate[2](country). Repeat for more levels.",
         ),
     ] = None,
-    sort: Annotated[list[str] | None, typer.Option("--sort", help="Sort columns of data files, e.g. event,ts.")] = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option("--column", help="Declare a column's type, e.g. price=DOUBLE. Others are found in the data."),
+    sort: Annotated[
+        list[str] | None, typer.Option("--sort", metavar="COLUMNS", help="Sort columns of data files, e.g. event,ts.")
     ] = None,
-    target_file_mb: Annotated[
-        float, typer.Option("--target-file-mb", help="Data files of this size (MiB) are not merged any more.")
-    ] = 128,
-    merge_fan_in: Annotated[
-        int, typer.Option("--merge-fan-in", help="Files of similar size that are merged at once, from 2.")
-    ] = 8,
-    data_grace: Annotated[
-        str, typer.Option("--data-grace", help="How long a dead data file stays: longer than the longest query.")
-    ] = "6h",
-    log_grace: Annotated[
-        str,
-        typer.Option("--log-grace", help="How long a dead log file stays: bounds time travel and retries of a batch."),
-    ] = "10m",
-    orphan_age: Annotated[
-        str, typer.Option("--orphan-age", help="A data file that no log file names is deleted after this.")
-    ] = "24h",
+    column: Column = None,
+    evolution: Evolution = None,
+    on_bad_rows: OnBadRows = None,
+    insert_query: InsertQuery = None,
+    source: Source = None,
+    target_file_mb: TargetFileMb = None,
+    merge_fan_in: MergeFanIn = None,
+    max_partitions_per_flush: MaxPartitions = None,
+    log_files_slow: LogFilesSlow = None,
+    log_files_stop: LogFilesStop = None,
+    backlog_files_slow: BacklogFilesSlow = None,
+    backlog_files_stop: BacklogFilesStop = None,
+    data_grace: DataGrace = None,
+    log_grace: LogGrace = None,
+    orphan_age: OrphanAge = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Succeed if the table is there with the same configuration.")
     ] = False,
+    check_timeout: CheckTimeout = "2m",
     as_json: JsonFlag = False,
 ) -> None:
     """Create a table. Its partitions and sort order are fixed from then on.
 
     Example: icedb table create events --partition 'd=day(ts)' --sort event,ts
     """
+    fields = read_fields(
+        column=column,
+        source=source,
+        insert_query=insert_query,
+        target_file_mb=target_file_mb,
+        data_grace=data_grace,
+        log_grace=log_grace,
+        orphan_age=orphan_age,
+        evolution=evolution,
+        on_bad_rows=on_bad_rows,
+        merge_fan_in=merge_fan_in,
+        max_partitions_per_flush=max_partitions_per_flush,
+        log_files_slow=log_files_slow,
+        log_files_stop=log_files_stop,
+        backlog_files_slow=backlog_files_slow,
+        backlog_files_stop=backlog_files_stop,
+    )
     config = TableConfig.create(
         name=name,
         partition=tuple(PartitionField.parse(text) for text in partition or ()),
         sort=split_names(sort or ()),
-        declared=parse_columns(column or ()),
-        target_file_bytes=int(target_file_mb * MIB),
-        merge_fan_in=merge_fan_in,
-        data_grace_ms=parse_duration(data_grace, option="--data-grace"),
-        log_grace_ms=parse_duration(log_grace, option="--log-grace"),
-        orphan_age_ms=parse_duration(orphan_age, option="--orphan-age"),
+        **fields,
     )
+    check_timeout_ms = parse_duration(check_timeout, option="--check-timeout")
     with open_client(context) as client:
         store, paths = client.warehouse.store, client.warehouse.table(name)
         store.probe()
+        if config.insert_query is not None:
+            found = check_insert_query(client, config, timeout_ms=check_timeout_ms)
+            config = config.model_copy(update={"declared": {**found, **config.declared}})
         is_new = True
         try:
             create_table(store, paths, config)
@@ -138,26 +174,45 @@ def show(
     if as_json:
         print_json({**_to_json(config), "schema": schema})
         return
+    _print_config(config)
+    out.print()
+    table = make_table("column", "type", "declared")
+    for column, sql_type in {**config.declared, **schema}.items():
+        declared = config.declared.get(column, "")
+        table.add_row(escape(column), sql_type, "yes" if declared == sql_type else declared)
+    if table.row_count:
+        out.print(table)
+    else:
+        print_note("no columns yet: they come with the first events")
+
+
+def _print_config(config: TableConfig) -> None:
     print_pairs(
         {
             "table": config.name,
             "partitions": ", ".join(str(field) for field in config.partition) or "-",
             "sorted by": ", ".join(config.sort) or "-",
+            "evolution": config.evolution,
+            "bad rows": config.on_bad_rows,
             "target file size": format_bytes(config.target_file_bytes),
             "merge fan-in": str(config.merge_fan_in),
+            "partitions per flush": f"at most {format_count(config.max_partitions_per_flush)}",
+            "slow from": f"{format_count(config.log_files_slow)} log files, "
+            f"{format_count(config.backlog_files_slow)} files to merge",
+            "stop from": f"{format_count(config.log_files_stop)} log files, "
+            f"{format_count(config.backlog_files_stop)} files to merge",
             "data grace": format_span(config.data_grace_ms),
             "log grace": format_span(config.log_grace_ms),
+            "retry window": format_span(config.retry_window_ms),
             "orphan age": format_span(config.orphan_age_ms),
         }
     )
-    out.print()
-    table = make_table("column", "type", "declared")
-    for column, sql_type in {**schema, **config.declared}.items():
-        table.add_row(escape(column), sql_type, "yes" if column in config.declared else "")
-    if table.row_count:
-        out.print(table)
-    else:
-        print_note("no columns yet: they come with the first events")
+    if config.insert_query is not None:
+        out.print("\n[bold]insert query[/]")
+        out.print(escape(config.insert_query), soft_wrap=True)
+        if config.source:
+            columns = ", ".join(f"{column} {sql_type}" for column, sql_type in config.source.items())
+            out.print(f"[bold]over[/] {escape(columns)}", soft_wrap=True)
 
 
 def _to_json(config: TableConfig) -> dict[str, Any]:

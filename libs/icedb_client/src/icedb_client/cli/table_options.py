@@ -1,0 +1,182 @@
+"""The options of ``icedb table create`` and ``icedb table alter``, and how they become a configuration."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from icedb_log.errors import InvalidRequest
+from icedb_log.table_config import MIB
+
+from icedb_client.cli.parsing import parse_columns, parse_duration
+
+QUERY_FROM_FILE: Final = "@"
+MAX_QUERY_BYTES: Final = 1024 * 1024
+
+
+class EvolutionChoice(StrEnum):
+    """What `--evolution` takes."""
+
+    strict = "strict"
+    add_columns = "add_columns"
+    widen = "widen"
+
+
+class BadRowsChoice(StrEnum):
+    """What `--on-bad-rows` takes."""
+
+    quarantine_batch = "quarantine_batch"
+    quarantine_rows = "quarantine_rows"
+
+
+Column = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        metavar="NAME:TYPE",
+        help="Declare a column's type, e.g. price:DOUBLE. Others are found in the data. Repeat.",
+    ),
+]
+Evolution = Annotated[
+    EvolutionChoice | None,
+    typer.Option(
+        "--evolution",
+        metavar="POLICY",
+        help="strict: only declared columns; add_columns: new ones appear; widen: BIGINT may also become DOUBLE, and "
+        "DATE TIMESTAMP, where no value loses anything.",
+    ),
+]
+OnBadRows = Annotated[
+    BadRowsChoice | None,
+    typer.Option(
+        "--on-bad-rows",
+        metavar="POLICY",
+        help="What waits in quarantine: quarantine_batch: the whole batch; quarantine_rows: only its bad rows.",
+    ),
+]
+InsertQuery = Annotated[
+    str | None,
+    typer.Option(
+        "--insert-query",
+        metavar="SQL",
+        help="Spark SQL over _rows that every flush runs, or @FILE. An ingest worker checks it now.",
+    ),
+]
+Source = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--source", metavar="NAME:TYPE", help="A column of _rows with its type, e.g. payload:VARCHAR. Repeat."
+    ),
+]
+TargetFileMb = Annotated[
+    float | None,
+    typer.Option("--target-file-mb", metavar="MIB", help="Data files of this size (MiB) are not merged any more."),
+]
+MergeFanIn = Annotated[
+    int | None,
+    typer.Option("--merge-fan-in", metavar="N", help="Files of similar size that are merged at once, from 2."),
+]
+DataGrace = Annotated[
+    str | None,
+    typer.Option(
+        "--data-grace", metavar="TIME", help="How long a dead data file stays: longer than the longest query."
+    ),
+]
+LogGrace = Annotated[
+    str | None,
+    typer.Option(
+        "--log-grace", metavar="TIME", help="How long a dead log file stays: bounds time travel and retries of a batch."
+    ),
+]
+OrphanAge = Annotated[
+    str | None,
+    typer.Option("--orphan-age", metavar="TIME", help="A data file that no log file names is deleted after this."),
+]
+MaxPartitions = Annotated[
+    int | None,
+    typer.Option(
+        "--max-partitions-per-flush", metavar="N", help="Partitions of one commit; further batches come with the next."
+    ),
+]
+LogFilesSlow = Annotated[
+    int | None, typer.Option("--log-files-slow", metavar="N", help="From so many log files on flushes come less often.")
+]
+LogFilesStop = Annotated[
+    int | None, typer.Option("--log-files-stop", metavar="N", help="From so many log files on batches are refused.")
+]
+BacklogFilesSlow = Annotated[
+    int | None,
+    typer.Option(
+        "--backlog-files-slow", metavar="N", help="From so many data files to merge on flushes come less often."
+    ),
+]
+BacklogFilesStop = Annotated[
+    int | None,
+    typer.Option("--backlog-files-stop", metavar="N", help="From so many data files to merge on batches are refused."),
+]
+CheckTimeout = Annotated[
+    str,
+    typer.Option(
+        "--check-timeout", metavar="TIME", help="How long to wait for the worker that checks the insert query."
+    ),
+]
+
+
+def read_fields(
+    *,
+    column: list[str] | None,
+    source: list[str] | None,
+    insert_query: str | None,
+    target_file_mb: float | None,
+    data_grace: str | None,
+    log_grace: str | None,
+    orphan_age: str | None,
+    **plain: int | StrEnum | None,
+) -> dict[str, Any]:
+    """Return the fields of a configuration that options name; what was not given is left out.
+
+    Args:
+        column: Texts of ``--column``.
+        source: Texts of ``--source``.
+        insert_query: Text of ``--insert-query``.
+        target_file_mb: MiB.
+        data_grace: A duration.
+        log_grace: A duration.
+        orphan_age: A duration.
+        plain: Fields that are given as they are.
+
+    Raises:
+        InvalidRequest: A text is not understood; names the option.
+    """
+    durations = {
+        "data_grace_ms": ("--data-grace", data_grace),
+        "log_grace_ms": ("--log-grace", log_grace),
+        "orphan_age_ms": ("--orphan-age", orphan_age),
+    }
+    fields: dict[str, Any] = {
+        "declared": parse_columns(column, option="--column") if column else None,
+        "source": parse_columns(source, option="--source") if source else None,
+        "insert_query": None if insert_query is None else _read_query(insert_query),
+        "target_file_bytes": None if target_file_mb is None else int(target_file_mb * MIB),
+        **{name: str(value) if isinstance(value, StrEnum) else value for name, value in plain.items()},
+        **{
+            name: None if text is None else parse_duration(text, option=option)
+            for name, (option, text) in durations.items()
+        },
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _read_query(text: str) -> str:
+    if not text.startswith(QUERY_FROM_FILE):
+        query = text
+    else:
+        path = Path(text.removeprefix(QUERY_FROM_FILE))
+        try:
+            body = path.read_bytes()
+            query = body.decode()
+        except (OSError, ValueError) as error:
+            raise InvalidRequest(f"--insert-query {str(path)[:200]!r} cannot be read: {error}") from error
+    if not query.strip() or len(query.encode()) > MAX_QUERY_BYTES:
+        raise InvalidRequest(f"--insert-query: 1 to {MAX_QUERY_BYTES} bytes of SQL, not {len(query.encode())}")
+    return query.strip()
