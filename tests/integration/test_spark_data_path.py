@@ -21,7 +21,7 @@ CONFIG = TableConfig.create(
     name="events", partition=(PartitionField.parse("d=day(ts)"),), sort=("event", "ts"), row_group_rows=2048
 )
 SMALL_UNITS = FlushUnitLimits(unit_target_bytes=1)
-"""Each batch becomes a unit of its own."""
+"""Each batch becomes a unit of its own, and each partition a write task."""
 
 
 class Table:
@@ -38,8 +38,12 @@ class Table:
         self.store.put(key, body)
         return StagedBatch(key, batch_id, "ndjson", len(body), 0)
 
-    def limits(self, batch=None):
-        return JobLimits(batch or FlushUnitLimits(), EngineLimits(scratch_folder=str(self.scratch)))
+    def limits(self, batch=None, direct_bytes=0):
+        engine = EngineLimits(scratch_folder=str(self.scratch))
+        return JobLimits(batch or FlushUnitLimits(), engine, direct_bytes=direct_bytes, write_task_bytes=5000)
+
+    def writer(self, spark, batch=None, direct_bytes=0) -> BatchWriter:
+        return SparkBatchWriter(spark, self.settings, clock=CLOCK, limits=self.limits(batch, direct_bytes))
 
     def flush_job(self, *batches, schema=None, config=CONFIG):
         return FlushJob(self.paths, config, schema or {}, batches, "c0ffee", 1)
@@ -74,34 +78,36 @@ def events(number, count=200):
 
 
 def test_events_become_files_and_files_become_fewer(spark, table):
-    writer: BatchWriter = SparkBatchWriter(spark, table.settings, clock=CLOCK, limits=table.limits(SMALL_UNITS))
     merger: GroupMerger = SparkGroupMerger(spark, table.settings, clock=CLOCK, limits=table.limits())
     batches = [table.stage(*events(number)) for number in range(5)]
     gone = table.stage({"ts": 0})
     table.store.delete([gone.key])
     bad = table.stage(body=b"{oops\n")
-    flushed = writer.write_batches(table.flush_job(*batches[:2], gone, bad, *batches[2:]))
-    assert flushed.accepted == tuple(batches)
+    flushed = table.writer(spark, SMALL_UNITS).write_batches(table.flush_job(*batches[:2], gone, bad, *batches[2:4]))
+    assert flushed.accepted == tuple(batches[:4])
     assert flushed.missing == (gone,)
     assert [rejected.batch for rejected in flushed.rejected] == [bad]
     assert "line 1 is not a JSON object" in flushed.rejected[0].reason
     assert flushed.schema == {"ts": "TIMESTAMP", "event": "VARCHAR", "n": "BIGINT"}
-    assert flushed.row_count == 1000
-    assert sorted(row["n"] for row in table.rows(*flushed.files)) == list(range(1000))
+    assert flushed.row_count == 800
+    assert len(flushed.files) == 3, "one file for each partition, whatever the number of units"
+    more = table.writer(spark, direct_bytes=10**9).write_batches(table.flush_job(batches[4], schema=flushed.schema))
+    assert [len(more.files), more.row_count] == [3, 200]
 
     by_partition = {}
-    for marker in sorted(flushed.files, key=lambda marker: marker.path):
+    for marker in sorted((*flushed.files, *more.files), key=lambda marker: marker.path):
         by_partition.setdefault(table.paths.partition_of(marker.path), []).append(marker)
     groups = [MergeGroup(partition, tuple(markers)) for partition, markers in by_partition.items()]
     merged = merger.merge_groups(table.merge_job(*groups, schema=flushed.schema))
     assert sorted((result.group for result in merged), key=lambda group: group.partition) == groups
+    outputs = [output for result in merged for output in result.outputs]
+    assert [table.paths.partition_of(m.path) for m in outputs] == [result.group.partition for result in merged]
     for result in merged:
-        (output,) = result.outputs
-        assert table.paths.partition_of(output.path) == result.group.partition
-        assert result.rows_read == output.row_count == sum(marker.row_count for marker in result.group.inputs)
-        keys = [(row["event"], row["ts"]) for row in table.rows(output)]
+        assert result.rows_read == sum(marker.row_count for marker in result.group.inputs)
+    for marker in (*flushed.files, *more.files, *outputs):
+        keys = [(row["event"], row["ts"]) for row in table.rows(marker)]
         assert keys == sorted(keys)
-    assert sorted(row["n"] for result in merged for row in table.rows(*result.outputs)) == list(range(1000))
+    assert sorted(row["n"] for row in table.rows(*outputs)) == list(range(1000))
 
 
 def test_units_that_disagree_about_a_new_column_settle_as_one_unit_would(spark, table):
@@ -113,10 +119,8 @@ def test_units_that_disagree_about_a_new_column_settle_as_one_unit_would(spark, 
         table.stage({"ts": 0, "x": 3}),
     ]
     outputs = [
-        SparkBatchWriter(spark, table.settings, clock=CLOCK, limits=table.limits(limits)).write_batches(
-            table.flush_job(*batches)
-        )
-        for limits in (SMALL_UNITS, FlushUnitLimits())
+        table.writer(spark, SMALL_UNITS, direct_bytes).write_batches(table.flush_job(*batches))
+        for direct_bytes in (0, 10**9)
     ]
     for output in outputs:
         assert output.schema == {"ts": "TIMESTAMP", "x": "DOUBLE", "Name": "VARCHAR"}
@@ -127,14 +131,33 @@ def test_units_that_disagree_about_a_new_column_settle_as_one_unit_would(spark, 
         assert sorted(row["x"] for row in table.rows(*output.files)) == [1.0, 1.5, 3.0]
 
 
-def test_batches_that_a_unit_defers_are_taken_in_a_later_round(spark, table):
-    limits = FlushUnitLimits(unit_decoded_bytes=1)
-    batches = [table.stage({"ts": 0, "x": number}) for number in range(3)]
-    output = SparkBatchWriter(spark, table.settings, clock=CLOCK, limits=table.limits(limits)).write_batches(
-        table.flush_job(*batches)
-    )
-    assert output.accepted == tuple(batches)
-    assert sorted(row["x"] for row in table.rows(*output.files)) == [0, 1, 2]
+def test_what_one_unit_leaves_is_read_in_a_later_round_or_commit(spark, table):
+    limits = FlushUnitLimits(unit_decoded_bytes=1, unit_target_bytes=50)
+    batches = tuple(table.stage({"ts": 0, "x": number}) for number in range(3))
+    spread = table.writer(spark, limits).write_batches(table.flush_job(*batches))
+    assert spread.accepted == batches
+    assert sorted(row["x"] for row in table.rows(*spread.files)) == [0, 1, 2]
+    direct = table.writer(spark, limits, direct_bytes=10**9).write_batches(table.flush_job(*batches))
+    assert (direct.accepted, direct.deferred) == (batches[:1], batches[1:])
+
+
+@pytest.mark.parametrize("direct_bytes", [0, 10**9])
+def test_a_commit_takes_no_more_partitions_than_it_may(spark, table, direct_bytes):
+    config = CONFIG.model_copy(update={"max_partitions_per_flush": 3})
+    limits = FlushUnitLimits(unit_target_bytes=120)  # two batches a unit
+    waiting = [
+        table.stage(*({"ts": f"2023-06-{day:02d}", "n": day} for day in days))
+        for days in ([1, 2], [2, 3], [3], [1, 4], [9], [], [1, 2, 3, 4, 5], [5])
+    ]
+    commits = []
+    while waiting:
+        output = table.writer(spark, limits, direct_bytes).write_batches(table.flush_job(*waiting, config=config))
+        partitions = {table.paths.partition_of(marker.path) for marker in output.files}
+        assert len(output.files) == len(partitions)
+        commits.append([len(output.accepted), len(partitions), output.row_count])
+        assert {*output.accepted, *output.deferred} == {*waiting}
+        waiting = list(output.deferred)
+    assert commits == [[4, 3, 5], [2, 3, 3], [1, 5, 5], [1, 1, 1]]
 
 
 def test_an_error_in_a_task_arrives_as_ours(spark, table):
