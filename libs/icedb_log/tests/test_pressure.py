@@ -140,12 +140,12 @@ def test_a_table_that_always_commits_settles_below_what_alerts_at_a_light_stretc
             vacuum_s = now_s + 30
         pressure = measure(len(log), config=config)
         above_500_s += pressure.stretch if len(log) > 500 else 0
-        assert pressure.stretch < 4
+        assert pressure.stretch < 5
         stretches.append(pressure.stretch)
         now_s += pressure.stretch
     assert above_500_s < 300
     assert len(log) < 480
-    assert sum(stretches[2000:]) / 2000 < 2
+    assert max(stretches[2000:]) < 2
 
 
 def test_what_was_published_is_read(table):
