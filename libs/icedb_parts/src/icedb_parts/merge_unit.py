@@ -20,10 +20,12 @@ from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
 from icedb_log.object_store import ObjectStore
 from icedb_log.table_config import TableConfig
+from icedb_log.widening import is_widening
 
 from icedb_parts.column_stats import StatsCollector
 from icedb_parts.engine import open_engine, open_scratch
 from icedb_parts.footer import make_footer
+from icedb_parts.import_types import NARROW_TYPES
 from icedb_parts.limits import EngineLimits
 from icedb_parts.sql import quote_name, quote_text
 
@@ -131,7 +133,9 @@ def _count_rows(marker: FileMarker, file: Path) -> int:
 
 
 def _unite_columns(unit: MergeUnit, engine: Any, files: Sequence[Path]) -> dict[str, str]:
-    """Return the union of the inputs' columns with their types: the schema's order, then the others'.
+    """Return the union of the inputs' columns with the types to be written: the schema's order, then the others'.
+
+    A narrower type of an input becomes the table's: of an imported file, or from before the column became wider (S2).
 
     Raises:
         SchemaConflict: One column has two types or two spellings; names the file.
@@ -143,15 +147,20 @@ def _unite_columns(unit: MergeUnit, engine: Any, files: Sequence[Path]) -> dict[
         for name, sql_type, *_ in described:
             known_name = spelling.setdefault(name.lower(), name)
             known_type = unit.schema.get(name) or found.get(name) or sql_type
-            if known_name != name or known_type != sql_type:
+            if known_name != name or not _is_read_as(sql_type, known_type):
                 raise SchemaConflict(
                     f"table {unit.paths.name}: column {name!r} is {sql_type} in data file {marker.path}, "
                     f"but the table has {known_name!r} as {unit.schema.get(known_name) or known_type}: "
                     "rewrite that file with the table's type"
                 )
-            found[name] = sql_type
+            found[name] = known_type
     ordered = [name for name in unit.schema if name in found]
     return {name: found[name] for name in dict.fromkeys([*ordered, *found])}
+
+
+def _is_read_as(found_type: str, table_type: str) -> bool:
+    read_type = NARROW_TYPES.get(found_type, found_type)
+    return table_type in (found_type, read_type) or is_widening(read_type, table_type)
 
 
 def _write_sorted(
@@ -176,7 +185,7 @@ def _write_sorted(
     if _is_split(unit):
         target = folder
         options += f", FILE_SIZE_BYTES {SPLIT_FACTOR * unit.config.target_file_bytes}"
-    outputs = ", ".join(quote_name(name) for name in columns)
+    outputs = ", ".join(f"CAST({quote_name(name)} AS {kind}) AS {quote_name(name)}" for name, kind in columns.items())
     sort = ", ".join(f"{quote_name(name)} NULLS LAST" for name in unit.config.sort if name in columns)
     order = f" ORDER BY {sort}" if sort else ""
     try:
