@@ -51,7 +51,8 @@ class Footer:
 
     def __init__(self, metadata: Any) -> None:
         self._metadata = metadata
-        self.columns: Mapping[str, str] = _read_columns(metadata)
+        # Without rows it does not matter what the columns are: tools write untyped ones then.
+        self.columns: Mapping[str, str] = _read_columns(metadata) if metadata.num_rows else {}
         self._numbers = {name: number for number, name in enumerate(self.columns)}
 
     @property

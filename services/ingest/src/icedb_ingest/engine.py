@@ -3,13 +3,16 @@
 from dataclasses import dataclass
 
 from icedb_log.clock import SystemClock
+from icedb_log.import_jobs import FileImporter
 from icedb_log.jobs import BatchWriter
+from icedb_parts.import_spark import SparkFileImporter
 from icedb_parts.limits import MIB, EngineLimits
 from icedb_parts.spark_jobs import JobLimits, SparkBatchWriter
 from icedb_parts.spark_runner import warm_up
 from icedb_parts.spark_session import SparkSettings, close_spark, is_session_alive, open_spark
 from pyspark.sql import SparkSession
 
+from icedb_ingest.imports import source_s3
 from icedb_ingest.settings import IngestSettings
 
 
@@ -19,11 +22,13 @@ class SparkEngine:
 
     Attributes:
         spark: The session.
-        writer: Runs the jobs.
+        writer: Runs flush jobs.
+        importer: Runs import jobs.
     """
 
     spark: SparkSession
     writer: BatchWriter
+    importer: FileImporter
 
     def is_alive(self) -> bool:
         """Whether the session's JVM or server answers."""
@@ -51,4 +56,9 @@ def open_engine(settings: IngestSettings) -> SparkEngine:
     )
     warm_up(spark)
     limits = JobLimits(engine=EngineLimits(memory_bytes=settings.task_memory_mb * MIB))
-    return SparkEngine(spark, SparkBatchWriter(spark, settings.store_settings, clock=SystemClock(), limits=limits))
+    store, clock = settings.store_settings, SystemClock()
+    return SparkEngine(
+        spark,
+        SparkBatchWriter(spark, store, clock=clock, limits=limits),
+        SparkFileImporter(spark, store, clock=clock, source_s3=source_s3(settings), engine=limits.engine),
+    )

@@ -3,11 +3,13 @@
 from typing import Final
 
 from icedb_log.flush import FlushResult
+from icedb_log.imports import ImportResult
 from icedb_service.metrics import DURATION_BUCKETS_S, WorkerMetrics, make_counter
-from icedb_service.names import INGEST_FLUSH, INGEST_SWEEP
+from icedb_service.names import INGEST_FLUSH, INGEST_IMPORT, INGEST_SWEEP
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 BATCH_OUTCOMES: Final = ("committed", "rejected", "duplicate")
+IMPORT_OUTCOMES: Final = ("imported", "imported_before", "empty", "refused")
 PUT_OFF_REASONS: Final = ("interval", "log_full")
 BATCH_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 FILE_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
@@ -18,7 +20,7 @@ class IngestMetrics(WorkerMetrics):
     """Counters of batches, rows, files and commits."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        super().__init__("ingest", package="icedb-ingest", tasks=(INGEST_FLUSH, INGEST_SWEEP), registry=registry)
+        super().__init__("ingest", package="icedb-ingest", tasks=(INGEST_FLUSH, INGEST_SWEEP, INGEST_IMPORT), registry=registry)
         self.batches = make_counter(
             self.registry,
             "icedb_ingest_batches_total",
@@ -38,6 +40,13 @@ class IngestMetrics(WorkerMetrics):
             "Flush runs that left batches staged; interval: the next commit is not due; log_full: the log has no room",
             label="reason",
             values=PUT_OFF_REASONS,
+        )
+        self.import_files = make_counter(
+            self.registry,
+            "icedb_ingest_import_files_total",
+            "Source files of imports; imported_before: skipped; empty: without rows; refused: with a reason",
+            label="outcome",
+            values=IMPORT_OUTCOMES,
         )
         self.flush_duration = Histogram(
             "icedb_ingest_flush_duration_seconds",
@@ -67,6 +76,17 @@ class IngestMetrics(WorkerMetrics):
         self.batches.labels("rejected").inc(len(result.rejected))
         self.batches.labels("duplicate").inc(result.duplicate_count)
         self.commits.inc(1 if result.committed_key else 0)
+        self.rows.inc(result.row_count)
+        self.files.inc(result.file_count)
+        self.written.inc(result.size_bytes)
+
+    def record_import(self, result: ImportResult) -> None:
+        """Count one import."""
+        self.import_files.labels("imported").inc(result.file_count)
+        self.import_files.labels("imported_before").inc(result.imported_before_count)
+        self.import_files.labels("empty").inc(result.empty_count)
+        self.import_files.labels("refused").inc(len(result.refused))
+        self.commits.inc(len(result.committed_keys))
         self.rows.inc(result.row_count)
         self.files.inc(result.file_count)
         self.written.inc(result.size_bytes)

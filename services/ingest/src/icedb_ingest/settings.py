@@ -4,7 +4,8 @@ from typing import Annotated, Self
 
 from icedb_log.object_store import MAX_KEYS_PER_PAGE
 from icedb_service.settings import MINUTE_MS, SECOND_MS, SparkServiceSettings
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import NoDecode
 
 
 class IngestSettings(SparkServiceSettings):
@@ -34,6 +35,26 @@ class IngestSettings(SparkServiceSettings):
     merge_wake_commits: Annotated[int, Field(ge=1)] = 8
     """After this many commits of a table its merge is woken, without waiting for the sweep; under back-pressure after
     each."""
+
+    import_sources: Annotated[tuple[str, ...], NoDecode] = ()
+    """What `icedb import` may make this worker read: URL prefixes, comma separated, e.g. `s3://lake/in,file:///data/in`.
+    Empty: every `s3://` that its credentials can read, and the warehouse's own folder if that is a directory. Wider
+    saves copying; narrower keeps whoever can send tasks from reading what only the worker can."""
+
+    @field_validator("import_sources", mode="before")
+    @classmethod
+    def _split_import_sources(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @field_validator("import_sources")
+    @classmethod
+    def _check_import_sources(cls, prefixes: tuple[str, ...]) -> tuple[str, ...]:
+        for prefix in prefixes:
+            if not prefix.startswith(("s3://", "file:///")) or ".." in prefix.split("/"):
+                raise ValueError(f"{prefix[:120]!r} is no URL prefix; write s3://bucket/path or file:///folder")
+        return prefixes
 
     @model_validator(mode="after")
     def _check_interval(self) -> Self:

@@ -1,0 +1,201 @@
+"""The task ``icedb.ingest.import``: existing Parquet files become data files of a table. How, is ``docs/import.md``."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final, Protocol
+
+from icedb_log.errors import InvalidRequest, Unavailable
+from icedb_log.import_jobs import FileImporter
+from icedb_log.import_place import data_url
+from icedb_log.import_sources import list_sources, parse_pattern
+from icedb_log.imports import ImportOptions, ImportResult, import_files
+from icedb_log.keys import TablePaths
+from icedb_log.object_store import ObjectStore
+from icedb_log.pressure import MAX_LOG_FILES
+from icedb_log.s3_options import S3Options
+from icedb_log.stores import StoreSettings
+from icedb_log.table_config import TableConfig, read_table_config
+from icedb_service.names import MERGE_MERGE
+from icedb_service.readers import LogReaders
+from icedb_service.redlock import LockBusy
+from icedb_service.runs import Work
+from icedb_service.worker import Engine, WorkerContext
+
+from icedb_ingest.metrics import IngestMetrics
+from icedb_ingest.settings import IngestSettings
+
+LOCK_WAIT_MS: Final = 60_000
+"""How long a commit waits for a flush of the same table: its copies are worth more than this."""
+LOCK_PAUSE_MS: Final = 200
+MAX_REASONS: Final = 100
+MAX_PARTITIONS: Final = 1000
+"""What a result names one by one; it has the numbers of all."""
+
+_MODES: Final = ("copy", "in_place")
+_ASSUMPTIONS: Final = (None, "landed", "lost")
+
+
+class ImportingEngine(Engine, Protocol):
+    """An engine that reads footers and copies files."""
+
+    @property
+    def importer(self) -> FileImporter:
+        """Runs import jobs."""
+        ...
+
+
+class ImportTasks:
+    """The work of the task, in the process that runs it.
+
+    Args:
+        context: Warehouse, engine, locks, wake-ups.
+        settings: Of the service.
+        metrics: Of the service.
+    """
+
+    def __init__(
+        self, context: WorkerContext[ImportingEngine], *, settings: IngestSettings, metrics: IngestMetrics
+    ) -> None:
+        self._context = context
+        self._settings = settings
+        self._metrics = metrics
+        self._readers = LogReaders(context.clock)
+
+    def import_files(
+        self,
+        table: str,
+        sources: Sequence[str] = (),
+        *,
+        mode: str = "copy",
+        partition: Mapping[str, str] | None = None,
+        dry_run: bool = False,
+        changed: bool = False,
+        assume: str | None = None,
+    ) -> Work:
+        """Import files into a table.
+
+        Delivery: sent by the CLI, at most once. A run that is lost may have imported everything, or some commits, or
+        nothing; the same request again imports what is missing, and nothing twice.
+        """
+        store, paths = self._context.warehouse.store, self._context.warehouse.table(table)
+        config = read_table_config(store, paths)
+        options = _make_options(config, mode, partition, dry_run=dry_run, changed=changed, assume=assume)
+        reader = self._readers.of_table(store, paths)
+        log_files = len(reader.read().files)
+        if log_files >= MAX_LOG_FILES and not dry_run:
+            raise Unavailable(
+                f"table {table}: the log has {log_files} files and takes no more than {MAX_LOG_FILES}: merges and "
+                "vacuum have to bring it down first"
+            )
+        found = list_sources(
+            [parse_pattern(text) for text in self._patterns(sources, options, store, paths)],
+            open_store=self._open_source,
+            allowed=self._allowed(options, store, paths),
+        )
+        result = import_files(
+            store,
+            paths,
+            clock=self._context.clock,
+            importer=self._context.engine.importer,
+            owner=self._context.owner,
+            sources=found,
+            options=options,
+            reader=reader,
+            hold=lambda: self._hold(table),
+        )
+        if not dry_run:
+            self._metrics.record_import(result)
+            if result.committed_keys:
+                self._context.wakeups.try_wake(MERGE_MERGE, table)
+        is_idle = not (result.file_count or result.refused or dry_run)
+        return Work(is_idle=is_idle, details={"mode": mode, "sources": len(found), **_describe(result)})
+
+    def _patterns(
+        self, sources: Sequence[str], options: ImportOptions, store: ObjectStore, paths: TablePaths
+    ) -> Sequence[str]:
+        if not isinstance(sources, list | tuple) or not all(isinstance(text, str) for text in sources):
+            raise InvalidRequest("import sources are a list of URLs")
+        if sources or options.mode == "copy":
+            return sources
+        return [data_url(store, paths)]
+
+    def _allowed(self, options: ImportOptions, store: ObjectStore, paths: TablePaths) -> list[str]:
+        """Return what may be read on request: not every file of the worker's machine."""
+        allowed = list(self._settings.import_sources)
+        if not allowed:
+            allowed = ["s3://"]
+            if self._settings.store.startswith("file:"):
+                allowed.append(self._settings.store)
+        return [*allowed, data_url(store, paths)] if options.mode == "in_place" else allowed
+
+    def _open_source(self, url: str) -> ObjectStore:
+        return StoreSettings(url, source_s3(self._settings)).open().store
+
+    @contextmanager
+    def _hold(self, table: str) -> Iterator[None]:
+        """Hold the table's lock, waiting for a flush that has it."""
+        deadline_ms = self._context.clock.monotonic_ms() + LOCK_WAIT_MS
+        with ExitStack() as stack:
+            while True:
+                try:
+                    stack.enter_context(self._context.lock(table))
+                    break
+                except LockBusy:
+                    if self._context.clock.monotonic_ms() >= deadline_ms:
+                        raise
+                    self._context.clock.sleep_ms(LOCK_PAUSE_MS)
+            yield
+
+
+def source_s3(settings: IngestSettings) -> S3Options:
+    """Return how to reach S3 sources: the worker's endpoint and credentials, also if the warehouse is a directory."""
+    return settings.store_settings.s3 or S3Options(endpoint_url=settings.s3_endpoint, region=settings.s3_region)
+
+
+def _make_options(
+    config: TableConfig,
+    mode: str,
+    partition: Mapping[str, str] | None,
+    *,
+    dry_run: bool,
+    changed: bool,
+    assume: str | None,
+) -> ImportOptions:
+    partition = partition or {}
+    names = [field.name for field in config.partition]
+    unknown = next((name for name in partition if name not in names), None)
+    if unknown is not None:
+        raise InvalidRequest(
+            f"table {config.name} has no partition {str(unknown)[:80]!r}, only {', '.join(names) or 'none at all'}"
+        )
+    if not all(isinstance(value, str) for value in partition.values()):
+        raise InvalidRequest("partition values are text")
+    if mode not in _MODES or assume not in _ASSUMPTIONS:
+        raise InvalidRequest(f"mode is one of {', '.join(_MODES)}, assume landed or lost; not {mode!r} and {assume!r}")
+    return ImportOptions(
+        mode="in_place" if mode == "in_place" else "copy",
+        partition=partition,
+        is_dry_run=dry_run,
+        takes_changed=changed,
+        assumed="landed" if assume == "landed" else "lost" if assume == "lost" else None,
+    )
+
+
+def _describe(result: ImportResult) -> dict[str, Any]:
+    return {
+        "dry_run": result.is_dry_run,
+        "commits": len(result.committed_keys),
+        "files": result.file_count,
+        "rows": result.row_count,
+        "bytes": result.size_bytes,
+        "unsorted": result.unsorted_count,
+        "imported_before": result.imported_before_count,
+        "empty": result.empty_count,
+        "refused": len(result.refused),
+        "reasons": [{"file": each.url, "reason": each.reason} for each in result.refused[:MAX_REASONS]],
+        "partition_count": len(result.partitions),
+        "partitions": [
+            {"partition": partition, "rows": rows}
+            for partition, rows in sorted(result.partitions.items())[:MAX_PARTITIONS]
+        ],
+    }
