@@ -67,6 +67,12 @@ WRITE_AMPLIFICATION = (
 )
 
 
+REFUSED = (
+    'sum by (outcome) (rate(icedb_frontend_batches_total{outcome=~"overloaded|busy|unavailable|failed"}'
+    "[$__rate_interval]))"
+)
+OFFERED = "sum(rate(icedb_frontend_batches_total[$__rate_interval]))"
+
 ROWS: dict[str, tuple[Graph, ...]] = {
     "Merge lag": (
         Graph(
@@ -168,6 +174,64 @@ ROWS: dict[str, tuple[Graph, ...]] = {
             "Time of one merge run of a table, all of its commits.",
         ),
     ),
+    "Back-pressure": (
+        Graph(
+            "Back-pressure",
+            "short",
+            (Query(by_table("max", "icedb_table_pressure_level")),),
+            "0: none. 1: commits come less often. 2: front ends refuse batches, too. Read from the log.",
+            ("IceDBPressureStop",),
+        ),
+        Graph(
+            "Stretch of flush intervals",
+            "short",
+            (Query(by_table("max", "icedb_table_pressure_stretch")),),
+            "How many times longer than its flush interval a table waits for a commit. A little above 1 is normal for "
+            "a table that always has something to commit.",
+            ("IceDBPressureSlow",),
+        ),
+        Graph(
+            "Flushes put off",
+            "ops",
+            (Query(rate("icedb_ingest_put_off_total", by="reason"), "{{reason}}"),),
+            "Flush runs that left batches staged, per second: the next commit was not due (interval), or the log had "
+            "no room for one (log_full).",
+        ),
+    ),
+    "Front ends": (
+        Graph(
+            "Batches at the front ends",
+            "ops",
+            (Query(rate("icedb_frontend_batches_total", by="door, outcome"), "{{door}} {{outcome}}"),),
+            "Batches offered per second, by door and by what became of them.",
+        ),
+        Graph(
+            "Acknowledgement latency",
+            "s",
+            quantiles("icedb_frontend_ack_seconds"),
+            "Time from a whole batch to its acknowledgement: it is durable then.",
+        ),
+        Graph(
+            "Refused batches",
+            "percentunit",
+            (Query(f"{REFUSED} / on () group_left () {OFFERED}", "{{outcome}}"),),
+            "Share of all batches that front ends could not take although nothing was wrong with them: back-pressure "
+            "(overloaded), a full process (busy), the store (unavailable), a bug (failed).",
+            ("IceDBFrontendRefusing",),
+        ),
+        Graph(
+            "Accepted bytes",
+            "Bps",
+            (Query(rate("icedb_frontend_accepted_bytes_total", by="door"), "{{door}}"),),
+            "Bytes of accepted batches per second, as they were sent.",
+        ),
+        Graph(
+            "Bodies in memory",
+            "bytes",
+            (Query("sum(icedb_frontend_held_bytes)", "held"),),
+            "What requests hold while they are read and staged; bounded by a setting of the front end.",
+        ),
+    ),
     "Ingest": (
         Graph(
             "Rows made live",
@@ -178,8 +242,8 @@ ROWS: dict[str, tuple[Graph, ...]] = {
         Graph(
             "Flush latency",
             "s",
-            quantiles("icedb_ingest_run_duration_seconds", select='task="icedb.ingest.flush"'),
-            "Time of one flush: from staged batches to a commit.",
+            quantiles("icedb_ingest_flush_duration_seconds"),
+            "Time of one commit: from staged batches to the log file that names their rows.",
         ),
         Graph(
             "Batches",
@@ -195,10 +259,58 @@ ROWS: dict[str, tuple[Graph, ...]] = {
             ("IceDBStagedBacklog",),
         ),
         Graph(
+            "Staged bytes",
+            "bytes",
+            (Query(by_table("max", "icedb_table_staged_bytes")),),
+            "Their size as they were staged, mostly compressed.",
+        ),
+        Graph(
+            "Age of the oldest staged batch",
+            "s",
+            (Query(by_table("max", "icedb_table_staged_lag_seconds")),),
+            "How far queries lag behind what producers sent.",
+        ),
+        Graph(
+            "Batches in a commit",
+            "short",
+            quantiles("icedb_ingest_commit_batches"),
+            "Many batches in one log file: what keeps the log short.",
+        ),
+        Graph(
+            "Data files in a commit",
+            "short",
+            quantiles("icedb_ingest_commit_files"),
+            "One for each partition, more for those above the target size.",
+        ),
+        Graph(
+            "Deferred batches",
+            "ops",
+            (Query(rate("icedb_ingest_deferred_batches_total"), "deferred"),),
+            "Batches per second that were parsed and then left to the next commit, because one commit takes only so "
+            "many partitions.",
+        ),
+    ),
+    "Quarantine": (
+        Graph(
             "Quarantined batches",
             "short",
-            (Query(by_table("max", "icedb_table_quarantined_batches")),),
-            "Batches set aside with a reason, until somebody mends or removes them.",
+            (
+                Query(by_table("max", "icedb_table_quarantined_batches")),
+                Query(by_table("max", "icedb_table_bad_row_batches"), "{{table}}, bad rows only"),
+            ),
+            "Batches, or bad rows of committed batches, set aside with a reason, until somebody mends or removes them.",
+        ),
+        Graph(
+            "Rejected batches",
+            "ops",
+            (Query(rate("icedb_ingest_batches_total", select='outcome="rejected"'), "rejected"),),
+            "Batches per second that went to quarantine whole.",
+        ),
+        Graph(
+            "Bad rows",
+            "rowsps",
+            (Query(rate("icedb_ingest_bad_rows_total"), "rows"),),
+            "Rows per second that went to quarantine while the others of their batches were committed.",
         ),
     ),
     "Vacuum": (

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.settings import IngestSettings
 from icedb_janitor.settings import JanitorSettings
 from icedb_merger.settings import MergerSettings
@@ -14,7 +15,7 @@ from icedb_snapshot.settings import SnapshotSettings
 
 FIELDS = {
     f"ICEDB_{field.upper()}"
-    for kind in (IngestSettings, MergerSettings, JanitorSettings, SnapshotSettings)
+    for kind in (FrontendSettings, IngestSettings, MergerSettings, JanitorSettings, SnapshotSettings)
     for field in kind.model_fields
 }
 
