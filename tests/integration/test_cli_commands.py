@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -15,6 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from icedb_client.cli.app import run
 from icedb_client.testing.parquet_warehouse import ParquetWarehouse
+from icedb_log.errors import Unavailable
+from icedb_log.local_store import LocalObjectStore
 from icedb_log.pressure import Pressure, publish_pressure
 from icedb_log.staging import list_staged
 from icedb_log.stores import open_warehouse
@@ -24,6 +27,7 @@ ICEDB = Path(sys.executable).parent / "icedb"
 NO_REDIS = "redis://127.0.0.1:1/0"
 COMMANDS = (
     "table create",
+    "table alter",
     "table list",
     "table show",
     "ingest",
@@ -199,6 +203,30 @@ def test_policies_and_bounds_of_a_table(icedb):
         assert words in shown
 
 
+def test_a_table_is_altered(icedb, parquet):
+    parquet.create("events", "d=day(ts)")
+    parquet.commit("events", "select 1::bigint as n", partition="d=2026-01-02", schema={"n": "BIGINT", "s": "VARCHAR"})
+    options = ("--evolution", "widen", "--column", "n:DOUBLE", "--column", "s:VARCHAR", "--data-grace", "7h")
+    done = icedb("table", "alter", "events", *options, "--json").json
+    assert done["changed"]
+    assert (done["config"]["evolution"], done["config"]["data_grace_ms"]) == ("widen", 7 * 3_600_000)
+    assert done["config"]["declared"] == {"ts": "TIMESTAMP", "n": "DOUBLE", "s": "VARCHAR"}
+    assert not icedb("table", "alter", "events", *options, "--json").json["changed"]
+    assert "is so already" in icedb("table", "alter", "events", *options).out
+    config = icedb("table", "alter", "events", "--undeclare", "s", "--json").json["config"]
+    assert config["declared"] == {"ts": "TIMESTAMP", "n": "DOUBLE"}
+    for wrong, words in (
+        ((), "nothing to change"),
+        (("--data-grace", "1h"), "may only grow"),
+        (("--column", "s:BIGINT"), "the log has 's' as VARCHAR"),
+        (("--undeclare", "ts"), "laid out by column 'ts'"),
+        (("--column", "x:DATE", "--undeclare", "x"), "in --column and in --undeclare"),
+        (("--log-files-slow", "900"), "log_files_slow < log_files_stop"),
+    ):
+        assert words in icedb("table", "alter", "events", *wrong, code=2).error
+    assert "did you mean events?" in icedb("table", "alter", "evnts", "--undeclare", "x", code=3).error
+
+
 def test_every_format_is_ingested(icedb, parquet, tmp_path):
     parquet.create("events")
     folder = tmp_path / "in"
@@ -330,6 +358,31 @@ def test_a_bad_line_names_the_file_and_how_to_go_on(icedb, parquet, tmp_path):
     lines[7] = b'{"n": 7}\n'
     path.write_bytes(b"".join(lines))
     assert icedb("ingest", "events", str(path), "--from-row", "7", "--json").json["rows"] == 4
+
+
+def test_a_batch_without_an_answer_can_be_sent_again_under_its_id(icedb, parquet, tmp_path, monkeypatch):
+    parquet.create("events")
+    path = tmp_path / "a.ndjson"
+    path.write_bytes(b"".join(b'{"n": %d}\n' % n for n in range(5)))
+    put = LocalObjectStore.put_if_absent
+    calls = []
+
+    def lose_the_second(store, key, body):
+        calls.append(key)
+        if len(calls) == 1:
+            return put(store, key, body)
+        if len(calls) == 2:
+            put(store, key, body)
+        raise Unavailable("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalObjectStore, "put_if_absent", lose_the_second)
+        answer = icedb("ingest", "events", str(path), "--batch-rows", "2", "--retry", "150ms", code=4)
+    assert "2 rows before it are accepted in 1 batches; this one may be accepted, too" in answer.error
+    options = re.search(r"--from-row 3 --batch-id [0-9a-f-]{36}", answer.error)[0].split()
+    done = icedb("ingest", "events", str(path), "--batch-rows", "2", *options, "--json").json
+    assert (done["rows"], done["batches"]) == (3, 2)
+    assert icedb("status", "events", "--json").json["tables"][0]["staged_batches"] == 3
 
 
 def test_a_halted_table_does_not_hide_the_others(icedb, parquet):

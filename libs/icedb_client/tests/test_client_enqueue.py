@@ -6,8 +6,8 @@ import pytest
 from icedb_client.client import Client
 from icedb_client.settings import load_client_settings
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Unavailable
-from icedb_log.jobs import RejectedBatch
-from icedb_log.quarantine import quarantine_batch
+from icedb_log.jobs import BadRows, RejectedBatch
+from icedb_log.quarantine import bad_rows_key, quarantine_batch, quarantine_rows
 from icedb_log.staging import list_staged
 
 
@@ -111,6 +111,27 @@ def test_waiting_tells_committed_quarantined_and_waiting_apart(client, create, w
     assert [(batch.batch_id, batch.reason) for batch in report.quarantined] == [(ids[1], "no ts")]
     assert report.waiting == (ids[2],)
     assert clock.ms >= 1_767_312_000_000 + 5000
+
+
+def test_a_committed_batch_may_have_bad_rows(client, create, warehouse, clock):
+    create()
+    store, paths = warehouse.store, warehouse.table("events")
+    batches = [client.enqueue("events", [{"n": n}]) for n in range(2)]
+    listed = {batch.batch_id: batch for batch in staged(warehouse)}
+    bad_id = batches[0].batch_id
+    key = bad_rows_key(paths, bad_id)
+    store.put(key, b"x")
+    bad = BadRows(listed[bad_id], key, 3, "line 7: no ts")
+    quarantine_rows(store, paths, bad=bad, replaces=None, commit_id="ab", clock=clock)
+    ids = [batch.batch_id for batch in batches]
+    # The reason is there before the commit: until the staged object goes, the batch waits.
+    assert client.wait_committed("events", ids, timeout_ms=0).bad_rows == ()
+    store.delete([batch.key for batch in batches])
+    report = client.wait_committed("events", ids, timeout_ms=0)
+    assert (report.committed, report.quarantined, report.waiting) == (tuple(ids), (), ())
+    assert [(entry.batch_id, entry.row_count, entry.reason) for entry in report.bad_rows] == [
+        (bad_id, 3, "line 7: no ts")
+    ]
 
 
 def test_settings_name_what_is_wrong(monkeypatch):

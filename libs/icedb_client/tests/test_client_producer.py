@@ -12,6 +12,7 @@ import orjson
 import pytest
 from backports import zstd
 from icedb_client import producer as producer_module
+from icedb_client.delivery import Undelivered
 from icedb_client.producer_buffer import BufferFull, ProducerOptions, RowBuffer, UnsentRows
 from icedb_log.clock import parse_uuid7_ms
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Overloaded, Unavailable
@@ -150,6 +151,19 @@ def test_a_store_that_stays_down_leaves_the_rows_with_their_id(client, warehouse
     assert client.enqueue("events", batch.body, batch_id=batch.batch_id).batch_id == batch.batch_id
     assert client.enqueue("events", batch.rows, batch_id=batch.batch_id).batch_id == batch.batch_id
     assert staged_rows(warehouse) == Counter([1])
+
+
+def test_a_file_goes_on_after_a_lost_answer_without_a_row_twice(client, warehouse, puts, tmp_path):
+    path = tmp_path / "a.ndjson"
+    path.write_bytes(b"".join(b'{"n":%d}\n' % n for n in range(10)))
+    puts.script = ["ok", "lost"] + ["down"] * 10_000
+    with pytest.raises(Undelivered, match="the store is down") as caught:
+        list(client.enqueue_file("events", path, batch_rows=4))
+    assert staged_rows(warehouse) == Counter(range(8))
+    puts.script = []
+    rest = client.enqueue_file("events", path, batch_rows=4, first_row=5, batch_id=caught.value.batch_id)
+    assert [batch.row_count for batch in rest] == [4, 2]
+    assert staged_rows(warehouse) == Counter(range(10))
 
 
 def test_retries_end_with_the_retry_window(client, create, warehouse, clock):

@@ -2,7 +2,7 @@
 
 from icedb_client.client import Client, QueryResult
 from icedb_client.commits import CommitReport
-from icedb_client.delivery import EnqueuedBatch, Wait
+from icedb_client.delivery import EnqueuedBatch, Undelivered, Wait
 from icedb_client.producer import Producer
 from icedb_client.producer_buffer import BufferFull, ProducerCounters, ProducerOptions, UnsentBatch, UnsentRows
 from icedb_client.settings import ClientSettings
@@ -20,6 +20,7 @@ __all__ = [
     "ProducerOptions",
     "QueryResult",
     "Snapshot",
+    "Undelivered",
     "UnsentBatch",
     "UnsentRows",
     "Wait",

@@ -178,6 +178,7 @@ class Client:
         batch_rows: int = DEFAULT_BATCH_ROWS,
         batch_bytes: int = DEFAULT_BATCH_BYTES,
         first_row: int = 1,
+        batch_id: str | None = None,
         data_format: DataFormat | None = None,
         retry_ms: int = DEFAULT_RETRY_MS,
         on_wait: Callable[[Wait], None] | None = None,
@@ -185,7 +186,8 @@ class Client:
         """Accept a file of any size in many batches, reading as it goes.
 
         A batch that is not confirmed, or for which the table has no room, is sent again under its id. The call itself
-        is not idempotent: each makes new batches. After an error go on with ``first_row`` = last row accepted + 1.
+        is not idempotent: each makes new batches. After an error go on with ``first_row`` = last row accepted + 1, and
+        with the ``batch_id`` of the error if it has one.
 
         Args:
             table: Name of the table.
@@ -194,6 +196,7 @@ class Client:
                 larger ones are cut, which needs pyarrow.
             batch_bytes: Most bytes of a batch before compression.
             first_row: Number of the row to begin with, from 1.
+            batch_id: Id of the first batch: that of :class:`Undelivered`, to go on after it. Others get fresh ones.
             data_format: What it is; by default what its content and its name show.
             retry_ms: How long one batch is tried; 0 tries once.
             on_wait: Told before each pause.
@@ -204,14 +207,17 @@ class Client:
         Raises:
             InvalidRequest: The file or a line of it is not readable; names the line.
             NotFound: No such table.
-            Unavailable: The store did not confirm a batch in time; with ``Overloaded`` it was not sent at all.
+            Overloaded: The table had no room for a batch in time; it was not sent.
+            Undelivered: The store did not confirm a batch in time; it may be there all the same.
         """
         self.door.config(table)
         bodies = split_file(
             source, batch_rows=batch_rows, batch_bytes=batch_bytes, first_row=first_row, data_format=data_format
         )
         for body in bodies:
-            yield Delivery(self.door, table, body, retry_ms=retry_ms, on_wait=on_wait).run()
+            delivery = Delivery(self.door, table, body, retry_ms=retry_ms, on_wait=on_wait, batch_id=batch_id)
+            yield delivery.run()
+            batch_id = None
 
     def enqueue_arrow(
         self,
@@ -237,7 +243,8 @@ class Client:
         Raises:
             InvalidRequest: pyarrow is missing, or the data are no table.
             NotFound: No such table.
-            Unavailable: The store did not confirm a batch in time; with ``Overloaded`` it was not sent at all.
+            Overloaded: The table had no room for a batch in time; it was not sent.
+            Undelivered: The store did not confirm a batch in time; it may be there all the same.
         """
         self.door.config(table)
         schema, batches = open_arrow(data)

@@ -1,13 +1,13 @@
 """What became of accepted batches: committed, in quarantine, or still staged."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.keys import TablePaths
 from icedb_log.object_store import ObjectStore, list_all
-from icedb_log.quarantine import QuarantinedBatch, list_quarantined
+from icedb_log.quarantine import QuarantinedBatch, find_reason, reason_key
 
 FIRST_POLL_MS: Final = 50
 LONGEST_POLL_MS: Final = 1000
@@ -20,12 +20,14 @@ class CommitReport:
     Attributes:
         committed: Ids of batches whose rows every new snapshot has.
         quarantined: Batches that cannot be committed, with the reason.
+        bad_rows: Of committed batches: the rows that could not be, with the reason.
         waiting: Ids of batches that are still staged.
     """
 
     committed: tuple[str, ...]
     quarantined: tuple[QuarantinedBatch, ...]
     waiting: tuple[str, ...]
+    bad_rows: tuple[QuarantinedBatch, ...] = ()
 
 
 def wait_committed(
@@ -46,6 +48,22 @@ def wait_committed(
         pause_ms = min(LONGEST_POLL_MS, pause_ms * 2)
     # The reason is written before the staged object goes: what is neither staged nor in quarantine is committed.
     gone = set(asked) - set(waiting)
-    quarantined = tuple(batch for batch in list_quarantined(store, paths) if batch.batch_id in gone)
-    gone -= {batch.batch_id for batch in quarantined}
-    return CommitReport(tuple(batch_id for batch_id in asked if batch_id in gone), quarantined, waiting)
+    entries = list(_find_reasons(store, paths, gone))
+    quarantined = tuple(entry for entry in entries if entry.kind == "batch")
+    gone -= {entry.batch_id for entry in quarantined}
+    return CommitReport(
+        committed=tuple(batch_id for batch_id in asked if batch_id in gone),
+        quarantined=quarantined,
+        waiting=waiting,
+        bad_rows=tuple(entry for entry in entries if entry.kind == "rows"),
+    )
+
+
+def _find_reasons(store: ObjectStore, paths: TablePaths, batch_ids: set[str]) -> Iterator[QuarantinedBatch]:
+    """Read the reasons of these batches: one listing, and one GET for each that is in quarantine."""
+    listed = {info.key for info in list_all(store, paths.quarantine_prefix).objects}
+    for batch_id in sorted(batch_ids):
+        if reason_key(paths, batch_id) in listed:
+            found = find_reason(store, paths, batch_id)
+            if found is not None:
+                yield found.entry

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from icedb_log.clock import Clock, new_batch_id
+from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import Overloaded, Unavailable
 from icedb_log.pressure import PressureGate
 from icedb_log.staging import stage_batch
@@ -26,6 +26,18 @@ FIRST_PAUSE_MS: Final = 100
 LONGEST_PAUSE_MS: Final = 5 * SECOND_MS
 WINDOW_PARTS_LEFT: Final = 10
 """This fraction of the retry window is left to the last request itself."""
+
+
+class Undelivered(Unavailable):
+    """No attempt to stage a batch was confirmed. What the caller does: the same batch again, under ``batch_id``.
+
+    Attributes:
+        batch_id: Its id: one of the attempts may have succeeded all the same.
+    """
+
+    def __init__(self, message: str, *, batch_id: str) -> None:
+        super().__init__(message)
+        self.batch_id = batch_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +157,7 @@ class Delivery:
         body: What is staged.
         retry_ms: How long to go on after the first failure. Never beyond the table's retry window.
         on_wait: Told before each pause.
+        batch_id: Its id, if it may have been sent before.
 
     Attributes:
         batch_id: Its id, chosen before it is sent for the first time: nothing was sent while this is ``None``.
@@ -158,8 +171,10 @@ class Delivery:
         *,
         retry_ms: int = DEFAULT_RETRY_MS,
         on_wait: Callable[[Wait], None] | None = None,
+        batch_id: str | None = None,
     ) -> None:
         self.batch_id: str | None = None
+        self._given_id = batch_id
         self._door = door
         self._table = table
         self._body = body
@@ -170,8 +185,9 @@ class Delivery:
         """Deliver the batch.
 
         Raises:
-            Unavailable: No attempt succeeded in time. It may be staged all the same: send it again only under
-                :attr:`batch_id`.
+            Overloaded: The table had no room in time; nothing was sent.
+            Undelivered: No attempt was confirmed in time. Send it again only under its id.
+            Unavailable: The table could not be looked at in time; nothing was sent.
             InvalidRequest: Refused for good.
             NotFound: No such table.
         """
@@ -187,7 +203,9 @@ class Delivery:
                 clock = self._door.clock
                 left_ms = self._end_ms - clock.monotonic_ms()
                 if left_ms <= 0:
-                    raise
+                    if self.batch_id is None:
+                        raise
+                    raise Undelivered(str(error), batch_id=self.batch_id) from error
                 pause_ms = min(left_ms, _pause_ms(error, attempt))
                 if self._on_wait is not None:
                     self._on_wait(Wait(error, pause_ms, attempt))
@@ -196,9 +214,11 @@ class Delivery:
     def _begin(self) -> None:
         """Choose the id once the table takes batches: the retry window begins with the id (I3)."""
         config = self._door.check(self._table)
-        self.batch_id = new_batch_id(self._door.clock)
-        window_ms = config.retry_window_ms - config.retry_window_ms // WINDOW_PARTS_LEFT
-        self._end_ms = min(self._end_ms, self._door.clock.monotonic_ms() + window_ms)
+        clock = self._door.clock
+        self.batch_id = self._given_id or new_batch_id(clock)
+        age_ms = clock.now_ms() - parse_uuid7_ms(self.batch_id)
+        window_ms = config.retry_window_ms - config.retry_window_ms // WINDOW_PARTS_LEFT - max(0, age_ms)
+        self._end_ms = min(self._end_ms, clock.monotonic_ms() + window_ms)
 
 
 def _pause_ms(error: Unavailable, attempt: int) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from icedb_log.errors import IceDBError, InvalidRequest
+from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -36,7 +36,7 @@ from icedb_client.cli.output import (
 from icedb_client.cli.parsing import parse_duration
 from icedb_client.cli.session import open_client
 from icedb_client.client import Client
-from icedb_client.delivery import EnqueuedBatch, Wait
+from icedb_client.delivery import EnqueuedBatch, Undelivered, Wait
 from icedb_client.files import DEFAULT_BATCH_ROWS, STDIN_NAME, SUFFIXES, may_hold_rows
 
 MAX_SHOWN_QUARANTINED: Final = 5
@@ -60,6 +60,7 @@ class _Options:
     from_row: int
     data_format: DataFormat | None
     retry_ms: int
+    batch_id: str | None
 
 
 def ingest(
@@ -73,6 +74,10 @@ def ingest(
     from_row: Annotated[
         int, typer.Option("--from-row", min=1, help="Go on from this row of the file, counted from 1.")
     ] = 1,
+    batch_id: Annotated[
+        str | None,
+        typer.Option("--batch-id", help="Id of the first batch, if it may be there already: what an error said."),
+    ] = None,
     input_format: Annotated[
         InputFormat | None,
         typer.Option("--format", help="What the input is, if neither content nor name shows it (CSV from a pipe)."),
@@ -98,10 +103,11 @@ def ingest(
         from_row=from_row,
         data_format=None if input_format is None else input_format.value,
         retry_ms=parse_duration(retry, option="--retry"),
+        batch_id=batch_id,
     )
     paths = _find_files(source, is_forced=input_format is not None)
-    if from_row > 1 and len(paths) > 1:
-        raise InvalidRequest(f"--from-row is for one file, but {source} has {len(paths)}")
+    if (from_row > 1 or batch_id is not None) and len(paths) > 1:
+        raise InvalidRequest(f"--from-row and --batch-id are for one file, but {source} has {len(paths)}")
     with open_client(context, table=table) as client:
         batches: list[EnqueuedBatch] = []
         try:
@@ -109,8 +115,8 @@ def ingest(
                 for path in paths:
                     batches.extend(_enqueue(client, table, path, options=options, progress=progress))
         except IceDBError as error:
-            if batches:
-                raise type(error)(f"{error}. {_resume_hint(batches, len(paths))}") from error
+            hint = _resume_hint(error, batches, file_count=len(paths), from_row=from_row)
+            error.args = (f"{error}{hint}",)
             raise
         report = _report(table, batches)
         if not as_json:
@@ -119,7 +125,7 @@ def ingest(
             _wait(client, table, batches, timeout_ms=timeout_ms, report=report, is_quiet=as_json)
     if as_json:
         print_json(report)
-    if report.get("quarantined"):
+    if report.get("quarantined") or report.get("bad_rows"):
         raise typer.Exit(FAILED)
 
 
@@ -136,6 +142,7 @@ def _enqueue(
         first_row=options.from_row,
         data_format=options.data_format,
         retry_ms=options.retry_ms,
+        batch_id=options.batch_id,
         on_wait=_show_wait(progress, task, name),
     )
     for batch in found:
@@ -221,12 +228,18 @@ def _count_rows(batches: list[EnqueuedBatch]) -> int | None:
     return None if None in counts else sum(count for count in counts if count is not None)
 
 
-def _resume_hint(batches: list[EnqueuedBatch], file_count: int) -> str:
-    accepted = f"{format_count(_count_rows(batches))} rows before it are accepted in {len(batches)} batches"
-    last = batches[-1].last_row
+def _resume_hint(error: IceDBError, batches: list[EnqueuedBatch], *, file_count: int, from_row: int) -> str:
+    """Return what to add to an error, so that nothing is missing or twice in the end."""
+    if not batches and not isinstance(error, Undelivered):
+        return ""
+    accepted = f". {format_count(_count_rows(batches))} rows before it are accepted in {len(batches)} batches"
+    last = batches[-1].last_row if batches else from_row - 1
     if file_count > 1 or last is None:
         return f"{accepted}: do not ingest them again"
-    return f"{accepted}: correct it and go on with --from-row {last + 1}"
+    go_on = f"go on with --from-row {last + 1}"
+    if isinstance(error, Undelivered):
+        return f"{accepted}; this one may be accepted, too: {go_on} --batch-id {error.batch_id}, and it is taken once"
+    return f"{accepted}: {'try again and' if isinstance(error, Unavailable) else 'correct it and'} {go_on}"
 
 
 def _wait(
@@ -244,6 +257,9 @@ def _wait(
     report["committed"] = len(found.committed)
     report["waiting"] = list(found.waiting)
     report["quarantined"] = [{"batch_id": batch.batch_id, "reason": batch.reason} for batch in found.quarantined]
+    report["bad_rows"] = [
+        {"batch_id": batch.batch_id, "rows": batch.row_count, "reason": batch.reason} for batch in found.bad_rows
+    ]
     if found.waiting:
         if is_quiet:
             print_json(report)
@@ -253,10 +269,14 @@ def _wait(
         )
     if not is_quiet:
         out.print(f"{format_count(len(found.committed))} batches committed")
-    for batch in found.quarantined[:MAX_SHOWN_QUARANTINED]:
-        print_error(f"batch {batch.batch_id} is in quarantine: {batch.reason}")
-    if len(found.quarantined) > MAX_SHOWN_QUARANTINED:
-        print_error(f"{len(found.quarantined)} batches in quarantine; see `icedb quarantine list {table}`")
+    for batch in (*found.quarantined, *found.bad_rows)[:MAX_SHOWN_QUARANTINED]:
+        what = "batch" if batch.kind == "batch" else f"{format_count(batch.row_count)} rows of batch"
+        print_error(f"{what} {batch.batch_id} in quarantine: {batch.reason}")
+    if len(found.quarantined) + len(found.bad_rows) > MAX_SHOWN_QUARANTINED:
+        print_error(
+            f"{len(found.quarantined)} batches and rows of {len(found.bad_rows)} more in quarantine; "
+            f"see `icedb quarantine list {table}`"
+        )
 
 
 class _Quiet:

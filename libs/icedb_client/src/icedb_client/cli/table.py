@@ -1,9 +1,11 @@
-"""``icedb table``: create, list, show."""
+"""``icedb table``: create, alter, list, show."""
 
 from typing import Annotated, Any
 
 import typer
+from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
+from icedb_log.table_changes import alter_table_config
 from icedb_log.table_config import PartitionField, TableConfig, create_table, read_table_config
 from rich.markup import escape
 
@@ -41,7 +43,7 @@ from icedb_client.cli.table_options import (
     read_fields,
 )
 
-app = typer.Typer(no_args_is_help=True, help="Create and look at tables.")
+app = typer.Typer(no_args_is_help=True, help="Create, change and look at tables.")
 
 
 @app.command("create")
@@ -133,6 +135,69 @@ def create(
         out.print(f"table [bold]{name}[/] created")
     else:
         out.print(f"table [bold]{name}[/] is there already")
+
+
+@app.command("alter")
+def alter(
+    *,
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Name of the table.")],
+    column: Column = None,
+    undeclare: Annotated[
+        list[str] | None,
+        typer.Option("--undeclare", metavar="NAME", help="Take back a column's declaration; its data stay. Repeat."),
+    ] = None,
+    evolution: Evolution = None,
+    on_bad_rows: OnBadRows = None,
+    target_file_mb: TargetFileMb = None,
+    merge_fan_in: MergeFanIn = None,
+    max_partitions_per_flush: MaxPartitions = None,
+    log_files_slow: LogFilesSlow = None,
+    log_files_stop: LogFilesStop = None,
+    backlog_files_slow: BacklogFilesSlow = None,
+    backlog_files_stop: BacklogFilesStop = None,
+    data_grace: DataGrace = None,
+    orphan_age: OrphanAge = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Change what may change of a table; grace periods can only grow. Partitions, sort order and queries are fixed.
+
+    Example: icedb table alter events --evolution widen --column price:DOUBLE
+    """
+    change = read_fields(
+        column=column,
+        source=None,
+        insert_query=None,
+        target_file_mb=target_file_mb,
+        data_grace=data_grace,
+        log_grace=None,
+        orphan_age=orphan_age,
+        evolution=evolution,
+        on_bad_rows=on_bad_rows,
+        merge_fan_in=merge_fan_in,
+        max_partitions_per_flush=max_partitions_per_flush,
+        log_files_slow=log_files_slow,
+        log_files_stop=log_files_stop,
+        backlog_files_slow=backlog_files_slow,
+        backlog_files_stop=backlog_files_stop,
+    )
+    taken_back = dict.fromkeys(split_names(undeclare or ()))
+    both = sorted(taken_back.keys() & change.get("declared", {}).keys())
+    if both:
+        raise InvalidRequest(f"column {both[0]!r} is in --column and in --undeclare: give one of them")
+    if taken_back:
+        change["declared"] = {**change.get("declared", {}), **taken_back}
+    if not change:
+        raise InvalidRequest("nothing to change: give at least one option, see `icedb table alter --help`")
+    with open_client(context, table=name) as client:
+        before = client.table_config(name)
+        config = alter_table_config(client.warehouse.store, client.warehouse.table(name), change, clock=SystemClock())
+    if as_json:
+        print_json({"table": name, "changed": config != before, "config": config.model_dump(mode="json")})
+    elif config != before:
+        out.print(f"table [bold]{name}[/] changed; workers go by it from their next run on")
+    else:
+        out.print(f"table [bold]{name}[/] is so already")
 
 
 @app.command("list")

@@ -1,0 +1,49 @@
+"""What ``icedb status`` shows of a table that pushes back and of what waits."""
+
+import pytest
+from icedb_client.cli.status import _print_all, _print_one, _to_json
+from icedb_log.testing.small_table import SmallTable
+
+
+@pytest.fixture
+def table():
+    return SmallTable(log_files_slow=1, log_files_stop=3, on_bad_rows="quarantine_rows")
+
+
+def show(table, capsys):
+    _print_one(table.status())
+    lines = capsys.readouterr().out.splitlines()
+    return {line[:20].strip(): line[20:].strip() for line in lines}
+
+
+def test_a_table_without_anything_says_so(table, capsys):
+    shown = show(table, capsys)
+    assert (shown["pressure"], shown["staged batches"], shown["quarantined batches"]) == ("none", "0", "0")
+    _print_all({"t": table.status()})
+    assert capsys.readouterr().out.splitlines()[-1].split()[-1] == "-"
+
+
+def test_pressure_is_told_with_its_reason_and_effect(table, capsys):
+    table.append(1)
+    table.append(2)
+    assert show(table, capsys)["pressure"] == "slow: 2 log files, log_files_slow is 1 (flush interval × 7.7)"
+    table.append(3)
+    assert show(table, capsys)["pressure"].endswith("(flush interval × 60.0, front ends refuse batches)")
+    _print_all({"t": table.status()})
+    assert capsys.readouterr().out.splitlines()[-1].split()[-1] == "stop"
+    assert _to_json("t", table.status())["pressure"] == {
+        "level": "stop",
+        "stretch": pytest.approx(60),
+        "reason": "3 log files, log_files_stop is 3",
+        "retry_after_ms": 10_000,
+    }
+
+
+def test_what_waits_is_told_with_its_age_and_bad_rows_apart(table, capsys):
+    table.stage_bytes(b'{"id": 1, "p": "a"}\nnonsense')
+    table.flush()
+    table.stage_bytes(b'{"id": 1, "p": "a"}')
+    table.clock.advance(4_999)
+    shown = show(table, capsys)
+    assert shown["staged batches"] == "1, 19 B; the oldest for 5 s"
+    assert shown["quarantined batches"] == "1, 1 of them only some bad rows"

@@ -1,0 +1,72 @@
+"""The examples of the manual pages run as they stand there, against a directory and without any worker."""
+
+import gzip
+import logging
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from icedb_client.cli.app import run
+from icedb_client.testing.parquet_warehouse import ParquetWarehouse
+from icedb_log.staging import list_staged
+from icedb_log.stores import open_warehouse
+
+DOCS = Path(__file__).parents[2] / "docs"
+NEEDS_A_WORKER = re.compile(r"icedb (merge|vacuum (?!.*--dry-run)|import|.*--wait|.*--insert-query)")
+
+
+def blocks(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+
+
+@pytest.fixture
+def parquet(tmp_path, monkeypatch):
+    for name in list(os.environ):
+        if name.startswith("ICEDB_"):
+            monkeypatch.delenv(name)
+    url = f"file://{tmp_path}/warehouse"
+    monkeypatch.setenv("ICEDB_STORE", url)
+    monkeypatch.setenv("ICEDB_REDIS_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.chdir(tmp_path)
+    return ParquetWarehouse(open_warehouse(url))
+
+
+def write_inputs(folder):
+    line = b'{"ts":"2026-01-02T00:00:00Z","event":"view"}\n'
+    (folder / "clicks.ndjson.gz").write_bytes(gzip.compress(line * 3))
+    (folder / "clicks.csv").write_bytes(b'ts,event\n2026-01-02T00:00:00Z,"two\nlines"\n')
+    (folder / "query.sql").write_text("select * from _rows")
+
+
+def test_the_examples_of_the_python_page(parquet, tmp_path):
+    parquet.create("events", "d=day(ts)")
+    parquet.commit("events", "select timestamp '2026-01-02' as ts, 'view' as event", partition="d=2026-01-02")
+    write_inputs(tmp_path)
+    code = "\n".join(blocks("python-client.md", "python"))
+    exec(compile(code, "docs/python-client.md", "exec"), {})
+    staged = list_staged(parquet.warehouse.store, parquet.warehouse.table("events")).batches
+    assert len(staged) >= 9
+    assert {batch.format.partition(".")[0] for batch in staged} == {"ndjson", "csv", "arrow"}
+
+
+def test_the_examples_of_the_command_page(parquet, tmp_path, capsys):
+    write_inputs(tmp_path)
+    commands = [
+        shlex.split(line, comments=True)[1:]
+        for block in blocks("cli.md", "sh")
+        for line in block.replace("\\\n", " ").splitlines()
+        if line.startswith("icedb ") and not NEEDS_A_WORKER.match(line)
+    ]
+    assert len(commands) >= 8
+    handlers = list(logging.getLogger().handlers)
+    try:
+        for command in commands:
+            code = run(command)
+            answer = capsys.readouterr()
+            assert code == 0, (command, answer.err)
+            if command[:3] == ["table", "create", "events"]:
+                parquet.commit("events", "select timestamp '2026-01-02' as ts, 'a' as event", partition="d=2026-01-02")
+    finally:
+        logging.getLogger().handlers = handlers
