@@ -1,7 +1,11 @@
-"""Writes docs/metrics.md and docs/settings.md from the code: run ``python docs/reference.py``."""  # noqa: INP001 - a script
+"""Writes docs/metrics.md, docs/settings.md and docs/schemas from the code: run ``python docs/reference.py``."""  # noqa: INP001 - a script
 
+import json
 from pathlib import Path
 
+from icedb_ingest.frontend.enqueue_message import message_schema
+from icedb_ingest.frontend.metrics import FrontendMetrics
+from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_janitor.metrics import JanitorMetrics
@@ -49,6 +53,10 @@ def render_metrics_page() -> str:
     TableMetrics(tables)
     sections = {
         "Tables": (TABLES, tables),
+        "Front end": (
+            "Served by the front end of ingest, and (door `celery`) by the worker of the queue `enqueue`.",
+            FrontendMetrics().registry,
+        ),
         "Ingest": ("Served by the ingest worker.", IngestMetrics().registry),
         "Merge": ("Served by the merger.", MergeMetrics().registry),
         "Janitor": ("Served by the janitor.", JanitorMetrics().registry),
@@ -73,6 +81,8 @@ def render_settings_page() -> str:
         render_settings(SparkServiceSettings, besides=shared) + "\n",
         "## Ingest\n",
         render_settings(IngestSettings, besides=spark) + "\n",
+        "## Front end, and the worker of the queue `enqueue`\n",
+        render_settings(FrontendSettings, besides=shared) + "\n",
         "## Merger\n",
         render_settings(MergerSettings, besides=spark) + "\n",
         "## Snapshot\n",
@@ -83,8 +93,15 @@ def render_settings_page() -> str:
     return "\n".join(parts)
 
 
+def render_enqueue_schema() -> str:
+    """Return docs/schemas/icedb.ingest.enqueue.schema.json."""
+    return json.dumps(message_schema(), indent=2) + "\n"
+
+
 def main() -> None:
-    """Write both pages."""
+    """Write the pages and the schema."""
+    (HERE / "schemas").mkdir(exist_ok=True)
+    (HERE / "schemas" / "icedb.ingest.enqueue.schema.json").write_text(render_enqueue_schema(), encoding="utf-8")
     (HERE / "metrics.md").write_text(render_metrics_page(), encoding="utf-8")
     (HERE / "settings.md").write_text(render_settings_page(), encoding="utf-8")
 

@@ -15,7 +15,12 @@ def reference():
 
 
 @pytest.mark.parametrize(
-    ("page", "render"), [("metrics.md", "render_metrics_page"), ("settings.md", "render_settings_page")]
+    ("page", "render"),
+    [
+        ("metrics.md", "render_metrics_page"),
+        ("settings.md", "render_settings_page"),
+        ("schemas/icedb.ingest.enqueue.schema.json", "render_enqueue_schema"),
+    ],
 )
 def test_a_reference_page_is_current(reference, page, render):
     assert (DOCS / page).read_text(encoding="utf-8") == reference[render](), "run `python docs/reference.py`"
@@ -25,7 +30,7 @@ def test_every_name_keeps_to_the_scheme(reference):
     names = re.findall(r"^\| `(icedb_[a-z_]+)` \| ([a-z]+) \|", reference["render_metrics_page"](), re.MULTILINE)
     assert len(names) > 50
     for name, kind in names:
-        assert re.match(r"icedb_(ingest|merge|janitor|snapshot|table)_[a-z_]+$", name), name
+        assert re.match(r"icedb_(ingest|frontend|merge|janitor|snapshot|table)_[a-z_]+$", name), name
         assert name.endswith("_total") == (kind == "counter"), name
 
 
@@ -35,7 +40,9 @@ def test_every_metric_that_dashboards_and_alerts_ask_for_exists(reference):
     asked = set()
     for path in [*deploy.rglob("*.yml"), *deploy.rglob("*.yaml"), *deploy.rglob("dashboards/*.json")]:
         asked |= set(
-            re.findall(r"icedb_(?:ingest|merge|janitor|snapshot|table)_[a-z_]+", path.read_text(encoding="utf-8"))
+            re.findall(
+                r"icedb_(?:ingest|frontend|merge|janitor|snapshot|table)_[a-z_]+", path.read_text(encoding="utf-8")
+            )
         )
     assert asked
     unknown = {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked - known} - known

@@ -82,7 +82,7 @@ class Frontend:
         self._warehouse = warehouse
         self._settings = settings
         self._clock = clock
-        self._waker = Waker(wake, clock=clock)
+        self._waker = Waker(wake)
         self._desk = make_desk(warehouse, settings=settings, clock=clock, on_staged=self._waker.ask)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()

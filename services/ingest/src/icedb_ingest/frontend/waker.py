@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 from icedb_service.logs import get_logger
 
@@ -12,6 +11,7 @@ PAUSE_MS: Final = 20
 """Between rounds: a thousand batches a second are fifty wake-ups."""
 PAUSE_AFTER_FAILURE_MS: Final = 2000
 STOP_LIMIT_S: Final = 2.0
+MS_PER_S: Final = 1000
 
 
 class Waker:
@@ -21,12 +21,10 @@ class Waker:
 
     Args:
         wake: Sends one wake-up; raises Unavailable when Redis does not answer.
-        clock: For the pauses.
     """
 
-    def __init__(self, wake: Callable[[str], object], *, clock: Clock) -> None:
+    def __init__(self, wake: Callable[[str], object]) -> None:
         self._wake = wake
-        self._clock = clock
         self._tables: set[str] = set()
         self._changed = threading.Condition()
         self._is_stopping = False
@@ -62,7 +60,11 @@ class Waker:
             is_silent = self._send(tables, was_silent=is_silent)
             if is_last:
                 return
-            self._clock.sleep_ms(PAUSE_AFTER_FAILURE_MS if is_silent else PAUSE_MS)
+            self._pause(PAUSE_AFTER_FAILURE_MS if is_silent else PAUSE_MS)
+
+    def _pause(self, duration_ms: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_stopping, duration_ms / MS_PER_S)
 
     def _send(self, tables: list[str], *, was_silent: bool) -> bool:
         for table in tables:

@@ -1,0 +1,131 @@
+"""The Celery worker of the queue ``enqueue``: ``python -m icedb_ingest.frontend.celery_worker``. Wiring only.
+
+A process of its own beside the front end: whoever sends no Celery messages does not need it, and a queue that is stuck
+must not take the other doors along. Light: threads instead of children, no engine.
+"""
+
+import os
+import socket
+import threading
+from functools import partial
+from typing import Any, Final
+
+from celery import Celery, signals
+from icedb_log.clock import SystemClock
+from icedb_service.celery_app import make_app
+from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
+from icedb_service.logs import get_logger
+from icedb_service.main import EXIT_FAILURE, run_main
+from icedb_service.names import INGEST_FLUSH
+from icedb_service.preflight import wait_for_servers
+from icedb_service.redis_clients import open_redis, ping_redis
+from icedb_service.wakeup import Wakeups
+
+from icedb_ingest.frontend.enqueue_task import EnqueueWork, register_enqueue
+from icedb_ingest.frontend.metrics import FrontendMetrics
+from icedb_ingest.frontend.service import make_desk
+from icedb_ingest.frontend.settings import FrontendSettings
+from icedb_ingest.frontend.waker import Waker
+
+QUEUE: Final = "enqueue"
+MS_PER_S: Final = 1000
+
+
+def make_enqueue_app(settings: FrontendSettings) -> Celery:
+    """Return the worker's application: messages are held until they are done, and given to another worker soon."""
+    app = make_app(settings, QUEUE)
+    app.conf.update(
+        worker_pool="threads",
+        worker_concurrency=settings.enqueue_threads,
+        task_time_limit=None,
+        task_acks_late=True,
+        task_reject_on_worker_lost=True,
+        broker_transport_options={
+            **app.conf.broker_transport_options,
+            "visibility_timeout": settings.enqueue_redelivery_ms // MS_PER_S,
+            # Books of its own: with shared ones this worker's short time-out would count for every other queue, too.
+            "unacked_key": f"icedb:{QUEUE}:unacked",
+            "unacked_index_key": f"icedb:{QUEUE}:unacked_index",
+            "unacked_mutex_key": f"icedb:{QUEUE}:unacked_mutex",
+        },
+    )
+    return app
+
+
+def serve(settings: FrontendSettings) -> int:
+    """Serve the queue until SIGTERM."""
+    clock = SystemClock()
+    check_port_is_free(settings.metrics_host, settings.metrics_port)
+    wait_for_servers(settings, clock=clock)
+    metrics = FrontendMetrics()
+    redis = open_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms)
+    app = make_enqueue_app(settings)
+    wakeups = Wakeups(make_app(settings), redis, settings=settings, counter=metrics.wakes)
+    waker = Waker(partial(wakeups.wake, INGEST_FLUSH))
+    warehouse = settings.store_settings.open()
+
+    desk = make_desk(warehouse, settings=settings, clock=clock, on_staged=waker.ask)
+
+    def check_store() -> None:
+        warehouse.store.list_page(f"{warehouse.root}/" if warehouse.root else "", limit=1)
+
+    stopping = threading.Event()
+    work = EnqueueWork(
+        desk, metrics=metrics, clock=clock, max_batch_bytes=settings.max_batch_bytes, is_stopping=stopping
+    )
+    register_enqueue(app, work)
+    receivers = _connect_signals(stopping, settings)
+    checks = {"store": check_store, "redis": lambda: ping_redis(redis, settings.redis_url)}
+    start_metrics_server(
+        metrics.registry,
+        host=settings.metrics_host,
+        port=settings.metrics_port,
+        health=HealthChecks(ready=checks),
+        clock=clock,
+    )
+    waker.start()
+    get_logger().info("worker_started", queue=QUEUE, metrics_port=settings.metrics_port)
+    worker = app.Worker(
+        hostname=f"{QUEUE}-{os.getpid()}@{socket.gethostname()}",
+        queues=[QUEUE],
+        pool="threads",
+        concurrency=settings.enqueue_threads,
+        quiet=True,
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+        task_events=False,
+    )
+    worker.start()
+    waker.stop()
+    get_logger().info("worker_stopped", queue=QUEUE)
+    del receivers
+    return int(worker.exitcode or 0)
+
+
+def _connect_signals(stopping: threading.Event, settings: FrontendSettings) -> list[Any]:
+    """Connect to Celery's signals; the receivers live as long as the returned list."""
+
+    def keep_our_logging(**_ignored: object) -> None:
+        """Celery sets up no logs when somebody listens here."""
+
+    def begin_to_stop(**_ignored: object) -> None:
+        stopping.set()
+        timer = threading.Timer(settings.frontend_shutdown_ms / MS_PER_S, _end_now, (settings,))
+        timer.daemon = True
+        timer.start()
+
+    signals.setup_logging.connect(keep_our_logging)
+    signals.worker_shutting_down.connect(begin_to_stop)
+    return [keep_our_logging, begin_to_stop]
+
+
+def _end_now(settings: FrontendSettings) -> None:
+    get_logger().error(
+        "shutdown_forced", after_ms=settings.frontend_shutdown_ms, mitigation="unfinished messages come again"
+    )
+    os._exit(EXIT_FAILURE)
+
+
+if __name__ == "__main__":
+    run_main(FrontendSettings, QUEUE, serve)

@@ -1,0 +1,1 @@
+"""For tests and benchmarks of ingest: a front end in this process."""

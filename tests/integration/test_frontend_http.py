@@ -1,0 +1,496 @@
+"""The HTTP door on loopback: every format, every refusal, keys, clients that leave or dawdle, back-pressure."""
+
+import base64
+import gzip
+import hashlib
+import hmac
+import io
+import json
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from backports import zstd
+from icedb_ingest.testing.frontend_rig import CLOCK, LIMIT_S, NDJSON, start_rig
+from icedb_log.clock import make_uuid7_hex, new_batch_id, parse_uuid7_ms
+from icedb_log.errors import Unavailable
+from icedb_log.flush import flush_table
+from icedb_log.pressure import Pressure, publish_pressure
+from icedb_log.table_config import MINUTE_MS
+from icedb_log.testing.row_files import RowFileWriter
+
+LINES = b'{"a":1}\n{"a":2}\n'
+TABLE = pa.table({"a": [1, 2]})
+
+
+def parquet():
+    out = io.BytesIO()
+    pq.write_table(TABLE, out)
+    return out.getvalue()
+
+
+def arrow_stream():
+    out = io.BytesIO()
+    with pa.ipc.new_stream(out, TABLE.schema) as writer:
+        writer.write_table(TABLE)
+    return out.getvalue()
+
+
+def arrow_file():
+    out = io.BytesIO()
+    with pa.ipc.new_file(out, TABLE.schema) as writer:
+        writer.write_table(TABLE)
+    return out.getvalue()
+
+
+def late_id(age_ms):
+    hexed = make_uuid7_hex(CLOCK.now_ms() - age_ms, 5)
+    return "-".join((hexed[:8], hexed[8:12], hexed[12:16], hexed[16:20], hexed[20:]))
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    rig = start_rig(
+        tmp_path_factory.mktemp("http") / "store",
+        frontend_max_batch_mb=1,
+        frontend_memory_mb=4,
+        frontend_header_timeout_ms=300,
+        frontend_body_timeout_ms=400,
+        frontend_ack_timeout_ms=300,
+        frontend_linger_ms=30,
+    )
+    yield rig
+    rig.frontend.stop()
+
+
+@pytest.fixture
+def rig(shared):
+    for info in shared.staged():
+        shared.store.delete([f"events/_icedb/staging/{info}"])
+    shared.store.put_count = 0
+    yield shared
+    shared.store.gate.set()
+
+
+@pytest.mark.parametrize(
+    ("content_type", "encoding", "body", "suffix", "staged"),
+    [
+        (NDJSON, None, LINES, "ndjson", None),
+        ("application/x-ndjson; charset=utf-8", "gzip", gzip.compress(LINES), "ndjson.gz", None),
+        (NDJSON, "zstd", zstd.compress(LINES), "ndjson.zst", None),
+        ("application/json", None, b'\xef\xbb\xbf [{"a":1}]', "json", None),
+        ("application/json", "gzip", gzip.compress(b'{"a":1}'), "json.gz", None),
+        ("text/csv", "identity", b"a\n1\n", "csv", None),
+        ("text/csv", "zstd", zstd.compress(b"a\n1\n"), "csv.zst", None),
+        ("application/vnd.apache.parquet", None, parquet(), "parquet", None),
+        ("application/vnd.apache.parquet", "gzip", gzip.compress(parquet()), "parquet", parquet()),
+        ("application/vnd.apache.arrow.stream", None, arrow_stream(), "arrow", None),
+        ("application/vnd.apache.arrow.stream", "zstd", zstd.compress(arrow_stream()), "arrow", arrow_stream()),
+        ("application/vnd.apache.arrow.file", None, arrow_file(), "arrow", None),
+    ],
+)
+def test_every_format_is_staged_as_it_came(rig, content_type, encoding, body, suffix, staged):
+    headers = {"Content_Encoding": encoding} if encoding else {}
+    answer = rig.post(body, content_type=content_type, **headers)
+    assert answer.status == 202, answer.body
+    batch_id = answer.json["batch_id"]
+    assert rig.staged() == {f"{batch_id}.{suffix}": staged or body}
+    assert answer.json == {
+        "batch_id": batch_id,
+        "table": "events",
+        "status": "staged",
+        "status_url": f"/v1/tables/events/batches/{batch_id}",
+    }
+    assert answer.headers["Location"] == answer.json["status_url"]
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "body", "fields"),
+    [
+        (400, "invalid-request", b"", {}),
+        (400, "invalid-request", b" \n\n", {}),
+        (400, "invalid-request", b"[1]", {}),
+        (400, "invalid-request", b'"text"', {"content_type": "application/json"}),
+        (400, "invalid-request", b"PAR1 no", {"content_type": "application/vnd.apache.parquet"}),
+        (400, "invalid-request", b"no arrow", {"content_type": "application/vnd.apache.arrow.stream"}),
+        (400, "invalid-request", arrow_file()[:-3], {"content_type": "application/vnd.apache.arrow.file"}),
+        (400, "invalid-request", LINES, {"Content_Encoding": "gzip"}),
+        (400, "invalid-request", LINES, {"Content_Encoding": "zstd"}),
+        (400, "invalid-request", gzip.compress(b"[1]"), {"Content_Encoding": "gzip"}),
+        (400, "invalid-request", b"\x1f\x8b broken", {"Content_Encoding": "gzip"}),
+        (400, "invalid-request", gzip.compress(parquet())[:-9],
+         {"content_type": "application/vnd.apache.parquet", "Content_Encoding": "gzip"}),
+        (400, "invalid-request", LINES, {"table": "No-Table"}),
+        (400, "invalid-request", LINES, {"Idempotency_Key": "x" * 256}),
+        (400, "invalid-request", LINES, {"Idempotency_Key": ""}),
+        (404, "not-found", LINES, {"table": "nope"}),
+        (409, "key-expired", LINES, {"Idempotency_Key": late_id(11 * MINUTE_MS)}),
+        (400, "invalid-request", LINES, {"Idempotency_Key": late_id(-11 * MINUTE_MS)}),
+        (413, "batch-too-large", b"{" * (2**20 + 1), {}),
+        (413, "batch-too-large", gzip.compress(b"PAR1" * 2**20 + b"PAR1"),
+         {"content_type": "application/vnd.apache.parquet", "Content_Encoding": "gzip"}),
+        (415, "unsupported-media", LINES, {"content_type": "application/x-www-form-urlencoded"}),
+        (415, "unsupported-media", LINES, {"content_type": ""}),
+        (415, "unsupported-media", LINES, {"Content_Encoding": "br"}),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_refused_with_a_problem_and_stages_nothing(rig, status, code, body, fields):
+    answer = rig.post(body, **fields)
+    assert (answer.status, answer.headers["content-type"]) == (status, "application/problem+json"), answer.body
+    problem = answer.json
+    assert (problem["type"], problem["status"]) == (f"urn:icedb:problem:{code}", status)
+    assert problem["title"]
+    assert problem["detail"]
+    assert rig.staged() == {}
+
+
+def test_paths_and_methods_that_are_not_there_are_problems_too(rig):
+    missing = rig.call("GET", "/v1/nothing")
+    assert (missing.status, missing.json["type"]) == (404, "urn:icedb:problem:not-found")
+    wrong = rig.call("DELETE", "/v1/tables/events/batches")
+    assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
+    assert rig.segment({}, "/v1/charge").status == 404
+
+
+def test_a_uuid7_key_is_the_batch_id_and_a_retry_is_the_same_batch(rig):
+    batch_id = new_batch_id(CLOCK)
+    for _ in range(2):
+        answer = rig.post(LINES, Idempotency_Key=f'"{batch_id}"')
+        assert (answer.status, answer.json["batch_id"]) == (202, batch_id)
+    assert list(rig.staged()) == [f"{batch_id}.ndjson"]
+    other = rig.post(b'{"a":3}', Idempotency_Key=batch_id)
+    assert (other.status, other.json["type"]) == (422, "urn:icedb:problem:key-reused")
+    assert other.json["batch_id"] == batch_id
+
+
+@pytest.mark.parametrize("key", ["order 7 of shop #3", "uuid7"])
+def test_one_key_from_twenty_threads_is_one_batch(rig, key):
+    key = new_batch_id(CLOCK) if key == "uuid7" else f"{key} {CLOCK.new_id()}"
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(lambda _: rig.post(LINES, Idempotency_Key=key), range(20)))
+    assert {answer.status for answer in answers} == {202}
+    (batch_id,) = {answer.json["batch_id"] for answer in answers}
+    assert list(rig.staged()) == [f"{batch_id}.ndjson"]
+    assert rig.post(b'{"a":3}', Idempotency_Key=key).status == 422
+
+
+def test_a_key_that_is_known_to_be_staged_is_not_staged_again(rig):
+    first = rig.post(LINES, Idempotency_Key="paid 12")
+    record = rig.warehouse.table("events").idempotency_key(hashlib.sha256(b"paid 12").hexdigest())
+    wait_until(lambda: json.loads(rig.store.get(record).body)["staged"])
+    (name,) = rig.staged()
+    rig.store.delete([f"events/_icedb/staging/{name}"])  # a flush took it
+    again = rig.post(LINES, Idempotency_Key="paid 12")
+    assert (again.status, again.json["batch_id"]) == (202, first.json["batch_id"])
+    assert rig.staged() == {}
+
+
+def test_a_key_that_nobody_confirmed_is_too_old_after_the_window(rig):
+    record = rig.warehouse.table("events").idempotency_key(hashlib.sha256(b"lost").hexdigest())
+    content = hashlib.sha256(b"ndjson\n" + LINES).hexdigest()
+    old = late_id(8 * MINUTE_MS)
+    rig.store.put(record, json.dumps({"batch_id": old, "content_sha256": content, "staged": False}).encode())
+    answer = rig.post(LINES, Idempotency_Key="lost")
+    assert (answer.status, answer.json["type"]) == (409, "urn:icedb:problem:key-expired")
+    assert old in answer.json["detail"]
+    assert rig.staged() == {}
+
+
+def test_status_follows_a_batch(rig):
+    good, bad = rig.post(LINES).json, rig.post(b'{"a":1}\n').json
+    assert rig.call("GET", good["status_url"]).json["status"] == "staged"
+    paths = rig.warehouse.table("events")
+    rig.store.put(paths.quarantine_key(f"{bad['batch_id']}.json"), b'{"reason":"line 1: no"}')
+    rig.store.delete([f"{paths.staging_prefix}{bad['batch_id']}.ndjson"])
+    result = flush_table(rig.store, paths, clock=CLOCK, writer=RowFileWriter(rig.store, CLOCK), owner="test")
+    assert result.batch_count == 1
+    assert rig.call("GET", good["status_url"]).json == {
+        "batch_id": good["batch_id"],
+        "table": "events",
+        "status": "committed",
+    }
+    quarantined = rig.call("GET", bad["status_url"]).json
+    assert (quarantined["status"], quarantined["reason"]) == ("quarantined", "line 1: no")
+    unknown = rig.call("GET", f"/v1/tables/events/batches/{new_batch_id(CLOCK)}")
+    assert (unknown.status, unknown.json["type"]) == (404, "urn:icedb:problem:not-found")
+    assert rig.call("GET", "/v1/tables/events/batches/seven").status == 400
+    assert rig.call("GET", f"/v1/tables/nope/batches/{new_batch_id(CLOCK)}").status == 404
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_body_stages_nothing(rig):
+    before = rig.metric("icedb_frontend_batches_total", door="http", outcome="abandoned")
+    with socket.create_connection(("127.0.0.1", rig.frontend.http_port)) as client:
+        client.sendall(
+            b"POST /v1/tables/events/batches HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
+            b'Content-Length: 100\r\n\r\n{"a":1}\n'
+        )
+    wait_until(lambda: rig.metric("icedb_frontend_batches_total", door="http", outcome="abandoned") == before + 1)
+    assert (rig.staged(), rig.store.put_count) == ({}, 0)
+    assert rig.metric("icedb_frontend_held_bytes") == 0
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/tables/events/batches HT"])
+def test_headers_that_do_not_come_close_the_connection(rig, sent):
+    with socket.create_connection(("127.0.0.1", rig.frontend.http_port)) as client:
+        client.settimeout(LIMIT_S)
+        client.sendall(sent)
+        assert client.recv(100) == b""
+
+
+def test_a_body_that_does_not_come_is_refused_in_time(rig):
+    with socket.create_connection(("127.0.0.1", rig.frontend.http_port)) as client:
+        client.settimeout(LIMIT_S)
+        client.sendall(
+            b"POST /v1/tables/events/batches HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n3\r\n{}\n\r\n"
+        )
+        received = b""
+        while chunk := client.recv(65536):
+            received += chunk
+    assert received.startswith(b"HTTP/1.1 408 ")
+    assert b"urn:icedb:problem:body-timeout" in received
+    assert rig.staged() == {}
+
+
+def test_a_chunked_body_is_bounded_as_it_comes(rig):
+    pieces = (b"{" * 65536 for _ in range(17))
+    answer = rig.call("POST", "/v1/tables/events/batches", pieces, Content_Type=NDJSON)
+    assert answer.status == 413
+    small = rig.call("POST", "/v1/tables/events/batches", iter([b'{"a"', b":1}"]), Content_Type=NDJSON)
+    assert small.status == 202
+    assert list(rig.staged().values()) == [b'{"a":1}']
+
+
+def test_a_store_that_is_slow_is_a_503_and_the_batch_may_be_sent_again(rig):
+    rig.store.gate.clear()
+    batch_id = new_batch_id(CLOCK)
+    slow = rig.post(LINES, Idempotency_Key=batch_id)
+    assert (slow.status, slow.headers["retry-after"], slow.json["batch_id"]) == (503, "1", batch_id)
+    assert slow.json["type"] == "urn:icedb:problem:unavailable"
+    rig.store.gate.set()
+    assert rig.post(LINES, Idempotency_Key=batch_id).status == 202
+    assert list(rig.staged()) == [f"{batch_id}.ndjson"]
+
+
+def test_a_store_that_is_down_is_a_503(rig, monkeypatch):
+    def fail(key, body):
+        raise Unavailable("the store does not answer")
+
+    monkeypatch.setattr(rig.store, "put_if_absent", fail)
+    answer = rig.post(LINES)
+    assert (answer.status, answer.json["detail"]) == (503, "the store does not answer")
+    assert "retry-after" in answer.headers
+    assert rig.metric("icedb_frontend_batches_total", door="http", outcome="unavailable") >= 1
+
+
+def test_a_bug_is_a_500_without_its_text(rig, monkeypatch):
+    def fail(key, body):
+        raise ZeroDivisionError("secret detail")
+
+    monkeypatch.setattr(rig.store, "put_if_absent", fail)
+    answer = rig.post(LINES)
+    assert (answer.status, answer.json["type"]) == (500, "urn:icedb:problem:failed")
+    assert b"secret detail" not in answer.body
+
+
+def test_pressure_there_and_back(rig):
+    paths = rig.warehouse.table("events")
+    assert rig.post(LINES).status == 202
+    stop = Pressure("stop", 60.0, "801 log files, log_files_stop is 800", 12_000)
+    publish_pressure(rig.store, paths, stop, clock=CLOCK)
+    wait_until(lambda: rig.post(LINES).status == 429)
+    before = len(rig.staged())
+    refused = rig.post(LINES)
+    assert (refused.headers["retry-after"], refused.json["retry_after_ms"]) == ("12", 12_000)
+    assert "801 log files" in refused.json["detail"]
+    assert rig.segment({"type": "track", "userId": "7"}).status == 429
+    assert len(rig.staged()) == before
+    # A large body is refused before it is read.
+    with socket.create_connection(("127.0.0.1", rig.frontend.http_port)) as client:
+        client.settimeout(LIMIT_S)
+        client.sendall(
+            b"POST /v1/tables/events/batches HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
+            b"Content-Length: 1000000\r\nExpect: 100-continue\r\n\r\n"
+        )
+        assert client.recv(100).startswith(b"HTTP/1.1 429 ")
+    publish_pressure(rig.store, paths, Pressure(), clock=CLOCK)
+    wait_until(lambda: rig.post(LINES).status == 202)
+    assert rig.metric("icedb_frontend_batches_total", door="http", outcome="overloaded") >= 2
+
+
+def test_the_flush_is_woken_after_the_batch(rig):
+    rig.woken.clear()
+    assert rig.post(LINES).status == 202
+    wait_until(lambda: rig.woken == ["events"])
+
+
+def test_health_is_answered_on_this_port_too(rig):
+    wait_until(lambda: rig.call("GET", "/readyz").status == 200)
+    assert rig.call("GET", "/healthz").json == {"status": "ok", "checks": {"loop": "ok"}}
+
+
+# ---- webhooks ---------------------------------------------------------------------------------------------------
+
+
+def test_a_hundred_webhooks_share_batches_and_every_event_is_there_once(rig):
+    def send(number):
+        event = {"type": "track", "event": "Paid", "messageId": f"m{number}", "userId": "7", "properties": {"x": 1}}
+        return rig.segment(event)
+
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(send, range(100)))
+    assert {answer.status for answer in answers} == {200}
+    staged = rig.staged()
+    assert {answer.json["batch_id"] for answer in answers} == {name.partition(".")[0] for name in staged}
+    assert len(staged) < 50
+    rows = [json.loads(line) for body in staged.values() for line in body.splitlines()]
+    assert sorted(row["messageId"] for row in rows) == sorted(f"m{number}" for number in range(100))
+    received = datetime.fromisoformat(rows[0]["receivedAt"])
+    assert abs((datetime.now(UTC) - received).total_seconds()) < LIMIT_S
+    assert rows[0]["timestamp"] == rows[0]["receivedAt"]
+
+
+def test_the_shapes_of_the_tracking_api(rig):
+    event = {"event": "Paid", "anonymousId": "a", "timestamp": "2026-01-02T03:04:05Z", "writeKey": "k"}
+    assert rig.segment(event, "/v1/track").status == 200
+    batch = {
+        "batch": [{"type": "identify", "userId": "7", "traits": {"plan": "x"}}, {"type": "page", "userId": "7"}],
+        "sentAt": "2026-01-02T03:04:06Z",
+        "context": {"library": "x"},
+        "writeKey": "k",
+    }
+    assert rig.segment(gzip.compress(json.dumps(batch).encode()), "/v1/batch", Content_Encoding="gzip").status == 200
+    rows = [json.loads(line) for body in rig.staged().values() for line in body.splitlines()]
+    assert [row["type"] for row in rows] == ["track", "identify", "page"]
+    assert rows[0]["timestamp"] == "2026-01-02T03:04:05Z"
+    assert rows[1]["sentAt"] == "2026-01-02T03:04:06Z"
+    assert rows[1]["context"] == {"library": "x"}
+    assert not any("writeKey" in row for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("payload", "path"),
+    [
+        (b"no json", ""),
+        ({"userId": "7"}, ""),
+        ({"type": "track"}, ""),
+        ([], ""),
+        ([{"type": "track", "userId": "7"}, 5], ""),
+        ({"batch": {}}, "/v1/batch"),
+        ({"batch": []}, "/v1/batch"),
+        (b"", ""),
+    ],
+)
+def test_what_is_no_event_is_refused(rig, payload, path):
+    answer = rig.segment(payload, path)
+    assert (answer.status, answer.json["type"]) == (400, "urn:icedb:problem:invalid-request")
+    assert rig.staged() == {}
+
+
+def test_a_group_that_is_refused_is_refused_for_everybody(rig, monkeypatch):
+    def fail(key, body):
+        raise Unavailable("the store does not answer")
+
+    monkeypatch.setattr(rig.store, "put_if_absent", fail)
+    with ThreadPoolExecutor(5) as pool:
+        answers = list(pool.map(lambda _: rig.segment({"type": "track", "userId": "7"}), range(5)))
+    assert {answer.status for answer in answers} == {503}
+
+
+def test_webhooks_are_signed_when_there_is_a_secret(tmp_path, caplog, capfd):
+    rig = start_rig(
+        tmp_path / "store",
+        frontend_segment_secret="top secret",
+        frontend_segment_write_key="key-1",
+        frontend_linger_ms=0,
+        frontend_access_log="all",
+        frontend_cors_origins=("https://shop.example",),
+    )
+    try:
+        body = json.dumps({"type": "track", "userId": "7"}).encode()
+        signature = hmac.new(b"top secret", body, hashlib.sha1).hexdigest()
+        assert rig.segment(body, X_Signature=signature).status == 200
+        refused = [
+            rig.segment(body),
+            rig.segment(body, X_Signature=signature[:-1] + "x"),
+            rig.segment(body + b" ", X_Signature=signature),
+            rig.segment({"type": "track", "userId": "7", "writeKey": "key-2"}),
+            rig.segment(body, Authorization="Basic ???"),
+        ]
+        assert {answer.status for answer in refused} == {401}
+        assert len(rig.staged()) == 1
+        basic = base64.b64encode(b"key-1:").decode()
+        assert rig.segment(body, Authorization=f"Basic {basic}").status == 200
+        assert rig.segment({"type": "track", "userId": "7", "writeKey": "key-1"}).status == 200
+        # Batches of programs need no signature; whoever opens this port to the world puts a proxy before it.
+        assert rig.post(LINES).status == 202
+        asked = {"Origin": "https://shop.example", "Access_Control_Request_Method": "POST"}
+        preflight = rig.call("OPTIONS", "/v1/tables/events/segment/v1/t", **asked)
+        assert preflight.headers["access-control-allow-origin"] == "https://shop.example"
+    finally:
+        rig.frontend.stop()
+    logged = caplog.text + "".join(capfd.readouterr())
+    assert "http_request" in logged
+    assert "top secret" not in logged
+    assert "key-1" not in logged
+
+
+def test_memory_is_bounded_and_what_has_no_room_is_told_when_to_come_again(tmp_path):
+    rig = start_rig(tmp_path / "store", frontend_max_batch_mb=1, frontend_memory_mb=1, frontend_memory_wait_ms=50)
+    try:
+        rig.store.gate.clear()
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(rig.post, b'{"a":"' + b"x" * 700_000 + b'"}')
+            assert rig.store.arrived.acquire(timeout=LIMIT_S)
+            assert rig.metric("icedb_frontend_held_bytes") > 700_000
+            full = rig.post(b'{"a":"' + b"x" * 700_000 + b'"}')
+            assert (full.status, full.json["type"], full.headers["retry-after"]) == (503, "urn:icedb:problem:busy", "1")
+            rig.store.gate.set()
+            assert first.result(LIMIT_S).status == 202
+        assert rig.metric("icedb_frontend_held_bytes") == 0
+    finally:
+        rig.store.gate.set()
+        rig.frontend.stop()
+
+
+def test_stopping_answers_what_runs_and_loses_nothing(tmp_path):
+    rig = start_rig(tmp_path / "store")
+    rig.store.gate.clear()
+    with ThreadPoolExecutor(3) as pool:
+        batch = pool.submit(rig.post, LINES)
+        event = pool.submit(rig.segment, {"type": "track", "userId": "7"})
+        assert rig.store.arrived.acquire(timeout=LIMIT_S)
+        assert rig.store.arrived.acquire(timeout=LIMIT_S)
+        stopping = pool.submit(rig.frontend.stop)
+        wait_until(lambda: not accepts_connections(rig.frontend.http_port))
+        rig.store.gate.set()
+        stopping.result(LIMIT_S)
+        ids = {batch.result(LIMIT_S).json["batch_id"], event.result(LIMIT_S).json["batch_id"]}
+    assert {name.partition(".")[0] for name in rig.staged()} == ids
+    assert all(parse_uuid7_ms(batch_id) for batch_id in ids)
+
+
+def test_a_port_that_is_taken_is_named(rig, tmp_path):
+    with pytest.raises(Unavailable, match="ICEDB_FRONTEND_HTTP_PORT"):
+        start_rig(tmp_path / "other", frontend_http_port=rig.frontend.http_port)
+    with pytest.raises(Unavailable, match="ICEDB_FRONTEND_GRPC_PORT"):
+        start_rig(tmp_path / "third", frontend_grpc_port=rig.frontend.grpc_port)
+
+
+def accepts_connections(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
