@@ -1,30 +1,38 @@
 """The checks that a batch must pass before any of its rows is written (I5), for all batches of a unit at once.
 
-In order: every line is a JSON object; the keys can be columns; the values fit one type for each column; every
-value survives its cast; every row has its partition values; the partitions can be keys. A
-batch stands or falls on its own: what is wrong with one never touches the others.
+In order: every line is a JSON object; the keys can be columns; the values fit one type for each column; every value
+survives its cast; every row has its partition values; the partitions can be keys. A batch stands or falls on its own:
+what is wrong with one never touches the others. What the fast reader took and a check objects to is read again the
+exact way, and all checks are done again, so that the same batches always end the same way. If the table wants bad rows
+told from bad batches, the rows at fault are set aside and the checks done again without them.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from icedb_log.key_rules import MAX_KEY_BYTES
 from icedb_log.keys import TablePaths
 from icedb_log.partition_path import encode_partition_value
-from icedb_log.table_config import TableConfig, check_column_name
+from icedb_log.table_config import PartitionField, TableConfig
 
-from icedb_parts.errors import BatchRejected
-from icedb_parts.event_frame import BatchKeys, ColumnEvidence, EventFrame, ExampleValue
-from icedb_parts.json_casts import CAN_FAIL_TYPES
-from icedb_parts.json_types import TAKEN_KINDS, Kind, SchemaBuilder
+from icedb_parts.bad_lines import BadLines
+from icedb_parts.column_forms import Form
+from icedb_parts.event_frame import ColumnEvidence, EventFrame, ExampleValue
+from icedb_parts.json_types import TAKEN_KINDS, Kind, SchemaBuilder, find_odd_kinds, infer_type
+from icedb_parts.key_checks import KeyChecks
 from icedb_parts.limits import MAX_PARTITION_VALUE_BYTES, FlushUnitLimits
+from icedb_parts.row_problems import Problem
 from icedb_parts.transforms import find_type_problem
+from icedb_parts.unit_sections import UnitSections
 
 _SHOWN_CHARS: Final = 80
 _ENCODED_GROWTH: Final = 3
 """A byte of a partition value becomes at most three characters of a key."""
 _FILE_NAME_BYTES: Final = 64
 """Room for a data file's own name in its key."""
+_TEXT_TYPES: Final = ("VARCHAR", "DATE")
+"""Columns of these types take the cells of a CSV file as text, whatever they look like."""
 
 
 class UnitChecks:
@@ -33,6 +41,8 @@ class UnitChecks:
     Attributes:
         rejected: Reason of each batch that was rejected so far.
         accepted: Batches that passed, in order.
+        bad_rows: Rows that were set aside, of accepted batches that have any.
+        row_counts: Rows to be written of each accepted batch.
         new_kinds: Columns that the schema does not have, with the kinds of their values in accepted batches.
         output_columns: Columns that the data files get, with types: the schema's first, then the new ones.
         partitions: Distinct partitions of accepted batches, as texts.
@@ -52,11 +62,17 @@ class UnitChecks:
         self._schema = schema
         self._limits = limits
         self._frame = frame
+        self._sections = UnitSections(frame, config, schema, limits)
+        self._splits_rows = config.on_bad_rows == "quarantine_rows"
         self._builder = SchemaBuilder(schema)
         self._evidence: dict[int, dict[str, ColumnEvidence]] = {}
         self._columns: list[str] = []
+        self._bad_found: dict[int, dict[int, str]] = {}
+        self._doubts: set[int] = set()
         self.rejected: dict[int, str] = {}
         self.accepted: tuple[int, ...] = ()
+        self.bad_rows: dict[int, BadLines] = {}
+        self.row_counts: dict[int, int] = {}
         self.new_kinds: dict[str, Kind] = {}
         self.output_columns: dict[str, str] = {}
         self.partitions: list[tuple[str, ...]] = []
@@ -64,20 +80,50 @@ class UnitChecks:
 
     def run(self, batches: Sequence[int]) -> None:
         """Check the batches, which have at least one row each, in order."""
-        self.accepted = tuple(batches)
-        self._check_lines()
+        self._sections.read_fast()
+        self._check_all(batches)
+        while self._mend():
+            self._check_all(batches)
+        for number in batches:
+            bad = self._frame.batches[number].bad
+            if bad.row_count and not self._frame.batches[number].row_count:
+                self.rejected[number] = bad.reason
+        self._finish()
+
+    def _check_all(self, batches: Sequence[int]) -> None:
+        """Do every check, from the beginning."""
+        self._builder = SchemaBuilder(self._schema)
+        self._evidence, self.rejected = {}, {}
+        self._bad_found, self._doubts = {}, set()
+        self.accepted = tuple(number for number in batches if self._frame.batches[number].row_count)
         columns = self._columns = self._check_keys()
         if not self.accepted:
             return
-        self._frame.extract(self.accepted, columns)
-        self._evidence = self._frame.read_evidence()
-        self._check_types(columns)
+        self._evidence = self._read_evidence()
+        columns += [name for name in self._sections.fast_names if name not in columns]
+        self._check_types()
         if not self.accepted:
             return
-        self._cast(columns)
+        types = {name: self._builder.type_of(name) for name in dict.fromkeys([*self._schema, *columns])}
+        found = {name for own in self._evidence.values() for name in own}
+        self._frame.cast(
+            {name: sql_type for name, sql_type in types.items() if sql_type and name in found}, self._config.partition
+        )
         self._check_casts()
         self._check_partitions()
-        self._finish(columns)
+
+    def _mend(self) -> bool:
+        """Read again exactly what the fast reader took and a check objects to; set bad rows aside.
+
+        Returns whether there was any, so that the checks have to be done again.
+        """
+        doubtful = (self.rejected.keys() | self._doubts) & self._sections.fast
+        if doubtful:
+            self._sections.slow_down(doubtful)
+            return True
+        for number, rows in self._bad_found.items():
+            self._frame.batches[number] = self._frame.batches[number].split(rows)
+        return bool(self._bad_found)
 
     def read_batch_partitions(self) -> dict[int, tuple[int, ...]]:
         """Return the partitions of each accepted batch, as ascending places in ``partitions``."""
@@ -90,140 +136,118 @@ class UnitChecks:
     def keep(self, batches: Collection[int]) -> None:
         """Go on with some of the accepted batches only, at least one; the others wait for another commit."""
         self.accepted = tuple(batch for batch in self.accepted if batch in batches)
-        self._finish(self._columns)
+        self._finish()
 
-    def _reject(self, problems: Mapping[int, str]) -> None:
-        self.rejected.update(problems)
+    def _reject(self, problems: Mapping[int, Problem]) -> None:
+        for number, problem in problems.items():
+            self.rejected[number] = problem.reason
+            if self._splits_rows and problem.find_rows is not None and number not in self._sections.fast:
+                rows = dict.fromkeys(problem.find_rows(), problem.reason)
+                if rows:
+                    self._bad_found[number] = rows
         self.accepted = tuple(batch for batch in self.accepted if batch not in problems)
 
-    def _check_lines(self) -> None:
-        self._reject(
-            {
-                batch: f"line {number} is not a JSON object ({self._frame.explain_malformed(batch, number)}); "
-                "send one JSON object per line"
-                for batch, number in self._frame.find_malformed().items()
-            }
-        )
-
     def _check_keys(self) -> list[str]:
-        """Check the keys of each batch; return the union of those of accepted batches, in order."""
-        spelling = {name.lower(): name for name in self._schema}
-        columns: dict[str, None] = {}
-        problems: dict[int, str] = {}
-        found = self._frame.read_keys(self.accepted, max_count=self._limits.batch_columns)
-        for batch in self.accepted:
-            try:
-                self._check_batch_keys(found[batch], spelling)
-            except BatchRejected as error:
-                problems[batch] = str(error)
-                continue
-            names = found[batch].names
-            spelling.update((name.lower(), name) for name in names)
-            columns.update(dict.fromkeys(names))
+        """Check lines and keys; return the union of the keys that the exact reader found, in order."""
+        lines = self._sections.open_lines(self.accepted)
+        keys = KeyChecks(self._config, self._schema, self._limits, self._sections.fast_names)
+        if lines is not None:
+            self._reject(keys.check_lines(lines, self._frame.batches))
+        exact = [number for number in self.accepted if number not in self._sections.fast]
+        found = self._sections.read_table_keys(exact)
+        raw = [number for number in exact if number not in found]
+        if lines is not None and raw:
+            found |= lines.read_keys(raw, max_count=self._limits.batch_columns)
+        problems = keys.check(exact, found, lines)
         self._reject(problems)
-        return list(columns)
+        if keys.is_order_at_stake:
+            self._doubts |= self._sections.fast
+        names = dict.fromkeys(name for number in exact if number not in problems for name in found[number].names)
+        self._sections.fill_frame(
+            self.accepted,
+            list(dict.fromkeys(name for number in raw if number not in problems for name in found[number].names)),
+        )
+        return list(names)
 
-    def _check_batch_keys(self, keys: BatchKeys, spelling: Mapping[str, str]) -> None:
-        if keys.has_duplicates:
-            raise BatchRejected("an event has the same key twice; which value counts is not defined: send it once")
-        if keys.count > self._limits.batch_columns:
-            raise BatchRejected(
-                f"{keys.count} different top-level keys; the limit is {self._limits.batch_columns}: "
-                "put keys that vary into a nested object, which is kept as JSON text"
-            )
-        own_spelling: dict[str, str] = {}
-        reserved = {field.name.lower(): field for field in self._config.partition if field.name != field.column}
-        for name in keys.names:
-            try:
-                check_column_name(name)
-            except ValueError as error:
-                raise BatchRejected(str(error)) from error
-            other = own_spelling.setdefault(name.lower(), spelling.get(name.lower(), name))
-            if other != name:
-                raise BatchRejected(
-                    f"columns {other!r} and {name!r} differ only in case, which query engines cannot tell apart: "
-                    "use one spelling"
-                )
-            if name.lower() in reserved:
-                raise BatchRejected(
-                    f"column {name!r} is named like the partition {reserved[name.lower()]}: readers of Hive partitions "
-                    "would take one for the other; rename the column"
-                )
-        column_count = len(spelling.keys() | own_spelling.keys())
-        if column_count > self._limits.table_columns:
-            raise BatchRejected(
-                f"with this batch the table would have {column_count} columns; the limit is "
-                f"{self._limits.table_columns}: put keys that vary into a nested object"
-            )
+    def _read_evidence(self) -> dict[int, dict[str, ColumnEvidence]]:
+        """Return the evidence of each batch; the cells of a CSV column that are no one type count as text."""
+        evidence = self._frame.read_evidence()
+        for batch, own in evidence.items():
+            for name, found in own.items():
+                if self._frame.form_of(batch, name) != Form.CELL:
+                    continue
+                known = self._schema.get(name)
+                if known in _TEXT_TYPES or (known is None and _is_text(found.kinds)):
+                    own[name] = ColumnEvidence(Kind.STRING, found.value_count)
+        return evidence
 
-    def _check_types(self, columns: Sequence[str]) -> None:
-        problems: dict[int, str] = {}
+    def _check_types(self) -> None:
+        problems: dict[int, Problem] = {}
         for batch in self.accepted:
             evidence = self._evidence.get(batch, {})
-            reason = self._find_type_problem(batch, [name for name in columns if name in evidence], evidence)
-            if reason:
-                problems[batch] = reason
+            problem = self._find_type_problem(batch, evidence)
+            if problem:
+                problems[batch] = problem
                 continue
             for name, found in evidence.items():
                 self._builder.add(name, found.kinds)
         self._reject(problems)
 
-    def _find_type_problem(
-        self, batch: int, columns: Iterable[str], evidence: Mapping[str, ColumnEvidence]
-    ) -> str | None:
-        for name in columns:
-            kinds = evidence[name].kinds
-            clash = self._builder.find_clash(name, kinds)
+    def _find_type_problem(self, batch: int, evidence: Mapping[str, ColumnEvidence]) -> Problem | None:
+        for name in sorted(evidence):
+            clash = self._builder.find_clash(name, evidence[name].kinds)
             if clash:
-                taken = TAKEN_KINDS.get(self._builder.type_of(name) or "", Kind(0))
-                return f"{clash} ({_show(self._frame.find_kind(batch, name, kinds & ~taken))})"
+                return self._describe_clash(batch, name, evidence[name].kinds, clash)
         if not evidence and not self._schema:
-            return "no event has a value that is not null, and the table has no column yet: send at least one value"
+            return Problem(
+                "no event has a value that is not null, and the table has no column yet: send at least one value"
+            )
         for field in self._config.partition:
             if field.column not in evidence:
-                number = self._frame.find_missing(batch, field.column)
-                return self._missing_reason(field.column, str(field), number)
+                return self._describe_missing(batch, field)
             united = self._builder.type_with(field.column, evidence[field.column].kinds)
             problem = find_type_problem(field, united or "")
             if problem:
-                return problem
+                return Problem(problem)
         return None
 
-    def _cast(self, columns: Sequence[str]) -> None:
-        types = {name: self._builder.type_of(name) for name in columns}
-        self._frame.cast(
-            self.accepted,
-            {name: sql_type for name, sql_type in types.items() if sql_type},
-            self._config.partition,
+    def _describe_clash(self, batch: int, name: str, kinds: Kind, clash: str) -> Problem:
+        sql_type = self._builder.type_of(name)
+        odd = (~Kind(0) if self._frame.form_of(batch, name) == Form.CELL else kinds) & ~TAKEN_KINDS.get(
+            sql_type or "", Kind(0)
         )
+        if sql_type is None:
+            odd = find_odd_kinds(kinds, self._frame.find_first_kind(batch, name))
+        example = self._frame.find_kind(batch, name, odd)
+        return Problem(f"{clash} ({self._show(batch, example)})", partial(self._frame.read_kind_rows, batch, name, odd))
 
     def _check_casts(self) -> None:
-        columns = [name for name in self._frame.typed_columns if self._builder.type_of(name) in CAN_FAIL_TYPES]
+        columns = self._frame.find_fallible()
         counts = self._frame.count_cast(columns) if columns else {}
-        problems: dict[int, str] = {}
+        problems: dict[int, Problem] = {}
         for batch in self.accepted:
-            for name in columns:
+            for name in sorted(columns):
                 found = self._evidence[batch].get(name)
                 if found and counts[batch][name] != found.value_count:
                     example = self._frame.find_failed_cast(batch, name)
-                    problems[batch] = (
+                    problems[batch] = Problem(
                         f"column {name!r} is {self._builder.type_of(name)}, and a value of this batch is none "
-                        f"({_show(example)}): {_remedy(self._builder.type_of(name))}"
+                        f"({self._show(batch, example)}): {_remedy(self._builder.type_of(name))}",
+                        partial(self._frame.read_failed_rows, batch, name),
                     )
                     break
         self._reject(problems)
 
     def _check_partitions(self) -> None:
         partition = self._config.partition
-        if not partition:
+        if not partition or not self.accepted:
             return
         missing = self._frame.count_missing(partition)
-        problems: dict[int, str] = {}
+        problems: dict[int, Problem] = {}
         for batch in self.accepted:
             lacking = [field for field, count in zip(partition, missing[batch], strict=True) if count]
             if lacking:
-                number = self._frame.find_missing(batch, lacking[0].column)
-                problems[batch] = self._missing_reason(lacking[0].column, str(lacking[0]), number)
+                problems[batch] = self._describe_missing(batch, lacking[0])
         self._reject(problems)
         self._check_partition_lengths()
 
@@ -233,7 +257,7 @@ class UnitChecks:
         room -= sum(len(field.name) + 2 for field in partition)
         # Shorter ones cannot exceed any bound, however much they grow by their encoding.
         min_bytes = min(MAX_PARTITION_VALUE_BYTES, max(0, room)) // _ENCODED_GROWTH
-        problems: dict[int, str] = {}
+        problems: dict[int, Problem] = {}
         for batch, values in self._frame.read_long_partitions(self.accepted, len(partition), min_bytes=min_bytes):
             encoded = [encode_partition_value(value) for value in values]
             longest = max(range(len(partition)), key=lambda index: len(encoded[index]))
@@ -241,13 +265,20 @@ class UnitChecks:
                 field = partition[longest]
                 problems.setdefault(
                     batch,
-                    f"partition {field}: value {values[longest][:_SHOWN_CHARS]!r} of column {field.column!r} has "
-                    f"{len(encoded[longest])} bytes in a key; the limit is {MAX_PARTITION_VALUE_BYTES} bytes a value "
-                    f"and {room} a key: use truncate[n] or bucket[n]",
+                    Problem(
+                        f"partition {field}: value {values[longest][:_SHOWN_CHARS]!r} of column {field.column!r} has "
+                        f"{len(encoded[longest])} bytes in a key; the limit is {MAX_PARTITION_VALUE_BYTES} bytes a "
+                        f"value and {room} a key: use truncate[n] or bucket[n]",
+                        partial(self._frame.read_partition_rows, batch, values),
+                    ),
                 )
         self._reject(problems)
 
-    def _finish(self, columns: Sequence[str]) -> None:
+    def _finish(self) -> None:
+        """Settle what is written of the accepted batches."""
+        batches = self._frame.batches
+        self.row_counts = {number: batches[number].row_count for number in self.accepted}
+        self.bad_rows = {number: batches[number].bad for number in self.accepted if batches[number].bad.row_count}
         if not self.accepted:
             return
         kinds: dict[str, Kind] = {}
@@ -256,7 +287,7 @@ class UnitChecks:
                 kinds[name] = kinds.get(name, Kind(0)) | found.kinds
         # A type may rest on a batch that was rejected for a value later: the evidence stays with the type.
         self.new_kinds = {
-            name: self._builder.new_kinds[name] for name in columns if name in kinds and name not in self._schema
+            name: self._builder.new_kinds[name] for name in self._columns if name in kinds and name not in self._schema
         }
         known = tuple(name for name in self._schema if name in kinds)
         names = (*known, *self.new_kinds) or (next(iter(self._schema)),)
@@ -270,16 +301,17 @@ class UnitChecks:
             for values in self.partitions
         )
 
-    def _missing_reason(self, column: str, field: str, line_number: int) -> str:
-        return (
-            f"line {line_number}: column {column!r} is missing or null, and partition {field} of table "
-            f"{self._paths.name} needs it: send it with every event"
+    def _describe_missing(self, batch: int, field: PartitionField) -> Problem:
+        number = self._frame.find_missing(batch, field.column)
+        return Problem(
+            f"{self._frame.batches[batch].noun} {number}: column {field.column!r} is missing or null, and partition "
+            f"{field} of table {self._paths.name} needs it: send it with every event",
+            partial(self._frame.read_missing_rows, batch, field.column),
         )
 
-
-def _show(example: ExampleValue) -> str:
-    text = example.text if len(example.text) <= _SHOWN_CHARS else f"{example.text[:_SHOWN_CHARS]}…"
-    return f"line {example.line_number}: {text}"
+    def _show(self, batch: int, example: ExampleValue) -> str:
+        text = example.text if len(example.text) <= _SHOWN_CHARS else f"{example.text[:_SHOWN_CHARS]}…"
+        return f"{self._frame.batches[batch].noun} {example.row_number}: {text}"
 
 
 def _remedy(sql_type: str | None) -> str:
@@ -288,3 +320,7 @@ def _remedy(sql_type: str | None) -> str:
     if sql_type == "DATE":
         return "send text such as 2023-06-07"
     return "send numbers in the range of a 64-bit float"
+
+
+def _is_text(kinds: Kind) -> bool:
+    return infer_type(kinds) is None

@@ -20,9 +20,6 @@ _MAX_TIMESTAMP: Final = "TIMESTAMP '9999-12-31 23:59:59.999999'"
 _SHORT_INTEGER_LENGTH: Final = 15
 """Integers of so few characters lie within 2^53."""
 
-CAN_FAIL_TYPES: Final = ("TIMESTAMP", "DATE", "DOUBLE")
-"""Types of which a value of the right kind may still not fit (a bad date, 1e999)."""
-
 
 def kind_sql(raw: str) -> str:
     """Return the SQL of a raw value's :class:`~icedb_parts.json_types.Kind`; 0 for NULL."""
@@ -48,17 +45,39 @@ def cast_sql(raw: str, sql_type: str) -> str:
     if sql_type == "BIGINT":
         return f"try_cast({raw} AS BIGINT)"
     if sql_type == "DOUBLE":
-        number = f"try_cast({raw} AS DOUBLE)"
-        return f"CASE WHEN isinf({number}) AND NOT contains({raw}, 'I') THEN NULL ELSE {number} END"
+        return double_sql(raw)
     text = text_sql(raw)
     if sql_type == "DATE":
-        day = f"try_cast(CASE WHEN regexp_full_match({text}, '{DATE_PATTERN}') THEN {text} END AS DATE)"
-        return f"CASE WHEN {day} >= DATE '0001-01-01' THEN {day} END"
+        return date_sql(text)
+    moment = f"CASE WHEN ascii({raw}) = 34 THEN {iso_sql(text)} ELSE {millis_sql(f'try_cast({raw} AS BIGINT)')} END"
+    return years_sql(moment)
+
+
+def double_sql(number: str) -> str:
+    """Return the SQL of a number's text as a DOUBLE; NULL above its range, unless it says Infinity."""
+    value = f"try_cast({number} AS DOUBLE)"
+    return f"CASE WHEN isinf({value}) AND NOT contains({number}, 'I') THEN NULL ELSE {value} END"
+
+
+def date_sql(text: str) -> str:
+    """Return the SQL of text as a DATE; NULL where it is none."""
+    day = f"try_cast(CASE WHEN regexp_full_match({text}, '{DATE_PATTERN}') THEN {text} END AS DATE)"
+    return f"CASE WHEN {day} >= DATE '0001-01-01' THEN {day} END"
+
+
+def iso_sql(text: str) -> str:
+    """Return the SQL of ISO-8601 text as a moment, of any year; NULL where it is none."""
     iso = f"CASE WHEN regexp_full_match({text}, '{ISO_PATTERN}') THEN {text} END"
-    from_text = f"CAST(try_cast({iso} AS TIMESTAMPTZ) AS TIMESTAMP)"
-    whole = f"try_cast({raw} AS BIGINT)"
-    from_ms = f"make_timestamp_ms(CASE WHEN {whole} BETWEEN {MIN_TIMESTAMP_MS} AND {MAX_TIMESTAMP_MS} THEN {whole} END)"
-    moment = f"CASE WHEN ascii({raw}) = 34 THEN {from_text} ELSE {from_ms} END"
+    return f"CAST(try_cast({iso} AS TIMESTAMPTZ) AS TIMESTAMP)"
+
+
+def millis_sql(whole: str) -> str:
+    """Return the SQL of unix milliseconds as a moment; NULL outside the years 1 to 9999."""
+    return f"make_timestamp_ms(CASE WHEN {whole} BETWEEN {MIN_TIMESTAMP_MS} AND {MAX_TIMESTAMP_MS} THEN {whole} END)"
+
+
+def years_sql(moment: str) -> str:
+    """Return the SQL of a moment; NULL outside the years 1 to 9999."""
     return f"CASE WHEN {moment} BETWEEN {_MIN_TIMESTAMP} AND {_MAX_TIMESTAMP} THEN {moment} END"
 
 

@@ -26,6 +26,10 @@ class Kind(IntFlag):
     """An integer that does not fit BIGINT."""
     FRACTION = 64
     """A number with a fraction or an exponent, NaN or infinity."""
+    DATE = 128
+    """A calendar day of a typed format; JSON has none."""
+    TIMESTAMP = 256
+    """A moment of a typed format; JSON has none."""
 
 
 INTEGERS: Final = Kind.INTEGER | Kind.LONG_INTEGER | Kind.HUGE_INTEGER
@@ -36,10 +40,17 @@ TAKEN_KINDS: Final[Mapping[str, Kind]] = {
     "BIGINT": Kind.INTEGER | Kind.LONG_INTEGER,
     "DOUBLE": Kind.INTEGER | Kind.FRACTION,
     "BOOLEAN": Kind.BOOLEAN,
-    "TIMESTAMP": Kind.STRING | INTEGERS,
-    "DATE": Kind.STRING,
+    "TIMESTAMP": Kind.STRING | INTEGERS | Kind.DATE | Kind.TIMESTAMP,
+    "DATE": Kind.STRING | Kind.DATE,
 }
 """Which kinds a column of each type takes."""
+
+_EVIDENCE: Final[Mapping[str, Kind]] = {
+    **{name: TAKEN_KINDS[name] for name in ("BOOLEAN", "BIGINT", "DOUBLE", "VARCHAR")},
+    "DATE": Kind.DATE,
+    "TIMESTAMP": Kind.DATE | Kind.TIMESTAMP,
+}
+"""Of which kinds a new column of each type is, the narrowest type first: text does not look like a date."""
 
 _KIND_NAMES: Final[Mapping[Kind, str]] = {
     Kind.STRING: "string",
@@ -49,6 +60,8 @@ _KIND_NAMES: Final[Mapping[Kind, str]] = {
     Kind.LONG_INTEGER: "integer beyond 2^53",
     Kind.HUGE_INTEGER: "integer beyond 64 bits",
     Kind.FRACTION: "number with a fraction",
+    Kind.DATE: "date",
+    Kind.TIMESTAMP: "timestamp",
 }
 
 
@@ -64,10 +77,15 @@ def infer_type(kinds: Kind) -> str | None:
     """
     if not kinds:
         return None
-    for sql_type in ("BOOLEAN", "BIGINT", "DOUBLE", "VARCHAR"):
-        if not kinds & ~TAKEN_KINDS[sql_type]:
-            return sql_type
-    return None
+    return next((sql_type for sql_type, taken in _EVIDENCE.items() if not kinds & ~taken), None)
+
+
+def normalize_kinds(kinds: Kind) -> Kind:
+    """Return the kinds without what they say twice: an exact integer beside a fraction makes no difference.
+
+    So the same rows are the same evidence, whether or not a reader looked at each number's text.
+    """
+    return kinds & ~Kind.INTEGER if kinds & Kind.FRACTION else kinds
 
 
 def describe_clash(column: str, kinds: Kind, wanted_type: str) -> str | None:
@@ -94,6 +112,21 @@ def describe_mixture(column: str, kinds: Kind) -> str:
     if not kinds & ~NUMBERS:
         return f"{found} without losing digits: send such numbers as strings"
     return f"{found}: send one type in one column, or use two column names"
+
+
+def find_odd_kinds(kinds: Kind, first: Kind) -> Kind:
+    """Return which kinds do not go with the first value of a new column that no one type takes.
+
+    Args:
+        kinds: Of all values of a batch.
+        first: Of the first one: it is right, unless nothing takes it.
+    """
+    sql_type = infer_type(first)
+    if sql_type is None:
+        return first
+    if sql_type == "BIGINT" and infer_type(kinds & NUMBERS) == "DOUBLE":
+        sql_type = "DOUBLE"
+    return kinds & ~TAKEN_KINDS[sql_type]
 
 
 class SchemaBuilder:
@@ -135,4 +168,4 @@ class SchemaBuilder:
     def add(self, column: str, kinds: Kind) -> None:
         """Take the values of an accepted batch as evidence for a column's type."""
         if column not in self._known and kinds:
-            self._new[column] = self._new.get(column, Kind(0)) | kinds
+            self._new[column] = normalize_kinds(self._new.get(column, Kind(0)) | kinds)

@@ -23,7 +23,7 @@ from icedb_parts.event_frame import EventFrame
 from icedb_parts.flush_plan import count_prefix
 from icedb_parts.flush_types import BatchRejection, Blob, FlushUnit, FlushUnitResult
 from icedb_parts.limits import FlushUnitLimits
-from icedb_parts.staged_lines import BatchLines, read_batch_lines
+from icedb_parts.staged_batch import BatchContent, read_batch
 
 
 class UnitRows:
@@ -50,18 +50,19 @@ class UnitRows:
 
     def read(self, store: ObjectStore, stack: ExitStack) -> None:
         """Fetch and check the batches. Raises Unavailable."""
-        lines = self._fetch(store)
-        self._row_counts = {number: len(batch.lines) for number, batch in lines.items()}
-        filled = {number: batch for number, batch in lines.items() if len(batch.lines)}
-        lines.clear()
+        batches = self._fetch(store)
+        self._row_counts = {number: batch.row_count for number, batch in batches.items()}
+        filled = {number: batch for number, batch in batches.items() if batch.row_count or batch.bad.row_count}
+        batches.clear()
         if not filled:
             return
         unit = self._unit
         engine = stack.enter_context(open_engine(unit.engine, self.scratch))
         self._frame = EventFrame(engine, filled)
-        filled.clear()
         self._checks = UnitChecks(unit.config, unit.paths, unit.schema, unit.limits, self._frame)
-        self._checks.run(tuple(number for number, count in self._row_counts.items() if count))
+        self._checks.run(tuple(filled))
+        filled.clear()
+        self._row_counts.update(self._checks.row_counts)
         self._rejected.update(self._checks.rejected)
         self._take_over()
 
@@ -129,22 +130,23 @@ class UnitRows:
     def _ids(self, numbers: list[int]) -> tuple[str, ...]:
         return tuple(self._unit.batches[number].batch_id for number in numbers)
 
-    def _fetch(self, store: ObjectStore) -> dict[int, BatchLines]:
+    def _fetch(self, store: ObjectStore) -> dict[int, BatchContent]:
         """Fetch and decode the batches in order, a few at once, until the unit has enough."""
         limits = self._unit.limits
-        lines: dict[int, BatchLines] = {}
+        batches: dict[int, BatchContent] = {}
+        splits_rows = self._unit.config.on_bad_rows == "quarantine_rows"
         decoded_bytes = 0
         waiting = deque(enumerate(self._unit.batches))
-        coming: deque[tuple[int, Future[BatchLines]]] = deque()
+        coming: deque[tuple[int, Future[BatchContent]]] = deque()
         with ThreadPoolExecutor(self._unit.engine.transfer_count, thread_name_prefix="icedb-fetch") as pool:
             while waiting or coming:
                 while waiting and len(coming) < self._unit.engine.transfer_count:
                     number, batch = waiting.popleft()
-                    coming.append((number, pool.submit(_read_batch, store, batch, limits)))
+                    coming.append((number, pool.submit(_read_batch, store, batch, limits, splits_rows=splits_rows)))
                 number, future = coming.popleft()
                 try:
-                    lines[number] = future.result()
-                    decoded_bytes += lines[number].decoded_bytes
+                    batches[number] = future.result()
+                    decoded_bytes += batches[number].decoded_bytes
                 except NotFound:
                     self._missing.append(number)
                 except BatchRejected as error:
@@ -152,7 +154,7 @@ class UnitRows:
                 if decoded_bytes >= limits.unit_decoded_bytes:
                     break
         self._left = [number for number, _ in (*coming, *waiting)]
-        return lines
+        return batches
 
 
 @contextmanager
@@ -168,10 +170,10 @@ def open_unit(unit: FlushUnit, store: ObjectStore) -> Iterator[UnitRows]:
         yield rows
 
 
-def _read_batch(store: ObjectStore, batch: StagedBatch, limits: FlushUnitLimits) -> BatchLines:
+def _read_batch(store: ObjectStore, batch: StagedBatch, limits: FlushUnitLimits, *, splits_rows: bool) -> BatchContent:
     if batch.size_bytes > limits.batch_staged_bytes:
         raise BatchRejected(
             f"the staged object has {batch.size_bytes} bytes; the limit is {limits.batch_staged_bytes}: "
             "send smaller batches"
         )
-    return read_batch_lines(store.get(batch.key).body, batch.format, limits)
+    return read_batch(store.get(batch.key).body, batch.format, limits, splits_rows=splits_rows)
