@@ -11,7 +11,7 @@ import typer
 from icedb_log.errors import IceDBError
 from typer.exceptions import TyperException
 
-from icedb_client.cli import ingest, read, status, table, work
+from icedb_client.cli import import_files, ingest, read, status, table, work
 from icedb_client.cli.exits import FAILED, INTERRUPTED, INVALID, exit_code
 from icedb_client.cli.output import JsonFlag, WarningPrinter, out, print_error, print_json
 from icedb_client.cli.session import GlobalOptions
@@ -32,6 +32,7 @@ app: Final = typer.Typer(
 )
 app.add_typer(table.app, name="table")
 app.command("ingest")(ingest.ingest)
+app.command("import")(import_files.import_files)
 app.command("snapshot")(read.snapshot)
 app.command("query")(read.query)
 app.command("merge")(work.merge)
