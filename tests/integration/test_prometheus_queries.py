@@ -158,7 +158,12 @@ def warehouse(tmp_path) -> StoreSettings:
     for name in (TABLE, "broken"):
         paths = opened.table(name)
         config = TableConfig.create(
-            name=name, partition=(PartitionField(name="p", column="p"),), sort=("id",), merge_fan_in=2
+            name=name,
+            partition=(PartitionField(name="p", column="p"),),
+            sort=("id",),
+            merge_fan_in=2,
+            log_files_slow=5,
+            log_files_stop=10,
         )
         create_table(opened.store, paths, config)
         for number in range(10):
@@ -208,14 +213,21 @@ def test_merge_lag_is_there_when_every_worker_is_dead(warehouse, snapshot_metric
         assert prometheus.query(log_files) == {key: truth.log_files}
         (rows,) = panels["Live rows"]
         assert prometheus.query(rows) == {key: 20}
+        (level,) = panels["Back-pressure"]
+        assert prometheus.query(level) == {key: 2}
+        (stretch,) = panels["Stretch of flush intervals"]
+        assert prometheus.query(stretch) == {key: 60}
 
-        # The rules see the table that is halted and the workers that are dead; `for` has not passed yet.
+        # The rules see the table that is halted, the one that pushes back and the workers that are dead; `for` has
+        # not passed yet.
         def pending() -> set[tuple[str, str]]:
-            names = "IceDBTableHalted|IceDBWorkerDown"
+            names = "IceDBTableHalted|IceDBPressureStop|IceDBWorkerDown"
             found = prometheus.query(f'ALERTS{{alertname=~"{names}"}}')
             return {(dict(key)["alertname"], dict(key).get("table") or dict(key)["job"]) for key in found}
 
-        expected = {("IceDBTableHalted", "broken")} | {("IceDBWorkerDown", job) for job in JOBS if job != "snapshot"}
+        expected = {("IceDBTableHalted", "broken"), ("IceDBPressureStop", TABLE)} | {
+            ("IceDBWorkerDown", job) for job in JOBS if job != "snapshot"
+        }
         wait_for("the alerts", lambda: pending() == expected)
         check_rules(prometheus)
 
