@@ -107,7 +107,9 @@ def test_copied_paths_exist_and_reach_the_builder(stages, repository):
                 assert any(source.rstrip("/") == rule or source.startswith(f"{rule}/") for rule in allowed), source
 
 
-@pytest.mark.parametrize(("stage", "services"), [("build", "ingest janitor snapshot"), ("build-spark", "ingest merger")])
+@pytest.mark.parametrize(
+    ("stage", "services"), [("build", "ingest janitor snapshot"), ("build-spark", "ingest merger")]
+)
 def test_installed_packages_are_copied_and_complete(stages, repository, stage, services):
     chain = ancestry(stages, stage)
     copied = {copy.split()[0].rstrip("/") for each in chain for copy in each.values("COPY")}

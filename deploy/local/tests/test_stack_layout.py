@@ -34,9 +34,21 @@ def test_services_stop_before_the_servers_that_they_need(tmp_path, store):
 
 
 def test_every_service_has_a_port_of_its_own(tmp_path):
-    programs = StackLayout(tmp_path, "local", StackPorts.find_free()).programs()
+    programs = StackLayout(tmp_path, "local", StackPorts.find_free(), has_frontend=True).programs()
     ports = [program.env["ICEDB_METRICS_PORT"] for program in programs if program.env]
-    assert len(ports) == len(set(ports)) == 4
+    assert len(ports) == len(set(ports)) == 6
+
+
+def test_a_front_end_is_there_when_asked_for_and_stops_before_the_workers(tmp_path):
+    ports = StackPorts.find_free()
+    programs = StackLayout(tmp_path, "local", ports, has_frontend=True).programs()
+    by_name = {program.name: program for program in programs}
+    assert by_name["beat"].priority > by_name["frontend"].priority > by_name["ingest"].priority
+    assert by_name["frontend"].command[-1] == "icedb_ingest.frontend"
+    assert by_name["frontend"].env["ICEDB_FRONTEND_HTTP_PORT"] == str(ports.http)
+    assert by_name["enqueue"].command[-1] == "icedb_ingest.frontend.celery_worker"
+    shutdown_ms = int(by_name["frontend"].env["ICEDB_FRONTEND_SHUTDOWN_MS"])
+    assert shutdown_ms < 1000 * by_name["frontend"].stop_wait_s
 
 
 def test_the_environment_is_the_stacks_and_not_the_users(tmp_path, monkeypatch):

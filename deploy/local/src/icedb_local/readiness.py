@@ -1,5 +1,6 @@
 """Real conditions by which a stack knows that its parts answer."""
 
+import http
 import http.client
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,14 +38,12 @@ def answers_ping(redis_url: str) -> bool:
 
 def answers_http(port: int) -> bool:
     """Whether an HTTP server on a loopback port answers at all."""
-    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=ASK_TIMEOUT_S)
-    try:
-        connection.request("GET", "/")
-        return connection.getresponse().status > 0
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
+    return _ask(port, "/") > 0
+
+
+def answers_ok(port: int, path: str) -> bool:
+    """Whether an HTTP server on a loopback port answers 200."""
+    return _ask(port, path) == http.HTTPStatus.OK
 
 
 def has_metric(port: int, line: str) -> bool:
@@ -55,6 +54,17 @@ def has_metric(port: int, line: str) -> bool:
         return line in connection.getresponse().read().decode().splitlines()
     except (OSError, http.client.HTTPException):
         return False
+    finally:
+        connection.close()
+
+
+def _ask(port: int, path: str) -> int:
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=ASK_TIMEOUT_S)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return 0
     finally:
         connection.close()
 

@@ -23,7 +23,7 @@ from icedb_log.errors import InvalidRequest, Unavailable
 from supervisor.xmlrpc import SupervisorTransport
 
 from icedb_local.ports import is_listening
-from icedb_local.readiness import Condition, answers_http, answers_ping, has_metric, is_serving
+from icedb_local.readiness import Condition, answers_http, answers_ok, answers_ping, has_metric, is_serving
 from icedb_local.run_processes import find_run_processes, kill_run_processes
 from icedb_local.stack_layout import WORKERS, StackLayout
 from icedb_local.supervisor_config import log_path, render_config
@@ -169,6 +169,8 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
             raise InvalidRequest(f"a stack lives in {run_dir} already (process {others[0].pid}): stop it first")
         used_ports = {"redis": self.layout.ports.redis, "snapshot": self.layout.ports.snapshot}
         used_ports |= {"s3": self.layout.ports.s3} if self.layout.store == "s3" else {}
+        if self.layout.has_frontend:
+            used_ports |= {"HTTP": self.layout.ports.http, "gRPC of ingest": self.layout.ports.grpc}
         for name, port in used_ports.items():
             if is_listening(port):
                 raise InvalidRequest(f"port {port} for {name} is taken: stop what listens there")
@@ -196,6 +198,9 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
             line = f"icedb_{component}_engine_up 1.0"
             is_met = functools.partial(has_metric, layout.ports.metrics_of(name), line)
             conditions.append(Condition(name, is_met))
+        if layout.has_frontend:
+            conditions.append(Condition("frontend", lambda: answers_ok(layout.ports.http, "/readyz")))
+            conditions.append(Condition("enqueue", lambda: answers_ok(layout.ports.enqueue_metrics, "/readyz")))
         conditions.append(Condition("beat", lambda: "beat" in self._names_in_state(RUNNING_STATE)))
         return conditions
 

@@ -1,6 +1,6 @@
 """What a local stack consists of: its ports, its environment, its programs.
 
-Pure: builds values, starts nothing. Two groups: the services stop first, told in the order beat, workers,
+Pure: builds values, starts nothing. Two groups: the services stop first, told in the order beat, front end, workers,
 snapshot server; when all of them have ended, the servers stop that they depend on.
 """
 
@@ -34,6 +34,8 @@ WORKER_STOP_WAIT_S: Final = 12
 SERVER_STOP_WAIT_S: Final = 10
 WORKERS: Final = {"ingest": "ingest", "merger": "merge", "janitor": "janitor"}
 """Each worker's program, and the component as its metrics name it."""
+FRONTENDS: Final = {"frontend": "icedb_ingest.frontend", "enqueue": "icedb_ingest.frontend.celery_worker"}
+"""Each program of ingest's front end, and its module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,10 @@ class StackPorts:
     ingest_metrics: int = 9102
     merger_metrics: int = 9103
     janitor_metrics: int = 9104
+    http: int = 8088
+    grpc: int = 50052
+    frontend_metrics: int = 9105
+    enqueue_metrics: int = 9106
 
     @classmethod
     def find_free(cls) -> Self:
@@ -54,7 +60,7 @@ class StackPorts:
         return cls(*find_free_ports(len(dataclasses.fields(cls))))
 
     def metrics_of(self, service: str) -> int:
-        """Return the metrics port of ``snapshot``, ``ingest``, ``merger`` or ``janitor``."""
+        """Return the metrics port of ``snapshot``, of a worker or of a part of the front end."""
         return int(getattr(self, f"{service}_metrics"))
 
 
@@ -67,12 +73,14 @@ class StackLayout:
         store: Kind of object store.
         ports: Where it listens.
         overrides: ``ICEDB_…`` variables on top of the defaults.
+        has_frontend: Whether batches are also taken over HTTP, gRPC and Celery.
     """
 
     run_dir: Path
     store: StoreKind
     ports: StackPorts
     overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    has_frontend: bool = False
 
     @property
     def store_settings(self) -> StoreSettings:
@@ -96,6 +104,16 @@ class StackLayout:
     def snapshot_address(self) -> str:
         """Host and port of the gRPC server."""
         return f"{LOOPBACK}:{self.ports.snapshot}"
+
+    @property
+    def http_url(self) -> str:
+        """Where batches are posted to."""
+        return f"http://{LOOPBACK}:{self.ports.http}"
+
+    @property
+    def grpc_address(self) -> str:
+        """Host and port of ingest's gRPC server."""
+        return f"{LOOPBACK}:{self.ports.grpc}"
 
     def client_env(self) -> dict[str, str]:
         """Return the variables with which the client and the ``icedb`` command find this stack."""
@@ -142,8 +160,17 @@ class StackLayout:
             *servers,
             self._python("snapshot", priority=300, command=("-m", "icedb_snapshot")),
             *workers,
+            *self._frontends(),
             self._python("beat", priority=500, command=("-m", "icedb_service.beat")),
         )
+
+    def _frontends(self) -> tuple[Program, ...]:
+        if not self.has_frontend:
+            return ()
+        doors = {"ICEDB_FRONTEND_HTTP_PORT": str(self.ports.http), "ICEDB_FRONTEND_GRPC_PORT": str(self.ports.grpc)}
+        stops = {"ICEDB_FRONTEND_SHUTDOWN_MS": str((SERVER_STOP_WAIT_S - 4) * 1000)}
+        programs = (self._python(name, priority=450, command=("-m", module)) for name, module in FRONTENDS.items())
+        return tuple(dataclasses.replace(each, env={**each.env, **doors, **stops}) for each in programs)
 
     def _redis(self) -> Program:
         directory = self.run_dir / "redis"
@@ -157,7 +184,7 @@ class StackLayout:
 
     def _python(self, name: str, *, priority: int, command: tuple[str, ...]) -> Program:
         is_server = name == "s3"
-        has_metrics = name == "snapshot" or name in WORKERS
+        has_metrics = name == "snapshot" or name in WORKERS or name in FRONTENDS
         return Program(
             name=name,
             group=SERVERS if is_server else SERVICES,

@@ -18,14 +18,19 @@ from rich.text import Text
 from icedb_local.ports import LOOPBACK
 from icedb_local.screen import Screen, make_table
 from icedb_local.stack import LocalStack, stop_on_signals
-from icedb_local.stack_layout import STORE_KINDS, WORKERS, StackLayout, StackPorts
+from icedb_local.stack_layout import FRONTENDS, STORE_KINDS, WORKERS, StackLayout, StackPorts
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 POLL_MS: Final = 500
+EVENT: Final = '{"ts": "2026-01-02T03:04:05Z", "event": "signup", "user": 7}'
+CURL: Final = (
+    "curl -H 'Content-Type: application/x-ndjson' --data-binary '" + EVENT + "' {http}/v1/tables/events/batches"
+)
 EXAMPLES: Final = (
     ("a table by day, sorted", "icedb table create events --partition 'd=day(ts)' --sort event,ts"),
     ("send events, one JSON object a line with a time in ts", "icedb ingest events events.ndjson"),
+    ("the same over HTTP, from anything; docs/ingest.md has gRPC, webhooks and Celery", CURL),
     ("ask, a second or two later", 'icedb query "select event, count(*) from events group by all"'),
     ("how the table is, and which files it has now", "icedb status events && icedb snapshot events"),
     ("merge now; what could be deleted", "icedb merge events --full && icedb vacuum events --dry-run"),
@@ -42,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     clock = SystemClock()
     screen = Screen(clock=clock)
-    layout = StackLayout(Path(options.run_dir).resolve(), options.store, StackPorts())
+    layout = StackLayout(Path(options.run_dir).resolve(), options.store, StackPorts(), has_frontend=True)
     try:
         with stop_on_signals():
             _run(layout, screen, clock)
@@ -90,12 +95,15 @@ def _show_usage(layout: StackLayout, screen: Screen) -> None:
     console.print()
     for what, command in EXAMPLES:
         console.print(Text(f"  # {what}", "dim"), soft_wrap=True)
-        console.print(Text(f"  {command}"), soft_wrap=True)
+        console.print(Text("  " + command.replace("{http}", layout.http_url)), soft_wrap=True)
     console.print()
     table = make_table("", "", left=2)
     table.show_header = False
     table.add_row(Text("gRPC", "dim"), f"{layout.snapshot_address}  (SnapshotService, health, reflection)")
-    for name in ("snapshot", *WORKERS):
+    table.add_row(Text("gRPC", "dim"), f"{layout.grpc_address}  (IngestService, health, reflection)")
+    table.add_row(Text("HTTP", "dim"), f"{layout.http_url}/v1/tables/<table>/batches, …/segment")
+    table.add_row(Text("Celery", "dim"), f"{layout.redis_url}, queue enqueue, task icedb.ingest.enqueue")
+    for name in ("snapshot", *WORKERS, *FRONTENDS):
         table.add_row(Text(name, "dim"), f"http://{LOOPBACK}:{layout.ports.metrics_of(name)}/metrics")
     table.add_row(Text("logs", "dim"), str(layout.run_dir / "logs"))
     if layout.store == "s3":
