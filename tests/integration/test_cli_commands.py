@@ -17,8 +17,10 @@ import pytest
 from icedb_client.cli.app import run
 from icedb_client.testing.parquet_warehouse import ParquetWarehouse
 from icedb_log.errors import Unavailable
+from icedb_log.jobs import RejectedBatch
 from icedb_log.local_store import LocalObjectStore
 from icedb_log.pressure import Pressure, publish_pressure
+from icedb_log.quarantine import quarantine_batch
 from icedb_log.staging import list_staged
 from icedb_log.stores import open_warehouse
 from pyarrow import ipc
@@ -36,6 +38,7 @@ COMMANDS = (
     "merge",
     "vacuum",
     "quarantine list",
+    "quarantine show",
     "status",
     "version",
 )
@@ -383,6 +386,35 @@ def test_a_batch_without_an_answer_can_be_sent_again_under_its_id(icedb, parquet
     done = icedb("ingest", "events", str(path), "--batch-rows", "2", *options, "--json").json
     assert (done["rows"], done["batches"]) == (3, 2)
     assert icedb("status", "events", "--json").json["tables"][0]["staged_batches"] == 3
+
+
+def quarantine(parquet, name="events"):
+    """Move what is staged to quarantine, as a flush does that cannot commit it."""
+    store, paths = parquet.warehouse.store, parquet.warehouse.table(name)
+    staged = list_staged(store, paths).batches
+    for batch in staged:
+        quarantine_batch(store, paths, rejected=RejectedBatch(batch, "line 1: no [ts]"), clock=parquet.clock)
+    return [batch.batch_id for batch in staged]
+
+
+def test_quarantine_is_listed_and_shown(icedb, parquet):
+    parquet.create("events")
+    assert "nothing is in quarantine" in icedb("quarantine", "list", "events").err
+    for body in (b'{"a":"[red]"}\n{"a":2}\n', b'{"b":1}\n'):
+        icedb("ingest", "events", "-", stdin=body)
+    ids = quarantine(parquet)
+    assert icedb("status", "events", "--json").json["tables"][0]["quarantined_batches"] == 2
+    listed = icedb("quarantine", "list", "events", "--json").json["batches"]
+    assert [(entry["batch_id"], entry["kind"], entry["reason"]) for entry in listed] == [
+        (batch_id, "batch", "line 1: no [ts]") for batch_id in ids
+    ]
+    assert ids[0] in icedb("quarantine", "list", "events").out
+    shown = icedb("quarantine", "show", "events", ids[0], "--lines", "1").out
+    assert "line 1: no [ts]" in shown
+    assert shown.endswith('\n{"a":"[red]"}\n')
+    assert icedb("quarantine", "show", "events", ids[0], "--json").json["lines"] == ['{"a":"[red]"}', '{"a":2}']
+    assert "batch 'nope' is not in quarantine" in icedb("quarantine", "show", "events", "nope", code=3).error
+    assert "did you mean events?" in icedb("quarantine", "show", "evnts", "nope", code=3).error
 
 
 def test_a_halted_table_does_not_hide_the_others(icedb, parquet):

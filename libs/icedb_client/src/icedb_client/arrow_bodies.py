@@ -204,6 +204,31 @@ def count_rows(body: bytes, data_format: str, *, name: str) -> int | None:
         raise InvalidRequest(f"{name}: not a readable {data_format} file: {_one_line(error)}") from error
 
 
+def first_rows(body: bytes, data_format: str, *, limit: int) -> tuple[str, ...]:
+    """Return the first rows of a whole Parquet or Arrow file as text.
+
+    Raises:
+        InvalidRequest: pyarrow is missing, or it cannot be read.
+    """
+    pa = _import_pyarrow(f"rows of {data_format} are shown")
+    from pyarrow import ipc  # noqa: PLC0415 - an optional package
+
+    try:
+        if data_format == "parquet":
+            import pyarrow.parquet as pq  # noqa: PLC0415 - an optional package
+
+            batches = pq.ParquetFile(pa.BufferReader(body)).iter_batches(batch_size=max(1, limit))
+            first = next(iter(batches), None)
+        elif body.startswith(b"A"):
+            reader = ipc.open_file(pa.BufferReader(body))
+            first = reader.get_batch(0) if reader.num_record_batches else None
+        else:
+            first = next(iter(ipc.open_stream(pa.BufferReader(body))), None)
+        return () if first is None else tuple(str(row) for row in first.slice(0, limit).to_pylist())
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InvalidRequest(f"not readable: {_one_line(error)}") from error
+
+
 def _encode(schema: "pa.Schema", batches: "list[pa.RecordBatch]", *, first_row: int, position: int) -> BatchBody:
     import pyarrow as pa  # noqa: PLC0415 - an optional package
     from pyarrow import ipc  # noqa: PLC0415 - an optional package

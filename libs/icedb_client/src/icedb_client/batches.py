@@ -27,6 +27,8 @@ Compression = Literal["gz", "zst"]
 MIB: Final = 1024 * 1024
 MAX_BATCH_BYTES: Final = 64 * MIB
 """Largest body of one batch, as given by the producer."""
+MAX_LINE_BYTES: Final = 8 * MIB
+"""Largest row: the ingest worker's bound, so that such a row is refused here and not in quarantine."""
 COMPRESS_FROM_BYTES: Final = 4096
 ZSTD_LEVEL: Final = 3
 JSON_OPTIONS: Final = orjson.OPT_NAIVE_UTC | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
@@ -71,9 +73,12 @@ def encode_row(row: object, *, number: int) -> bytes:
     if not isinstance(row, Mapping):
         raise InvalidRequest(f"row {number} is a {type(row).__name__}; each row is an object of column to value")
     try:
-        return orjson.dumps(row if type(row) is dict else dict(row), option=JSON_OPTIONS)
+        line = orjson.dumps(row if type(row) is dict else dict(row), option=JSON_OPTIONS)
     except TypeError as error:
         raise InvalidRequest(f"row {number} cannot be written as JSON: {error}") from error
+    if len(line) > MAX_LINE_BYTES:
+        raise InvalidRequest(f"row {number} has {len(line)} bytes as JSON, more than {MAX_LINE_BYTES}")
+    return line
 
 
 def encode_rows(rows: Iterable[Mapping[str, Any]]) -> BatchBody:

@@ -12,9 +12,8 @@ from typing import Final, NoReturn
 import orjson
 from icedb_log.errors import InvalidRequest
 
-from icedb_client.batches import BYTE_ORDER_MARK, MIB
+from icedb_client.batches import BYTE_ORDER_MARK, MAX_LINE_BYTES, MIB
 
-MAX_LINE_BYTES: Final = 16 * MIB
 MAX_ARRAY_BYTES: Final = 256 * MIB
 """A file that is one JSON array is parsed whole; a larger one has to be NDJSON."""
 _JSON_SPACE: Final = " \t\r\n"
@@ -63,7 +62,9 @@ def read_json_array(text: io.BufferedReader, name: str) -> Iterator[bytes]:
             if not isinstance(row, dict):
                 raise InvalidRequest(f"{name}: element {number} of the array is not a JSON object")
             # Line feeds stand only between the parts of an element: inside a text they are escaped.
-            yield array[at:end].encode().translate(_LINE_ENDS)
+            line = array[at:end].encode().translate(_LINE_ENDS)
+            _check_length(line, f"{name}: element {number} of the array")
+            yield line
             at = _skip_space(array, end)
             if array[at : at + 1] != ",":
                 break

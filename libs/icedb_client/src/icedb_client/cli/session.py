@@ -12,7 +12,7 @@ from icedb_log.errors import NotFound
 from icedb_client.client import Client
 from icedb_client.settings import load_client_settings
 
-_TABLE_IN_MESSAGE: Final = re.compile(r"^table '(?P<table>[a-z][a-z0-9_]{0,62})' does not exist")
+_TABLE_IN_MESSAGE: Final = re.compile(r"\btable '(?P<table>[a-z][a-z0-9_]{0,62})' does not exist")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,9 @@ def open_client(context: typer.Context, *, table: str | None = None) -> Iterator
             yield client
         except NotFound as error:
             named = _TABLE_IN_MESSAGE.search(str(error))
-            name = table or (named["table"] if named else None)
-            if name is None or settings.store is None:
+            if named is None or settings.store is None:
                 raise
-            raise NotFound(_describe_unknown_table(client, name, error)) from error
+            raise NotFound(_describe_unknown_table(client, table or named["table"], error)) from error
 
 
 def _describe_unknown_table(client: Client, table: str, error: NotFound) -> str:

@@ -1,10 +1,9 @@
-"""``icedb merge``, ``icedb vacuum`` and ``icedb quarantine``: work on tables."""
+"""``icedb merge`` and ``icedb vacuum``: ask for work on tables."""
 
 from typing import Annotated, Any
 
 import typer
 from icedb_log.clock import SystemClock
-from icedb_log.quarantine import list_quarantined
 from icedb_log.vacuum import VacuumResult, vacuum_table
 from rich.markup import escape
 
@@ -12,20 +11,16 @@ from icedb_client.cli.exits import OK, TimedOut, outcome_exit_code
 from icedb_client.cli.output import (
     JsonFlag,
     err,
-    format_bytes,
     format_count,
     make_table,
     out,
     print_error,
     print_json,
-    print_note,
     print_pairs,
 )
 from icedb_client.cli.parsing import format_time, parse_duration
 from icedb_client.cli.session import open_client
 from icedb_client.client import Client
-
-quarantine_app = typer.Typer(no_args_is_help=True, help="Look at batches that cannot be committed.")
 
 Timeout = Annotated[str, typer.Option("--timeout", help="How long to wait for the worker's result.")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the result, or only hand the task over.")]
@@ -89,46 +84,6 @@ def vacuum(
             wait_ms=parse_duration(timeout, option="--timeout") if wait else None,
             as_json=as_json,
         )
-
-
-@quarantine_app.command("list")
-def list_quarantine(
-    *,
-    context: typer.Context,
-    table: Annotated[str, typer.Argument(help="Name of the table.")],
-    as_json: JsonFlag = False,
-) -> None:
-    """List the batches in quarantine, oldest first, with the reason.
-
-    Example: icedb quarantine list events
-    """
-    with open_client(context, table=table) as client:
-        client.table_config(table)
-        found = list_quarantined(client.warehouse.store, client.warehouse.table(table))
-    if as_json:
-        print_json(
-            {
-                "table": table,
-                "batches": [
-                    {
-                        "batch_id": batch.batch_id,
-                        "reason": batch.reason,
-                        "payload_key": batch.payload_key,
-                        "size_bytes": batch.size_bytes,
-                        "quarantined_ms": batch.quarantined_ms,
-                    }
-                    for batch in found
-                ],
-            }
-        )
-        return
-    if not found:
-        print_note("no batch is in quarantine")
-        return
-    for batch in found:
-        out.print(f"[bold]{batch.batch_id}[/]  {format_time(batch.quarantined_ms)}  {format_bytes(batch.size_bytes)}")
-        out.print(f"  {escape(batch.reason)}")
-        out.print(f"  [dim]{escape(batch.payload_key)}[/]", soft_wrap=True)
 
 
 def _run(
