@@ -388,6 +388,24 @@ def test_a_batch_without_an_answer_can_be_sent_again_under_its_id(icedb, parquet
     assert icedb("status", "events", "--json").json["tables"][0]["staged_batches"] == 3
 
 
+def test_an_interrupt_says_what_is_accepted(icedb, parquet, tmp_path, monkeypatch):
+    parquet.create("events")
+    path = tmp_path / "a.ndjson"
+    path.write_bytes(b'{"n": 1}\n' * 5)
+    put = LocalObjectStore.put_if_absent
+    calls = []
+
+    def interrupt_the_second(store, key, body):
+        calls.append(key)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return put(store, key, body)
+
+    monkeypatch.setattr(LocalObjectStore, "put_if_absent", interrupt_the_second)
+    answer = icedb("ingest", "events", str(path), "--batch-rows", "2", code=130)
+    assert "2 rows are accepted in 1 batches, up to row 2 of the last file" in " ".join(answer.err.split())
+
+
 def quarantine(parquet, name="events"):
     """Move what is staged to quarantine, as a flush does that cannot commit it."""
     store, paths = parquet.warehouse.store, parquet.warehouse.table(name)

@@ -118,6 +118,13 @@ def ingest(
             hint = _resume_hint(error, batches, file_count=len(paths), from_row=from_row)
             error.args = (f"{error}{hint}",)
             raise
+        except KeyboardInterrupt:
+            if batches:
+                print_note(
+                    f"{format_count(_count_rows(batches))} rows are accepted in {len(batches)} batches, up to row "
+                    f"{batches[-1].last_row or '?'} of the last file; the batch that was on its way may be, too"
+                )
+            raise
         report = _report(table, batches)
         if not as_json:
             _print_accepted(report)
