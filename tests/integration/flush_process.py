@@ -26,6 +26,8 @@ TABLE = "events"
 MAX_BATCHES = 3
 MOMENTS = 40
 MAX_STEPS = 1000
+STALL_S = 0.08
+STALL_EVERY = 3
 COUNTED = {
     "get", "get_range", "head", "put_if_absent", "put_if_match", "put", "list_page", "list_folders", "delete",
     "download", "upload",
@@ -53,6 +55,23 @@ class KillingStore:
             return method(*args, **kwargs)
 
         return call
+
+
+class StallingStore:
+    """Stalls now and then between the intent of a commit and its log file, as a paused process does (F1, F3)."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        self.count = os.getpid()  # each process stalls at other times
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def put_if_absent(self, key, body):
+        if "/_log/" in key:
+            self.count += 1
+            time.sleep(STALL_S if self.count % STALL_EVERY == 0 else 0)
+        return self.inner.put_if_absent(key, body)
 
 
 def flush_once(warehouse, table=TABLE, *, max_batches=MAX_BATCHES):
@@ -116,7 +135,8 @@ def start_flush(template, copy, *, at=0):
 def loop(url, table):
     """Flush again and again, without any lock, until standard input ends; report what happened."""
     s3 = S3Options(os.environ.get("ICEDB_S3_ENDPOINT"), access_key_id="dev", secret_access_key="dev")
-    warehouse = StoreSettings(url, s3).open()
+    opened = StoreSettings(url, s3).open()
+    warehouse = Warehouse(StallingStore(opened.store), opened.root)
     is_over = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), is_over.set()), daemon=True).start()
     happened = dict.fromkeys(("commits", "batches", "Fenced", "CommitConflict", "Unavailable"), 0)
