@@ -12,10 +12,12 @@ from icedb_parts.json_types import EXACT_DOUBLE_MAX, Kind
 
 
 class Form(StrEnum):
-    """What a column of the engine holds before it is cast: raw JSON text, the text of a cell, or an SQL type."""
+    """What a column of the engine holds before it is cast: raw JSON text, the text of a cell, the text of objects and
+    arrays, or an SQL type."""
 
     JSON = "JSON"
     CELL = "CELL"
+    NESTED = "NESTED"
     VARCHAR = "VARCHAR"
     BIGINT = "BIGINT"
     DOUBLE = "DOUBLE"
@@ -26,6 +28,7 @@ class Form(StrEnum):
 
 _KINDS: Final = {
     Form.VARCHAR: Kind.STRING,
+    Form.NESTED: Kind.NESTED,
     Form.DOUBLE: Kind.FRACTION,
     Form.BOOLEAN: Kind.BOOLEAN,
     Form.TIMESTAMP: Kind.TIMESTAMP,
@@ -69,9 +72,14 @@ def can_fail(form: Form, sql_type: str) -> bool:
     return form in _FAILING.get(sql_type, ())
 
 
+def is_cast(form: Form, sql_type: str | None) -> bool:
+    """Return whether values of this form have to be cast to be of the type; no for a column that is left out."""
+    return sql_type is not None and form != sql_type and (form, sql_type) != (Form.NESTED, "VARCHAR")
+
+
 def cast_form_sql(column: str, form: Form, sql_type: str) -> str:
     """Return the SQL of a value as ``sql_type``, NULL where it does not fit."""
-    if form == sql_type:
+    if not is_cast(form, sql_type):
         return column
     if form == Form.JSON:
         return json_casts.cast_sql(column, sql_type)

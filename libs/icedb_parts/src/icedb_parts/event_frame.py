@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 from icedb_log.table_config import PartitionField
 
-from icedb_parts.column_forms import Form, can_fail, cast_form_sql, evidence_sql, kinds_sql
+from icedb_parts.column_forms import Form, can_fail, cast_form_sql, evidence_sql, is_cast, kinds_sql
 from icedb_parts.json_types import Kind
 from icedb_parts.part_files import ORDINAL
 from icedb_parts.sql import among, quote_name, quote_text
@@ -122,12 +122,18 @@ class EventFrame:
                 f"SELECT *{values} FROM (SELECT batch, no{casts} "  # noqa: S608 - names are ours
                 f"FROM {section.relation} WHERE {among(section.batches)})"
             )
-            if section.is_raw or any(form != types.get(name, form) for name, form in section.forms.items()):
+            if section.is_raw or any(is_cast(form, types.get(name)) for name, form in section.forms.items()):
                 relation = f"typed_{section.relation}"
                 self.engine.execute(f"CREATE OR REPLACE TEMP TABLE {relation} AS {query}")
                 query = f"FROM {relation}"
             parts.append(f"({query})")
         self.engine.execute(f"CREATE OR REPLACE TEMP VIEW typed AS {' UNION ALL '.join(parts)}")
+        if partition:
+            fields = "".join(f", p{index}" for index in range(len(partition)))
+            self.engine.execute(
+                f"CREATE OR REPLACE TEMP TABLE touched AS SELECT batch{fields}, count(*) AS row_count "  # noqa: S608
+                "FROM typed GROUP BY ALL"
+            )
 
     def _cast_sql(self, section: Section, name: str) -> str:
         if name not in section.forms:
@@ -166,8 +172,10 @@ class EventFrame:
 
     def count_missing(self, partition: Sequence[PartitionField]) -> dict[int, list[int]]:
         """Return for each batch how many rows lack each partition value."""
-        outputs = "".join(f", count(*) - count(p{index})" for index in range(len(partition)))
-        rows = self._fetch(f"SELECT batch{outputs} FROM typed GROUP BY batch")  # noqa: S608
+        outputs = "".join(
+            f", coalesce(sum(row_count) FILTER (WHERE p{index} IS NULL), 0)" for index in range(len(partition))
+        )
+        rows = self._fetch(f"SELECT batch{outputs} FROM touched GROUP BY batch")  # noqa: S608
         return {batch: counts for batch, *counts in rows}
 
     def read_batch_partitions(
@@ -177,7 +185,7 @@ class EventFrame:
         if not partition_count:
             return [(batch, ()) for batch in batches]
         values = ", ".join(f"p{index}" for index in range(partition_count))
-        rows = self._fetch(f"SELECT DISTINCT batch, {values} FROM typed WHERE {among(batches)}")  # noqa: S608
+        rows = self._fetch(f"SELECT batch, {values} FROM touched WHERE {among(batches)}")  # noqa: S608
         return [(batch, tuple(texts)) for batch, *texts in rows]
 
     def read_long_partitions(
@@ -187,7 +195,7 @@ class EventFrame:
         values = ", ".join(f"p{index}" for index in range(partition_count))
         total = " + ".join(f"strlen(p{index})" for index in range(partition_count))
         rows = self._fetch(
-            f"SELECT DISTINCT batch, {values} FROM typed "  # noqa: S608
+            f"SELECT batch, {values} FROM touched "  # noqa: S608
             f"WHERE {among(batches)} AND {total} >= {min_bytes} ORDER BY ALL"
         )
         return [(batch, tuple(texts)) for batch, *texts in rows]
@@ -198,7 +206,7 @@ class EventFrame:
             return [()]
         values = ", ".join(f"p{index}" for index in range(partition_count))
         rows = self._fetch(
-            f"SELECT DISTINCT {values} FROM typed WHERE {among(batches)} ORDER BY ALL"  # noqa: S608
+            f"SELECT DISTINCT {values} FROM touched WHERE {among(batches)} ORDER BY ALL"  # noqa: S608
         )
         return [tuple(row) for row in rows]
 

@@ -15,7 +15,7 @@ otherwise; it never rejects. What makes this safe:
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -33,7 +33,7 @@ from icedb_parts.staged_lines import BatchLines
 
 GROUP_BYTES: Final = 4 * MIB
 """Small batches are read together, up to so many bytes."""
-_OPEN, _CLOSE, _NEWLINE, _RETURN = b"{}\n\r"
+_OPEN, _CLOSE, _OPEN_ARRAY, _NEWLINE, _RETURN = b"{}[\n\r"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +75,12 @@ class FastRows:
     Attributes:
         table: ``batch``, ``no``, and the columns by name; None if it took no batch.
         batches: The batches in it, all of their rows.
+        forms: The form of each column that has a value.
     """
 
     table: pa.Table | None
     batches: tuple[int, ...]
+    forms: Mapping[str, Form] = field(default_factory=dict)
 
 
 def read_fast(
@@ -99,9 +101,8 @@ def read_fast(
     if not tables:
         return FastRows(None, ())
     taken = tuple(number for table in tables for number in table.schema.metadata[b"batches"].decode().split(","))
-    return FastRows(
-        pa.concat_tables([table.replace_schema_metadata() for table in tables]), tuple(int(number) for number in taken)
-    )
+    united = pa.concat_tables([table.replace_schema_metadata() for table in tables])
+    return FastRows(united, tuple(int(number) for number in taken), _find_forms(united, columns))
 
 
 class _Declined(Exception):
@@ -187,6 +188,24 @@ class _Reader:
         ).fetchall()
         if is_twice or not self._columns.keys() >= set(keys or ()):
             raise _Declined
+
+
+def _find_forms(table: pa.Table, columns: Mapping[str, FastColumn]) -> dict[str, Form]:
+    forms = {}
+    for name, column in columns.items():
+        values = table.column(name)
+        if column.form is not None and values.null_count < len(values):
+            has_only_nested = column.form == Form.JSON and all(map(_is_nested, values.chunks))
+            forms[name] = Form.NESTED if has_only_nested else column.form
+    return forms
+
+
+def _is_nested(texts: pa.StringArray) -> bool:
+    """Return whether all JSON texts that are not null are objects or arrays."""
+    _, offsets, data = texts.drop_null().buffers()
+    starts = np.frombuffer(offsets, np.int32)[: len(texts) - texts.null_count]
+    firsts = np.frombuffer(data, np.uint8)[starts] if len(starts) else np.empty(0, np.uint8)
+    return bool(np.isin(firsts, (_OPEN, _OPEN_ARRAY)).all())
 
 
 def _group(batches: Mapping[int, BatchLines]) -> list[dict[int, BatchLines]]:

@@ -65,8 +65,7 @@ class UnitSections:
             return
         self.fast = set(rows.batches)
         self.fast_names = tuple(name for name in columns if name not in self._schema)
-        kept = [name for name in columns if rows.table.column(name).null_count < rows.table.num_rows]
-        self._fast_forms = {name: form for name in kept if (form := columns[name].form) is not None}
+        self._fast_forms = dict(rows.forms)
         table = rows.table.select(["batch", "no", *self._fast_forms])
         names = ["batch", "no", *map(self._frame.name_column, self._fast_forms)]
         self._frame.engine.register("fast", table.rename_columns(names))
