@@ -1,7 +1,7 @@
 """Copies of source files below a table, each under a fresh name (W1).
 
 On one S3 the server copies. From a directory the file is uploaded as it lies there; otherwise the object passes through
-the scratch folder. A copy counts only if the source is still what was inspected, before and after.
+the scratch folder. A copy counts only if the source was what was inspected, before (its footer was read) and after.
 """
 
 from pathlib import Path
@@ -54,15 +54,14 @@ def copy_file(
     file_id = clock.new_id()
     key = paths.data_key(partition=file.partition, file_id=file_id)
     try:
-        before = source_store.head(source.key)
-        if (before.etag, before.size_bytes) != (source.etag, source.size_bytes):
-            raise FileRefused(_CHANGED)
         if isinstance(store, ServerCopies) and isinstance(source_store, ServerCopies):
-            copied = store.copy_from(source_store, before, key)
+            info = ObjectInfo(source.key, source.etag, source.size_bytes, source.modified_ms)
+            copied = store.copy_from(source_store, info, key)
         else:
             copied = _stream(source_store, source.key, store, key, scratch / file_id)
-            if source_store.head(source.key).etag != source.etag:
-                raise FileRefused(_CHANGED)
+        # Looked at once more, also where the server was given a condition: some servers do not know that one.
+        if source_store.head(source.key).etag != source.etag:
+            raise FileRefused(_CHANGED)
     except NotFound as error:
         raise FileRefused("it is gone since its footer was read: run the import again") from error
     except PreconditionFailed as error:

@@ -53,10 +53,10 @@ class SparkFileImporter:
         source_s3: S3Options | None = None,
         engine: EngineLimits | None = None,
     ) -> None:
-        self._runner = SparkRunner(spark, store)
-        self._store = store
+        # A directory has no use for it: its settings carry it to the tasks, where no plan or log shows a secret.
+        self._store = store if store.s3 else StoreSettings(store.url, source_s3)
+        self._runner = SparkRunner(spark, self._store)
         self._clock = clock
-        self._source_s3 = store.s3 or source_s3
         self._engine = engine or EngineLimits()
 
     def inspect_files(self, job: InspectJob) -> InspectOutput:
@@ -105,16 +105,15 @@ class SparkFileImporter:
         return output
 
     def _make_unit(self, job: InspectJob, inspected: tuple[InspectedFile, ...] = ()) -> ImportUnit:
-        return ImportUnit(job, inspected, self._engine, self._source_s3)
+        return ImportUnit(job, inspected, self._engine)
 
     def _run(self, units: Sequence[ImportUnit], *, is_direct: bool) -> list[ImportUnitResult]:
         if is_direct:
             store = self._store.open().store
-            opener = open_source(self._source_s3)
+            opener = open_source(self._store.s3)
             return [import_unit(unit, store, open_source=opener, clock=self._clock) for unit in units]
-        # The endpoint travels with the store's settings, not with the units, if it may hold a secret.
-        bodies = [encode(replace(unit, source_s3=None) if self._store.s3 else unit) for unit in units]
-        return [IMPORT_RESULTS.validate_json(body) for body in self._runner.run("import", bodies)]
+        results = self._runner.run("import", [encode(unit) for unit in units])
+        return [IMPORT_RESULTS.validate_json(body) for body in results]
 
 
 def _cut(items: Sequence[tuple[_Item, int]], max_count: int, max_size: int) -> list[tuple[_Item, ...]]:

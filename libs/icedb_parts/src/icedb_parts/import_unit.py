@@ -36,13 +36,11 @@ class ImportUnit:
         job: The table, and the files whose footers are to be read.
         inspected: Files to be copied instead.
         engine: Bounds of the task.
-        source_s3: How to reach S3 sources, if not as the table's store; without secrets.
     """
 
     job: InspectJob
     inspected: tuple[InspectedFile, ...]
     engine: EngineLimits
-    source_s3: S3Options | None = None
 
 
 @dataclass(frozen=True, slots=True)

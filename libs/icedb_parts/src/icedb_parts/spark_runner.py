@@ -133,8 +133,7 @@ def run_unit(kind: UnitKind, body: str, store: StoreSettings) -> tuple[str, str]
             return OK, encode(flush_unit(FLUSH_UNITS.validate_json(body), opened, clock=clock))
         if kind == "import":
             unit = IMPORT_UNITS.validate_json(body)
-            opener = open_source(store.s3 or unit.source_s3)
-            return OK, encode(import_unit(unit, opened, open_source=opener, clock=clock))
+            return OK, encode(import_unit(unit, opened, open_source=open_source(store.s3), clock=clock))
         return OK, encode(merge_unit(MERGE_UNITS.validate_json(body), opened, clock=clock))
     except IceDBError as error:
         return type(error).__name__, str(error)
