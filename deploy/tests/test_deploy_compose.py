@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import pytest
 from icedb_client.settings import ClientSettings
+from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.settings import IngestSettings
 from icedb_janitor.settings import JanitorSettings
 from icedb_merger.settings import MergerSettings
@@ -15,6 +16,8 @@ from icedb_snapshot.settings import SnapshotSettings
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 SETTINGS = {
+    "frontend": FrontendSettings,
+    "enqueue": FrontendSettings,
     "ingest": IngestSettings,
     "merger": MergerSettings,
     "janitor": JanitorSettings,
@@ -153,9 +156,21 @@ def test_every_setting_exists_and_is_valid(stack, given, monkeypatch, name):
     assert settings.metrics_host == "0.0.0.0"
     assert settings.store == "s3://icedb/warehouse"
     assert len(settings.lock_master_urls) == 3
-    assert seconds(stack.services[name].stop_grace_period) * 1000 > (
-        settings.shutdown_grace_ms if name in ("ingest", "merger", "janitor") else 10_000
-    )
+    grace_ms = 10_000
+    if name in ("ingest", "merger", "janitor"):
+        grace_ms = settings.shutdown_grace_ms
+    elif name in ("frontend", "enqueue"):
+        grace_ms = settings.frontend_shutdown_ms + 15_000
+    assert seconds(stack.services[name].stop_grace_period) * 1000 > grace_ms
+
+
+def test_the_doors_of_the_front_end_are_open(stack, given):
+    service = stack.services["frontend"]
+    assert service.environment["ICEDB_FRONTEND_HOST"] == "0.0.0.0"
+    inside = {port.rpartition(":")[2] for port in service.ports}
+    assert inside == {service.environment[f"ICEDB_FRONTEND_{door}_PORT"] for door in ("HTTP", "GRPC")}
+    settings = FrontendSettings(store="s3://icedb/warehouse")
+    assert settings.frontend_memory_mb * 2 < mebibytes(service.deploy.resources.limits.memory)
 
 
 def test_settings_of_the_command(stack, given, monkeypatch):
