@@ -88,6 +88,12 @@ CASES = {
         batch_ids=("01889a1b-b6d0-7000-8000-00000000000c",),
         widened={"n": "DOUBLE", "d": "TIMESTAMP"},
     ),
+    "refused": LogFile(
+        time_ms=1686176980000,
+        schema={"n": "BIGINT"},
+        commit_id="01889a1bdde070008000000000000005",
+        refused_ids=("01889a1b-dde0-7000-8000-00000000000d",),
+    ),
     "seal": LogFile(time_ms=1686176960000, is_seal=True),
 }
 

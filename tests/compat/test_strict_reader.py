@@ -124,7 +124,7 @@ def test_two_types_of_a_column_are_refused_by_both(strict_reader):
         fold(view(listed(1, schema={"c": "BIGINT"}), listed(2, schema={"c": "DOUBLE"})))
 
 
-@pytest.mark.parametrize("name", ["append", "append_without_markers", "merge", "seal", "widened"])
+@pytest.mark.parametrize("name", ["append", "append_without_markers", "merge", "seal", "widened", "refused"])
 def test_golden_log_files_are_read_alike(strict_reader, name):
     body = (GOLDEN / f"{name}.jsonl").read_bytes()
     log = decode_log_file(name, body)
@@ -169,6 +169,7 @@ STEPS = {
         table.stage([{"id": n, "p": "b", "w": n if n % 2 else n / 2}]),
         table.flush(),
     ),
+    "refuse": lambda table, n: (table.stage_bytes(b"{"), table.flush()),
     "append and crash before the commit": lambda table, n: crash(table, n, Effect.CRASH_BEFORE),
     "append and crash after the commit": lambda table, n: crash(table, n, Effect.CRASH_AFTER),
     "merge": lambda table, n: table.merge(),

@@ -166,6 +166,8 @@ MALFORMED = {
     "sch leaves a gap": (changed(0, sch=2, tmb=3), 0),
     "ids are a text": (changed(0, ids="a"), 0),
     "ids are numbers": (changed(0, ids=[1]), 0),
+    "rej is a text": (changed(0, rej="a"), 0),
+    "rej are numbers": (changed(0, rej=[1]), 0),
     "ids are null": (changed(0, ids=None), 0),
     "cid is a number": (changed(0, cid=1), 0),
     "cid is empty": (changed(0, cid=""), 0),

@@ -85,6 +85,19 @@ def test_what_is_dead_and_what_waits(table):
     assert status.horizon_ms > 0
 
 
+def test_bad_rows_are_told_from_whole_batches():
+    table = SmallTable(on_bad_rows="quarantine_rows")
+    table.stage_bytes(b'{"id": 1, "p": "a"}\nnonsense')
+    table.stage_bytes(b'{"id": 2, "p": "a"}')
+    table.flush()
+    assert table.ids() == [1, 2]
+    assert (table.status().quarantined_batches, table.status().bad_row_batches) == (1, 1)
+    stale = "00000000-0000-7000-8000-000000000000"
+    table.stage_bytes(b'{"id": 3, "p": "a"}', batch_id=stale)
+    table.flush()
+    assert (table.status().quarantined_batches, table.status().bad_row_batches) == (2, 1)
+
+
 def test_what_is_staged_has_a_size_and_an_age(table):
     assert (table.status().staged_bytes, table.status().staged_lag_ms) == (0, 0)
     table.stage_bytes(b"12345")

@@ -158,3 +158,25 @@ def test_a_configuration_of_another_release_is_not_guessed_at(store, body):
 def test_column_names():
     for column in ("a", "größe", "user id", "x" * 255, "😀"):
         assert check_column_name(column) == column
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"insert_query": ""}, "insert_query of 0 bytes"),
+        ({"insert_query": " \n"}, "insert_query of 2 bytes"),
+        ({"insert_query": "x" * 100_001}, "at most 100000"),
+        ({"evolution": "strict"}, "none is declared"),
+        ({"source": {"a": "BIGINT"}}, "insert_query"),
+        ({"insert_query": "q", "source": {"a": "BIGINT", "A": "DATE"}}, "differ only in case"),
+        ({"insert_query": "q", "source": {"a": "INT"}}, "'INT' is unknown"),
+    ],
+)
+def test_what_is_wrong_with_ingest_is_said(fields, words):
+    with pytest.raises(InvalidRequest, match=words):
+        TableConfig.create(name="t", **fields)
+
+
+def test_ingest_policies_that_belong_together_are_taken():
+    TableConfig.create(name="t", evolution="strict", declared={"a": "DATE"})
+    TableConfig.create(name="t", insert_query="SELECT * FROM _rows", source={"a": "BIGINT"})

@@ -8,6 +8,8 @@ from icedb_log.errors import CorruptLog, InvalidRequest, NotFound
 from icedb_log.keys import TablePaths
 from icedb_log.leases import delete_lease, put_lease
 from icedb_log.model import FileMarker, LogFile
+from icedb_log.quarantine import list_quarantined
+from icedb_log.staging import stage_batch
 from icedb_log.testing.log_views import live
 from icedb_log.testing.row_files import encode_rows
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
@@ -109,6 +111,8 @@ def test_j1_frequent_merges_do_not_starve_the_cleaning():
 
 def test_j2_deletes_come_in_their_order(table):
     batch_ids = [batch_id for file in table.view().files for batch_id in file.log.batch_ids]
+    for number, batch_id in enumerate(batch_ids, 1):
+        table.stage_bytes(encode_rows([{"id": number, "p": "a"}]), batch_id=batch_id)
     table.store.calls.clear()
     table.vacuum()
     steps = [(call.method, call.key) for call in table.store.calls if call.method in ("delete", "put_if_match")]
@@ -129,7 +133,68 @@ def test_j2_the_copy_of_a_forgotten_batch_goes_before_its_log_file(table):
     assert table.ids() == [1, 2]
 
 
+def test_j2_copies_are_found_by_one_listing_and_other_batches_stay(table):
+    batch_id = next(file.log.batch_ids[0] for file in table.view().files if file.log.batch_ids)
+    for staging_format in ("json", "csv", "parquet"):
+        stage_batch(table.store, table.paths, body=b"x", staging_format=staging_format, batch_id=batch_id)
+    waiting = table.stage([{"id": 9, "p": "a"}])
+    table.store.put(f"{table.paths.staging_prefix}{batch_id}.unknown", b"")
+    table.store.calls.clear()
+    table.vacuum()
+    assert len([call for call in table.store.calls if call.method == "list_page" and "staging" in call.key]) == 1
+    assert [key.rpartition("/")[2] for key in table.keys(table.paths.staging_prefix)] == [
+        f"{batch_id}.unknown",
+        f"{waiting}.ndjson",
+    ]
+
+
+def test_j2_without_an_expired_log_file_staging_is_not_listed():
+    table = SmallTable()
+    table.append(1)
+    table.store.calls.clear()
+    table.vacuum()
+    assert [call for call in table.store.calls if "staging" in call.key] == []
+
+
+def test_j2_a_batch_staged_again_behind_the_listing_is_too_late_for_a_flush(table):
+    """The one listing of staging is enough: what comes later is refused by its id alone (I3)."""
+    batch_id = next(file.log.batch_ids[0] for file in table.view().files if file.log.batch_ids)
+
+    def stage_again():
+        table.stage_bytes(encode_rows([{"id": 1, "p": "a"}]), batch_id=batch_id)
+
+    table.store.script = [Fault("delete", None, "/_log/", before=stage_again)]
+    table.vacuum()
+    assert all(batch_id not in file.log.batch_ids for file in table.view().files)
+    result = table.flush()
+    assert [refusal.batch.batch_id for refusal in result.rejected] == [batch_id]
+    assert table.ids() == [1, 2]
+
+
+def test_j2_a_log_file_stays_while_a_batch_that_it_refused_is_still_staged():
+    table = SmallTable()
+    table.append(1)
+    table.append(2)
+    batch_id = table.stage([{"id": "x", "p": "a"}])
+    table.store.script = [Fault("put", Effect.CRASH_BEFORE, "/quarantine/")]
+    with pytest.raises(Crash):
+        table.flush()
+    (refusing,) = [file.key for file in table.view().files if file.log.refused_ids]
+    table.merge(full=True)
+    table.clock.advance(100_000)
+    for dry_run in (True, False):
+        result = table.vacuum(dry_run=dry_run)
+        assert [(w.path, w.guard) for w in result.waiting] == [(refusing, "refusal")]
+        assert refusing not in result.deleted_logs
+    assert table.flush().duplicate_count == 1
+    assert [found.batch_id for found in list_quarantined(table.store, table.paths)] == [batch_id]
+    assert refusing in table.vacuum().deleted_logs
+    assert table.ids() == [1, 2]
+
+
 def test_j2_a_copy_that_cannot_be_deleted_keeps_the_log_files(table):
+    batch_id = next(file.log.batch_ids[0] for file in table.view().files if file.log.batch_ids)
+    table.stage_bytes(encode_rows([{"id": 1, "p": "a"}]), batch_id=batch_id)
     table.store.script = [Fault("delete", Effect.REFUSE, "/staging/")]
     result = table.vacuum()
     assert (result.deleted_logs, result.deleted_data) == ((), ())

@@ -12,15 +12,16 @@ from typing import Any, Final
 import orjson
 
 from icedb_log.errors import CorruptLog, InvariantViolated, UnsupportedFormat
-from icedb_log.model import EMPTY, FORMAT_VERSION, ColumnStats, FileMarker, LogFile, LogTombstone
+from icedb_log.model import EMPTY, FORMAT_VERSION, ColumnStats, FileMarker, LogFile, LogHead, LogTombstone
 from icedb_log.widening import find_bad_widening
 
 WIRE_NAMES: Final = frozenset({"v", "t", "sch", "f", "tmb", "p", "b"})
 """Names that both v3 readers take, without regard to case: no other field may be spelt like one of them."""
 
-_METADATA_KEYS: Final = frozenset({"v", "t", "sch", "f", "tmb", "cid", "ids", "h", "seal", "w"})
+_METADATA_KEYS: Final = frozenset({"v", "t", "sch", "f", "tmb", "cid", "ids", "h", "seal", "w", "rej"})
 _MARKER_KEYS: Final = frozenset({"p", "b", "t", "tmb", "n", "s", "l"})
 _TOMBSTONE_KEYS: Final = frozenset({"p", "t", "l"})
+_HEAD_LINES: Final = 2
 _STATS_LENGTH: Final = 3
 _SHOWN_CHARS: Final = 120
 _MAX_INTEGER: Final = 2**63 - 1
@@ -52,6 +53,8 @@ def encode_log_file(log: LogFile) -> bytes:
         if problem:
             raise InvariantViolated(f"a log file cannot say that {problem} (S2)")
         metadata["w"] = dict(log.widened)
+    if log.refused_ids:
+        metadata["rej"] = list(log.refused_ids)
     lines = [_with_extra(metadata, log.extra), dict(log.schema)]
     lines.extend(_encode_tombstone(tombstone) for tombstone in log.log_tombstones)
     lines.extend(_encode_marker(marker) for marker in log.markers)
@@ -71,6 +74,57 @@ def decode_log_file(key: str, body: bytes) -> LogFile:
     """
     lines = body.split(b"\n")
     metadata = _load_object(key, lines, 0)
+    _check_version(key, metadata)
+    schema_line = _line_number(key, metadata, "sch", 1, min(1, len(lines) - 1))
+    first_marker = _line_number(key, metadata, "f", schema_line + 1, len(lines))
+    first_tombstone = first_marker
+    if "tmb" in metadata:
+        first_tombstone = _line_number(key, metadata, "tmb", schema_line + 1, first_marker - 1)
+    if first_tombstone != schema_line + 1:
+        raise CorruptLog(f"{key}: line 0: lines {schema_line + 1} to {first_tombstone - 1} belong to no section")
+    head = _decode_head(key, metadata, lines)
+    return LogFile(
+        time_ms=head.time_ms,
+        schema=head.schema,
+        log_tombstones=tuple(_decode_tombstone(key, lines, number) for number in range(first_tombstone, first_marker)),
+        markers=tuple(_decode_marker(key, lines, number) for number in range(first_marker, len(lines))),
+        commit_id=head.commit_id,
+        batch_ids=head.batch_ids,
+        horizon_ms=_optional_integer(key, 0, metadata, "h"),
+        is_seal=head.is_seal,
+        widened=head.widened,
+        refused_ids=head.refused_ids,
+        extra=_extra(key, 0, metadata, _METADATA_KEYS),
+    )
+
+
+def decode_log_head(key: str, body: bytes, *, is_whole: bool) -> LogHead | None:
+    """Parse the metadata line and the schema line of a log file.
+
+    What stands behind them is not looked at: a log file that is malformed further on has a head all the same.
+
+    Args:
+        key: Its key, for error messages.
+        body: Its first bytes.
+        is_whole: Whether these are all its bytes.
+
+    Returns:
+        The head; ``None`` if more bytes are needed.
+
+    Raises:
+        CorruptLog: One of the two lines is malformed; names the key and the line (S3).
+        UnsupportedFormat: Written by a newer format version.
+    """
+    lines = body.split(b"\n", _HEAD_LINES)
+    if len(lines) <= _HEAD_LINES and not is_whole:
+        return None
+    metadata = _load_object(key, lines, 0)
+    _check_version(key, metadata)
+    _line_number(key, metadata, "sch", 1, min(1, len(lines) - 1))
+    return _decode_head(key, metadata, lines)
+
+
+def _check_version(key: str, metadata: dict[str, Any]) -> None:
     version = metadata.get("v")
     # The seed's type says string, its code writes an integer: both are version 1.
     if isinstance(version, int) and not isinstance(version, bool) and version > FORMAT_VERSION:
@@ -79,32 +133,29 @@ def decode_log_file(key: str, body: bytes) -> LogFile:
         )
     if repr(version) not in (repr(FORMAT_VERSION), repr(str(FORMAT_VERSION))):  # 1.0 and true are not 1
         raise CorruptLog(f"{key}: line 0: version {_show(version)} is not {FORMAT_VERSION}")
-    schema_line = _line_number(key, metadata, "sch", 1, min(1, len(lines) - 1))
-    first_marker = _line_number(key, metadata, "f", schema_line + 1, len(lines))
-    first_tombstone = first_marker
-    if "tmb" in metadata:
-        first_tombstone = _line_number(key, metadata, "tmb", schema_line + 1, first_marker - 1)
-    if first_tombstone != schema_line + 1:
-        raise CorruptLog(f"{key}: line 0: lines {schema_line + 1} to {first_tombstone - 1} belong to no section")
-    batch_ids = metadata.get("ids", [])
-    if not isinstance(batch_ids, list) or not all(isinstance(batch_id, str) for batch_id in batch_ids):
-        raise CorruptLog(f"{key}: line 0: ids is not a list of strings")
+
+
+def _decode_head(key: str, metadata: dict[str, Any], lines: list[bytes]) -> LogHead:
     is_seal = metadata.get("seal", False)
     if not isinstance(is_seal, bool):
         raise CorruptLog(f"{key}: line 0: seal is {is_seal!r}, not true or false")
-    schema = _decode_schema(key, lines, schema_line)
-    return LogFile(
+    schema = _decode_schema(key, lines, 1)
+    return LogHead(
         time_ms=_integer(key, 0, metadata, "t"),
         schema=schema,
-        log_tombstones=tuple(_decode_tombstone(key, lines, number) for number in range(first_tombstone, first_marker)),
-        markers=tuple(_decode_marker(key, lines, number) for number in range(first_marker, len(lines))),
         commit_id=_optional_text(key, 0, metadata, "cid"),
-        batch_ids=tuple(batch_ids),
-        horizon_ms=_optional_integer(key, 0, metadata, "h"),
+        batch_ids=_texts(key, metadata, "ids"),
         is_seal=is_seal,
         widened=_decode_widened(key, metadata, schema),
-        extra=_extra(key, 0, metadata, _METADATA_KEYS),
+        refused_ids=_texts(key, metadata, "rej"),
     )
+
+
+def _texts(key: str, metadata: dict[str, Any], name: str) -> tuple[str, ...]:
+    values = metadata.get(name, [])
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise CorruptLog(f"{key}: line 0: {name} is not a list of strings")
+    return tuple(values)
 
 
 def _encode_tombstone(tombstone: LogTombstone) -> dict[str, Any]:

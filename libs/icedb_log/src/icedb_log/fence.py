@@ -114,6 +114,15 @@ class HeldFence:
             self._require_landed(key, log, is_key_taken=False)
         return Committed(key, log)
 
+    def confirm(self) -> None:
+        """Prove that the fence is still mine, by a conditional write of it. No commit may be under way.
+
+        Raises:
+            Fenced: Another owner took over.
+            CommitOutcomeUnknown: No usable answer.
+        """
+        self._advance(commit=None)
+
     def release(self) -> None:
         """Say that no commit is under way, so that the next owner has nothing to settle. Best effort.
 

@@ -1,27 +1,28 @@
 """A flush: many staged batches become one log file, exactly once (rules I1 to I5, F1 to F3, W1 to W3).
 
 The rows are written by a :class:`~icedb_log.jobs.BatchWriter`; everything that decides is here. The order is the
-point: fence, log, *then* staging. Safe under any number of concurrent flushes, without any lock.
+point: fence, log, *then* staging. What becomes of a batch is decided by the commit alone, which names the batches that
+it made live and those that it refused. Safe under any number of concurrent flushes, without any lock.
 """
 
 from dataclasses import dataclass
 from functools import partial
 
 from icedb_log.clock import Clock
-from icedb_log.errors import InvariantViolated
-from icedb_log.fence import acquire_fence
-from icedb_log.fold import union_schema
+from icedb_log.fence import HeldFence, acquire_fence
+from icedb_log.flush_checks import require_accounted, require_bad_rows
+from icedb_log.fold import fold, union_schema
 from icedb_log.invariants import require_append, require_schema_carried
 from icedb_log.jobs import BatchWriter, FlushJob, FlushOutput, RejectedBatch, StagedBatch
 from icedb_log.keys import TablePaths, parse_staged_key
-from icedb_log.model import LogFile, LogView
+from icedb_log.model import FileMarker, LogFile, LogHeads
 from icedb_log.object_store import MAX_KEYS_PER_PAGE, ObjectStore
-from icedb_log.quarantine import quarantine_batch
+from icedb_log.quarantine import find_reason, quarantine_again, quarantine_batch, quarantine_rows
 from icedb_log.reader import LogReader
 from icedb_log.staging import list_staged
 from icedb_log.stopwatch import Stopwatch
 from icedb_log.table_config import MIB, TableConfig, read_table_config
-from icedb_log.widening import grow_schema
+from icedb_log.widening import LoggedSchema, grow_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +43,16 @@ class FlushResult:
     """What a flush did with the batches it found.
 
     Attributes:
-        committed_key: Log file of the commit; ``None`` if nothing was committed.
+        committed_key: Log file of the commit; ``None`` if there was nothing to decide.
         batch_count: Batches that this commit made live.
         row_count: Rows that it made live.
         file_count: Data files that it made live.
+        partition_count: Partitions that these files lie in.
         size_bytes: Bytes of these data files.
-        rejected: Batches that went to quarantine, with reasons.
-        duplicate_count: Staged objects of batches that were committed before (I3).
+        bad_row_count: Rows of these batches that went to quarantine instead.
+        rejected: Batches that this commit refused; they are in quarantine, with reasons.
+        duplicate_count: Staged objects of batches that were committed or refused before (I3).
+        deferred_count: Batches that wait for the next commit, since this one has partitions enough.
         unknown_count: Objects in staging that are no batches; left alone.
         has_more: Whether more batches are waiting.
     """
@@ -57,9 +61,12 @@ class FlushResult:
     batch_count: int = 0
     row_count: int = 0
     file_count: int = 0
+    partition_count: int = 0
     size_bytes: int = 0
+    bad_row_count: int = 0
     rejected: tuple[RejectedBatch, ...] = ()
     duplicate_count: int = 0
+    deferred_count: int = 0
     unknown_count: int = 0
     has_more: bool = False
 
@@ -86,7 +93,8 @@ def flush_table(
         writer: Turns batches into data files.
         owner: Who runs this, for the fence object.
         limits: Bounds of the run.
-        reader: A reader to reuse, with its cache.
+        reader: A reader to reuse, with its caches. A flush reads heads; whole log files only if a column is to become
+            wider.
 
     Raises:
         NotFound: No such table.
@@ -102,76 +110,57 @@ def flush_table(
         return FlushResult()
     reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
     fence = acquire_fence(store, paths, "ingest", owner=owner, clock=clock)
-    view = reader.read()  # F2
+    view = reader.heads.read()  # F2
     # WARN: staging is listed after the log was read. The other way round: a batch is listed, another flush commits
     # it, its log file is merged and vacuumed, and this log read does not know its id any more: rows twice.
     staged = list_staged(store, paths, limit=limits.max_batches)
     sorted_out = _sort_out(staged.batches, view, config=config, limits=limits)
-    duplicate_count = len(sorted_out.duplicates)
-    if duplicate_count:
+    if sorted_out.duplicates:
         store.delete([batch.key for batch in sorted_out.duplicates])  # I3: their rows are live already
-    rejected = list(sorted_out.late)
-    result = FlushResult(
-        duplicate_count=duplicate_count,
+    for batch in sorted_out.refused:
+        quarantine_again(store, paths, batch=batch, clock=clock)
+    found = FlushResult(
+        duplicate_count=len(sorted_out.duplicates) + len(sorted_out.refused),
         unknown_count=len(staged.unknown),
         has_more=staged.has_more or sorted_out.has_more,
     )
-    output: FlushOutput | None = None
-    committed_key: str | None = None
-    if sorted_out.taken:
-        stopwatch = Stopwatch(clock)
-        known = union_schema(paths.name, view.files)
-        commit_id = clock.new_id()
-        job = FlushJob(paths, config, known.effective, sorted_out.taken, commit_id, clock.now_ms())
-        output = writer.write_batches(job)  # W1: data files first
-        _require_accounted(paths, job, output)
-        rejected.extend(output.rejected)
-        if output.accepted:
-            grown = grow_schema(paths.name, known, after=output.schema, config=config)
-            log = LogFile(
-                time_ms=clock.now_ms(),
-                schema=grown.logged,
-                widened=grown.widened,
-                markers=output.files,
-                commit_id=commit_id,
-                batch_ids=tuple(batch.batch_id for batch in output.accepted),
-            )
-            require_schema_carried(paths, log, known=known)
-            require_append(paths, log, known={m.path for f in view.files for m in f.log.markers})
-            within = partial(stopwatch.require_within, config.orphan_age_ms // 2, table=paths.name)
-            committed_key = fence.commit(log, last_check=within).key  # W3
-            fence.release()
-            store.delete([batch.key for batch in output.accepted])  # I2: only now
-    for refusal in rejected:
-        quarantine_batch(store, paths, rejected=refusal, clock=clock)
-    return _with_output(result, committed_key, output, tuple(rejected))
+    if not (sorted_out.taken or sorted_out.late):
+        return found
+    run = _Run(store, paths, clock, config, writer, fence, reader)
+    return run.decide(sorted_out, found=found, known=union_schema(paths.name, view.files))
 
 
 @dataclass(frozen=True, slots=True)
 class _SortedOut:
     taken: tuple[StagedBatch, ...]
     duplicates: tuple[StagedBatch, ...]
+    refused: tuple[StagedBatch, ...]
     late: tuple[RejectedBatch, ...]
     has_more: bool
 
 
 def _sort_out(
-    batches: tuple[StagedBatch, ...], view: LogView, *, config: TableConfig, limits: FlushLimits
+    batches: tuple[StagedBatch, ...], view: LogHeads, *, config: TableConfig, limits: FlushLimits
 ) -> _SortedOut:
-    known = {batch_id for file in view.files for batch_id in file.log.batch_ids}
+    committed_ids = {batch_id for file in view.files for batch_id in file.log.batch_ids}
+    refused_ids = {batch_id for file in view.files for batch_id in file.log.refused_ids}
     decided: set[str] = set()
-    has_twin = False
+    has_more = False
     taken: list[StagedBatch] = []
     duplicates: list[StagedBatch] = []
+    refused: list[StagedBatch] = []
     late: list[RejectedBatch] = []
     taken_bytes = 0
     for batch in batches:
-        if batch.batch_id in known:
+        if batch.batch_id in committed_ids:
             duplicates.append(batch)
+            continue
+        if batch.batch_id in refused_ids:
+            refused.append(batch)
             continue
         if batch.batch_id in decided:
             # One id, staged in two formats: it waits until the log tells a duplicate from a batch to be taken (I3).
-            has_twin = True
+            has_more = True
             continue
         decided.add(batch.batch_id)
         reason = refuse_stale_id(batch, config)
@@ -179,10 +168,11 @@ def _sort_out(
             late.append(RejectedBatch(batch, reason))
             continue
         if taken and taken_bytes + batch.size_bytes > limits.max_bytes:
-            return _SortedOut(tuple(taken), tuple(duplicates), tuple(late), has_more=True)
+            has_more = True
+            break
         taken.append(batch)
         taken_bytes += batch.size_bytes
-    return _SortedOut(tuple(taken), tuple(duplicates), tuple(late), has_more=has_twin)
+    return _SortedOut(tuple(taken), tuple(duplicates), tuple(refused), tuple(late), has_more)
 
 
 def refuse_stale_id(batch: StagedBatch, config: TableConfig) -> str | None:
@@ -207,30 +197,103 @@ def refuse_stale_id(batch: StagedBatch, config: TableConfig) -> str | None:
     return None
 
 
-def _require_accounted(paths: TablePaths, job: FlushJob, output: FlushOutput) -> None:
-    answered = [b.batch_id for b in (*output.accepted, *(r.batch for r in output.rejected), *output.missing)]
-    if sorted(answered) != sorted(batch.batch_id for batch in job.batches):
-        raise InvariantViolated(f"table {paths.name}: the flush job did not decide each of its batches once (I5)")
-    if output.row_count != sum(marker.row_count or 0 for marker in output.files):
-        raise InvariantViolated(f"table {paths.name}: the flush job says {output.row_count} rows, its files differ")
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What one flush works with once it holds the fence and knows the log."""
 
+    store: ObjectStore
+    paths: TablePaths
+    clock: Clock
+    config: TableConfig
+    writer: BatchWriter
+    fence: HeldFence
+    reader: LogReader
 
-def _with_output(
-    result: FlushResult,
-    committed_key: str | None,
-    output: FlushOutput | None,
-    rejected: tuple[RejectedBatch, ...],
-) -> FlushResult:
-    is_committed = committed_key is not None and output is not None
-    files = output.files if output is not None and is_committed else ()
-    return FlushResult(
-        committed_key=committed_key,
-        batch_count=len(output.accepted) if output is not None and is_committed else 0,
-        row_count=sum(marker.row_count or 0 for marker in files),
-        file_count=len(files),
-        size_bytes=sum(marker.size_bytes for marker in files),
-        rejected=rejected,
-        duplicate_count=result.duplicate_count,
-        unknown_count=result.unknown_count,
-        has_more=result.has_more,
-    )
+    def decide(self, sorted_out: _SortedOut, *, found: FlushResult, known: LoggedSchema) -> FlushResult:
+        """Write, commit, and clear staging of what the commit decided."""
+        stopwatch = Stopwatch(self.clock)
+        commit_id = self.clock.new_id()
+        output = FlushOutput((), known.effective, (), (), (), 0)
+        if sorted_out.taken:
+            output = self._write(sorted_out.taken, known=known, commit_id=commit_id)  # W1: data files first
+        rejected = (*sorted_out.late, *output.rejected)
+        committed_key: str | None = None
+        if output.accepted or rejected:
+            log = self._build_log(output, rejected, known=known, commit_id=commit_id)
+            self._quarantine_bad_rows(output, commit_id)
+            within = partial(stopwatch.require_within, self.config.orphan_age_ms // 2, table=self.paths.name)
+            committed_key = self.fence.commit(log, last_check=within).key  # W3
+            self.fence.release()
+        if output.accepted:
+            self.store.delete([batch.key for batch in output.accepted])  # I2: only now
+        for refusal in rejected:
+            quarantine_batch(self.store, self.paths, rejected=refusal, clock=self.clock)  # I5: only now
+        return self._result(found, output, rejected, committed_key)
+
+    def _write(self, batches: tuple[StagedBatch, ...], *, known: LoggedSchema, commit_id: str) -> FlushOutput:
+        job = FlushJob(
+            paths=self.paths,
+            config=self.config,
+            schema=known.effective,
+            batches=batches,
+            commit_id=commit_id,
+            time_ms=self.clock.now_ms(),
+            read_live=self._read_live,
+        )
+        output = self.writer.write_batches(job)
+        require_accounted(self.paths, job, output)
+        require_bad_rows(self.paths, job, output)
+        return output
+
+    def _read_live(self) -> tuple[FileMarker, ...]:
+        """Read the log whole: rows are only ever added under the fence that this run holds."""
+        return fold(self.reader.read()).live
+
+    def _build_log(
+        self, output: FlushOutput, rejected: tuple[RejectedBatch, ...], *, known: LoggedSchema, commit_id: str
+    ) -> LogFile:
+        grown = known
+        if output.accepted:
+            grown = grow_schema(self.paths.name, known, after=output.schema, config=self.config)
+        log = LogFile(
+            time_ms=self.clock.now_ms(),
+            schema=grown.logged,
+            markers=output.files,
+            commit_id=commit_id,
+            batch_ids=tuple(batch.batch_id for batch in output.accepted),
+            widened=grown.widened,
+            refused_ids=tuple(refusal.batch.batch_id for refusal in rejected),
+        )
+        require_schema_carried(self.paths, log, known=known)
+        # The heads name no data files, so names are only compared with each other: fresh ids are unique (W1).
+        require_append(self.paths, log, known=())
+        return log
+
+    def _quarantine_bad_rows(self, output: FlushOutput, commit_id: str) -> None:
+        if not output.bad_rows:
+            return
+        # WARN: look, confirm, write on condition. A run that slept through a takeover would otherwise write over what
+        # the other flush said of a batch: that it was refused whole, for one.
+        found = [find_reason(self.store, self.paths, bad.batch.batch_id) for bad in output.bad_rows]
+        self.fence.confirm()
+        for bad, old in zip(output.bad_rows, found, strict=True):
+            etag = None if old is None else old.etag
+            quarantine_rows(self.store, self.paths, bad=bad, replaces=etag, commit_id=commit_id, clock=self.clock)
+
+    def _result(
+        self, found: FlushResult, output: FlushOutput, rejected: tuple[RejectedBatch, ...], committed_key: str | None
+    ) -> FlushResult:
+        return FlushResult(
+            committed_key=committed_key,
+            batch_count=len(output.accepted),
+            row_count=output.row_count,
+            file_count=len(output.files),
+            partition_count=len({self.paths.partition_of(marker.path) for marker in output.files}),
+            size_bytes=sum(marker.size_bytes for marker in output.files),
+            bad_row_count=sum(bad.row_count for bad in output.bad_rows),
+            rejected=rejected,
+            duplicate_count=found.duplicate_count,
+            deferred_count=len(output.deferred),
+            unknown_count=found.unknown_count,
+            has_more=found.has_more or bool(output.deferred),
+        )

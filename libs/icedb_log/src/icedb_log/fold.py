@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from icedb_log.errors import BelowHorizon, SchemaConflict
 from icedb_log.keys import parse_log_key
-from icedb_log.model import FileMarker, ListedLogFile, LogView, Snapshot
+from icedb_log.model import FileMarker, ListedLogFile, ListedLogHead, LogView, Snapshot
 from icedb_log.widening import LoggedSchema
 
 LONGEST_COMMIT_MS = 60 * 60 * 1000
@@ -78,7 +78,7 @@ def read_horizon_ms(view: LogView) -> int:
     return max(*recorded, *vanished, 0, 0)
 
 
-def union_schema(table: str, files: Iterable[ListedLogFile]) -> LoggedSchema:
+def union_schema(table: str, files: Iterable[ListedLogFile | ListedLogHead]) -> LoggedSchema:
     """Return the union of all schema lines, columns in order of first appearance, and what was widened (S2).
 
     Raises:

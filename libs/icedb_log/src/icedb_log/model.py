@@ -80,6 +80,7 @@ class LogFile:
         horizon_ms: Newest tombstone time of any log file that was deleted (R3), if recorded here.
         is_seal: An empty log file that keeps another commit from landing at this key (F1, F4).
         widened: Columns of ``schema`` that became wider, with the wider type (S2).
+        refused_ids: Batches that this commit refused: they are in quarantine, or on their way (I5).
         extra: Unknown metadata fields, carried forward.
     """
 
@@ -92,6 +93,7 @@ class LogFile:
     horizon_ms: int | None = None
     is_seal: bool = False
     widened: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    refused_ids: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
 
 
@@ -112,6 +114,45 @@ class ListedLogFile:
     modified_ms: int
     size_bytes: int
     log: LogFile
+
+
+@dataclass(frozen=True, slots=True)
+class LogHead:
+    """The first two lines of a log file: what a flush needs of it. Attributes as of :class:`LogFile`."""
+
+    time_ms: int
+    schema: Mapping[str, str]
+    commit_id: str | None
+    batch_ids: tuple[str, ...]
+    is_seal: bool
+    widened: Mapping[str, str]
+    refused_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLogHead:
+    """The head of a log file together with where the log file stands. Attributes as of :class:`ListedLogFile`."""
+
+    key: str
+    etag: str
+    modified_ms: int
+    size_bytes: int
+    log: LogHead
+
+
+@dataclass(frozen=True, slots=True)
+class LogHeads:
+    """The heads of all log files of a table, read consistently (R1). They say nothing about data files.
+
+    Attributes:
+        table: Name of the table.
+        files: Ascending by key.
+        store_now_ms: The store's clock before the first log file was listed.
+    """
+
+    table: str
+    files: tuple[ListedLogHead, ...]
+    store_now_ms: int
 
 
 @dataclass(frozen=True, slots=True)

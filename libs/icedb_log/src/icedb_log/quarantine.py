@@ -1,32 +1,42 @@
-"""Quarantine: batches that cannot be committed, kept whole with the reason (rule I5).
+"""Quarantine: what cannot be committed, kept with the reason (rule I5).
 
-For each batch two objects: the payload under its staged name, and ``<batch id>.json`` with the reason. The reason
-is written last and the staged object deleted after it, so a crash at any step leads to the same end.
+A batch that was refused lies there whole: ``<batch id>.batch.<format>``, as it was staged, and ``<batch id>.json``
+with the reason. The reason is written last and the staged object deleted after it, so a crash at any step leads to
+the same end. Of a batch that was committed without its bad rows, these rows lie there:
+``<batch id>.rows.ndjson.zst``, uploaded by the data path, and the reason.
 """
 
 from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 import orjson
 
 from icedb_log.clock import Clock
-from icedb_log.errors import NotFound
-from icedb_log.jobs import RejectedBatch
+from icedb_log.errors import Fenced, InvariantViolated, NotFound, PreconditionFailed
+from icedb_log.jobs import BadRows, RejectedBatch, StagedBatch
 from icedb_log.keys import TablePaths
 from icedb_log.object_store import ObjectInfo, ObjectStore, list_all
 
-_REASON_SUFFIX = ".json"
+Kind = Literal["batch", "rows"]
+"""``batch``: refused, nothing of it is live; ``rows``: committed but for these rows."""
+
+BAD_ROWS_FORMAT: Final = "ndjson.zst"
+_REASON_SUFFIX: Final = ".json"
 
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedBatch:
-    """One batch in quarantine.
+    """One entry in quarantine.
 
     Attributes:
-        batch_id: Its id.
-        reason: Why it could not be committed, in words for its producer.
-        payload_key: Where its rows are.
-        size_bytes: Size of the payload as it was staged.
+        batch_id: Id of the batch.
+        reason: Why it, or the first of its bad rows, could not be committed, in words for its producer.
+        payload_key: Where the batch, or its bad rows, are.
+        size_bytes: Size of the payload.
         quarantined_ms: When, by the worker's clock.
+        kind: Whether it is a whole batch, or the bad rows of a committed one.
+        row_count: Bad rows; ``None`` for a whole batch, whose rows nobody counted.
+        retry_id: Id under which a retry that has begun stages the payload again.
     """
 
     batch_id: str
@@ -34,67 +44,195 @@ class QuarantinedBatch:
     payload_key: str
     size_bytes: int
     quarantined_ms: int
+    kind: Kind = "batch"
+    row_count: int | None = None
+    retry_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReason:
+    """A reason as it was read, for whoever wants to replace it."""
+
+    entry: QuarantinedBatch
+    fields: dict[str, Any]
+    etag: str
+
+
+def bad_rows_key(paths: TablePaths, batch_id: str) -> str:
+    """Return where the data path puts the bad rows of a batch."""
+    return paths.quarantine_key(f"{batch_id}.rows.{BAD_ROWS_FORMAT}")
+
+
+def payload_key(paths: TablePaths, batch: StagedBatch) -> str:
+    """Return where a refused batch is kept. Not under its staged name: in the format ``json`` that is the reason's."""
+    return paths.quarantine_key(f"{batch.batch_id}.batch.{batch.format}")
+
+
+def reason_key(paths: TablePaths, batch_id: str) -> str:
+    """Return where the reason of a quarantined batch is."""
+    return paths.quarantine_key(batch_id + _REASON_SUFFIX)
 
 
 def quarantine_batch(store: ObjectStore, paths: TablePaths, *, rejected: RejectedBatch, clock: Clock) -> None:
     """Move a staged batch to quarantine. Idempotent; a batch that is gone already was moved by another run.
+
+    Only after a commit has refused it (I5).
 
     Raises:
         Unavailable: The store did not answer; the batch stays staged.
         CommitOutcomeUnknown: The same; the next run does it again.
     """
     batch = rejected.batch
-    name = batch.key.rpartition("/")[2]
-    try:
-        body = store.get(batch.key).body
-    except NotFound:
+    if not _copy_payload(store, paths, batch):
         return
-    payload_key = paths.quarantine_key(name)
-    store.put(payload_key, body)
     reason = {
         "batch_id": batch.batch_id,
         "reason": rejected.reason,
-        "payload": payload_key,
+        "payload": payload_key(paths, batch),
         "bytes": batch.size_bytes,
         "quarantined_ms": clock.now_ms(),
+        "kind": "batch",
     }
-    store.put(paths.quarantine_key(batch.batch_id + _REASON_SUFFIX), orjson.dumps(reason))
+    store.put(reason_key(paths, batch.batch_id), orjson.dumps(reason))
     store.delete([batch.key])
 
 
+def quarantine_rows(
+    store: ObjectStore, paths: TablePaths, *, bad: BadRows, replaces: str | None, commit_id: str, clock: Clock
+) -> None:
+    """Write the reason of rows that a commit leaves out, before that commit.
+
+    A crash in between is harmless: the batch is still staged, and the next flush writes the same again.
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        bad: The rows, which the data path has uploaded.
+        replaces: ETag of the reason that was there before the fence was confirmed; ``None`` if there was none.
+        commit_id: Of the commit.
+        clock: This host's clock.
+
+    Raises:
+        Fenced: Another flush wrote a reason since.
+        InvariantViolated: The data path has not uploaded the rows.
+        CommitOutcomeUnknown: No usable answer.
+    """
+    try:
+        size_bytes = store.head(bad.payload_key).size_bytes
+    except NotFound as error:
+        raise InvariantViolated(
+            f"table {paths.name}: the bad rows of batch {bad.batch.batch_id} are not at {bad.payload_key} (I5)"
+        ) from error
+    reason = {
+        "batch_id": bad.batch.batch_id,
+        "reason": bad.reason,
+        "payload": bad.payload_key,
+        "bytes": size_bytes,
+        "quarantined_ms": clock.now_ms(),
+        "kind": "rows",
+        "rows": bad.row_count,
+        "commit": commit_id,
+    }
+    key, body = reason_key(paths, bad.batch.batch_id), orjson.dumps(reason)
+    try:
+        if replaces is None:
+            store.put_if_absent(key, body)
+        else:
+            store.put_if_match(key, body, etag=replaces)
+    except PreconditionFailed:
+        found = find_reason(store, paths, bad.batch.batch_id)
+        if found is None or found.fields != reason:  # else refused by its own first try (W2)
+            raise Fenced(f"table {paths.name}: another flush wrote {key} meanwhile; this run stops") from None
+
+
+def quarantine_again(store: ObjectStore, paths: TablePaths, *, batch: StagedBatch, clock: Clock) -> None:
+    """Clear staging of a batch that a commit in the log has refused already (I5). Idempotent.
+
+    It is in quarantine, and was staged once more; or the flush that refused it was cut off before it was moved.
+    """
+    found = find_reason(store, paths, batch.batch_id)
+    if found is not None and found.entry.kind == "batch":
+        if found.entry.payload_key != payload_key(paths, batch):
+            _copy_payload(store, paths, batch)  # the same id in another format: kept, too, though nobody lists it
+        store.delete([batch.key])
+        return
+    reason = (
+        f"batch {batch.batch_id} was refused before; it was staged again since, or the flush that refused it was cut "
+        "off before it could say why. See whether it was retried or dropped meanwhile before you retry it"
+    )
+    quarantine_batch(store, paths, rejected=RejectedBatch(batch, reason), clock=clock)
+
+
+def find_reason(store: ObjectStore, paths: TablePaths, batch_id: str) -> StoredReason | None:
+    """Read the reason of one batch; ``None`` if it is not in quarantine."""
+    try:
+        stored = store.get(reason_key(paths, batch_id))
+    except NotFound:
+        return None
+    return parse_reason(stored.info, stored.body)
+
+
 def count_quarantined(store: ObjectStore, paths: TablePaths) -> int:
-    """Count the batches in quarantine: one listing."""
-    listing = list_all(store, paths.quarantine_prefix)
-    return sum(1 for info in listing.objects if info.key.endswith(_REASON_SUFFIX))
+    """Count the entries in quarantine: one listing."""
+    return len(_list_reasons(store, paths))
 
 
 def list_quarantined(store: ObjectStore, paths: TablePaths) -> tuple[QuarantinedBatch, ...]:
-    """Read every batch in quarantine, oldest id first. Costs a listing and one GET for each batch.
+    """Read every entry in quarantine, oldest id first. Costs a listing and one GET for each entry.
 
     A reason that cannot be read does not hide the others: it comes as an entry that says so.
     """
     found: list[QuarantinedBatch] = []
-    for info in list_all(store, paths.quarantine_prefix).objects:
-        if not info.key.endswith(_REASON_SUFFIX):
-            continue
+    for info in _list_reasons(store, paths):
         try:
-            found.append(_parse_reason(info, store.get(info.key).body))
+            found.append(parse_reason(info, store.get(info.key).body).entry)
         except NotFound:
             continue  # an operator has just taken it away
     return tuple(found)
 
 
-def _parse_reason(info: ObjectInfo, body: bytes) -> QuarantinedBatch:
+def parse_reason(info: ObjectInfo, body: bytes) -> StoredReason:
+    """Return what a reason object says; one that cannot be read says so itself."""
     try:
         value = orjson.loads(body)
-        return QuarantinedBatch(
+        entry = QuarantinedBatch(
             batch_id=str(value["batch_id"]),
             reason=str(value["reason"]),
             payload_key=str(value["payload"]),
             size_bytes=int(value["bytes"]),
             quarantined_ms=int(value["quarantined_ms"]),
+            kind="rows" if value.get("kind") == "rows" else "batch",
+            row_count=None if value.get("rows") is None else int(value["rows"]),
+            retry_id=None if value.get("retry") is None else str(value["retry"]),
         )
-    except (ValueError, KeyError, TypeError) as error:
-        name = info.key.rpartition("/")[2].removesuffix(_REASON_SUFFIX)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"{info.key} does not hold a reason ({type(error).__name__}); inspect it by hand"
-        return QuarantinedBatch(name, reason, info.key, info.size_bytes, info.modified_ms)
+        entry = QuarantinedBatch(batch_id_of(info.key), reason, info.key, info.size_bytes, info.modified_ms)
+        value = {}
+    return StoredReason(entry, value, info.etag)
+
+
+def batch_id_of(key: str) -> str:
+    """Return the batch that the reason at a key is about."""
+    return key.rpartition("/")[2].removesuffix(_REASON_SUFFIX)
+
+
+def _copy_payload(store: ObjectStore, paths: TablePaths, batch: StagedBatch) -> bool:
+    """Copy a staged batch to quarantine; return whether it was still there."""
+    try:
+        body = store.get(batch.key).body
+    except NotFound:
+        return False
+    store.put(payload_key(paths, batch), body)
+    return True
+
+
+def _list_reasons(store: ObjectStore, paths: TablePaths) -> list[ObjectInfo]:
+    listing = list_all(store, paths.quarantine_prefix)
+    return [info for info in listing.objects if is_reason(info.key)]
+
+
+def is_reason(key: str) -> bool:
+    """Return whether an object below the quarantine is a reason, and no payload."""
+    name = batch_id_of(key)
+    return key.endswith(_REASON_SUFFIX) and "." not in name

@@ -4,6 +4,8 @@ Accepting a batch is one conditional PUT under the batch's own id. Nothing else 
 nothing but a commit, a refusal (quarantine) or rule J2 takes it away again.
 """
 
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed, Unavailable
@@ -97,3 +99,26 @@ def list_staged(store: ObjectStore, paths: TablePaths, *, limit: int = MAX_KEYS_
         if page.next_token is None or len(batches) == limit:
             return StagedListing(tuple(batches), tuple(unknown), page.next_token is not None)
         page = store.list_page(paths.staging_prefix, token=page.next_token)
+
+
+def find_staged(store: ObjectStore, paths: TablePaths, batch_ids: Collection[str]) -> Mapping[str, tuple[str, ...]]:
+    """Return which of some batches are staged, with the keys of their copies.
+
+    Costs a LIST for each thousand objects up to the newest of the ids; none without ids.
+    """
+    found: dict[str, tuple[str, ...]] = defaultdict(tuple)
+    newest = max(batch_ids, default="")
+    token: str | None = None
+    is_done = not newest
+    while not is_done:
+        page = store.list_page(paths.staging_prefix, token=token)
+        for info in page.objects:
+            try:
+                batch_id = parse_staged_key(info.key).batch_id
+            except InvalidRequest:
+                continue
+            if batch_id in batch_ids:
+                found[batch_id] += (info.key,)
+        token = page.next_token
+        is_done = token is None or page.objects[-1].key > f"{paths.staging_prefix}{newest}~"
+    return found

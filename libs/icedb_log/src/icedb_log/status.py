@@ -9,7 +9,7 @@ from icedb_log.merge_plan import MergeLimits, plan_merge
 from icedb_log.model import FileMarker, LogView
 from icedb_log.object_store import ObjectStore, list_all
 from icedb_log.pressure import Pressure, measure_pressure
-from icedb_log.quarantine import count_quarantined
+from icedb_log.quarantine import bad_rows_key, batch_id_of, is_reason
 from icedb_log.reader import LogReader
 from icedb_log.table_config import TableConfig, read_table_config
 
@@ -35,7 +35,8 @@ class TableStatus:
         staged_batches: Batches that wait for a flush.
         staged_bytes: Bytes of them, as they were staged.
         staged_lag_ms: How long the oldest of them has been waiting; 0 when there is none.
-        quarantined_batches: Batches that wait for a person.
+        quarantined_batches: Batches that wait for a person, whole or with some of their rows.
+        bad_row_batches: Those of them whose other rows are live.
         merge_lag_ms: Age of the oldest data file that the merge policy would merge now; 0 when there is none.
         merge_lag_files: Data files that it would merge now.
         merge_lag_bytes: Bytes of them.
@@ -59,6 +60,7 @@ class TableStatus:
     staged_bytes: int
     staged_lag_ms: int
     quarantined_batches: int
+    bad_row_batches: int
     merge_lag_ms: int
     merge_lag_files: int
     merge_lag_bytes: int
@@ -82,6 +84,8 @@ def read_status(store: ObjectStore, paths: TablePaths, *, clock: Clock, reader: 
     waiting = list_backlog(view, paths=paths, config=config)
     oldest_ms = min((marker.created_ms for marker in waiting), default=view.store_now_ms)
     staged = list_all(store, paths.staging_prefix)
+    in_quarantine = {info.key for info in list_all(store, paths.quarantine_prefix).objects}
+    quarantined = [batch_id_of(key) for key in in_quarantine if is_reason(key)]
     oldest_staged_ms = min((info.modified_ms for info in staged.objects), default=staged.store_now_ms)
     return TableStatus(
         config=config,
@@ -98,7 +102,8 @@ def read_status(store: ObjectStore, paths: TablePaths, *, clock: Clock, reader: 
         staged_batches=len(staged.objects),
         staged_bytes=sum(info.size_bytes for info in staged.objects),
         staged_lag_ms=max(0, staged.store_now_ms - oldest_staged_ms),
-        quarantined_batches=count_quarantined(store, paths),
+        quarantined_batches=len(quarantined),
+        bad_row_batches=sum(bad_rows_key(paths, batch_id) in in_quarantine for batch_id in quarantined),
         merge_lag_ms=max(0, view.store_now_ms - oldest_ms),
         merge_lag_files=len(waiting),
         merge_lag_bytes=sum(marker.size_bytes for marker in waiting),

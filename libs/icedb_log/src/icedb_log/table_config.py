@@ -1,7 +1,7 @@
 """A table's configuration: partition spec, sort order, declared schema, policies.
 
-Owns ``_icedb/table.json``: its model, and how it is read and created. The partition spec and the sort order are
-fixed at creation.
+Owns ``_icedb/table.json``: its model, and how it is read and created. What of it may change later, and how, is
+:mod:`icedb_log.table_changes`.
 """
 
 import re
@@ -31,6 +31,9 @@ BadRowsPolicy = Literal["quarantine_batch", "quarantine_rows"]
 """``quarantine_batch``: one bad row and the whole batch waits in quarantine; ``quarantine_rows``: only its bad rows."""
 
 MAX_COLUMN_NAME_BYTES: Final = 255
+MAX_QUERY_BYTES: Final = 100_000
+"""Of an ``insert_query``."""
+
 _PARTITION_NAME: Final = re.compile(r"[A-Za-z0-9_]{1,64}")
 _PARTITION_TEXT: Final = re.compile(
     r"(?:(?P<name>[^=]+)=)?\s*(?:(?P<transform>[a-z]+)(?:\[(?P<width>\d+)\])?\((?P<source>.+)\)|(?P<column>[^()\[\]=]+))"
@@ -177,6 +180,16 @@ class TableConfig(_Model):
     def _check_ingest(self) -> Self:
         if self.source and self.insert_query is None:
             raise ValueError("source columns make sense with an insert_query only; declare the table's columns instead")
+        if self.insert_query is not None:
+            size_bytes = len(self.insert_query.encode())
+            if not self.insert_query.strip() or size_bytes > MAX_QUERY_BYTES:
+                raise ValueError(
+                    f"insert_query of {size_bytes} bytes: give a query over _rows of at most {MAX_QUERY_BYTES}, or none"
+                )
+        if self.evolution == "strict" and not self.declared:
+            raise ValueError("evolution 'strict' takes declared columns only, but none is declared: declare them")
+        if len({column.lower() for column in self.source}) != len(self.source):
+            raise ValueError("two source columns differ only in case")
         for column, sql_type in self.source.items():
             check_column_name(column)
             if sql_type not in SQL_TYPES:
@@ -233,15 +246,20 @@ def read_table_config(store: ObjectStore, paths: TablePaths) -> TableConfig:
         NotFound: No such table; the message says how to list or create tables.
         UnsupportedFormat: Not a configuration that this release understands.
     """
+    return load_table_config(store, paths)[0]
+
+
+def load_table_config(store: ObjectStore, paths: TablePaths) -> tuple[TableConfig, str]:
+    """Read a table's configuration with its ETag. Raises as :func:`read_table_config`."""
     try:
-        body = store.get(paths.config_key).body
+        stored = store.get(paths.config_key)
     except NotFound as error:
         raise NotFound(
             f"table {paths.name!r} does not exist ({paths.config_key} is not there); "
             "see `icedb table list`, or create it with `icedb table create`"
         ) from error
     try:
-        return TableConfig.model_validate_json(body)
+        return TableConfig.model_validate_json(stored.body), stored.info.etag
     except ValidationError as error:
         raise UnsupportedFormat(f"{paths.config_key}: {_first_message(error)}") from error
 

@@ -1,22 +1,23 @@
 """A vacuum: deletes what is tombstoned and past its grace period, in the one safe order (rules J2, J3, J6).
 
-Order: staged objects of forgotten batches, expired log files, expired data files that no remaining log file
-lists as live, then the strip. Each step works only on what the step before has certainly done. A crash anywhere
-leaves a table that the next run cleans. Any number of runs may overlap.
+Order: staged copies of the batches that expired log files made live, expired log files, expired data files that no
+remaining log file lists as live, then the strip. Each step works only on what the step before has certainly done. A
+crash anywhere leaves a table that the next run cleans. Any number of runs may overlap.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from icedb_log.clock import Clock
 from icedb_log.codec import encode_log_file
 from icedb_log.errors import CommitOutcomeUnknown, PreconditionFailed, Unavailable
 from icedb_log.invariants import require_same_live
-from icedb_log.keys import STAGING_FORMATS, TablePaths
+from icedb_log.keys import TablePaths
 from icedb_log.leases import read_leases
 from icedb_log.model import ListedLogFile, LogView
 from icedb_log.object_store import FailedDelete, ObjectStore
 from icedb_log.reader import LogReader
+from icedb_log.staging import find_staged
 from icedb_log.table_config import read_table_config
 from icedb_log.vacuum_plan import VacuumPlan, Waiting, live_paths, plan_vacuum, strip_log_file
 
@@ -77,10 +78,18 @@ def vacuum_table(
     plan = plan_vacuum(view, config=config, leases=leases)
     for path in plan.data_paths:
         paths.partition_of(path)  # J6: a damaged log must not make us delete another table's files
+    # WARN: J2: staging is listed once, after the log was read. With G the grace period of log files and S = G/4, a log
+    # file is expired when the store's clock has passed its tombstone by G, and no id in it lies more than S after
+    # its commit. So whatever is staged after the log was read is staged later than its id's time plus G - S: too late
+    # for rule I3, it is refused without a look at any log. All that could pass was staged before, and is listed here.
+    decided = {*plan.batch_ids, *(i for refused in plan.refused_ids.values() for i in refused)}
+    staged = find_staged(store, paths, decided)
+    plan = _hold_refusals(plan, staged)
     if dry_run:
         return _dry_result(plan)
     failed: list[FailedDelete] = []
-    gone_logs = _delete_log_files(store, paths, plan, failed)
+    copies = [key for batch_id in plan.batch_ids for key in staged.get(batch_id, ())]
+    gone_logs = _delete_log_files(store, plan, copies, failed)
     gone_logs |= _already_gone(view)
     remaining = tuple(file for file in view.files if file.key not in gone_logs)
     # J2: a log file that could not be deleted still says "live".
@@ -99,12 +108,27 @@ def vacuum_table(
     )
 
 
-def _delete_log_files(store: ObjectStore, paths: TablePaths, plan: VacuumPlan, failed: list[FailedDelete]) -> set[str]:
+def _hold_refusals(plan: VacuumPlan, staged: Mapping[str, tuple[str, ...]]) -> VacuumPlan:
+    """Keep the log files that refused a batch which is still staged: it is not in quarantine for certain (J2, I5).
+
+    The next flush moves it there. Without the log file it would be new, and might be committed by then.
+    """
+    held = {key for key, refused in plan.refused_ids.items() if any(batch_id in staged for batch_id in refused)}
+    if not held:
+        return plan
+    waiting = tuple(Waiting(key, "refusal", plan.store_now_ms) for key in sorted(held))
+    return replace(
+        plan, log_keys=tuple(key for key in plan.log_keys if key not in held), waiting=(*plan.waiting, *waiting)
+    )
+
+
+def _delete_log_files(
+    store: ObjectStore, plan: VacuumPlan, copies: Sequence[str], failed: list[FailedDelete]
+) -> set[str]:
     # WARN: a log file is what keeps a retried batch from being committed again (I3). Its staged objects go first:
     # a copy that a producer staged again and that no flush has seen yet would otherwise be new to the log.
-    staged = [f"{paths.staging_prefix}{batch_id}.{suffix}" for batch_id in plan.batch_ids for suffix in STAGING_FORMATS]
     before = len(failed)
-    _delete(store, staged, failed)
+    _delete(store, copies, failed)
     if len(failed) > before:
         return set()
     return _delete(store, plan.log_keys, failed)

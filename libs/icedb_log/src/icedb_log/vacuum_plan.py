@@ -5,7 +5,7 @@ A tombstone is expired when its time *and* the store's proof that it landed are 
 :mod:`icedb_log.vacuum`'s.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,7 +25,7 @@ class Waiting:
 
     Attributes:
         path: Its key.
-        guard: ``grace`` or ``lease``.
+        guard: ``grace``, ``lease``, or ``refusal``: a batch that the log file refused has not left staging yet (J2).
         until_ms: When the guard ends, by the store's clock, as far as is known today.
     """
 
@@ -40,7 +40,8 @@ class VacuumPlan:
 
     Attributes:
         log_keys: Expired log files: dead ones, and seals that are old enough (F4).
-        batch_ids: Batches named in these log files; their staged objects go first (J2).
+        batch_ids: Batches that these log files made live; their staged objects go first (J2).
+        refused_ids: For each of these log files that refused batches: which.
         data_paths: Expired data files, as far as no remaining log file lists them as live.
         waiting: Dead objects that are kept, and why.
         store_now_ms: The time that ages were measured against.
@@ -48,6 +49,7 @@ class VacuumPlan:
 
     log_keys: tuple[str, ...]
     batch_ids: tuple[str, ...]
+    refused_ids: Mapping[str, tuple[str, ...]]
     data_paths: tuple[str, ...]
     waiting: tuple[Waiting, ...]
     store_now_ms: int
@@ -102,7 +104,14 @@ def plan_vacuum(view: LogView, *, config: TableConfig, leases: Iterable[Lease] =
         else:
             data_paths.append(path)
     batch_ids = tuple(i for file in view.files if file.key in dead_logs for i in file.log.batch_ids)
-    return VacuumPlan(tuple(sorted(log_keys)), batch_ids, tuple(sorted(data_paths)), tuple(waiting), view.store_now_ms)
+    return VacuumPlan(
+        log_keys=tuple(sorted(log_keys)),
+        batch_ids=batch_ids,
+        refused_ids={f.key: f.log.refused_ids for f in view.files if f.key in dead_logs and f.log.refused_ids},
+        data_paths=tuple(sorted(data_paths)),
+        waiting=tuple(waiting),
+        store_now_ms=view.store_now_ms,
+    )
 
 
 def live_paths(files: Iterable[ListedLogFile]) -> set[str]:

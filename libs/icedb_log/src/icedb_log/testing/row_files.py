@@ -2,7 +2,7 @@
 
 Implements :class:`~icedb_log.jobs.BatchWriter` and :class:`~icedb_log.jobs.GroupMerger` with the same promises as
 the real one: fresh names, rejected batches with a reason, counts, and no look at the log. Types are the JSON
-types of the values; a partition is the identity of its column.
+types of the values; a partition is the identity of its column. Bad rows are kept as they are, not compressed.
 """
 
 from collections import defaultdict
@@ -14,11 +14,12 @@ import orjson
 
 from icedb_log.clock import Clock
 from icedb_log.errors import NotFound
-from icedb_log.jobs import FlushJob, FlushOutput, MergedGroup, MergeJob, RejectedBatch, StagedBatch
+from icedb_log.jobs import BadRows, FlushJob, FlushOutput, MergedGroup, MergeJob, RejectedBatch, StagedBatch
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker, Snapshot
 from icedb_log.object_store import ObjectStore
 from icedb_log.partition_path import encode_partition_value
+from icedb_log.quarantine import bad_rows_key
 from icedb_log.table_config import TableConfig
 from icedb_log.widening import fixed_columns, is_widening
 
@@ -45,20 +46,24 @@ class RowFileWriter:
         accepted: list[StagedBatch] = []
         rejected: list[RejectedBatch] = []
         missing: list[StagedBatch] = []
+        bad_rows: list[BadRows] = []
         for batch in job.batches:
             try:
-                parsed = _parse_rows(self.store.get(batch.key).body)
-                grown = _grow_schema(schema, parsed, config=job.config)
-                placed = [(_partition_of(job.config, row), row) for row in parsed]
+                read = _read_batch(self.store.get(batch.key).body, schema, config=job.config)
             except NotFound:
                 missing.append(batch)
-            except _Refused as error:
-                rejected.append(RejectedBatch(batch, str(error)))
-            else:
-                schema = grown
-                accepted.append(batch)
-                for partition, row in placed:
-                    rows[partition].append(row)
+                continue
+            if read.bad_lines and job.config.on_bad_rows == "quarantine_batch":
+                rejected.append(RejectedBatch(batch, read.reason))
+                continue
+            if read.bad_lines:
+                key = bad_rows_key(job.paths, batch.batch_id)
+                self.store.put(key, b"\n".join(read.bad_lines))
+                bad_rows.append(BadRows(batch, key, len(read.bad_lines), read.reason))
+            schema = read.schema
+            accepted.append(batch)
+            for partition, row in read.placed:
+                rows[partition].append(row)
         files = tuple(
             write_rows(
                 self.store,
@@ -72,7 +77,15 @@ class RowFileWriter:
             for partition, part in sorted(rows.items())
         )
         row_count = sum(len(part) for part in rows.values())
-        return FlushOutput(files, schema, tuple(accepted), tuple(rejected), tuple(missing), row_count)
+        return FlushOutput(
+            files=files,
+            schema=schema,
+            accepted=tuple(accepted),
+            rejected=tuple(rejected),
+            missing=tuple(missing),
+            row_count=row_count,
+            bad_rows=tuple(bad_rows),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,35 +146,58 @@ def encode_rows(rows: Iterable[Row]) -> bytes:
     return b"\n".join(orjson.dumps(row) for row in rows)
 
 
-def _parse_rows(body: bytes) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
+@dataclass(frozen=True, slots=True)
+class _ReadBatch:
+    """What a batch holds: rows with their partitions, the schema with them, and lines that do not fit."""
+
+    placed: list[tuple[str, Row]]
+    schema: dict[str, str]
+    bad_lines: list[bytes]
+    reason: str
+
+
+def _read_batch(body: bytes, schema: dict[str, str], *, config: TableConfig) -> _ReadBatch:
+    placed: list[tuple[str, Row]] = []
+    bad_lines: list[bytes] = []
+    reason = ""
     for number, line in enumerate(body.split(b"\n"), 1):
         if not line:
             continue
         try:
-            row = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            raise _Refused(f"line {number} is not JSON") from error
-        if not isinstance(row, dict):
-            raise _Refused(f"line {number} is not a JSON object")
-        rows.append(row)
-    return rows
+            row = _parse_row(line)
+            grown = _grow_schema(schema, row, config=config)
+            placed.append((_partition_of(config, row), row))
+        except _Refused as error:
+            reason = reason or f"line {number}: {error}"
+            bad_lines.append(line)
+        else:
+            schema = grown
+    return _ReadBatch(placed, schema, bad_lines, reason)
 
 
-def _grow_schema(schema: Mapping[str, str], rows: Iterable[Row], *, config: TableConfig) -> dict[str, str]:
+def _parse_row(line: bytes) -> dict[str, Any]:
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise _Refused("not JSON") from error
+    if not isinstance(row, dict):
+        raise _Refused("not a JSON object")
+    return row
+
+
+def _grow_schema(schema: Mapping[str, str], row: Row, *, config: TableConfig) -> dict[str, str]:
     grown = dict(schema)
-    for row in rows:
-        for column, value in row.items():
-            if value is None:
-                continue
-            sql_type = _TYPES.get(type(value), "VARCHAR")
-            known = grown.get(column, sql_type)
-            if known == sql_type or is_widening(sql_type, known):
-                grown[column] = known
-            elif config.evolution == "widen" and is_widening(known, sql_type) and column not in fixed_columns(config):
-                grown[column] = sql_type
-            else:
-                raise _Refused(f"column {column} is {known} in the table and {sql_type} in the batch")
+    for column, value in row.items():
+        if value is None:
+            continue
+        sql_type = _TYPES.get(type(value), "VARCHAR")
+        known = grown.get(column, sql_type)
+        if known == sql_type or is_widening(sql_type, known):
+            grown[column] = known
+        elif config.evolution == "widen" and is_widening(known, sql_type) and column not in fixed_columns(config):
+            grown[column] = sql_type
+        else:
+            raise _Refused(f"column {column} is {known} in the table and {sql_type} in the batch")
     return grown
 
 

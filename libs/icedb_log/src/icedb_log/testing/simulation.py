@@ -78,6 +78,7 @@ def run_schedule(seed: int) -> ScheduleResult:
         ("janitor", settings.janitors),
         ("reader", settings.readers),
         ("lease", settings.lease_holders),
+        ("operator", settings.operators),
     ):
         for _ in range(count):
             spawn_actor(sim, kind)

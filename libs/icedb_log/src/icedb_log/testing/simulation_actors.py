@@ -18,6 +18,7 @@ from icedb_log.merge import merge_table
 from icedb_log.orphans import sweep_orphans
 from icedb_log.reader import LogReader
 from icedb_log.staging import stage_batch
+from icedb_log.table_changes import alter_table_config
 from icedb_log.testing.faulty_store import FaultyStore
 from icedb_log.testing.simulation_data import BAD_BODY, ROW_BITS, SimBatchWriter, SimGroupMerger, encode_batch
 from icedb_log.testing.simulation_model import SimBatch, SimModel
@@ -62,6 +63,7 @@ def spawn_actor(sim: Simulation, kind: str) -> None:
         "producer": produce_for_ever,
         "reader": read_for_ever,
         "lease": hold_leases_for_ever,
+        "operator": operate_for_ever,
     }
     body = bodies[kind]
     world.spawn(Actor(kind, f"{kind}{sim.actor_count}", lambda actor: body(sim, actor), skew_ms))
@@ -133,6 +135,21 @@ def hold_leases_for_ever(sim: Simulation, actor: Actor) -> None:
         _try(sim, actor, lambda: _hold_lease(sim, clock, reader))
 
 
+def operate_for_ever(sim: Simulation, actor: Actor) -> None:
+    """Change what the table takes, under everybody's feet."""
+    clock, rng = SimClock(sim.world, actor.skew_ms), sim.world.rng
+    while True:
+        change = rng.choice(
+            (
+                {"evolution": "add_columns"},
+                {"evolution": "widen"},
+                {"on_bad_rows": "quarantine_rows"},
+                {"on_bad_rows": "quarantine_batch"},
+            )
+        )
+        _try(sim, actor, partial(alter_table_config, sim.store, PATHS, change, clock=clock))
+
+
 def _try(sim: Simulation, actor: Actor, run: Callable[[], object]) -> None:
     try:
         run()
@@ -157,8 +174,11 @@ def _new_batch(sim: Simulation, clock: SimClock) -> SimBatch:
         sql_type = "VARCHAR"  # a conflict with what the column was before
     elif rng.random() < 0.1:
         sql_type = "DOUBLE"  # a widening, or a column that is wide from the start
-    body = BAD_BODY if is_bad else encode_batch(parts, column=f"c{number % 12}", sql_type=sql_type)
-    batch = SimBatch(str(UUID(hex=clock.new_id())), body, frozenset() if is_bad else frozenset(rows))
+    bad_count = rng.randint(1, 3) if rng.random() < 0.1 and not is_bad else 0
+    body = BAD_BODY
+    if not is_bad:
+        body = encode_batch(parts, column=f"c{number % 12}", sql_type=sql_type, bad_count=bad_count)
+    batch = SimBatch(str(UUID(hex=clock.new_id())), body, frozenset() if is_bad else frozenset(rows), bad_count)
     sim.model.batches[batch.batch_id] = batch
     return batch
 

@@ -13,10 +13,11 @@ import orjson
 
 from icedb_log.clock import Clock
 from icedb_log.errors import NotFound
-from icedb_log.jobs import FlushJob, FlushOutput, MergedGroup, MergeJob, RejectedBatch, StagedBatch
+from icedb_log.jobs import BadRows, FlushJob, FlushOutput, MergedGroup, MergeJob, RejectedBatch, StagedBatch
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
 from icedb_log.object_store import ObjectStore
+from icedb_log.quarantine import bad_rows_key
 from icedb_log.table_config import TableConfig
 from icedb_log.widening import is_widening
 
@@ -39,6 +40,8 @@ class SimBatchWriter:
         accepted: list[StagedBatch] = []
         rejected: list[RejectedBatch] = []
         missing: list[StagedBatch] = []
+        deferred: list[StagedBatch] = []
+        bad_rows: list[BadRows] = []
         for batch in job.batches:
             try:
                 body = self.store.get(batch.key).body
@@ -49,11 +52,22 @@ class SimBatchWriter:
                 rejected.append(RejectedBatch(batch, "not JSON"))
                 continue
             value = orjson.loads(body)
+            partitions = rows.keys() | value["rows"].keys()
+            if accepted and len(partitions) > job.config.max_partitions_per_flush:
+                deferred.append(batch)
+                continue
             column, sql_type = value["column"]
             known = schema.get(column, sql_type)
             if known != sql_type and not _fits(known, sql_type, job.config):
                 rejected.append(RejectedBatch(batch, f"column {column} is {known}"))
                 continue
+            if value["bad"]:
+                if job.config.on_bad_rows == "quarantine_batch":
+                    rejected.append(RejectedBatch(batch, f"{value['bad']} bad rows"))
+                    continue
+                key = bad_rows_key(job.paths, batch.batch_id)
+                self.store.put(key, orjson.dumps(value["bad"]))
+                bad_rows.append(BadRows(batch, key, value["bad"], "bad"))
             schema[column] = sql_type if is_widening(known, sql_type) else known
             accepted.append(batch)
             for partition, part in value["rows"].items():
@@ -63,7 +77,14 @@ class SimBatchWriter:
             for partition, part in sorted(rows.items())
         )
         return FlushOutput(
-            files, schema, tuple(accepted), tuple(rejected), tuple(missing), sum(len(part) for part in rows.values())
+            files=files,
+            schema=schema,
+            accepted=tuple(accepted),
+            rejected=tuple(rejected),
+            missing=tuple(missing),
+            row_count=sum(len(part) for part in rows.values()),
+            deferred=tuple(deferred),
+            bad_rows=tuple(bad_rows),
         )
 
 
@@ -105,6 +126,6 @@ def write_rows(
     return FileMarker(key, len(rows) * ROW_BYTES, time_ms, row_count=len(rows))
 
 
-def encode_batch(rows: Mapping[str, Sequence[int]], *, column: str, sql_type: str) -> bytes:
-    """Return the body of a batch: rows by partition, and one column with its type."""
-    return orjson.dumps({"rows": rows, "column": [column, sql_type]})
+def encode_batch(rows: Mapping[str, Sequence[int]], *, column: str, sql_type: str, bad_count: int) -> bytes:
+    """Return the body of a batch: rows by partition, one column with its type, and a number of bad rows."""
+    return orjson.dumps({"rows": rows, "column": [column, sql_type], "bad": bad_count})

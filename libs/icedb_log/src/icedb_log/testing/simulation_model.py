@@ -7,9 +7,11 @@ every later reader has to agree with, whatever was merged, stripped and deleted 
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
+from icedb_log.clock import parse_uuid7_ms
 from icedb_log.codec import decode_log_file
 from icedb_log.leases import Lease
 from icedb_log.model import LogView, Snapshot
@@ -26,16 +28,20 @@ class SimBatch:
     Attributes:
         batch_id: Its id.
         body: As it is staged.
-        rows: Its rows, in any partition.
+        rows: Its rows, in any partition, without the bad ones.
+        bad_count: Its bad rows.
         is_acknowledged: Whether a producer was told that it is accepted.
-        is_quarantined: Whether payload and reason are in quarantine.
+        is_quarantined: Whether it lies in quarantine, whole.
+        has_kept_bad_rows: Whether its bad rows lie there.
     """
 
     batch_id: str
     body: bytes
     rows: frozenset[int]
+    bad_count: int = 0
     is_acknowledged: bool = False
     is_quarantined: bool = False
+    has_kept_bad_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,7 @@ class Counters:
     refused_past_reads: int = 0
     leases: int = 0
     quarantined: int = 0
+    quarantined_rows: int = 0
     crashes: int = 0
 
 
@@ -108,6 +115,7 @@ class SimModel:
         self.named: set[str] = set()
         self.dead: set[str] = set()
         self.committed: dict[str, int] = {}
+        self.refused: dict[str, int] = {}
         self.landed: list[Landed] = []
         self.logs: dict[str, WireFile] = {}
         self.types: dict[str, str] = {}
@@ -130,9 +138,7 @@ class SimModel:
         elif key.startswith(PATHS.data_prefix):
             self.files[key] = tuple(orjson.loads(body))
         elif key.startswith(PATHS.quarantine_prefix) and key.endswith(".json"):
-            batch = self.batches[orjson.loads(body)["batch_id"]]
-            batch.is_quarantined = True
-            self.counters.quarantined += 1
+            self._on_reason_put(orjson.loads(body))
         elif key.startswith(PATHS.leases_prefix):
             self._on_lease_put(key, body)
 
@@ -165,6 +171,7 @@ class SimModel:
         if file.time_ms <= self._stable_ms:
             raise Violation(f"{key} landed below {self._stable_ms}, a time that was said to be stable (R3)")
         self._grow_types(key, file)
+        self._refuse_batches(key, file)
         self._commit_batches(key, file)
         self.landed.append(Landed(file.time_ms, file.batch_ids))
         for path, time_ms in file.log_tombstones.items():
@@ -174,6 +181,28 @@ class SimModel:
                 raise Violation(f"{key} names {path}, which does not exist (W1, W3, J5)")
             (self.named if is_live else self.dead).add(path)
         self._check_truth(key)
+
+    def _on_reason_put(self, reason: dict[str, Any]) -> None:
+        batch = self.batches[reason["batch_id"]]
+        if reason["kind"] == "rows":
+            if batch.is_quarantined and batch.batch_id not in self.committed:
+                raise Violation(f"batch {batch.batch_id} was refused whole, but {reason} says otherwise (I5)")
+            if reason["rows"] != batch.bad_count or not self._exists(reason["payload"]):
+                raise Violation(f"the bad rows of batch {batch.batch_id} are not where {reason} says (I5)")
+            batch.has_kept_bad_rows = True
+            self.counters.quarantined_rows += 1
+            return
+        if batch.batch_id not in self.refused:
+            raise Violation(f"batch {batch.batch_id} is in quarantine, but no commit refused it (I5)")
+        batch.is_quarantined, batch.has_kept_bad_rows = True, False
+        self.counters.quarantined += 1
+
+    def _refuse_batches(self, key: str, file: WireFile) -> None:
+        others = [log for other, log in self.logs.items() if other != key]
+        for batch_id in file.refused_ids:
+            if any(batch_id in log.batch_ids or batch_id in log.refused_ids for log in others):
+                raise Violation(f"batch {batch_id} is refused by {key}, but the log has decided already (I3, I5)")
+            self.refused[batch_id] = self._store_now_ms()
 
     def _grow_types(self, key: str, file: WireFile) -> None:
         for column, sql_type in file.schema.items():
@@ -190,7 +219,19 @@ class SimModel:
                 raise Violation(f"batch {batch_id} was committed twice, the second time by {key} (I3)")
             if self.batches[batch_id].body == BAD_BODY:
                 raise Violation(f"batch {batch_id} cannot be read, but {key} commits it (I5)")
+            if self.batches[batch_id].bad_count and not self.batches[batch_id].has_kept_bad_rows:
+                raise Violation(f"batch {batch_id} is committed by {key} without a trace of its bad rows (I5)")
+            self._check_not_refused(key, batch_id)
             self.committed[batch_id] = len(self.landed)
+
+    def _check_not_refused(self, key: str, batch_id: str) -> None:
+        refused_ms = self.refused.get(batch_id)
+        if refused_ms is None:
+            return
+        # An id from far in the future may be staged once more when the log has forgotten that it was refused for that.
+        is_from_the_future = parse_uuid7_ms(batch_id) > refused_ms + self.settings.config.id_skew_ms
+        if not is_from_the_future or any(batch_id in log.refused_ids for log in self.logs.values()):
+            raise Violation(f"batch {batch_id} was refused at {refused_ms}, but {key} commits it (I5)")
 
     def _check_truth(self, key: str) -> None:
         rows = self._rows_of(self.named - self.dead)
@@ -211,7 +252,7 @@ class SimModel:
         file = self.logs.pop(key)
         died_ms = self._log_died_ms.get(key)
         if died_ms is None:
-            if file.markers or file.batch_ids:
+            if file.markers or file.batch_ids or file.refused_ids:
                 raise Violation(f"{key} was deleted, but no log file ever tombstoned it (J1)")
             return
         self.counters.deleted_logs += 1

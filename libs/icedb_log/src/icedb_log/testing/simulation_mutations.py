@@ -52,6 +52,26 @@ class Mutation:
     is_harmless: bool = False
 
 
+def edit(function: str, *changes: tuple[str, str]) -> Edit:
+    """Return changes to one function."""
+    return Edit(function, changes)
+
+
+def breaks(rule: str, name: str, *edits: Edit) -> Mutation:
+    """Return a mutation that the simulation notices."""
+    return Mutation(rule, name, edits)
+
+
+def keeps(rule: str, name: str, *edits: Edit) -> Mutation:
+    """Return a mutation that is harmless."""
+    return Mutation(rule, name, edits, is_harmless=True)
+
+
+def code(*lines: str) -> str:
+    """Return lines of code as one text."""
+    return "\n".join(lines)
+
+
 @contextmanager
 def mutated(mutation: Mutation, *, with_invariants: bool = False) -> Iterator[None]:
     """Run with a rule switched off.

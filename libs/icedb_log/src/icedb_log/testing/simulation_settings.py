@@ -61,6 +61,7 @@ class Settings:
         producers: Actors that enqueue.
         readers: Actors that read, now and in the past.
         lease_holders: Actors that pin a time.
+        operators: Actors that change the table's policies.
         steps: Store calls and sleeps, of all actors together.
         jump_rate: Probability that time jumps at a step.
         jump_ms: By how much at most.
@@ -80,6 +81,7 @@ class Settings:
     producers: int
     readers: int
     lease_holders: int
+    operators: int
     steps: int
     jump_rate: float
     jump_ms: int
@@ -90,7 +92,7 @@ class Settings:
     page_keys: int
 
 
-_CONFIGS: dict[tuple[int, int, int], TableConfig] = {}
+_CONFIGS: dict[tuple[int, int, int, int], TableConfig] = {}
 
 
 def draw_settings(rng: random.Random) -> Settings:
@@ -99,7 +101,7 @@ def draw_settings(rng: random.Random) -> Settings:
     data_grace_ms = log_grace_ms * rng.choice((1, 1, 2, 3))
     orphan_age_ms = rng.choice((1, 2, 5)) * MINUTE_MS
     return Settings(
-        config=_config(log_grace_ms, data_grace_ms, orphan_age_ms),
+        config=_config(log_grace_ms, data_grace_ms, orphan_age_ms, rng.choice((1, 1000))),
         faults=FaultRates(
             crash=_rate(rng, 0.01),
             stall=_rate(rng, 0.03),
@@ -115,6 +117,7 @@ def draw_settings(rng: random.Random) -> Settings:
         producers=rng.choice((1, 2)),
         readers=rng.choice((1, 1, 2)),
         lease_holders=rng.choice((0, 0, 1)),
+        operators=rng.choice((0, 1)),
         steps=rng.choice((300, 800, 1600)),
         jump_rate=rng.choice((0.005, 0.01, 0.03)),
         jump_ms=rng.choice((1, 3)) * log_grace_ms,
@@ -130,14 +133,16 @@ def _rate(rng: random.Random, most: float) -> float:
     return rng.choice((0.0, most / 4, most))
 
 
-def _config(log_grace_ms: int, data_grace_ms: int, orphan_age_ms: int) -> TableConfig:
-    key = (log_grace_ms, data_grace_ms, orphan_age_ms)
+def _config(log_grace_ms: int, data_grace_ms: int, orphan_age_ms: int, max_partitions: int) -> TableConfig:
+    key = (log_grace_ms, data_grace_ms, orphan_age_ms, max_partitions)
     if key not in _CONFIGS:
         _CONFIGS[key] = TableConfig.create(
             name=PATHS.name,
             target_file_bytes=1024,
             merge_fan_in=2,
             evolution="widen",
+            on_bad_rows="quarantine_rows",
+            max_partitions_per_flush=max_partitions,
             log_grace_ms=log_grace_ms,
             data_grace_ms=data_grace_ms,
             orphan_age_ms=orphan_age_ms,

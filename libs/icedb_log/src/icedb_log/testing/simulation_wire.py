@@ -24,6 +24,7 @@ class WireFile:
         schema: The schema line.
         batch_ids: Our own field ``ids``.
         widened: Our own field ``w``.
+        refused_ids: Our own field ``rej``.
         time_ms: ``t`` of line 0.
     """
 
@@ -32,6 +33,7 @@ class WireFile:
     schema: dict[str, str]
     batch_ids: tuple[str, ...]
     widened: dict[str, str]
+    refused_ids: tuple[str, ...]
     time_ms: int
 
 
@@ -57,7 +59,15 @@ def read_wire(key: str, body: bytes) -> WireFile:
         _require("/_data/" in line["p"] and line["p"][0] != "/", key, "a marker's p is not a full key")
         markers.append((line["p"], "tmb" not in line))
     dead = {line["p"]: line["t"] for line in lines[first_tombstone : head["f"]]}
-    return WireFile(tuple(markers), dead, lines[1], tuple(head.get("ids", ())), head.get("w", {}), head["t"])
+    return WireFile(
+        markers=tuple(markers),
+        log_tombstones=dead,
+        schema=lines[1],
+        batch_ids=tuple(head.get("ids", ())),
+        widened=head.get("w", {}),
+        refused_ids=tuple(head.get("rej", ())),
+        time_ms=head["t"],
+    )
 
 
 def read_live(files: Iterable[tuple[str, Iterable[tuple[str, bool]]]]) -> set[str]:

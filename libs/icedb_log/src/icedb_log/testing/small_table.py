@@ -75,7 +75,13 @@ class SmallTable:
         """Flush once."""
         writer = writer or RowFileWriter(self.store, self.clock)
         result = flush_table(
-            self.store, self.paths, clock=self.clock, writer=writer, owner="flush", limits=limits, reader=self.reader()
+            self.store,
+            self.paths,
+            clock=self.clock,
+            writer=writer,
+            owner="flush",
+            limits=limits,
+            reader=self.reader(),
         )
         self.clock.advance(1)
         return result

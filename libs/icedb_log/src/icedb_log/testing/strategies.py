@@ -1,5 +1,7 @@
 """Hypothesis strategies for values of the log: everything that the model allows, and the wire can carry."""
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -8,7 +10,7 @@ from icedb_log.model import FileMarker, LogFile, LogTombstone
 from icedb_log.table_config import SQL_TYPES, WIDENINGS
 
 MAX_TIME_MS = 9_999_999_999_999
-_OURS = frozenset({"cid", "ids", "h", "seal", "w", "n", "s", "l"})
+_OURS = frozenset({"cid", "ids", "h", "seal", "w", "rej", "n", "s", "l"})
 
 
 def texts(*, min_size: int = 0) -> SearchStrategy[str]:
@@ -74,26 +76,25 @@ def log_tombstones() -> SearchStrategy[LogTombstone]:
     )
 
 
-@st.composite
-def log_files(draw: st.DrawFn) -> LogFile:
+def log_files() -> SearchStrategy[LogFile]:
     """Contents of log files of any kind."""
-    schema = draw(schemas())
-    wider = {column: wide for column, narrow in schema.items() for old, wide in WIDENINGS if old == narrow}
-    columns = draw(st.sets(st.sampled_from(sorted(wider)))) if wider else set()
-    return draw(_log_files_of(schema, {column: wider[column] for column in sorted(columns)}))
-
-
-def _log_files_of(schema: dict[str, str], widened: dict[str, str]) -> SearchStrategy[LogFile]:
-    return st.builds(
+    logs = st.builds(
         LogFile,
         time_ms=times_ms(),
-        schema=st.just(schema),
-        widened=st.just(widened),
+        schema=schemas(),
         markers=st.lists(file_markers(), max_size=4).map(tuple),
         log_tombstones=st.lists(log_tombstones(), max_size=3).map(tuple),
         commit_id=st.none() | texts(min_size=1),
         batch_ids=st.lists(texts(), max_size=3).map(tuple),
+        refused_ids=st.lists(texts(), max_size=3).map(tuple),
         horizon_ms=st.none() | times_ms(),
         is_seal=st.booleans(),
         extra=extras(),
     )
+    return st.builds(_widen, logs, st.integers(0, 15))
+
+
+def _widen(log: LogFile, chosen: int) -> LogFile:
+    """Return a log file in which some of the columns that can are widened: one bit for each."""
+    wider = [(column, wide) for column, narrow in log.schema.items() for old, wide in WIDENINGS if old == narrow]
+    return replace(log, widened={column: wide for bit, (column, wide) in enumerate(wider) if chosen >> bit & 1})

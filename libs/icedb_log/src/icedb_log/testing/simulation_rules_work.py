@@ -1,0 +1,231 @@
+"""How the rules of the janitor and of ingest are switched off."""
+
+from typing import Final
+
+from icedb_log.testing.simulation_mutations import breaks, code, edit, keeps
+
+JANITOR_RULES: Final = (
+    breaks(
+        "J1",
+        "a tombstone's age is its committer's word",
+        edit("vacuum_plan:_guard", ("expires_ms = died_ms + grace_ms", "expires_ms = tombstoned_ms + grace_ms")),
+    ),
+    breaks(
+        "J1",
+        "a tombstone's age is its proof of landing alone",
+        edit("vacuum_plan:_guard", ("expires_ms = died_ms + grace_ms", "expires_ms = landed_ms + grace_ms")),
+    ),
+    breaks(
+        "J1",
+        "a new tombstone claims to have landed when its input was made",
+        edit(
+            "merge_plan:build_merge_log",
+            ("tombstoned_ms=time_ms, landed_ms=None)", "tombstoned_ms=time_ms, landed_ms=view.store_now_ms)"),
+        ),
+    ),
+    breaks(
+        "J2",
+        "staged copies are not deleted before the log files that know them",
+        edit("vacuum:_delete_log_files", ("    _delete(store, copies, failed)\n", "")),
+    ),
+    breaks(
+        "J2",
+        "log files go although a staged copy could not be deleted",
+        edit("vacuum:_delete_log_files", ("if len(failed) > before:", "if False:")),
+    ),
+    breaks(
+        "J2",
+        "log files go although a batch that they refused is still staged",
+        edit("vacuum:vacuum_table", ("    plan = _hold_refusals(plan, staged)\n", "")),
+    ),
+    breaks(
+        "J2",
+        "a vacuum lists staging before it reads the log",
+        edit(
+            "vacuum:vacuum_table",
+            (
+                "    view = reader.read()\n",
+                code(
+                    "    logs = [file.log for file in reader.read().files]",
+                    "    named = {i for log in logs for i in (*log.batch_ids, *log.refused_ids)}",
+                    "    staged = find_staged(store, paths, named)",
+                    "    view = reader.read()",
+                    "",
+                ),
+            ),
+            ("    staged = find_staged(store, paths, decided)\n", ""),
+        ),
+    ),
+    breaks(
+        "J2",
+        "data files go although a log file still lists them as live",
+        edit(
+            "vacuum:vacuum_table", ("sorted(set(plan.data_paths) - live_paths(remaining))", "sorted(plan.data_paths)")
+        ),
+        edit("vacuum_plan:plan_vacuum", ("elif path in still_live:", "elif False:")),
+    ),
+    breaks(
+        "J2",
+        "data files go although their log file could not be deleted",
+        edit(
+            "vacuum:vacuum_table", ("sorted(set(plan.data_paths) - live_paths(remaining))", "sorted(plan.data_paths)")
+        ),
+    ),
+    keeps(
+        "J2",
+        "markers are stripped of data files that could not be deleted",
+        edit("vacuum:vacuum_table", ("gone=(gone_logs, gone_data)", "gone=(gone_logs, set(deletable))")),
+    ),
+    breaks(
+        "J2",
+        "tombstones are stripped of log files that could not be deleted",
+        edit(
+            "vacuum:vacuum_table", ("gone=(gone_logs, gone_data)", "gone=(gone_logs | set(plan.log_keys), gone_data)")
+        ),
+    ),
+    breaks(
+        "J3",
+        "a strip replaces whatever is there",
+        edit("vacuum:_strip", ("store.put_if_match(file.key, body, etag=file.etag)", "store.put(file.key, body)")),
+    ),
+    breaks("J4", "leases are ignored", edit("vacuum:vacuum_table", ("leases=leases", "leases=()"))),
+    breaks(
+        "J4",
+        "a lease believes the time that a committer gave its tombstones",
+        edit("vacuum_plan:_guard", ("if lease.at_ms < seen_dead_ms", "if lease.at_ms < tombstoned_ms")),
+    ),
+    breaks(
+        "J4",
+        "leases are read before the log",
+        edit(
+            "vacuum:vacuum_table",
+            ("    view = reader.read()\n", "    leases = read_leases(store, paths)\n    view = reader.read()\n"),
+            ("    leases = read_leases(store, paths)\n    plan", "    plan"),
+        ),
+    ),
+    breaks(
+        "J5",
+        "orphans of any age are deleted",
+        edit("orphans:_old", ("info.modified_ms + config.orphan_age_ms", "info.modified_ms")),
+    ),
+    breaks(
+        "J5",
+        "the log is read before the data files are listed",
+        edit(
+            "orphans:sweep_orphans",
+            (
+                "    listing = list_all(",
+                code(
+                    "    reader = reader or LogReader(store, paths, clock=clock)",
+                    "    view = reader.read()",
+                    "    listing = list_all(",
+                ),
+            ),
+            ("    view = reader.read()  # J5: after the listing\n", ""),
+            ("_unnamed(listing, reader.read())", "_unnamed(listing, view)"),
+        ),
+    ),
+    breaks(
+        "J5",
+        "commits under way are not settled",
+        edit("orphans:sweep_orphans", ("settle_fence(store, paths, role)", "pass")),
+    ),
+    breaks(
+        "J5",
+        "a data file counts as named only while it is live",
+        edit(
+            "orphans:_unnamed", ("for marker in file.log.markers}", "for marker in file.log.markers if marker.is_live}")
+        ),
+    ),
+)
+
+INGEST_RULES: Final = (
+    breaks(
+        "I2",
+        "staged batches are deleted before the commit",
+        edit(
+            "flush:_Run.decide",
+            (
+                "committed_key = self.fence.commit(",
+                code(
+                    "self.store.delete([batch.key for batch in output.accepted])",
+                    "        committed_key = self.fence.commit(",
+                ),
+            ),
+        ),
+    ),
+    breaks(
+        "I2",
+        "staging is listed before the log is read",
+        edit(
+            "flush:flush_table",
+            (
+                "    view = reader.heads.read()  # F2\n",
+                "    staged = list_staged(store, paths, limit=limits.max_batches)\n    view = reader.heads.read()\n",
+            ),
+            ("    staged = list_staged(store, paths, limit=limits.max_batches)\n    sorted", "    sorted"),
+        ),
+    ),
+    breaks(
+        "I3",
+        "ids in the log are not looked at",
+        edit("flush:_sort_out", ("if batch.batch_id in committed_ids:", "if False:")),
+    ),
+    breaks(
+        "I3",
+        "a batch may be staged again at any time",
+        edit("flush:refuse_stale_id", ("if batch.staged_ms >= id_ms + config.retry_window_ms:", "if False:")),
+    ),
+    breaks(
+        "I3",
+        "an id may lie in the future",
+        edit("flush:refuse_stale_id", ("if id_ms > batch.staged_ms + config.id_skew_ms:", "if False:")),
+    ),
+    breaks(
+        "I5",
+        "a batch is moved to quarantine before the commit that refuses it",
+        edit(
+            "flush:_Run.decide",
+            (
+                "    committed_key: str | None = None\n",
+                code(
+                    "    committed_key: str | None = None",
+                    "    for refusal in rejected:",
+                    "        quarantine_batch(self.store, self.paths, rejected=refusal, clock=self.clock)",
+                    "",
+                ),
+            ),
+        ),
+    ),
+    breaks(
+        "I5",
+        "refused ids in the log are not looked at",
+        edit("flush:_sort_out", ("if batch.batch_id in refused_ids:", "if False:")),
+    ),
+    breaks(
+        "I5",
+        "the reason of bad rows is written without a look at the fence",
+        edit("flush:_Run._quarantine_bad_rows", ("    self.fence.confirm()\n", "")),
+    ),
+    breaks(
+        "I5",
+        "the reason of bad rows is written over whatever is there",
+        edit(
+            "quarantine:quarantine_rows",
+            ("if replaces is None:", "if not store.put(key, body):"),
+            ("store.put_if_match(key, body, etag=replaces)", "pass"),
+        ),
+    ),
+    breaks(
+        "I5",
+        "the reason of bad rows is written after the commit",
+        edit(
+            "flush:_Run.decide",
+            ("        self._quarantine_bad_rows(output, commit_id)\n", ""),
+            (
+                "        self.fence.release()\n",
+                "        self.fence.release()\n        self._quarantine_bad_rows(output, commit_id)\n",
+            ),
+        ),
+    ),
+)

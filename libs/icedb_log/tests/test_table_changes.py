@@ -1,0 +1,131 @@
+"""Changes of a configuration: which are safe, and that two of them never lose one."""
+
+import pytest
+from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Unavailable
+from icedb_log.keys import TablePaths
+from icedb_log.table_changes import FREE_FIELDS, RISING_FIELDS, alter_table_config, plan_change
+from icedb_log.table_config import TableConfig, read_table_config
+from icedb_log.testing.scripted_store import Effect, Fault
+from icedb_log.testing.small_table import SmallTable
+
+
+@pytest.fixture
+def table():
+    return SmallTable()
+
+
+def alter(table, **change):
+    return alter_table_config(table.store, table.paths, change, clock=table.clock)
+
+
+def test_a_policy_is_changed_and_everything_else_stays(table):
+    altered = alter(table, evolution="widen", on_bad_rows="quarantine_rows", max_partitions_per_flush=7)
+    assert altered == read_table_config(table.store, table.paths)
+    assert altered.model_dump(exclude={"evolution", "on_bad_rows", "max_partitions_per_flush"}) == (
+        table.config.model_dump(exclude={"evolution", "on_bad_rows", "max_partitions_per_flush"})
+    )
+    assert (altered.evolution, altered.on_bad_rows, altered.max_partitions_per_flush) == ("widen", "quarantine_rows", 7)
+
+
+def test_the_same_change_again_writes_nothing(table):
+    alter(table, evolution="widen")
+    table.store.calls.clear()
+    alter(table, evolution="widen", name="t", log_grace_ms=table.config.log_grace_ms)
+    assert table.store.keys_of("put_if_match") == []
+
+
+@pytest.mark.parametrize("field", sorted(TableConfig.model_fields.keys() - FREE_FIELDS - RISING_FIELDS - {"declared"}))
+def test_what_data_files_and_ids_depend_on_is_fixed(table, field):
+    with pytest.raises(InvalidRequest, match=f"{field} cannot be changed"):
+        alter(table, **{field: "other"})
+    assert read_table_config(table.store, table.paths) == table.config
+
+
+@pytest.mark.parametrize("field", sorted(RISING_FIELDS))
+def test_a_grace_period_only_grows(table, field):
+    value = getattr(table.config, field)
+    assert getattr(alter(table, **{field: value + 1}), field) == value + 1
+    with pytest.raises(InvalidRequest, match="may only grow"):
+        alter(table, **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"evolution": "any"}, "evolution"),
+        ({"evolution": "strict"}, "declare"),
+        ({"log_files_slow": 900}, "log_files_slow < log_files_stop"),
+        ({"backlog_files_stop": 10}, "backlog_files_slow"),
+        ({"merge_fan_in": 1}, "merge_fan_in"),
+        ({"declared": {"x": "INT"}}, "'INT' is unknown"),
+        ({"nonsense": 1}, "nonsense"),
+        ({"nonsense": None}, "nonsense"),
+    ],
+)
+def test_a_change_has_to_make_a_valid_configuration(table, change, words):
+    with pytest.raises(InvalidRequest, match=words):
+        alter(table, **change)
+    assert read_table_config(table.store, table.paths) == table.config
+
+
+def test_columns_are_declared_and_declarations_taken_back(table):
+    assert alter(table, declared={"a": "DATE", "b": "VARCHAR"}).declared == {"a": "DATE", "b": "VARCHAR"}
+    assert alter(table, declared={"a": "TIMESTAMP", "b": None}).declared == {"a": "TIMESTAMP"}
+    assert alter(table, evolution="strict").evolution == "strict"
+    with pytest.raises(InvalidRequest, match="none is declared"):
+        alter(table, declared={"a": None})
+
+
+def test_a_declaration_agrees_with_the_log_or_widens_it(table):
+    table.stage([{"id": 1, "p": "a", "n": 1, "X": "x"}])
+    table.flush()
+    assert alter(table, declared={"n": "BIGINT"}).declared == {"n": "BIGINT"}
+    for declared in ({"n": "VARCHAR"}, {"X": "BIGINT"}, {"x": "VARCHAR"}, {"N": "BIGINT", "n": None}):
+        with pytest.raises(InvalidRequest, match="cannot be declared"):
+            alter(table, declared=declared)
+    alter(table, declared={"n": "DOUBLE"})
+    table.append(2)
+    assert table.snapshot().schema["n"] == "DOUBLE"
+    with pytest.raises(InvalidRequest, match="the log has 'n' as DOUBLE"):
+        alter(table, declared={"n": "BIGINT"})
+    assert alter(table, declared={"n": None}).declared == {}
+
+
+@pytest.mark.parametrize("column", ["id", "p"])
+def test_columns_that_files_are_laid_out_by_keep_their_declaration(table, column):
+    for sql_type in ("DATE", "VARCHAR"):
+        with pytest.raises(InvalidRequest, match="laid out by"):
+            alter(table, declared={column: sql_type})
+
+
+def test_a_change_that_meets_another_one_is_made_on_top_of_it(table):
+    def other():
+        table.store.inner.put(
+            table.paths.config_key,
+            plan_change(table.config, {"merge_fan_in": 5}).model_dump_json().encode(),
+        )
+
+    table.store.script = [Fault("put_if_match", None, "table.json", before=other)]
+    altered = alter(table, evolution="widen")
+    assert (altered.merge_fan_in, altered.evolution) == (5, "widen")
+
+
+@pytest.mark.parametrize("effect", [Effect.LOSE_ANSWER, Effect.TRY_TWICE])
+def test_w2_a_lost_answer_of_a_change_that_landed_is_found_out(table, effect):
+    table.store.script = [Fault("put_if_match", effect, "table.json")]
+    assert alter(table, evolution="widen").evolution == "widen"
+    assert read_table_config(table.store, table.paths).evolution == "widen"
+
+
+def test_a_change_without_an_answer_is_unknown(table):
+    table.store.script = [Fault("put_if_match", Effect.DROP, "table.json")]
+    with pytest.raises(CommitOutcomeUnknown):
+        alter(table, evolution="widen")
+    table.store.script = [Fault("put_if_match", Effect.REFUSE, "table.json")] * 8
+    with pytest.raises(Unavailable, match="8 times"):
+        alter(table, evolution="widen")
+
+
+def test_a_table_that_does_not_exist_is_not_found(table):
+    with pytest.raises(NotFound):
+        alter_table_config(table.store, TablePaths("ghost", "wh/ghost"), {}, clock=table.clock)
