@@ -33,7 +33,9 @@ from icedb_log.table_config import PartitionField, TableConfig, create_table
 from icedb_log.testing.row_files import RowFileWriter, encode_rows
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-JOBS = ("ingest", "merger", "janitor", "snapshot")
+WORKERS = ("ingest", "merger", "janitor")
+FRONTENDS = ("frontend", "enqueue")
+JOBS = (*WORKERS, *FRONTENDS, "snapshot")
 TABLE = "events"
 DEADLINE_S = 120
 START_DEADLINE_MS = 200_000
@@ -221,13 +223,12 @@ def test_merge_lag_is_there_when_every_worker_is_dead(warehouse, snapshot_metric
         # The rules see the table that is halted, the one that pushes back and the workers that are dead; `for` has
         # not passed yet.
         def pending() -> set[tuple[str, str]]:
-            names = "IceDBTableHalted|IceDBPressureStop|IceDBWorkerDown"
+            names = "IceDBTableHalted|IceDBPressureStop|IceDBWorkerDown|IceDBFrontendDown"
             found = prometheus.query(f'ALERTS{{alertname=~"{names}"}}')
             return {(dict(key)["alertname"], dict(key).get("table") or dict(key)["job"]) for key in found}
 
-        expected = {("IceDBTableHalted", "broken"), ("IceDBPressureStop", TABLE)} | {
-            ("IceDBWorkerDown", job) for job in JOBS if job != "snapshot"
-        }
+        expected = {("IceDBTableHalted", "broken"), ("IceDBPressureStop", TABLE)}
+        expected |= {("IceDBWorkerDown", job) for job in WORKERS} | {("IceDBFrontendDown", job) for job in FRONTENDS}
         wait_for("the alerts", lambda: pending() == expected)
         check_rules(prometheus)
 
@@ -246,7 +247,7 @@ def test_every_panel_shows_the_running_stack(tmp_path):
         "ICEDB_JANITOR_SWEEP_INTERVAL_MS": "1000",
         "ICEDB_FLUSH_INTERVAL_MS": "500",
     }
-    layout = StackLayout(tmp_path / "stack", "local", StackPorts.find_free(), overrides)
+    layout = StackLayout(tmp_path / "stack", "local", StackPorts.find_free(), overrides, has_frontend=True)
     (tmp_path / "prometheus").mkdir()
     targets = {job: layout.ports.metrics_of(job) for job in JOBS}
     with (
@@ -276,6 +277,15 @@ def test_every_panel_shows_the_running_stack(tmp_path):
         assert [alert["labels"] for alert in prometheus.get("alerts")["alerts"] if alert["state"] == "firing"] == []
 
 
+def post(layout: StackLayout, body: bytes) -> None:
+    """Send a batch through the front end, as producers without the Python client do."""
+    request = urllib.request.Request(
+        f"{layout.http_url}/v1/tables/{TABLE}/batches", data=body, headers={"Content-Type": "application/x-ndjson"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.status < 300
+
+
 def send_until_merged(layout: StackLayout, prometheus: Prometheus) -> int:
     """Enqueue batches until a merge and a vacuum were counted; return how many rows were acknowledged."""
     settings = ClientSettings(
@@ -299,7 +309,11 @@ def send_until_merged(layout: StackLayout, prometheus: Prometheus) -> int:
             and prometheus.value("sum(rate(icedb_ingest_rows_total[20s]))") > 0
         ):
             assert time.monotonic() < deadline, "no merge and no vacuum"
-            client.enqueue(TABLE, encode_rows([{"id": acknowledged + n, "p": "a"} for n in range(100)]))
+            body = encode_rows([{"id": acknowledged + n, "p": "a"} for n in range(100)])
+            if acknowledged % 200:
+                client.enqueue(TABLE, body)
+            else:
+                post(layout, body)
             acknowledged += 100
             client.snapshot(TABLE)
             time.sleep(POLL_S)
