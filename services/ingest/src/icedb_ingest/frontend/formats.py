@@ -5,6 +5,7 @@ Pure. Nothing here parses a body: the first bytes decide whether it can be what 
 
 import sys
 import zlib
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from icedb_log.errors import InvalidRequest
@@ -99,7 +100,7 @@ def check_body(body: bytes, staging_format: StagingFormat) -> None:
     elif container == "arrow":
         _check_arrow(body)
     else:
-        _check_text(_read_head(body, compression), container, is_whole=len(body) <= HEAD_BYTES)
+        _check_text(_read_head(body, compression), container)
 
 
 def decompress(body: bytes, compression: Compression, *, max_bytes: int) -> bytes:
@@ -133,23 +134,32 @@ def decompress(body: bytes, compression: Compression, *, max_bytes: int) -> byte
 _NAMES: Final = {"gz": "gzip", "zst": "zstd"}
 
 
-def _read_head(body: bytes, compression: str) -> bytes:
+@dataclass(frozen=True, slots=True)
+class _Head:
+    text: bytes
+    is_whole: bool
+
+
+def _read_head(body: bytes, compression: str) -> _Head:
     if not compression:
-        return body[:HEAD_BYTES]
+        return _Head(body[:HEAD_BYTES], is_whole=len(body) <= HEAD_BYTES)
     magic = GZIP_MAGIC if compression == "gz" else ZSTD_MAGIC
     if not body.startswith(magic):
         raise InvalidRequest(f"the body does not begin as a {_NAMES[compression]} stream does")
     stream: Any = zlib.decompressobj(_GZIP_WINDOW) if compression == "gz" else zstd.ZstdDecompressor()
+    packed = body[: 64 * HEAD_BYTES]
     try:
-        return bytes(stream.decompress(body[: 64 * HEAD_BYTES], HEAD_BYTES))
+        text = bytes(stream.decompress(packed, HEAD_BYTES))
     except _BROKEN as error:
         raise InvalidRequest(f"the body is not a {_NAMES[compression]} stream: {error}") from error
+    is_whole = stream.eof and not stream.unused_data and len(packed) == len(body)
+    return _Head(text, is_whole=is_whole and len(text) < HEAD_BYTES)
 
 
-def _check_text(head: bytes, container: str, *, is_whole: bool) -> None:
-    text = head.removeprefix(BYTE_ORDER_MARK).lstrip()
+def _check_text(head: _Head, container: str) -> None:
+    text = head.text.removeprefix(BYTE_ORDER_MARK).lstrip()
     if not text:
-        if is_whole:
+        if head.is_whole:
             raise InvalidRequest("the batch is empty: send at least one row")
         return  # a very long blank start: the worker looks further
     if container == "ndjson" and not text.startswith(b"{"):
@@ -157,7 +167,7 @@ def _check_text(head: bytes, container: str, *, is_whole: bool) -> None:
         raise InvalidRequest(f"NDJSON is one object a line and begins with '{{', this begins {_show(text)}{hint}")
     if container == "json" and not text.startswith((b"{", b"[")):
         raise InvalidRequest(f"JSON is an array of objects or one object here, this begins {_show(text)}")
-    if container == "csv" and b"\0" in head:
+    if container == "csv" and b"\0" in text:
         raise InvalidRequest("CSV is text with a header line, this has a NUL byte in it")
 
 

@@ -16,7 +16,7 @@ class FrontendSettings(ServiceSettings):
     frontend_host: str = "127.0.0.1"
     """Address that HTTP and gRPC listen on; `0.0.0.0` in containers."""
 
-    frontend_http_port: Annotated[int, Field(ge=0, le=MAX_PORT)] = 8080
+    frontend_http_port: Annotated[int, Field(ge=0, le=MAX_PORT)] = 8088
     """Port of HTTP; 0 takes a free one (logged)."""
 
     frontend_grpc_port: Annotated[int, Field(ge=0, le=MAX_PORT)] = 50052

@@ -1,0 +1,175 @@
+"""What the front end does on its event loop: memory in turn, groups of events. On a loop without real time."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+from icedb_ingest.frontend.desk import Accepted
+from icedb_ingest.frontend.errors import Busy
+from icedb_ingest.frontend.groups import STAGED_AT_ONCE, EventGroups
+from icedb_ingest.frontend.memory import Memory
+from icedb_log.clock import SystemClock
+from icedb_log.errors import Unavailable
+
+
+def run(coroutine):
+    return asyncio.run(coroutine)
+
+
+async def settle():
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+# ---- memory -----------------------------------------------------------------------------------------------------
+
+
+def test_room_is_given_in_turn_and_given_back():
+    async def scene():
+        seen = []
+        memory = Memory(max_bytes=10, wait_ms=60_000, on_change=seen.append)
+        await memory.take(8)
+        large = asyncio.create_task(memory.take(6))
+        await settle()
+        small = asyncio.create_task(memory.take(1))  # would fit, but is not first
+        await settle()
+        assert not large.done()
+        assert not small.done()
+        memory.give(8)
+        await settle()
+        assert large.done()
+        assert small.done()
+        memory.give(7)
+        assert (seen[-1], max(seen)) == (0, 8)
+
+    run(scene())
+
+
+def test_who_waits_too_long_is_told_when_to_come_again_and_lets_the_next_one_in():
+    async def scene():
+        memory = Memory(max_bytes=10, wait_ms=0)
+        await memory.take(8)
+        waiting = asyncio.create_task(memory.take(5))
+        await settle()
+        with pytest.raises(Busy, match="holds 8 of 10 bytes") as caught:
+            await waiting
+        assert caught.value.retry_after_ms > 0
+        await memory.take(2)
+
+    run(scene())
+
+
+def test_who_goes_away_while_waiting_keeps_nothing():
+    async def scene():
+        memory = Memory(max_bytes=10, wait_ms=60_000)
+        await memory.take(8)
+        waiting = [asyncio.create_task(memory.take(5)) for _ in range(2)]
+        await settle()
+        waiting[0].cancel()
+        memory.give(8)  # the one that is cancelled may have been given room in this moment
+        with suppress(asyncio.CancelledError):
+            await waiting[0]
+        await waiting[1]
+        await memory.take(5)
+
+    run(scene())
+
+
+def test_a_hold_grows_without_waiting():
+    async def scene():
+        memory = Memory(max_bytes=10, wait_ms=60_000)
+        async with memory.hold(4) as hold:
+            hold.grow_to(3)
+            hold.grow_to(9)
+            with pytest.raises(Busy):
+                hold.grow_to(11)
+        await memory.take(10)
+
+    run(scene())
+
+
+# ---- groups -----------------------------------------------------------------------------------------------------
+
+
+class Store:
+    """Accepts groups when it is told to."""
+
+    def __init__(self):
+        self.offers = []
+        self.gate = asyncio.Event()
+        self.failure = None
+
+    async def accept(self, offer):
+        self.offers.append(offer)
+        await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+        return Accepted(offer.table, offer.batch_id, len(offer.body))
+
+
+def make_groups(store, **limits):
+    values = {"linger_ms": 0, "max_rows": 3, "max_bytes": 1000, **limits}
+    return EventGroups(store.accept, clock=SystemClock(), **values)
+
+
+def test_nobody_is_answered_before_the_put_and_everybody_gets_the_groups_id():
+    async def scene():
+        store = Store()
+        groups = make_groups(store, max_rows=10)
+        adds = [asyncio.create_task(groups.add("t", b"%d\n" % number, row_count=1)) for number in range(3)]
+        await settle()
+        assert [offer.body for offer in store.offers] == [b"0\n1\n2\n"]
+        assert not any(add.done() for add in adds)
+        store.gate.set()
+        answers = await asyncio.gather(*adds)
+        assert {answer.batch_id for answer in answers} == {store.offers[0].batch_id}
+
+    run(scene())
+
+
+def test_rows_and_bytes_of_a_group_are_bounded_and_tables_are_apart():
+    async def scene():
+        store = Store()
+        store.gate.set()
+        groups = make_groups(store, max_bytes=6)
+        lines = [("t", b"a\n", 1), ("t", b"b\n", 2), ("t", b"c\n", 1), ("u", b"d\n", 1), ("t", b"too long\n", 1)]
+        await asyncio.gather(*(groups.add(table, line, row_count=count) for table, line, count in lines))
+        found = sorted((offer.table, offer.body) for offer in store.offers)
+        assert found == [("t", b"a\nb\n"), ("t", b"c\n"), ("t", b"too long\n"), ("u", b"d\n")]
+
+    run(scene())
+
+
+def test_a_slow_store_makes_larger_groups_not_more():
+    async def scene():
+        store = Store()
+        groups = make_groups(store, max_rows=100)
+        adds = []
+        for number in range(STAGED_AT_ONCE + 20):
+            adds.append(asyncio.create_task(groups.add("t", b"%d\n" % number, row_count=1)))
+            await settle()
+        assert len(store.offers) == STAGED_AT_ONCE
+        store.gate.set()
+        await asyncio.gather(*adds)
+        assert len(store.offers) == STAGED_AT_ONCE + 1
+        await groups.finish()
+        assert not groups._places  # nothing is kept for tables that are quiet
+
+    run(scene())
+
+
+def test_a_refused_group_is_refused_for_each_and_a_request_that_left_harms_nobody():
+    async def scene():
+        store = Store()
+        store.failure = Unavailable("down")
+        groups = make_groups(store)
+        adds = [asyncio.create_task(groups.add("t", b"x\n", row_count=1)) for _ in range(3)]
+        await settle()
+        adds[0].cancel()
+        store.gate.set()
+        results = await asyncio.gather(*adds, return_exceptions=True)
+        assert [type(result) for result in results] == [asyncio.CancelledError, Unavailable, Unavailable]
+        store.failure = None
+        assert (await groups.add("t", b"y\n", row_count=1)).table == "t"
+
+    run(scene())
