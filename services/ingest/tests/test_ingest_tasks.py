@@ -103,7 +103,7 @@ def test_a_bad_batch_goes_to_quarantine_and_the_others_go_on(context):
     bad = stage(context, [], body=b"{not json")
     work = make_tasks(context).flush("events")
     assert work.details["rejected"] == 1
-    assert work.details["reasons"] == [{"batch": bad, "reason": "line 1 is not JSON"}]
+    assert work.details["reasons"] == [{"batch": bad, "reason": "line 1: not JSON"}]
     assert live_rows(context) == [1]
     assert context.metric("icedb_ingest_batches_total", outcome="rejected") == 1
 
@@ -112,7 +112,7 @@ def test_only_bad_batches_are_work_too(context):
     stage(context, [], body=b"{not json")
     work = make_tasks(context).flush("events")
     assert not work.is_idle
-    assert work.details["commits"] == 0
+    assert (work.details["batches"], work.details["rejected"], work.details["has_more"]) == (0, 1, False)
 
 
 def test_the_merge_is_woken_after_so_many_commits_of_a_table(context):

@@ -42,7 +42,7 @@ def test_figures_of_a_table(tables, exporter, registry, clock):
     assert value("data_files") == value("log_files") == 4
     assert value("live_rows") == 40
     assert value("live_bytes") == 400
-    assert value("halted") == value("staged_batches") == value("quarantined_batches") == 0
+    assert value("halted") == value("staged_batches") == value("quarantined_batches") == value("bad_row_batches") == 0
     assert value("merge_lag_files") == 4
     assert value("merge_lag_bytes") == 400
     assert value("merge_lag_seconds") == 5

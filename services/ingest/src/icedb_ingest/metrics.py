@@ -20,7 +20,9 @@ class IngestMetrics(WorkerMetrics):
     """Counters of batches, rows, files and commits."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        super().__init__("ingest", package="icedb-ingest", tasks=(INGEST_FLUSH, INGEST_SWEEP, INGEST_IMPORT), registry=registry)
+        super().__init__(
+            "ingest", package="icedb-ingest", tasks=(INGEST_FLUSH, INGEST_SWEEP, INGEST_IMPORT), registry=registry
+        )
         self.batches = make_counter(
             self.registry,
             "icedb_ingest_batches_total",
@@ -33,6 +35,16 @@ class IngestMetrics(WorkerMetrics):
         self.files = Counter("icedb_ingest_files_total", "Data files made live", registry=self.registry)
         self.written = Counter(
             "icedb_ingest_written_bytes_total", "Bytes of data files made live", registry=self.registry
+        )
+        self.deferred = Counter(
+            "icedb_ingest_deferred_batches_total",
+            "Batches parsed and left to the next commit, because one commit takes only so many partitions",
+            registry=self.registry,
+        )
+        self.bad_rows = Counter(
+            "icedb_ingest_bad_rows_total",
+            "Rows that went to quarantine while the others of their batches were committed",
+            registry=self.registry,
         )
         self.put_off = make_counter(
             self.registry,
@@ -76,6 +88,8 @@ class IngestMetrics(WorkerMetrics):
         self.batches.labels("rejected").inc(len(result.rejected))
         self.batches.labels("duplicate").inc(result.duplicate_count)
         self.commits.inc(1 if result.committed_key else 0)
+        self.deferred.inc(result.deferred_count)
+        self.bad_rows.inc(result.bad_row_count)
         self.rows.inc(result.row_count)
         self.files.inc(result.file_count)
         self.written.inc(result.size_bytes)

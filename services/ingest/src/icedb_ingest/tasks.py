@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from celery import Celery
-from icedb_log.flush import FlushLimits, FlushResult, flush_table
+from icedb_log.flush import FlushResult, flush_table
 from icedb_log.jobs import BatchWriter
 from icedb_log.keys import TablePaths
 from icedb_log.pressure import MAX_LOG_FILES
@@ -19,6 +19,7 @@ from icedb_service.sweeps import sweep_tables
 from icedb_service.tasks import TaskOptions, define_task
 from icedb_service.worker import Engine, WorkerContext
 
+from icedb_ingest.batch_limits import BatchLimits
 from icedb_ingest.imports import ImportTasks
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.pacing import Pacer
@@ -54,6 +55,8 @@ class _Totals:
     files: int = 0
     written_bytes: int = 0
     duplicates: int = 0
+    deferred: int = 0
+    bad_rows: int = 0
 
     def add(self, result: FlushResult) -> None:
         self.rounds += 1
@@ -63,6 +66,8 @@ class _Totals:
         self.files += result.file_count
         self.written_bytes += result.size_bytes
         self.duplicates += result.duplicate_count
+        self.deferred += result.deferred_count
+        self.bad_rows += result.bad_row_count
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -92,7 +97,7 @@ class IngestTasks:
         self._settings = settings
         self._metrics = metrics
         self._readers = LogReaders(context.clock)
-        self._limits = FlushLimits(max_batches=settings.flush_max_batches, max_bytes=settings.flush_max_mb * MIB)
+        self._limits = BatchLimits(max_batches=settings.flush_max_batches, max_bytes=settings.flush_max_mb * MIB)
         self._pacer = Pacer(context.clock, settings=settings)
         self._watch = PressureWatch(
             context, readers=self._readers, pacer=self._pacer, interval_ms=settings.pressure_interval_ms
@@ -160,12 +165,19 @@ class IngestTasks:
                 clock=self._context.clock,
                 writer=self._context.engine.writer,
                 owner=self._context.owner,
-                limits=self._limits,
+                limits=self._limits.of_table(paths.name),
                 reader=self._readers.of_table(store, paths),
             )
         self._metrics.record(result, duration_ms=self._context.clock.monotonic_ms() - started_ms)
+        self._limits.record(paths.name, result)
         if result.committed_key:
             self._watch.record_commit(paths.name, file_count=result.file_count)
+        if result.bad_row_count:
+            get_logger().warning(
+                "rows_quarantined",
+                row_count=result.bad_row_count,
+                mitigation="the other rows of their batches are live",
+            )
         for refusal in result.rejected:
             get_logger().warning(
                 "batch_quarantined",

@@ -115,7 +115,10 @@ class TableMetrics:
             "pressure_level", "Back-pressure; 0: none, 1: flushes come less often, 2: front ends refuse batches, too."
         )
         self._pressure_stretch = gauge("pressure_stretch", "Factor by which back-pressure stretches flush intervals.")
-        self._quarantined_batches = gauge("quarantined_batches", "Batches that wait for a person.")
+        self._quarantined_batches = gauge(
+            "quarantined_batches", "Batches that wait for a person, whole or with some of their rows."
+        )
+        self._bad_row_batches = gauge("bad_row_batches", "Those of them whose other rows are live.")
         self._tombstoned_files = gauge("tombstoned_files", "Dead data files that the log still names.")
         self._halted = gauge("halted", "1 while the table's log cannot be trusted and nothing works on it.")
         self._data_grace_seconds = gauge("data_grace_seconds", "How long a tombstoned data file stays.")
@@ -138,6 +141,7 @@ class TableMetrics:
             self._pressure_level,
             self._pressure_stretch,
             self._quarantined_batches,
+            self._bad_row_batches,
             self._tombstoned_files,
             self._data_grace_seconds,
             self._log_grace_seconds,
@@ -161,6 +165,7 @@ class TableMetrics:
         self._pressure_level.labels(table).set(LEVELS.index(status.pressure.level))
         self._pressure_stretch.labels(table).set(status.pressure.stretch)
         self._quarantined_batches.labels(table).set(status.quarantined_batches)
+        self._bad_row_batches.labels(table).set(status.bad_row_batches)
         self._tombstoned_files.labels(table).set(status.tombstoned_files)
         self._data_grace_seconds.labels(table).set(status.config.data_grace_ms / MS_PER_S)
         self._log_grace_seconds.labels(table).set(status.config.log_grace_ms / MS_PER_S)

@@ -1,0 +1,95 @@
+"""Deferred batches: parsed for nothing once, and then hardly again."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+from icedb_ingest.batch_limits import BatchLimits
+from icedb_ingest.metrics import IngestMetrics
+from icedb_ingest.settings import IngestSettings
+from icedb_ingest.tasks import IngestTasks
+from icedb_log.clock import new_batch_id
+from icedb_log.flush import FlushResult
+from icedb_log.fold import fold
+from icedb_log.jobs import FlushOutput
+from icedb_log.reader import LogReader
+from icedb_log.staging import stage_batch
+from icedb_log.testing.row_files import RowFileWriter, encode_rows, read_live_rows
+from icedb_service.testing.task_context import MemoryContext
+
+
+@dataclass
+class DeferringWriter:
+    """Takes so many batches of a job, parses all, and leaves the rest to the next."""
+
+    writer: RowFileWriter
+    batches_per_commit: int
+
+    def __post_init__(self):
+        self.offered = []
+
+    def write_batches(self, job) -> FlushOutput:
+        self.offered.append(len(job.batches))
+        taken, left = job.batches[: self.batches_per_commit], job.batches[self.batches_per_commit :]
+        return replace(self.writer.write_batches(replace(job, batches=taken)), deferred=left)
+
+
+@pytest.fixture
+def context():
+    context = MemoryContext(IngestMetrics())
+    context.create_table("events")
+    context.engine.writer = DeferringWriter(context.engine.writer, batches_per_commit=3)
+    return context
+
+
+def flush(context, batch_count):
+    store, paths = context.warehouse.store, context.warehouse.table("events")
+    for number in range(batch_count):
+        body = encode_rows([{"n": number}])
+        stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
+    tasks = IngestTasks(context, settings=IngestSettings(store="file:///tmp/w"), metrics=context.metrics)
+    details = tasks.flush("events").details
+    snapshot = fold(LogReader(store, paths, clock=context.clock).read())
+    assert sorted(row["n"] for row in read_live_rows(store, snapshot)) == list(range(batch_count))
+    return details
+
+
+def test_after_a_deferral_the_next_commits_are_offered_about_twice_what_was_taken(context):
+    details = flush(context, 20)
+    assert context.engine.writer.offered == [20, 6, 6, 6, 6, 5, 2]
+    assert details["commits"] == 7
+    assert details["deferred"] == 17 + 4 * 3 + 2
+    assert not details["has_more"]
+    assert context.metric("icedb_ingest_deferred_batches_total") == details["deferred"]
+
+
+def test_when_nothing_is_deferred_any_more_the_limit_grows_back_to_its_own():
+    limits = BatchLimits(max_batches=100, max_bytes=7)
+    committed = FlushResult(committed_key="k", batch_count=5)
+    limits.record("t", replace(committed, deferred_count=95))
+    assert (limits.of_table("t").max_batches, limits.of_table("t").max_bytes) == (10, 7)
+    assert limits.of_table("other").max_batches == 100
+    seen = []
+    for _ in range(5):
+        limits.record("t", committed)
+        seen.append(limits.of_table("t").max_batches)
+    assert seen == [20, 40, 80, 100, 100]
+    limits.record("t", FlushResult())
+    assert limits.of_table("t").max_batches == 100
+
+
+@pytest.mark.parametrize(("taken", "offered"), [(1, 2), (70, 100)])
+def test_the_limit_is_at_least_one_and_at_most_the_setting(taken, offered):
+    limits = BatchLimits(max_batches=100, max_bytes=7)
+    limits.record("t", FlushResult(committed_key="k", batch_count=taken, deferred_count=1))
+    assert limits.of_table("t").max_batches == offered
+
+
+def test_bad_rows_are_counted_and_told(context):
+    context.create_table("loose", on_bad_rows="quarantine_rows")
+    store, paths = context.warehouse.store, context.warehouse.table("loose")
+    body = b'{"n": 1}\nnonsense\n{"n": 2}'
+    stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
+    tasks = IngestTasks(context, settings=IngestSettings(store="file:///tmp/w"), metrics=context.metrics)
+    details = tasks.flush("loose").details
+    assert (details["batches"], details["rows"], details["bad_rows"], details["rejected"]) == (1, 2, 1, 0)
+    assert context.metric("icedb_ingest_bad_rows_total") == 1
