@@ -4,7 +4,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from icedb_proto import snapshot_pb2, snapshot_pb2_grpc
+from icedb_proto import ingest_pb2, ingest_pb2_grpc, snapshot_pb2, snapshot_pb2_grpc
 
 PROTO = Path(__file__).resolve().parent.parent
 
@@ -35,6 +35,16 @@ def test_names_on_the_wire_are_the_protocols_own():
     assert service.full_name == "icedb.v1.SnapshotService"
     assert hasattr(snapshot_pb2_grpc, "SnapshotServiceStub")
     assert snapshot_pb2.GetSnapshotRequest.__module__ == "icedb_proto.snapshot_pb2"
+
+
+def test_batches_may_be_streamed_both_ways():
+    service = ingest_pb2.DESCRIPTOR.services_by_name["IngestService"]
+    assert service.full_name == "icedb.v1.IngestService"
+    assert hasattr(ingest_pb2_grpc, "IngestServiceStub")
+    streams = {method.name: (method.client_streaming, method.server_streaming) for method in service.methods}
+    assert streams == {"Append": (False, False), "AppendStream": (True, True)}
+    assert not ingest_pb2.AppendRequest(table="t").HasField("batch_id")
+    assert ingest_pb2.FORMAT_UNSPECIFIED == 0
 
 
 def test_absent_is_not_zero():

@@ -17,6 +17,7 @@ from icedb_ingest.frontend.errors import KeyExpired, KeyReused, NotAuthorized
 from icedb_ingest.frontend.metrics import DOORS, OUTCOMES, FrontendMetrics, outcome_of
 from icedb_ingest.frontend.problems import problem_response
 from icedb_ingest.frontend.segment import CALLS, MAX_BATCH_EVENTS, Credentials, read_events
+from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.frontend.tables import MISSING_AGE_MS, TableDirectory
 from icedb_ingest.frontend.waker import Waker
 from icedb_log.clock import new_batch_id
@@ -35,6 +36,7 @@ from icedb_log.table_config import TableConfig, create_table
 from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.warehouse import Warehouse
+from icedb_service.settings import load_settings
 
 LINES = b'{"a":1}\n'
 NOW = "2026-01-02T03:04:05.678Z"
@@ -253,6 +255,19 @@ def test_the_schema_says_what_is_read(bench):
     assert read_message((), kwargs).rows == kwargs["rows"]
     with pytest.raises(InvalidRequest, match="keyword arguments"):
         read_message((kwargs,), kwargs)
+
+
+def test_a_wrong_setting_is_named_and_a_secret_is_not_shown(monkeypatch):
+    monkeypatch.setenv("ICEDB_STORE", "file:///x")
+    monkeypatch.setenv("ICEDB_FRONTEND_MEMORY_MB", "1")
+    monkeypatch.setenv("ICEDB_FRONTEND_SEGMENT_SECRET", "top secret")
+    with pytest.raises(InvalidRequest, match="ICEDB_FRONTEND_MEMORY_MB >= ICEDB_FRONTEND_MAX_BATCH_MB"):
+        load_settings(FrontendSettings)
+    monkeypatch.setenv("ICEDB_FRONTEND_MEMORY_MB", "64")
+    monkeypatch.setenv("ICEDB_FRONTEND_CORS_ORIGINS", "https://a.example, https://b.example")
+    settings = load_settings(FrontendSettings)
+    assert settings.frontend_cors_origins == ("https://a.example", "https://b.example")
+    assert "top secret" not in repr(settings)
 
 
 # ---- wake-ups ---------------------------------------------------------------------------------------------------
