@@ -118,7 +118,7 @@ class TableMetrics:
         self._quarantined_batches = gauge(
             "quarantined_batches", "Batches that wait for a person, whole or with some of their rows."
         )
-        self._bad_row_batches = gauge("bad_row_batches", "Those of them whose other rows are live.")
+        self._bad_row_batches = gauge("bad_row_batches", "Batches of which only bad rows wait for a person.")
         self._tombstoned_files = gauge("tombstoned_files", "Dead data files that the log still names.")
         self._halted = gauge("halted", "1 while the table's log cannot be trusted and nothing works on it.")
         self._data_grace_seconds = gauge("data_grace_seconds", "How long a tombstoned data file stays.")

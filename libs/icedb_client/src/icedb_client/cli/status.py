@@ -95,7 +95,7 @@ def _print_one(state: TableStatus) -> None:
             "dead files": f"{format_count(state.tombstoned_files)} data, {format_count(state.tombstoned_logs)} log",
             "pressure": _format_pressure(state),
             "staged batches": _format_staged(state),
-            "quarantined batches": format_count(state.quarantined_batches),
+            "quarantined batches": _format_quarantined(state),
             "merge lag": lag,
             "last commit": format_time(state.last_commit_ms) if state.last_commit_ms else "none yet",
             "oldest time": format_time(state.horizon_ms) if state.horizon_ms else "the beginning",
@@ -112,6 +112,13 @@ def _format_staged(state: TableStatus) -> str:
         return "0"
     size, age = format_bytes(state.staged_bytes), format_span(state.staged_lag_ms)
     return f"{format_count(state.staged_batches)}, {size}; the oldest for {age}"
+
+
+def _format_quarantined(state: TableStatus) -> str:
+    text = format_count(state.quarantined_batches)
+    return (
+        f"{text}, {format_count(state.bad_row_batches)} of them only some bad rows" if state.bad_row_batches else text
+    )
 
 
 def _format_pressure(state: TableStatus) -> str:
