@@ -15,6 +15,8 @@ from pathlib import Path
 import duckdb
 import orjson
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.fold import fold
@@ -24,7 +26,7 @@ from icedb_log.staging import list_staged, stage_batch
 from icedb_log.stores import StoreSettings
 from icedb_log.table_config import PartitionField, TableConfig, create_table
 from icedb_service.celery_app import make_app
-from icedb_service.names import INGEST_FLUSH, JANITOR_VACUUM, MERGE_MERGE
+from icedb_service.names import INGEST_FLUSH, INGEST_IMPORT, JANITOR_VACUUM, MERGE_MERGE
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
 from icedb_service.testing.redis_server import RedisServer
@@ -37,6 +39,7 @@ CLOCK = SystemClock()
 LIMIT_MS = 240_000
 STOP_LIMIT_S = 120
 GRACE_MS = 4000
+ICEDB = (sys.executable, "-c", "from icedb_client.cli.app import main; main()")
 
 
 def wait_until(condition, what):
@@ -261,6 +264,41 @@ def test_a_bad_batch_is_quarantined_and_the_others_are_committed(stack):
     table.wait_until_committed()
     quarantined = wait_until(lambda: list_all(table.store, table.paths.quarantine_prefix).objects, "quarantine")
     assert any(bad in info.key for info in quarantined)
+
+
+def test_files_are_imported_by_the_worker_once_and_merge_with_the_others(stack):
+    """Many small files, so that Spark tasks read their footers; the command is the one that people use."""
+    table = Table(stack, "imports", merge_fan_in=100)
+    table.stage(1)
+    table.wait_until_committed()
+    folder = stack.folder / "warehouse" / "incoming"
+    (folder / "deep").mkdir(parents=True)
+    for number in range(100):
+        n = 1000 + number
+        rows = pa.table({"n": pa.array([n], pa.int32()), "kind": [f"k{n % 2}"], "text": ["imported"]})
+        pq.write_table(rows, folder / "deep" / f"{number}.parquet")
+        table.acknowledged.add(n)
+    (folder / "bad.parquet").write_bytes(b"this is no parquet file")
+    result = run_cli(stack, "import", "imports", f"{folder}/**/*.parquet", code=1)
+    assert {name: result[name] for name in ("files", "rows", "commits", "refused", "imported_before")} == {
+        "files": 100, "rows": 100, "commits": 1, "refused": 1, "imported_before": 0,
+    }  # fmt: skip
+    assert table.numbers() == sorted(table.acknowledged)
+    again = run(stack, INGEST_IMPORT, "imports", [f"file://{folder}/deep/"])
+    assert (again["outcome"], again["imported_before"]) == ("idle", 100)
+    assert run(stack, MERGE_MERGE, "imports", full=True)["rows"] == len(table.acknowledged)
+    assert len(table.snapshot().live) == 2
+    assert table.numbers() == sorted(table.acknowledged)
+    secret = run(stack, INGEST_IMPORT, "imports", ["file:///etc/*.parquet"])
+    assert (secret["outcome"], "ICEDB_IMPORT_SOURCES" in secret["error"]["message"]) == ("refused", True)
+
+
+def run_cli(stack, *arguments, code):
+    """What a person types; the answer as --json gives it."""
+    env = {**os.environ, "ICEDB_STORE": stack.store.url, "ICEDB_REDIS_URL": stack.settings.redis_url}
+    done = subprocess.run([*ICEDB, *arguments, "--json"], env=env, capture_output=True, timeout=LIMIT_MS / 1000)
+    assert (done.returncode, bool(done.stdout)) == (code, True), done.stderr
+    return json.loads(done.stdout)
 
 
 MANY_PARTITIONS = (PartitionField.parse("b=bucket[24](n)"),)
