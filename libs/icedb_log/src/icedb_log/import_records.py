@@ -165,11 +165,11 @@ def settle_records(
 
     The caller holds the ``ingest`` fence, has read the log after it, and the records after the log: so no commit of
     a record is under way any more (F1), and what landed is in the log. With P the data files of a record, which only
-    its own commit can name, and D the grace period of data files:
+    its own commit can name, and G the grace period of log files (which never changes):
 
     * one of P is named in the log, live or dead: it landed;
-    * none is named, and the record is younger than D: it never landed. Had it landed, its files would be live, or
-      dead for less than D, and both are named (M1);
+    * none is named, and the record is younger than G: it never landed. Had it landed, its files would be live, or
+      dead for less than G, and both are named (M1);
     * none is named, and one of P exists: it never landed. A data file that was ever live is named for as long as it
       exists (J2);
     * otherwise nobody can tell: the files may have been merged and vacuumed, or swept as orphans.
@@ -211,7 +211,7 @@ def _find_state(
     paths = [source.path for source in listed.record.sources]
     if any(path in named for path in paths):
         return "committed"
-    if store_now_ms + CLOCK_MARGIN_MS - listed.modified_ms < config.data_grace_ms:
+    if store_now_ms + CLOCK_MARGIN_MS - listed.modified_ms < config.log_grace_ms:
         return "lost"
     return "lost" if any(_exists(store, path) for path in paths) else None
 
