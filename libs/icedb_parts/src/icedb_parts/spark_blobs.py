@@ -6,13 +6,16 @@ must then be the same: write tasks check it. Whoever opens :class:`SparkBlobs` c
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, Self
 
 import pyarrow as pa
 from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError
 from icedb_log.stores import StoreSettings
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import StorageLevel
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
 from icedb_parts.limits import EngineLimits
@@ -46,8 +49,9 @@ class SparkBlobs:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for frame in self._frames:
-            frame.unpersist()
+        with suppress(PySparkException, Py4JError, OSError):  # a JVM that died has forgotten them
+            for frame in self._frames:
+                frame.unpersist()
 
     @property
     def unit_count(self) -> int:
@@ -70,11 +74,43 @@ class SparkBlobs:
         Raises: as :meth:`parse`.
         """
         with spark_errors(f"a flush job of {unit_count} units"):
-            kept = frame.persist(StorageLevel.DISK_ONLY)
-            self._frames.append(kept)
-            rows = kept.where(kept["number"].isNull()).select("unit", "outcome", "body").collect()
+            rows = self._collect_results(frame)
         first, self._unit_count = self._unit_count, self._unit_count + unit_count
         return read_answers(rows, range(first, self._unit_count))
+
+    def keep_any(self, frame: Any) -> dict[int, str]:
+        """Run a DataFrame of blobs and results of as many units as Spark likes; return the results by unit.
+
+        Raises:
+            IceDBError: What the first unit that failed raised, as the same class.
+            PySparkException: Or another of Spark's errors: the caller knows whom to blame.
+        """
+        rows = self._collect_results(frame)
+        units = sorted(row["unit"] for row in rows)
+        self._unit_count = max(units, default=self._unit_count - 1) + 1
+        return dict(zip(units, read_answers(rows, units), strict=True))
+
+    def decode(self, task: Callable[[Chunks], Chunks], schema: Any) -> Any:
+        """Return a DataFrame of what a task makes of all blobs and results."""
+        return self._unite().mapInArrow(task, schema=schema)
+
+    def _collect_results(self, frame: Any) -> list[Any]:
+        kept = frame.persist(StorageLevel.DISK_ONLY)
+        self._frames.append(kept)
+        try:
+            rows: list[Any] = kept.where(kept["number"].isNull()).select("unit", "outcome", "body").collect()
+        except (PySparkException, Py4JError):
+            self._frames.remove(kept)  # nothing of it is of use, and to read it would make it again
+            with suppress(PySparkException, Py4JError, OSError):
+                kept.unpersist()
+            raise
+        return rows
+
+    def _unite(self) -> Any:
+        blobs = self._frames[0]
+        for frame in self._frames[1:]:
+            blobs = blobs.unionByName(frame)
+        return blobs
 
     def write(
         self, bodies: Sequence[str], places: Sequence[tuple[int, int, int]], *, limits: EngineLimits
@@ -95,10 +131,7 @@ class SparkBlobs:
         with spark_errors(f"a write job of {len(bodies)} units"):
             plan = spark.createDataFrame(list(places), schema="unit INT, number INT, task INT")
             units = spark.createDataFrame(list(enumerate(bodies)), schema="task INT, body STRING")
-            blobs = self._frames[0]
-            for frame in self._frames[1:]:
-                blobs = blobs.unionByName(frame)
-            taken = blobs.select("unit", "number", "blob").join(sf.broadcast(plan), ["unit", "number"])
+            taken = self._unite().select("unit", "number", "blob").join(sf.broadcast(plan), ["unit", "number"])
             rows = taken.unionByName(units, allowMissingColumns=True)
             picked = rows.select("task", "body", "unit", "number", "blob")
             dealt = picked.repartitionById(len(bodies), picked["task"])

@@ -6,29 +6,25 @@ the commit takes, and deals the partitions out; write units make the files, one 
 larger than a file should be. The driver never sees a row.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
 
 import structlog
 from icedb_log.clock import Clock
-from icedb_log.jobs import FlushJob, FlushOutput, RejectedBatch, StagedBatch
+from icedb_log.jobs import FlushJob, FlushOutput, RejectedBatch
 from icedb_log.model import FileMarker
 from icedb_log.stores import StoreSettings
 from pyspark.sql import SparkSession
 
 from icedb_parts.column_types import settle_types, unite_known
-from icedb_parts.flush_plan import UnitBlobs, count_prefix, plan_writes
-from icedb_parts.flush_types import FlushUnit, FlushUnitResult, WriteUnit
-from icedb_parts.json_types import Kind, infer_type
-from icedb_parts.limits import JobLimits, share_threads
-from icedb_parts.part_layout import SPLIT_FACTOR, require_parity
+from icedb_parts.flush_plan import UnitBlobs, count_prefix
+from icedb_parts.limits import JobLimits
+from icedb_parts.part_layout import require_parity
 from icedb_parts.spark_blobs import SparkBlobs
+from icedb_parts.spark_query import QueryRun
+from icedb_parts.spark_read import Batches, ReadUnit, UnitReader
 from icedb_parts.spark_runner import SparkRunner
-from icedb_parts.work_units import FLUSH_RESULTS, WRITE_RESULTS, encode, split_batches
-
-MAX_PARALLEL_ROUNDS: Final = 3
-"""After so many rounds in which units disagreed about new columns, the rest runs one unit after the other."""
+from icedb_parts.spark_write import write_blobs
+from icedb_parts.work_units import FLUSH_RESULTS, split_batches
 
 _log = structlog.get_logger(__name__)
 
@@ -60,7 +56,8 @@ class SparkBatchWriter:
             Unavailable: The store or the engine did not answer, or lost rows on the way.
         """
         started_ms = self._clock.monotonic_ms()
-        run = _FlushRun(job, self._runner, self._limits)
+        kind = _FlushRun if job.config.insert_query is None else QueryRun
+        run = kind(job, self._runner, self._limits)
         output = run.run()
         _log.info(
             "batches written",
@@ -76,31 +73,16 @@ class SparkBatchWriter:
         return output
 
 
-@dataclass(frozen=True, slots=True)
-class _ReadUnit:
-    """A unit that has answered.
-
-    Attributes:
-        number: Its number among the units of the flush.
-        batches: Its batches.
-        result: Its answer.
-    """
-
-    number: int
-    batches: tuple[StagedBatch, ...]
-    result: FlushUnitResult
-
-
 class _FlushRun:
-    """One call of :meth:`SparkBatchWriter.write_batches`."""
+    """One call of :meth:`SparkBatchWriter.write_batches`, for a table without an ``insert_query``."""
 
     def __init__(self, job: FlushJob, runner: SparkRunner, limits: JobLimits) -> None:
         self._job = job
         self._runner = runner
         self._limits = limits
         self._known = unite_known(job)
-        self._types = dict(self._known)
-        self._units: list[_ReadUnit] = []
+        self._reader = UnitReader(job, job.config, self._known, limits)
+        self._units: list[ReadUnit] = []
         self._deferred: set[str] = set()
         self.unit_count = 0
 
@@ -109,73 +91,32 @@ class _FlushRun:
         if len(units) == 1:
             return self._run_direct(units[0])
         with SparkBlobs(self._runner) as blobs:
-            self._read(units, blobs)
+            self._units = self._reader.read(units, blobs)
             self._defer_beyond(self._job.config.max_partitions_per_flush, blobs)
-            files = self._write(blobs)
+            files = write_blobs(
+                self._job,
+                [UnitBlobs(unit.number, unit.result.partitions, unit.result.blobs) for unit in self._units],
+                blobs,
+                columns=self._find_columns(),
+                limits=self._limits,
+            )
             self.unit_count = blobs.unit_count
         return self._collect(files)
 
-    def _run_direct(self, batches: tuple[StagedBatch, ...]) -> FlushOutput:
-        (body,) = self._runner.run("flush", self._encode_units([batches]))
+    def _run_direct(self, batches: Batches) -> FlushOutput:
+        (body,) = self._runner.run("flush", self._reader.encode_units([batches]))
         result = FLUSH_RESULTS.validate_json(body)
         self.unit_count = 1
-        self._types = settle_types(self._types, [result.new_kinds])
-        self._units = [_ReadUnit(0, batches, result)]
+        self._reader.types = settle_types(self._known, [result.new_kinds])
+        self._units = [ReadUnit(0, batches, result)]
         # What the unit had no room for waits for the next commit, and so does what has too many partitions.
         self._deferred = {*result.deferred, *result.left}
         return self._collect(result.files)
 
-    def _encode_units(self, units: Sequence[tuple[StagedBatch, ...]]) -> list[str]:
-        job, engine = self._job, share_threads(self._limits.engine, len(units))
-        return [
-            encode(
-                FlushUnit(
-                    paths=job.paths,
-                    config=job.config,
-                    schema=self._types,
-                    batches=unit,
-                    commit_id=job.commit_id,
-                    time_ms=job.time_ms,
-                    limits=self._limits.batch,
-                    engine=engine,
-                )
-            )
-            for unit in units
-        ]
-
-    def _read(self, units: Sequence[tuple[StagedBatch, ...]], blobs: SparkBlobs) -> None:
-        """Run parse units until all of them agree about the types of new columns."""
-        pending = list(units)
-        round_count = 0
-        while pending:
-            round_count += 1
-            # One unit at a time cannot disagree with another: so this ends, whatever the batches hold.
-            running = pending if round_count <= MAX_PARALLEL_ROUNDS else pending[:1]
-            pending = self._read_round(running, blobs) + pending[len(running) :]
-
-    def _read_round(self, units: Sequence[tuple[StagedBatch, ...]], blobs: SparkBlobs) -> list[tuple[StagedBatch, ...]]:
-        """Run units, settle the types of new columns, and return the units that have to run again, or still."""
-        read = self._parse(units, blobs)
-        self._types = settle_types(self._types, [unit.result.new_kinds for unit in read])
-        again: list[tuple[StagedBatch, ...]] = []
-        for unit in read:
-            new_kinds = unit.result.new_kinds
-            if any(self._types.get(name) != infer_type(Kind(kinds)) for name, kinds in new_kinds.items()):
-                again.append(unit.batches)
-                continue
-            self._units.append(unit)
-            left = tuple(batch for batch in unit.batches if batch.batch_id in set(unit.result.left))
-            if left:
-                again.append(left)
-        return again
-
-    def _parse(self, units: Sequence[tuple[StagedBatch, ...]], blobs: SparkBlobs) -> list[_ReadUnit]:
-        first = blobs.unit_count
-        bodies = blobs.parse(self._encode_units(units))
-        return [
-            _ReadUnit(number, unit, FLUSH_RESULTS.validate_json(body))
-            for number, (unit, body) in enumerate(zip(units, bodies, strict=True), first)
-        ]
+    def _find_columns(self) -> dict[str, str]:
+        """Return the columns of the accepted rows, with types: the schema's first, then the new ones."""
+        found = {name for unit in self._units for name in unit.result.columns}
+        return {name: sql_type for name, sql_type in self._reader.types.items() if name in found}
 
     def _defer_beyond(self, max_partitions: int, blobs: SparkBlobs) -> None:
         """Take the oldest batches that lie in so many partitions together, at least one; defer the others."""
@@ -198,51 +139,19 @@ class _FlushRun:
                 # Its blobs mix rows of both kinds of batches: it reads the kept ones again. There is one such unit.
                 out = self._deferred.union(unit.result.left)
                 rest = tuple(batch for batch in unit.batches if batch.batch_id not in out)
-                self._units += self._parse([rest], blobs)
-
-    def _write(self, blobs: SparkBlobs) -> tuple[FileMarker, ...]:
-        """Run the write units. Raises Unavailable, also if rows were lost on the way."""
-        job = self._job
-        plans = plan_writes(
-            [UnitBlobs(unit.number, unit.result.partitions, unit.result.blobs) for unit in self._units],
-            task_bytes=self._limits.write_task_bytes,
-            piece_bytes=SPLIT_FACTOR * job.config.target_file_bytes,
-        )
-        if not plans:
-            return ()
-        found = {name for unit in self._units for name in unit.result.columns}
-        engine = share_threads(self._limits.engine, len(plans))
-        bodies = [
-            encode(
-                WriteUnit(
-                    paths=job.paths,
-                    config=job.config,
-                    columns={name: sql_type for name, sql_type in self._types.items() if name in found},
-                    partitions=plan.partitions,
-                    blobs=plan.blobs,
-                    commit_id=job.commit_id,
-                    time_ms=job.time_ms,
-                    engine=engine,
-                )
-            )
-            for plan in plans
-        ]
-        places = [(blob.unit, blob.number, task) for task, plan in enumerate(plans) for blob in plan.blobs]
-        results = [WRITE_RESULTS.validate_json(body) for body in blobs.write(bodies, places, limits=engine)]
-        return tuple(marker for result in results for marker in result.files)
+                self._units += self._reader.parse([rest], blobs)
 
     def _collect(self, files: tuple[FileMarker, ...]) -> FlushOutput:
         results = [unit.result for unit in self._units]
         row_count = sum(result.row_count for result in results)
         require_parity(self._job.paths, read_count=row_count, files=files)
-        found = dict.fromkeys(name for result in results for name in result.columns)
         reasons = {rejection.batch_id: rejection.reason for result in results for rejection in result.rejected}
         accepted = {batch_id for result in results for batch_id in result.accepted}
         missing = {batch_id for result in results for batch_id in result.missing}
         batches = self._job.batches
         return FlushOutput(
             files=files,
-            schema={**self._known, **{name: sql_type for name, sql_type in self._types.items() if name in found}},
+            schema={**self._known, **self._find_columns()},
             accepted=tuple(batch for batch in batches if batch.batch_id in accepted),
             rejected=tuple(
                 RejectedBatch(batch, reasons[batch.batch_id]) for batch in batches if batch.batch_id in reasons
@@ -253,7 +162,7 @@ class _FlushRun:
         )
 
 
-def _without_rows(unit: _ReadUnit, deferred: set[str]) -> _ReadUnit:
+def _without_rows(unit: ReadUnit, deferred: set[str]) -> ReadUnit:
     """Return a unit all of whose rows are deferred; what it says about batches without rows stays."""
     result = replace(
         unit.result,

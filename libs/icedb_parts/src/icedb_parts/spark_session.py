@@ -27,6 +27,12 @@ LOOPBACK: Final = "127.0.0.1"
 JVM_END_S: Final = 20
 """How long a JVM may take to end by itself."""
 
+_QUERY_OPTIONS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",  # a cast that fails is an error, never a silent NULL
+    "spark.sql.runSQLOnFiles": "false",  # SQL of users reads our views, no files
+}
+
 _MASTER: Final = re.compile(r"local(\[(\*|[1-9]\d*)(,\d+)?\])?|(spark|k8s|yarn)(://.+)?")
 _MEMORY: Final = re.compile(r"[1-9]\d*[mg]")
 
@@ -134,7 +140,8 @@ def _open_remote(settings: SparkSettings) -> SparkSession:
     try:
         builder: Any = SparkSession.builder
         spark: SparkSession = builder.remote(settings.remote).appName(settings.app_name).getOrCreate()
-        spark.conf.set("spark.sql.session.timeZone", "UTC")
+        for name, value in _QUERY_OPTIONS.items():
+            spark.conf.set(name, value)
     except ImportError as error:
         raise InvalidRequest(f"Spark Connect needs `pip install 'pyspark[connect]'`: {_first_line(error)}") from error
     except Exception as error:
@@ -152,7 +159,7 @@ def _session_options(settings: SparkSettings) -> dict[str, str]:
         "spark.task.maxFailures": str(settings.task_attempt_count),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.session.timeZone": "UTC",
+        **_QUERY_OPTIONS,
         "spark.sql.shuffle.partitions": str(settings.shuffle_partition_count),
     }
     if settings.is_local:

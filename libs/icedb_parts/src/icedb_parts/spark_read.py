@@ -1,0 +1,118 @@
+"""The reading half of a flush on Spark: parse units, in rounds, until they agree about the types of new columns."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from icedb_log.jobs import FlushJob, StagedBatch
+from icedb_log.table_config import TableConfig
+
+from icedb_parts.column_types import settle_types
+from icedb_parts.flush_types import FlushUnit, FlushUnitResult
+from icedb_parts.json_types import Kind, infer_type
+from icedb_parts.limits import JobLimits, share_threads
+from icedb_parts.spark_blobs import SparkBlobs
+from icedb_parts.work_units import FLUSH_RESULTS, encode
+
+MAX_PARALLEL_ROUNDS: Final = 3
+"""After so many rounds in which units disagreed about new columns, the rest runs one unit after the other."""
+
+Batches = tuple[StagedBatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadUnit:
+    """A unit that has answered.
+
+    Attributes:
+        number: Its number among the units of the flush.
+        batches: Its batches.
+        result: Its answer.
+    """
+
+    number: int
+    batches: Batches
+    result: FlushUnitResult
+
+
+class UnitReader:
+    """Runs the parse units of one flush.
+
+    Args:
+        job: The flush.
+        config: What the rows must fit: the table's configuration, or that of what its ``insert_query`` reads.
+        known: Columns whose type is fixed.
+        limits: Bounds of batches and tasks.
+
+    Attributes:
+        types: Types of all columns so far: the known ones, and new ones as the units settled them.
+    """
+
+    def __init__(self, job: FlushJob, config: TableConfig, known: dict[str, str], limits: JobLimits) -> None:
+        self.types = dict(known)
+        self._job = job
+        self._config = config
+        self._limits = limits
+
+    def read(self, units: Sequence[Batches], blobs: SparkBlobs) -> list[ReadUnit]:
+        """Run units until all of them agree about the types of new columns; return the answers that count.
+
+        Raises:
+            Unavailable: The store or Spark did not answer.
+        """
+        pending = list(units)
+        read: list[ReadUnit] = []
+        round_count = 0
+        while pending:
+            round_count += 1
+            # One unit at a time cannot disagree with another: so this ends, whatever the batches hold.
+            running = pending if round_count <= MAX_PARALLEL_ROUNDS else pending[:1]
+            agreed, again = self._read_round(running, blobs)
+            read += agreed
+            pending = again + pending[len(running) :]
+        return read
+
+    def parse(self, units: Sequence[Batches], blobs: SparkBlobs) -> list[ReadUnit]:
+        """Run units once."""
+        first = blobs.unit_count
+        bodies = blobs.parse(self.encode_units(units))
+        return [
+            ReadUnit(number, unit, FLUSH_RESULTS.validate_json(body))
+            for number, (unit, body) in enumerate(zip(units, bodies, strict=True), first)
+        ]
+
+    def encode_units(self, units: Sequence[Batches]) -> list[str]:
+        """Return units of work as text."""
+        job, engine = self._job, share_threads(self._limits.engine, len(units))
+        return [
+            encode(
+                FlushUnit(
+                    paths=job.paths,
+                    config=self._config,
+                    schema=self.types,
+                    batches=unit,
+                    commit_id=job.commit_id,
+                    time_ms=job.time_ms,
+                    limits=self._limits.batch,
+                    engine=engine,
+                )
+            )
+            for unit in units
+        ]
+
+    def _read_round(self, units: Sequence[Batches], blobs: SparkBlobs) -> tuple[list[ReadUnit], list[Batches]]:
+        """Run units, settle the types of new columns; return who agrees, and what has to run again, or still."""
+        read = self.parse(units, blobs)
+        self.types = settle_types(self.types, [unit.result.new_kinds for unit in read])
+        agreed: list[ReadUnit] = []
+        again: list[Batches] = []
+        for unit in read:
+            new_kinds = unit.result.new_kinds
+            if any(self.types.get(name) != infer_type(Kind(kinds)) for name, kinds in new_kinds.items()):
+                again.append(unit.batches)
+                continue
+            agreed.append(unit)
+            left = tuple(batch for batch in unit.batches if batch.batch_id in set(unit.result.left))
+            if left:
+                again.append(left)
+        return agreed, again

@@ -1,0 +1,180 @@
+"""Tables with an ``insert_query`` through a real Spark session: the check, the flush, and batches that it cannot take."""
+
+import json
+from datetime import date, datetime
+
+import pyarrow.parquet as pq
+import pytest
+from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.errors import InvalidRequest, SchemaConflict
+from icedb_log.jobs import FlushJob, StagedBatch
+from icedb_log.stores import StoreSettings
+from icedb_log.table_config import PartitionField, TableConfig
+from icedb_parts.insert_query import check_insert_query
+from icedb_parts.limits import EngineLimits, FlushUnitLimits, JobLimits
+from icedb_parts.spark_jobs import SparkBatchWriter
+
+pytestmark = pytest.mark.spark
+
+CLOCK = SystemClock()
+SOURCE = {"at": "VARCHAR", "who": "VARCHAR", "n": "BIGINT", "props": "VARCHAR"}
+QUERY = """
+    SELECT to_timestamp(at) AS ts, upper(who) AS user, get_json_object(props, '$.x') AS x, CAST(n AS DOUBLE) AS n
+    FROM _rows WHERE n <> 13
+"""
+PARTITION = (PartitionField.parse("d=day(ts)"),)
+
+
+def make_config(query=QUERY, source=None, **more):
+    return TableConfig.create(
+        **{"name": "events", "partition": PARTITION, "sort": ("user", "ts"), **more},
+        insert_query=query,
+        source=source or SOURCE,
+    )
+
+
+class Table:
+    def __init__(self, folder):
+        self.settings = StoreSettings(f"file://{folder}/store")
+        warehouse = self.settings.open()
+        self.store, self.paths = warehouse.store, warehouse.table("events")
+        self.engine = EngineLimits(scratch_folder=str(folder / "scratch"))
+
+    def stage(self, *rows):
+        body = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+        batch_id = new_batch_id(CLOCK)
+        key = self.paths.staging_key(batch_id=batch_id, staging_format="ndjson")
+        self.store.put(key, body)
+        return StagedBatch(key, batch_id, "ndjson", len(body), 0)
+
+    def flush(self, spark, config, *batches, schema=None, direct_bytes=10**9):
+        limits = JobLimits(FlushUnitLimits(unit_target_bytes=1), self.engine, direct_bytes=direct_bytes)
+        writer = SparkBatchWriter(spark, self.settings, clock=CLOCK, limits=limits)
+        return writer.write_batches(FlushJob(self.paths, config, schema or {}, batches, "c1", 1))
+
+    def rows(self, output):
+        return [
+            row
+            for marker in output.files
+            for row in pq.read_table(self.store.uri(marker.path), partitioning=None).to_pylist()
+        ]
+
+
+@pytest.fixture
+def table(tmp_path):
+    return Table(tmp_path)
+
+
+def event(n, who="ann", day=1, **more):
+    return {"at": f"2023-06-{day:02d}T10:00:00Z", "who": who, "n": n, "props": {"x": f"p{n}"}, **more}
+
+
+def test_a_query_shapes_what_the_table_gets(spark, table):
+    schema = check_insert_query(spark, make_config())
+    assert schema == {"ts": "TIMESTAMP", "user": "VARCHAR", "x": "VARCHAR", "n": "DOUBLE"}
+    config = make_config(declared=dict(schema))
+    batches = [
+        table.stage(event(2, who="bob"), event(13), event(1)),
+        table.stage(event(3, day=2), {"at": "2023-06-02"}, {"n": 4, "at": "2023-06-01T23:00:00-02:00", "more": 1}),
+        table.stage(),
+    ]
+    output = table.flush(spark, config, *batches)
+    assert output.accepted == tuple(batches)
+    assert output.schema == schema
+    assert [table.paths.partition_of(marker.path) for marker in output.files] == ["d=2023-06-01", "d=2023-06-02"]
+    assert table.rows(output) == [
+        {"ts": datetime(2023, 6, 1, 10), "user": "ANN", "x": "p1", "n": 1.0},
+        {"ts": datetime(2023, 6, 1, 10), "user": "BOB", "x": "p2", "n": 2.0},
+        {"ts": datetime(2023, 6, 2, 10), "user": "ANN", "x": "p3", "n": 3.0},
+        {"ts": datetime(2023, 6, 2, 1), "user": None, "x": None, "n": 4.0},
+    ], "a row without n fails the WHERE, as NULL does"
+    assert output.row_count == 4
+    spread = table.flush(spark, config, *batches, direct_bytes=0)
+    assert sorted(map(str, table.rows(spread))) == sorted(map(str, table.rows(output)))
+
+
+def test_a_batch_that_the_query_cannot_take_does_not_hold_up_the_others(spark, table):
+    good = [table.stage(event(n)) for n in range(3)]
+    bad_cast = table.stage(event(5), {"at": "yesterday", "n": 6})
+    no_partition = table.stage({"n": 7})
+    bad_type = table.stage({"n": "text"})
+    output = table.flush(spark, make_config(), *good[:2], bad_cast, bad_type, good[2], no_partition)
+    assert output.accepted == tuple(good)
+    assert sorted(row["n"] for row in table.rows(output)) == [0, 1, 2]
+    reasons = {rejected.batch: rejected.reason for rejected in output.rejected}
+    assert list(reasons) == [bad_cast, bad_type, no_partition]
+    assert "CAST_INVALID_INPUT" in reasons[bad_cast] and "'yesterday'" in reasons[bad_cast]
+    assert "column 'ts' is NULL, and partition d=day(ts)" in reasons[no_partition]
+    assert "column 'n' is BIGINT" in reasons[bad_type]
+
+
+def test_keys_beyond_the_source_pass_or_not_as_the_table_evolves(spark, table):
+    config = make_config(
+        "SELECT *, CAST(at AS DATE) AS day FROM _rows", partition=(PartitionField.parse("day"),), sort=()
+    )
+    first = table.stage(event(1, more=1), event(2, more=2))
+    output = table.flush(spark, config, first, table.stage(event(3, day=2, more=0.5)))
+    assert output.schema == {**SOURCE, "more": "DOUBLE", "day": "DATE"}
+    assert {row["day"] for row in table.rows(output)} == {date(2023, 6, 1), date(2023, 6, 2)}
+    whole, huge, text = (table.stage(event(4, more=more)) for more in (7, 2**60, "x"))
+    again = table.flush(spark, config, whole, huge, text, schema=output.schema)
+    assert again.accepted == (whole,)
+    assert [row["more"] for row in table.rows(again)] == [7.0]
+    assert [
+        "beyond 2^53 lose" in r.reason or "as VARCHAR, and the table has DOUBLE" in r.reason for r in again.rejected
+    ] == [True, True]
+    strict = config.model_copy(update={"evolution": "strict"})
+    refused = table.flush(spark, strict, first)
+    assert [rejected.batch for rejected in refused.rejected] == [first]
+
+
+def test_a_commit_takes_no_more_partitions_than_it_may(spark, table):
+    config = make_config(max_partitions_per_flush=2)
+    waiting = [table.stage(event(day, day=day)) for day in (1, 2, 1, 3, 4)]
+    commits = []
+    while waiting:
+        output = table.flush(spark, config, *waiting)
+        commits.append([len(output.accepted), len(output.files)])
+        waiting = list(output.deferred)
+    assert sum(accepted for accepted, _ in commits) == 5
+    assert max(files for _, files in commits) == 2
+    big = table.flush(spark, config, table.stage(*(event(day, day=day) for day in range(1, 6))))
+    assert (len(big.files), big.deferred) == (5, ())
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("SELECT who FROM _rows", "drops column 'ts', which partition d=day\\(ts\\) needs"),
+        ("SELECT to_timestamp(at) AS ts FROM _rows", "drops column 'user', which the table is sorted by"),
+        ("SELECT at AS ts, who AS user FROM _rows", "'ts' as VARCHAR, and the table has TIMESTAMP: write CAST"),
+        ("SELECT to_timestamp(at) AS ts, who AS user, wow FROM _rows", "UNRESOLVED_COLUMN.*`wow`"),
+        ("SELECT to_timestamp(at) AS ts, who AS user, array(n) AS a FROM _rows", "ARRAY<BIGINT>: write to_json"),
+        ("SELECT to_timestamp(at) AS ts, who AS user, NULL AS a FROM _rows", "'a' no type: write CAST\\(NULL AS"),
+        ("SELECT to_timestamp(at) AS ts, who AS user, n AS User FROM _rows", "column 'User' twice"),
+        ("SELECT to_timestamp(at) AS ts, who AS user, n AS d FROM _rows", "'d', which is named like the partition"),
+        ("SELECT to_timestamp(at) AS ts, who AS user, n * 1.00000000000000001 AS a FROM _rows", "would lose digits"),
+        ("SELECT * FROM parquet.`/etc/x`", "no table, no file"),
+    ],
+)
+def test_the_check_says_what_is_wrong(spark, query, reason):
+    with pytest.raises(InvalidRequest, match=reason):
+        check_insert_query(spark, make_config(query))
+
+
+def test_types_of_spark_become_ours(spark):
+    query = (
+        "SELECT to_timestamp(at) AS ts, who AS user, CAST(n AS INT) AS i, CAST(n AS FLOAT) AS f, 1.5 AS dec, "
+        "CAST(n AS DECIMAL(18, 0)) AS whole, n > 1 AS b, to_date(at) AS day, CAST(at AS TIMESTAMP_NTZ) AS ntz FROM _rows"
+    )
+    assert check_insert_query(spark, make_config(query)) == {
+        "ts": "TIMESTAMP", "user": "VARCHAR", "i": "BIGINT", "f": "DOUBLE", "dec": "DOUBLE", "whole": "BIGINT",
+        "b": "BOOLEAN", "day": "DATE", "ntz": "TIMESTAMP",
+    }  # fmt: skip
+
+
+def test_a_configuration_with_a_query_that_was_never_checked_stops_the_table(spark, table):
+    with pytest.raises(SchemaConflict, match=r"does not exist: only _rows .*correct events/_icedb/table.json"):
+        table.flush(spark, make_config("SELECT * FROM other"), table.stage(event(1)))
+    with pytest.raises(InvalidRequest, match="declare what _rows has"):
+        check_insert_query(spark, make_config().model_copy(update={"source": {}}))
