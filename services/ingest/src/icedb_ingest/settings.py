@@ -13,7 +13,8 @@ class IngestSettings(SparkServiceSettings):
 
     flush_interval_ms: Annotated[int, Field(ge=0, le=60 * SECOND_MS)] = SECOND_MS
     """Least time between two commits of a table, milliseconds. Longer makes fewer, larger log and data files;
-    shorter makes events visible sooner. Back-pressure stretches it, so that a table stays below 1,000 log files."""
+    shorter makes events visible sooner. Back-pressure stretches it, so that a table stays below 1,000 log files. Above
+    a second it is kept to within `ICEDB_INGEST_SWEEP_INTERVAL_MS`: nobody waits that long, the sweep takes it up."""
 
     flush_max_interval_ms: Annotated[int, Field(ge=SECOND_MS, le=10 * MINUTE_MS)] = MINUTE_MS
     """Longest time between two commits of a table under back-pressure, milliseconds. Longer takes more load off a
