@@ -39,6 +39,8 @@ COMMANDS = (
     "vacuum",
     "quarantine list",
     "quarantine show",
+    "quarantine retry",
+    "quarantine drop",
     "status",
     "version",
 )
@@ -433,6 +435,31 @@ def test_quarantine_is_listed_and_shown(icedb, parquet):
     assert icedb("quarantine", "show", "events", ids[0], "--json").json["lines"] == ['{"a":"[red]"}', '{"a":2}']
     assert "batch 'nope' is not in quarantine" in icedb("quarantine", "show", "events", "nope", code=3).error
     assert "did you mean events?" in icedb("quarantine", "show", "evnts", "nope", code=3).error
+
+
+def test_quarantine_is_retried_or_dropped(icedb, parquet):
+    parquet.create("events")
+    for n in range(4):
+        icedb("ingest", "events", "-", stdin=b'{"n":%d}\n' % n)
+    ids = quarantine(parquet)
+    done = icedb("quarantine", "retry", "events", ids[0], "--json").json
+    (retried,) = done["retried"]
+    assert (retried["batch_id"], done["failed"], done["woken"]) == (ids[0], [], False)
+    store, paths = parquet.warehouse.store, parquet.warehouse.table("events")
+    (staged,) = list_staged(store, paths).batches
+    assert (staged.batch_id, store.get(staged.key).body) == (retried["retry_id"], b'{"n":0}\n')
+    mixed = icedb("quarantine", "retry", "events", "nope", ids[1], "--json", code=3)
+    assert [entry["batch_id"] for entry in mixed.json["retried"]] == [ids[1]]
+    assert [entry["batch_id"] for entry in mixed.json["failed"]] == ["nope"]
+    assert "batch nope is not in quarantine" in mixed.error
+    assert "give --yes" in icedb("quarantine", "drop", "events", ids[2], code=2, stdin=b"y\n").error
+    assert f"dropped {ids[2]}" in icedb("quarantine", "drop", "events", ids[2], "--yes").out
+    assert len(icedb("quarantine", "list", "events", "--json").json["batches"]) == 1
+    dropped = icedb("quarantine", "drop", "events", "--all", "--yes", "--json").json
+    assert dropped == {"table": "events", "dropped": [{"batch_id": ids[3]}], "failed": []}
+    assert "nothing is in quarantine" in icedb("quarantine", "retry", "events", "--all").err
+    for wrong in ((), (ids[0], "--all")):
+        assert "give ids of batches, or --all" in icedb("quarantine", "drop", "events", *wrong, code=2).error
 
 
 def test_a_halted_table_does_not_hide_the_others(icedb, parquet):

@@ -1,17 +1,24 @@
 """``icedb quarantine``: what cannot be committed, and what becomes of it."""
 
-from typing import Annotated, Any
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
 
 import typer
-from icedb_log.errors import NotFound
+from icedb_log.clock import SystemClock
+from icedb_log.errors import IceDBError, InvalidRequest, NotFound, Unavailable
 from icedb_log.quarantine import QuarantinedBatch, find_reason, list_quarantined
+from icedb_log.quarantine_ops import drop_quarantined, retry_quarantined
 from rich.markup import escape
 
+from icedb_client.cli.exits import FAILED, exit_code
 from icedb_client.cli.output import (
     JsonFlag,
     format_bytes,
     format_count,
     out,
+    print_error,
     print_json,
     print_note,
     print_pairs,
@@ -21,11 +28,23 @@ from icedb_client.cli.session import open_client
 from icedb_client.client import Client
 from icedb_client.payloads import format_of_key, preview_lines
 
-DEFAULT_SHOWN_LINES = 5
+INGEST_FLUSH: Final = "icedb.ingest.flush"
+DEFAULT_SHOWN_LINES: Final = 5
 
 app = typer.Typer(no_args_is_help=True, help="Look at what cannot be committed; put it right or let it go.")
 
 TableName = Annotated[str, typer.Argument(help="Name of the table.")]
+BatchIds = Annotated[list[str] | None, typer.Argument(help="Ids, as `icedb quarantine list` shows them.")]
+TakeAll = Annotated[bool, typer.Option("--all", help="Everything that is in quarantine now.")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What became of one id."""
+
+    batch_id: str
+    retry_id: str | None = None
+    error: IceDBError | None = None
 
 
 @app.command("list")
@@ -94,6 +113,112 @@ def show(
         out.print(escape(line), soft_wrap=True)
 
 
+@app.command("retry")
+def retry(
+    *,
+    context: typer.Context,
+    table: TableName,
+    batch_ids: BatchIds = None,
+    take_all: TakeAll = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also where nobody can tell whether the rows are live: they may come twice."),
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Stage batches again, under fresh ids: after the table or its policies were changed so that they fit.
+
+    Of a committed batch only the rows that are in quarantine are staged again. May be repeated.
+
+    Example: icedb quarantine retry events --all
+    """
+    with open_client(context, table=table) as client:
+        store, paths = client.warehouse.store, client.warehouse.table(table)
+
+        def work(batch_id: str) -> str:
+            return retry_quarantined(store, paths, batch_id, clock=SystemClock(), force=force)
+
+        results = _for_each(_choose(client, table, batch_ids, take_all=take_all), work)
+        is_woken = any(result.error is None for result in results) and client.workers.wake(INGEST_FLUSH, table)
+    _print_results(table, results, what="retried", as_json=as_json, fields={"woken": is_woken})
+
+
+@app.command("drop")
+def drop(
+    *,
+    context: typer.Context,
+    table: TableName,
+    batch_ids: BatchIds = None,
+    take_all: TakeAll = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Delete batches from quarantine for good; their rows are lost.
+
+    Example: icedb quarantine drop events 019b7d3c-0000-7000-8000-000000000001 --yes
+    """
+    with open_client(context, table=table) as client:
+        store, paths = client.warehouse.store, client.warehouse.table(table)
+        chosen = _choose(client, table, batch_ids, take_all=take_all)
+        if chosen and not yes:
+            _confirm(table, len(chosen))
+        results = _for_each(chosen, lambda batch_id: drop_quarantined(store, paths, batch_id))
+    _print_results(table, results, what="dropped", as_json=as_json, fields={})
+
+
+def _choose(client: Client, table: str, batch_ids: list[str] | None, *, take_all: bool) -> tuple[str, ...]:
+    """Return the ids that a command is about."""
+    client.table_config(table)
+    if take_all == bool(batch_ids):
+        raise InvalidRequest("give ids of batches, or --all; see `icedb quarantine list`")
+    if not take_all:
+        return tuple(dict.fromkeys(batch_ids or ()))
+    return tuple(entry.batch_id for entry in list_quarantined(client.warehouse.store, client.warehouse.table(table)))
+
+
+def _confirm(table: str, count: int) -> None:
+    if not sys.stdin.isatty():
+        raise InvalidRequest("nobody can be asked here: give --yes to delete for good")
+    if not typer.confirm(f"Delete {count} batches of table {table} from quarantine for good?", err=True):
+        print_note("nothing was deleted")
+        raise typer.Exit(FAILED)
+
+
+def _for_each(batch_ids: Sequence[str], work: Callable[[str], str | None]) -> list[_Result]:
+    """Do the work for each id; one that fails does not keep the others, unless a server does not answer."""
+    results: list[_Result] = []
+    for batch_id in batch_ids:
+        try:
+            results.append(_Result(batch_id, retry_id=work(batch_id)))
+        except IceDBError as error:
+            results.append(_Result(batch_id, error=error))
+            if isinstance(error, Unavailable):
+                break
+    return results
+
+
+def _print_results(table: str, results: Sequence[_Result], *, what: str, as_json: bool, fields: dict[str, Any]) -> None:
+    done = [result for result in results if result.error is None]
+    failed = [(result.batch_id, result.error) for result in results if result.error is not None]
+    if as_json:
+        rows = [
+            {"batch_id": result.batch_id, **({} if result.retry_id is None else {"retry_id": result.retry_id})}
+            for result in done
+        ]
+        errors = [{"batch_id": batch_id, "error": str(error)} for batch_id, error in failed]
+        print_json({"table": table, what: rows, "failed": errors, **fields})
+    elif not results:
+        print_note("nothing is in quarantine")
+    else:
+        for result in done:
+            again = "" if result.retry_id is None else f" as {result.retry_id}"
+            out.print(f"{what} [bold]{escape(result.batch_id)}[/]{again}", soft_wrap=True)
+    for _, error in failed:
+        print_error(str(error))
+    if failed:
+        raise typer.Exit(exit_code(failed[0][1]))
+
+
 def _find(client: Client, table: str, batch_id: str) -> QuarantinedBatch:
     found = find_reason(client.warehouse.store, client.warehouse.table(table), batch_id)
     if found is None:
@@ -104,7 +229,8 @@ def _find(client: Client, table: str, batch_id: str) -> QuarantinedBatch:
 
 
 def _describe(entry: QuarantinedBatch) -> str:
-    return "whole batch" if entry.kind == "batch" else f"{format_count(entry.row_count)} rows of a committed batch"
+    what = "whole batch" if entry.kind == "batch" else f"{format_count(entry.row_count)} rows of a committed batch"
+    return f"{what}, perhaps live already" if entry.is_doubtful else what
 
 
 def _to_json(entry: QuarantinedBatch) -> dict[str, Any]:
@@ -117,4 +243,5 @@ def _to_json(entry: QuarantinedBatch) -> dict[str, Any]:
         "size_bytes": entry.size_bytes,
         "quarantined_ms": entry.quarantined_ms,
         "retry_id": entry.retry_id,
+        "is_doubtful": entry.is_doubtful,
     }
