@@ -158,7 +158,7 @@ class UnitChecks:
         raw = [number for number in exact if number not in found]
         if lines is not None and raw:
             found |= lines.read_keys(raw, max_count=self._limits.batch_columns)
-        problems = keys.check(exact, found, lines)
+        problems = keys.check(exact, found, dict.fromkeys(raw, lines) if lines else {})
         self._reject(problems)
         if keys.is_order_at_stake:
             self._doubts |= self._sections.fast

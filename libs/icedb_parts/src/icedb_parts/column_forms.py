@@ -12,8 +12,10 @@ from icedb_parts.json_types import EXACT_DOUBLE_MAX, Kind
 
 
 class Form(StrEnum):
-    """What a column of the engine holds before it is cast: raw JSON text, the text of a cell, the text of objects and
-    arrays, or an SQL type."""
+    """What a column of the engine holds before it is cast.
+
+    Raw JSON text, the text of a cell, the text of objects and arrays, or an SQL type.
+    """
 
     JSON = "JSON"
     CELL = "CELL"

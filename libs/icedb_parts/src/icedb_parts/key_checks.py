@@ -44,23 +44,25 @@ class KeyChecks:
         return {
             batch: Problem(
                 f"{batches[batch].noun} {number} is not a JSON object ({lines.explain_malformed(batch, number)}); "
-                "send one JSON object per line",
+                f"send one JSON object per {batches[batch].noun}",
                 partial(lines.read_malformed, batch),
             )
             for batch, number in lines.find_malformed().items()
         }
 
-    def check(self, order: Sequence[int], keys: Mapping[int, BatchKeys], lines: RawEvents | None) -> dict[int, Problem]:
+    def check(
+        self, order: Sequence[int], keys: Mapping[int, BatchKeys], lines: Mapping[int, RawEvents]
+    ) -> dict[int, Problem]:
         """Return the batches whose keys cannot be columns of the table.
 
         Args:
             order: The batches, oldest first.
             keys: Their keys.
-            lines: Where those that came as lines can be looked up.
+            lines: Where each of those that came as lines can be looked up.
         """
         problems: dict[int, Problem] = {}
         for batch in order:
-            problem = self._check_batch(batch, keys[batch], lines)
+            problem = self._check_batch(batch, keys[batch], lines.get(batch))
             if problem is None:
                 self._spelling.update((name.lower(), name) for name in keys[batch].names)
             else:

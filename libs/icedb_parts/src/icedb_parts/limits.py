@@ -37,6 +37,7 @@ class FlushUnitLimits:
     Attributes:
         batch_staged_bytes: Size of a staged object.
         batch_decoded_bytes: Size after decompression: the guard against compression bombs.
+        document_bytes: Size of a batch that is one JSON document: it takes about nine times as much to take apart.
         line_bytes: Size of one event.
         batch_columns: Distinct top-level keys of one batch.
         table_columns: Columns of the table with those of the batch.
@@ -47,6 +48,7 @@ class FlushUnitLimits:
 
     batch_staged_bytes: int = 256 * MIB
     batch_decoded_bytes: int = 512 * MIB
+    document_bytes: int = 64 * MIB
     line_bytes: int = 8 * MIB
     batch_columns: int = 1000
     table_columns: int = 2000
