@@ -2,10 +2,11 @@
 
 from functools import partial
 
+from icedb_parts.spark_engine import open_spark_engine
 from icedb_service.main import run_main
 from icedb_service.worker import WorkerService, run_worker
 
-from icedb_ingest.engine import open_engine
+from icedb_ingest.imports import source_s3
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import register_tasks
@@ -17,7 +18,7 @@ def serve(settings: IngestSettings) -> int:
     service = WorkerService(
         queue="ingest",
         metrics=metrics,
-        open_engine=partial(open_engine, settings),
+        open_engine=partial(open_spark_engine, settings, app_name="icedb-ingest", source_s3=source_s3(settings)),
         register_tasks=partial(register_tasks, settings=settings, metrics=metrics),
     )
     return run_worker(service, settings)

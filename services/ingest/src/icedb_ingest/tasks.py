@@ -11,7 +11,7 @@ from icedb_log.pressure import MAX_LOG_FILES
 from icedb_log.staging import list_staged
 from icedb_log.table_config import MIB
 from icedb_service.logs import get_logger
-from icedb_service.names import INGEST_FLUSH, INGEST_IMPORT, INGEST_SWEEP, MERGE_MERGE
+from icedb_service.names import INGEST_CHECK_QUERY, INGEST_FLUSH, INGEST_IMPORT, INGEST_SWEEP, MERGE_MERGE
 from icedb_service.readers import LogReaders
 from icedb_service.runs import Work
 from icedb_service.settings import SECOND_MS
@@ -24,6 +24,7 @@ from icedb_ingest.imports import ImportTasks
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.pacing import Pacer
 from icedb_ingest.pressure_watch import PressureWatch
+from icedb_ingest.query_checks import QueryTasks
 from icedb_ingest.settings import IngestSettings
 
 MAX_REASONS: Final = 20
@@ -228,3 +229,4 @@ def register_tasks(
     define_task(app, context, TaskOptions(INGEST_SWEEP, needs_engine=False), tasks.sweep)
     imports = ImportTasks(context, settings=settings, metrics=metrics)
     define_task(app, context, TaskOptions(INGEST_IMPORT), imports.import_files)
+    define_task(app, context, TaskOptions(INGEST_CHECK_QUERY), QueryTasks(context).check_query)

@@ -2,10 +2,10 @@
 
 from functools import partial
 
+from icedb_parts.spark_engine import open_spark_engine
 from icedb_service.main import run_main
 from icedb_service.worker import WorkerService, run_worker
 
-from icedb_merger.engine import open_engine
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_merger.tasks import register_tasks
@@ -17,7 +17,7 @@ def serve(settings: MergerSettings) -> int:
     service = WorkerService(
         queue="merge",
         metrics=metrics,
-        open_engine=partial(open_engine, settings),
+        open_engine=partial(open_spark_engine, settings, app_name="icedb-merger"),
         register_tasks=partial(register_tasks, settings=settings, metrics=metrics),
     )
     return run_worker(service, settings)
