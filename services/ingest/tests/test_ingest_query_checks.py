@@ -20,5 +20,5 @@ def test_the_schema_of_a_query_is_returned_and_a_broken_configuration_refused():
     work = tasks.check_query("events", config=config.model_dump(mode="json"))
     assert (work.is_idle, work.details) == (False, {"schema": {"n": "BIGINT"}})
     assert asked == [config]
-    with pytest.raises(InvalidRequest, match="table events: configuration: .*name"):
+    with pytest.raises(InvalidRequest, match=r"table events: configuration: .*name"):
         tasks.check_query("events", config={})
