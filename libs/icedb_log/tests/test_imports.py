@@ -54,7 +54,7 @@ class ImportTable(SmallTable):
         return options.pop("options", None) or ImportOptions(**options), others
 
     def states(self):
-        return [listed.record.state for listed in read_records(self.store, self.paths).records]
+        return [listed.record.state for listed in read_records(self.store, self.paths)]
 
 
 @pytest.fixture
@@ -461,6 +461,15 @@ def test_in_place_a_file_that_changes_or_goes_is_refused(table):
         "it changed after its footer was read",
         "it is gone",
     ]
+
+
+def test_in_place_two_imports_of_the_same_files_at_once(table):
+    keys = [table.put_in_place("x", 1), table.put_in_place("y", 2)]
+    rival = ImportTable(store=table.store.inner, name="rival")
+    rival.paths, rival.clock = table.paths, table.clock
+    table.store.script = [Fault("get", None, "/fence/", before=lambda: rival.run_import(*keys, options=IN_PLACE))]
+    result = table.run_import(*keys, options=IN_PLACE)
+    assert (result.file_count, result.imported_before_count, table.ids()) == (0, 2, [1, 2])
 
 
 def test_in_place_what_was_merged_and_vacuumed_meanwhile_is_not_made_live_again(table):

@@ -14,7 +14,6 @@ from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.import_jobs import CopyOutput, FileImporter, InspectedFile, PlacedFile, RefusedFile
 from icedb_log.import_records import (
-    CLOCK_MARGIN_MS,
     Assumption,
     ImportedSource,
     ImportRecord,
@@ -32,6 +31,8 @@ from icedb_log.stopwatch import Stopwatch
 from icedb_log.table_config import TableConfig
 
 HEAD_THREADS: Final = 16
+CLOCK_MARGIN_MS: Final = 2000
+"""Stores tell times in whole seconds; an age must not be underestimated here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class CopyPlacement:
                 f"table {self._paths.name}: {own} lies below the table's own data, and a copy of it would double rows; "
                 "use --in-place for files that others have put there"
             )
-        records = read_records(self._store, self._paths).records
+        records = read_records(self._store, self._paths)
         imported = find_imported(listed.record for listed in records)
         new = [source for source in sources if source.etag not in imported.get(source.url, ())]
         changed = [] if self._takes_changed else [source for source in new if source.url in imported]
@@ -154,9 +155,7 @@ class CopyPlacement:
         record and commits between the two reads, this one sees neither, and the files are in the table twice.
         """
         records = read_records(self._store, self._paths)
-        settled = settle_records(
-            self._store, self._paths, records, named=named_in(view), config=self._config, assumed=self._assumed
-        )
+        settled = settle_records(self._store, self._paths, records, named=named_in(view), assumed=self._assumed)
         imported = find_imported(settled)
         files = tuple(each for each in placed if each.file.source.etag not in imported.get(each.file.source.url, ()))
         last_check = partial(

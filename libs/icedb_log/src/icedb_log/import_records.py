@@ -29,14 +29,11 @@ from icedb_log.errors import (
 )
 from icedb_log.keys import TablePaths
 from icedb_log.object_store import ObjectStore, list_all
-from icedb_log.table_config import TableConfig
 
 RecordState = Literal["pending", "committed", "lost"]
 Assumption = Literal["landed", "lost"]
 
 FORMAT: Final = 1
-CLOCK_MARGIN_MS: Final = 2000
-"""Stores tell times in whole seconds; an age must not be underestimated here."""
 READ_THREADS: Final = 16
 
 
@@ -74,39 +71,29 @@ class ImportRecord:
 
 @dataclass(frozen=True, slots=True)
 class ListedRecord:
-    """A record as it stands in the store; ``modified_ms`` is by the store's clock."""
+    """A record as it stands in the store."""
 
     record: ImportRecord
     etag: str
-    modified_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class RecordView:
-    """All records of a table; ``store_now_ms`` was the store's time when they were listed."""
-
-    records: tuple[ListedRecord, ...]
-    store_now_ms: int
-
-
-def read_records(store: ObjectStore, paths: TablePaths) -> RecordView:
+def read_records(store: ObjectStore, paths: TablePaths) -> tuple[ListedRecord, ...]:
     """Read all records: a listing, and one GET for each.
 
     Raises:
         CorruptLog: A record cannot be read: without it, its files would be imported twice.
         Unavailable: The store did not answer.
     """
-    listing = list_all(store, paths.imports_prefix)
 
     def read(key: str) -> ListedRecord:
         stored = store.get(key)
-        return ListedRecord(_decode(key, stored.body), stored.info.etag, stored.info.modified_ms)
+        return ListedRecord(_decode(key, stored.body), stored.info.etag)
 
-    keys = [info.key for info in listing.objects]
+    keys = [info.key for info in list_all(store, paths.imports_prefix).objects]
     if len(keys) < 2:  # noqa: PLR2004 - one needs no pool
-        return RecordView(tuple(read(key) for key in keys), listing.store_now_ms)
+        return tuple(read(key) for key in keys)
     with ThreadPoolExecutor(min(READ_THREADS, len(keys)), "icedb-import-records") as pool:
-        return RecordView(tuple(pool.map(read, keys)), listing.store_now_ms)
+        return tuple(pool.map(read, keys))
 
 
 def find_imported(records: Iterable[ImportRecord]) -> dict[str, set[str]]:
@@ -155,31 +142,27 @@ def mark_committed(store: ObjectStore, paths: TablePaths, record: ImportRecord, 
 def settle_records(
     store: ObjectStore,
     paths: TablePaths,
-    view: RecordView,
+    records: Iterable[ListedRecord],
     *,
     named: Collection[str],
-    config: TableConfig,
     assumed: Assumption | None = None,
 ) -> tuple[ImportRecord, ...]:
     """Find out what became of each pending import, write it down, and return all records.
 
     The caller holds the ``ingest`` fence, has read the log after it, and the records after the log: so no commit of
     a record is under way any more (F1), and what landed is in the log. With P the data files of a record, which only
-    its own commit can name, and G the grace period of log files (which never changes):
+    its own commit can name:
 
     * one of P is named in the log, live or dead: it landed;
-    * none is named, and the record is younger than G: it never landed. Had it landed, its files would be live, or
-      dead for less than G, and both are named (M1);
     * none is named, and one of P exists: it never landed. A data file that was ever live is named for as long as it
-      exists (J2);
+      exists (J2, M1);
     * otherwise nobody can tell: the files may have been merged and vacuumed, or swept as orphans.
 
     Args:
         store: The object store.
         paths: Keys of the table.
-        view: The records, read after the log.
+        records: All, read after the log.
         named: Data files that any log file names.
-        config: Of the table.
         assumed: What a person says of those that nobody can tell.
 
     Raises:
@@ -187,10 +170,10 @@ def settle_records(
         CommitOutcomeUnknown: What was found could not be written down.
     """
     settled: list[ImportRecord] = []
-    for listed in view.records:
+    for listed in records:
         record = listed.record
         if record.state == "pending":
-            state = _find_state(store, listed, named=named, config=config, store_now_ms=view.store_now_ms)
+            state = _find_state(store, record, named=named)
             if state is None and assumed is None:
                 raise InvalidRequest(
                     f"table {paths.name}: import {record.import_id} of {len(record.sources)} files (the first: "
@@ -205,14 +188,10 @@ def settle_records(
     return tuple(settled)
 
 
-def _find_state(
-    store: ObjectStore, listed: ListedRecord, *, named: Collection[str], config: TableConfig, store_now_ms: int
-) -> RecordState | None:
-    paths = [source.path for source in listed.record.sources]
+def _find_state(store: ObjectStore, record: ImportRecord, *, named: Collection[str]) -> RecordState | None:
+    paths = [source.path for source in record.sources]
     if any(path in named for path in paths):
         return "committed"
-    if store_now_ms + CLOCK_MARGIN_MS - listed.modified_ms < config.log_grace_ms:
-        return "lost"
     return "lost" if any(_exists(store, path) for path in paths) else None
 
 
