@@ -165,7 +165,7 @@ def _sort_out(
         decided.add(batch.batch_id)
         reason = refuse_stale_id(batch, config)
         if reason is not None:
-            late.append(RejectedBatch(batch, reason))
+            late.append(RejectedBatch(batch, reason, is_doubtful=True))
             continue
         if taken and taken_bytes + batch.size_bytes > limits.max_bytes:
             has_more = True

@@ -76,10 +76,17 @@ class BadRows:
 
 @dataclass(frozen=True, slots=True)
 class RejectedBatch:
-    """A batch that cannot be committed, and why, in words for its producer (I5)."""
+    """A batch that cannot be committed, and why, in words for its producer (I5).
+
+    Attributes:
+        batch: Where it is staged.
+        reason: Why.
+        is_doubtful: Nobody can tell whether its rows are live already: its id is too old, or was refused before.
+    """
 
     batch: StagedBatch
     reason: str
+    is_doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ the same end. Of a batch that was committed without its bad rows, these rows lie
 ``<batch id>.rows.ndjson.zst``, uploaded by the data path, and the reason.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -21,6 +22,9 @@ Kind = Literal["batch", "rows"]
 """``batch``: refused, nothing of it is live; ``rows``: committed but for these rows."""
 
 BAD_ROWS_FORMAT: Final = "ndjson.zst"
+MAX_DIRECT_READS: Final = 16
+"""Up to so many reasons are read by name, without a listing."""
+
 _REASON_SUFFIX: Final = ".json"
 
 
@@ -37,6 +41,7 @@ class QuarantinedBatch:
         kind: Whether it is a whole batch, or the bad rows of a committed one.
         row_count: Bad rows; ``None`` for a whole batch, whose rows nobody counted.
         retry_id: Id under which a retry that has begun stages the payload again.
+        is_doubtful: Nobody can tell whether its rows are live already, by its id or by an earlier retry.
     """
 
     batch_id: str
@@ -47,6 +52,7 @@ class QuarantinedBatch:
     kind: Kind = "batch"
     row_count: int | None = None
     retry_id: str | None = None
+    is_doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,7 @@ def quarantine_batch(store: ObjectStore, paths: TablePaths, *, rejected: Rejecte
         "bytes": batch.size_bytes,
         "quarantined_ms": clock.now_ms(),
         "kind": "batch",
+        "doubtful": rejected.is_doubtful,
     }
     store.put(reason_key(paths, batch.batch_id), orjson.dumps(reason))
     store.delete([batch.key])
@@ -160,7 +167,7 @@ def quarantine_again(store: ObjectStore, paths: TablePaths, *, batch: StagedBatc
         f"batch {batch.batch_id} was refused before; it was staged again since, or the flush that refused it was cut "
         "off before it could say why. See whether it was retried or dropped meanwhile before you retry it"
     )
-    quarantine_batch(store, paths, rejected=RejectedBatch(batch, reason), clock=clock)
+    quarantine_batch(store, paths, rejected=RejectedBatch(batch, reason, is_doubtful=True), clock=clock)
 
 
 def find_reason(store: ObjectStore, paths: TablePaths, batch_id: str) -> StoredReason | None:
@@ -191,6 +198,19 @@ def list_quarantined(store: ObjectStore, paths: TablePaths) -> tuple[Quarantined
     return tuple(found)
 
 
+def find_quarantined(store: ObjectStore, paths: TablePaths, batch_ids: Collection[str]) -> dict[str, QuarantinedBatch]:
+    """Return which of some batches have an entry in quarantine. Reads the reasons of these batches only.
+
+    Costs one GET for each id; above ``MAX_DIRECT_READS`` ids one listing, and a GET for each that is there.
+    """
+    asked = tuple(dict.fromkeys(batch_ids))
+    if len(asked) > MAX_DIRECT_READS:
+        there = {batch_id_of(info.key) for info in _list_reasons(store, paths)}
+        asked = tuple(batch_id for batch_id in asked if batch_id in there)
+    found = {batch_id: find_reason(store, paths, batch_id) for batch_id in asked}
+    return {batch_id: reason.entry for batch_id, reason in found.items() if reason is not None}
+
+
 def parse_reason(info: ObjectInfo, body: bytes) -> StoredReason:
     """Return what a reason object says; one that cannot be read says so itself."""
     try:
@@ -204,6 +224,7 @@ def parse_reason(info: ObjectInfo, body: bytes) -> StoredReason:
             kind="rows" if value.get("kind") == "rows" else "batch",
             row_count=None if value.get("rows") is None else int(value["rows"]),
             retry_id=None if value.get("retry") is None else str(value["retry"]),
+            is_doubtful=value.get("doubtful") is True,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"{info.key} does not hold a reason ({type(error).__name__}); inspect it by hand"

@@ -16,6 +16,7 @@ from icedb_log.fold import fold
 from icedb_log.leases import Lease, put_lease
 from icedb_log.merge import merge_table
 from icedb_log.orphans import sweep_orphans
+from icedb_log.quarantine_ops import retry_quarantined
 from icedb_log.reader import LogReader
 from icedb_log.staging import stage_batch
 from icedb_log.table_changes import alter_table_config
@@ -31,6 +32,7 @@ ORDINARY: Final = (Unavailable, CommitConflict, CommitOutcomeUnknown, Fenced, No
 
 _MAX_ROWS: Final = 5
 _RECENT: Final = 4
+_RETRY_RATE: Final = 0.5
 _READER_RESTS: Final = 3
 """How much longer those rest who change nothing, or little: steps are dear."""
 
@@ -136,9 +138,13 @@ def hold_leases_for_ever(sim: Simulation, actor: Actor) -> None:
 
 
 def operate_for_ever(sim: Simulation, actor: Actor) -> None:
-    """Change what the table takes, under everybody's feet."""
+    """Change what the table takes, under everybody's feet, and retry what it refused."""
     clock, rng = SimClock(sim.world, actor.skew_ms), sim.world.rng
+    reader = sim.make_reader(clock)
     while True:
+        if rng.random() < _RETRY_RATE:
+            _try(sim, actor, partial(_retry_some, sim, clock, reader))
+            continue
         change = rng.choice(
             (
                 {"evolution": "add_columns"},
@@ -148,6 +154,19 @@ def operate_for_ever(sim: Simulation, actor: Actor) -> None:
             )
         )
         _try(sim, actor, partial(alter_table_config, sim.store, PATHS, change, clock=clock))
+
+
+def _retry_some(sim: Simulation, clock: SimClock, reader: LogReader) -> None:
+    model = sim.model
+    waiting = [batch_id for batch_id in sorted(model.retriable) if batch_id not in model.retried]
+    if not waiting:
+        return
+    batch_id = sim.world.rng.choice(waiting)
+    try:
+        retry_quarantined(sim.store, PATHS, batch_id, clock=clock, reader=reader)
+    except InvalidRequest:
+        return  # only by force, or not committed yet
+    model.retried.add(batch_id)
 
 
 def _try(sim: Simulation, actor: Actor, run: Callable[[], object]) -> None:

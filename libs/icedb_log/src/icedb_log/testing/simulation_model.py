@@ -13,6 +13,7 @@ import orjson
 
 from icedb_log.clock import parse_uuid7_ms
 from icedb_log.codec import decode_log_file
+from icedb_log.keys import parse_staged_key
 from icedb_log.leases import Lease
 from icedb_log.model import LogView, Snapshot
 from icedb_log.testing.simulation_data import BAD_BODY, ROW_BITS
@@ -33,6 +34,7 @@ class SimBatch:
         is_acknowledged: Whether a producer was told that it is accepted.
         is_quarantined: Whether it lies in quarantine, whole.
         has_kept_bad_rows: Whether its bad rows lie there.
+        retry_id: Id under which an operator stages it again.
     """
 
     batch_id: str
@@ -42,6 +44,7 @@ class SimBatch:
     is_acknowledged: bool = False
     is_quarantined: bool = False
     has_kept_bad_rows: bool = False
+    retry_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,7 @@ class Counters:
     leases: int = 0
     quarantined: int = 0
     quarantined_rows: int = 0
+    retries: int = 0
     crashes: int = 0
 
 
@@ -116,6 +120,8 @@ class SimModel:
         self.dead: set[str] = set()
         self.committed: dict[str, int] = {}
         self.refused: dict[str, int] = {}
+        self.retriable: set[str] = set()
+        self.retried: set[str] = set()
         self.landed: list[Landed] = []
         self.logs: dict[str, WireFile] = {}
         self.types: dict[str, str] = {}
@@ -139,6 +145,8 @@ class SimModel:
             self.files[key] = tuple(orjson.loads(body))
         elif key.startswith(PATHS.quarantine_prefix) and key.endswith(".json"):
             self._on_reason_put(orjson.loads(body))
+        elif key.startswith(PATHS.staging_prefix):
+            self._on_staging_put(key, body)
         elif key.startswith(PATHS.leases_prefix):
             self._on_lease_put(key, body)
 
@@ -182,8 +190,20 @@ class SimModel:
             (self.named if is_live else self.dead).add(path)
         self._check_truth(key)
 
+    def _on_staging_put(self, key: str, body: bytes) -> None:
+        batch_id = parse_staged_key(key).batch_id
+        if batch_id in self.batches:
+            return
+        # A retry: the body of a refused batch under a fresh id. Its rows count as the refused one's did.
+        (old,) = [batch for batch in self.batches.values() if batch.body == body and batch.retry_id == batch_id]
+        self.batches[batch_id] = SimBatch(batch_id, body, old.rows, old.bad_count, is_acknowledged=True)
+        self.counters.retries += 1
+
     def _on_reason_put(self, reason: dict[str, Any]) -> None:
         batch = self.batches[reason["batch_id"]]
+        if reason.get("retry") is not None:
+            batch.retry_id = reason["retry"]
+            return
         if reason["kind"] == "rows":
             if batch.is_quarantined and batch.batch_id not in self.committed:
                 raise Violation(f"batch {batch.batch_id} was refused whole, but {reason} says otherwise (I5)")
@@ -196,6 +216,8 @@ class SimModel:
             raise Violation(f"batch {batch.batch_id} is in quarantine, but no commit refused it (I5)")
         batch.is_quarantined, batch.has_kept_bad_rows = True, False
         self.counters.quarantined += 1
+        if batch.body != BAD_BODY:
+            self.retriable.add(batch.batch_id)
 
     def _refuse_batches(self, key: str, file: WireFile) -> None:
         others = [log for other, log in self.logs.items() if other != key]

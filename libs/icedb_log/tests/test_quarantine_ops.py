@@ -1,0 +1,308 @@
+"""What an operator does with quarantined batches: retries are exactly once, whatever fails and however often."""
+
+import contextlib
+from uuid import UUID
+
+import orjson
+import pytest
+from icedb_log.clock import make_uuid7_hex
+from icedb_log.errors import CorruptLog, IceDBError, InvalidRequest, NotFound, Unavailable
+from icedb_log.keys import parse_staged_key
+from icedb_log.quarantine import MAX_DIRECT_READS, find_quarantined, list_quarantined, reason_key
+from icedb_log.quarantine_ops import drop_quarantined, read_quarantined, retry_quarantined
+from icedb_log.staging import list_staged, stage_batch
+from icedb_log.table_changes import alter_table_config
+from icedb_log.testing.scripted_store import Crash, Effect, Fault
+from icedb_log.testing.small_table import SmallTable, try_each_call
+
+EFFECTS = [Effect.CRASH_BEFORE, Effect.CRASH_AFTER, Effect.LOSE_ANSWER, Effect.UNAVAILABLE, Effect.DELAY, Effect.DROP]
+ROWS = [{"id": 2, "p": "a", "n": 1.5}, {"id": 3, "p": "a", "n": 2.5}]
+
+
+def make_table(**config):
+    """A table that has refused a batch which it would take now."""
+    table = SmallTable(**config)
+    table.stage([{"id": 1, "p": "a", "n": 1}])
+    table.flush()
+    table.batch_id = table.stage(ROWS)
+    table.flush()
+    alter(table, evolution="widen")
+    return table
+
+
+def make_rows_table():
+    table = SmallTable(on_bad_rows="quarantine_rows")
+    table.stage([{"id": 1, "p": "a", "n": 1}])
+    table.flush()
+    table.batch_id = table.stage([{"id": 4, "p": "a"}, *ROWS])
+    table.flush()
+    alter(table, evolution="widen")
+    return table
+
+
+def alter(table, **change):
+    alter_table_config(table.store, table.paths, change, clock=table.clock)
+
+
+def retry(table, *, force=False):
+    return retry_quarantined(table.store, table.paths, table.batch_id, clock=table.clock, force=force)
+
+
+def retry_until_done(table):
+    for _ in range(5):
+        try:
+            retry(table)
+        except NotFound:
+            return
+        except IceDBError:
+            continue
+
+
+def flush_all(table):
+    while table.flush().has_more:
+        pass
+    return table.ids()
+
+
+def staged_ids(table):
+    return [parse_staged_key(batch.key).batch_id for batch in list_staged(table.store, table.paths).batches]
+
+
+def test_an_entry_is_read_with_its_payload():
+    table = make_table()
+    found = read_quarantined(table.store, table.paths, table.batch_id)
+    assert (found.entry.batch_id, found.entry.kind, found.entry.row_count) == (table.batch_id, "batch", None)
+    assert "n is BIGINT" in found.entry.reason
+    assert [orjson.loads(line) for line in found.body.split(b"\n")] == ROWS
+    assert found.format == "ndjson"
+
+
+def test_bad_rows_are_read_as_what_they_are():
+    table = make_rows_table()
+    found = read_quarantined(table.store, table.paths, table.batch_id)
+    assert (found.entry.kind, found.entry.row_count, found.format) == ("rows", 2, "ndjson.zst")
+    assert [orjson.loads(line) for line in found.body.split(b"\n")] == ROWS
+
+
+@pytest.mark.parametrize("name", ["json", "csv.gz", "parquet", "arrow"])
+def test_a_batch_of_any_format_keeps_it(name):
+    table = SmallTable()
+    batch_id = table.batch_id = "018bcfe5-6800-7000-8000-000000000001"
+    stage_batch(table.store, table.paths, body=b"{", staging_format=name, batch_id=batch_id)
+    table.flush()
+    assert read_quarantined(table.store, table.paths, batch_id).format == name
+    new_id = retry(table)
+    (batch,) = list_staged(table.store, table.paths).batches
+    assert (batch.batch_id, batch.format) == (new_id, name)
+    assert table.keys(table.paths.quarantine_prefix) == []
+
+
+@pytest.mark.parametrize("make", [make_table, make_rows_table])
+def test_a_retry_makes_rows_live_once_and_clears_the_quarantine(make):
+    table = make()
+    before = table.ids()
+    new_id = retry(table)
+    assert new_id != table.batch_id
+    assert staged_ids(table) == [new_id]
+    assert table.keys(table.paths.quarantine_prefix) == []
+    assert flush_all(table) == sorted([*before, 2, 3])
+    with pytest.raises(NotFound, match="not in quarantine"):
+        retry(table)
+
+
+@pytest.mark.parametrize("make", [make_table, make_rows_table])
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_whatever_fails_a_retry_that_is_repeated_makes_rows_live_once(make, effect):
+    expected = sorted([*make().ids(), 2, 3])
+    for flushes_between in (False, True):
+        tables = try_each_call(make, retry, effect)
+        assert len(tables) >= 7
+        for table in tables:
+            if flushes_between:
+                flush_all(table)
+            retry_until_done(table)
+            assert flush_all(table) == expected
+            table.store.land_delayed()
+            assert flush_all(table) == expected
+            assert table.keys(table.paths.quarantine_prefix) == []
+            assert staged_ids(table) == []
+
+
+@pytest.mark.parametrize("make", [make_table, make_rows_table])
+def test_two_operators_who_retry_at_once_make_rows_live_once(make):
+    table = make()
+    expected = sorted([*table.ids(), 2, 3])
+    table.store.calls.clear()
+    retry(table)
+    for number in range(len(table.store.calls)):
+        table = make()
+        table.store.calls.clear()
+
+        def interrupt(method, key, action, table=table, at=number, run=table.store._run):
+            if len(table.store.calls) == at:
+                table.store._run = run
+                retry(table)
+            return run(method, key, action)
+
+        table.store._run = interrupt
+        with contextlib.suppress(NotFound):
+            retry(table)
+        assert flush_all(table) == expected
+        assert table.keys(table.paths.quarantine_prefix) == []
+
+
+def cut_off(table, key="/quarantine/"):
+    """Retry, and die before the payload in quarantine goes."""
+    table.store.script = [Fault("delete", Effect.CRASH_BEFORE, key)]
+    with pytest.raises(Crash):
+        retry(table)
+
+
+def test_a_retry_that_was_cut_off_long_ago_goes_on_if_its_batch_is_known():
+    for flushes in (False, True):
+        table = make_table()
+        cut_off(table)
+        if flushes:
+            flush_all(table)
+        table.clock.advance(2 * table.config.log_grace_ms)
+        retry(table)
+        assert flush_all(table) == [1, 2, 3]
+        assert table.keys(table.paths.quarantine_prefix) == []
+
+
+def test_a_retry_that_was_cut_off_so_long_ago_that_nobody_knows_it_is_left_to_a_person():
+    table = make_table()
+    cut_off(table)
+    flush_all(table)
+    table.merge(full=True)
+    table.clock.advance(100_000)
+    table.vacuum()
+    with pytest.raises(InvalidRequest, match="cut off too long"):
+        retry(table)
+    assert flush_all(table) == [1, 2, 3]
+    retry(table, force=True)
+    assert flush_all(table) == [1, 2, 2, 3, 3]  # as it was asked for
+
+
+def test_a_batch_whose_id_is_too_old_is_only_retried_by_force():
+    table = SmallTable()
+    table.batch_id = str(UUID(hex=make_uuid7_hex(table.clock.now_ms() - table.config.log_grace_ms, 1)))
+    table.stage([{"id": 1, "p": "a"}], batch_id=table.batch_id)
+    table.flush()
+    (entry,) = list_quarantined(table.store, table.paths)
+    assert entry.is_doubtful
+    with pytest.raises(InvalidRequest, match=r"nobody can tell .* by force"):
+        retry(table)
+    retry(table, force=True)
+    assert flush_all(table) == [1]
+
+
+def test_a_batch_that_is_staged_again_after_its_retry_is_not_retried_by_accident():
+    table = make_table()
+    retry(table)
+    table.stage(ROWS, batch_id=table.batch_id)
+    assert flush_all(table) == [1, 2, 3]
+    with pytest.raises(InvalidRequest, match="refused before"):
+        retry(table)
+
+
+def test_bad_rows_of_a_batch_that_is_not_committed_yet_wait():
+    table = SmallTable(on_bad_rows="quarantine_rows")
+    table.append(1)
+    table.batch_id = table.stage([{"id": 4, "p": "a"}, {"id": "x", "p": "a"}])
+    table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "/_log/")]
+    with pytest.raises(Crash):
+        table.flush()
+    with pytest.raises(InvalidRequest, match="still staged"):
+        retry(table)
+
+
+def test_bad_rows_of_a_flush_that_did_not_commit_are_not_retried_if_another_took_the_whole_batch():
+    table = SmallTable(on_bad_rows="quarantine_rows")
+    table.stage([{"id": 1, "p": "a", "n": 1}])
+    table.flush()
+    table.batch_id = table.stage([{"id": 4, "p": "a"}, *ROWS])
+    table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "/_log/")]
+    with pytest.raises(Crash):
+        table.flush()
+    alter(table, evolution="widen")
+    assert flush_all(table) == [1, 2, 3, 4]
+    with pytest.raises(InvalidRequest, match="committed whole by a later flush"):
+        retry(table)
+    drop_quarantined(table.store, table.paths, table.batch_id)
+    assert table.keys(table.paths.quarantine_prefix) == []
+
+
+@pytest.mark.parametrize("make", [make_table, make_rows_table])
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_a_drop_leaves_nothing_whatever_fails(make, effect):
+    def drop(table):
+        drop_quarantined(table.store, table.paths, table.batch_id)
+
+    before = make().ids()
+    for table in try_each_call(make, drop, effect):
+        with contextlib.suppress(NotFound):
+            drop(table)
+        table.store.land_delayed()
+        assert table.keys(table.paths.quarantine_prefix) == []
+        assert flush_all(table) == before
+
+
+def test_what_is_not_there_is_not_found():
+    table = make_table()
+    table.batch_id = "018bcfe5-6800-7000-8000-000000000009"
+    for call in (read_quarantined, drop_quarantined):
+        with pytest.raises(NotFound, match="icedb quarantine list"):
+            call(table.store, table.paths, table.batch_id)
+    with pytest.raises(NotFound):
+        retry(table)
+
+
+def test_a_payload_that_is_gone_before_any_retry_is_said_and_the_entry_stays():
+    table = make_table()
+    table.store.inner.delete([read_quarantined(table.store, table.paths, table.batch_id).entry.payload_key])
+    with pytest.raises(NotFound, match="payload of batch"):
+        retry(table)
+    (entry,) = list_quarantined(table.store, table.paths)
+    assert entry.retry_id is None
+
+
+@pytest.mark.parametrize("body", [b"{", b"{}", b'{"batch_id": "x", "reason": "", "payload": "y", "bytes": 1}'])
+def test_a_reason_that_cannot_be_read_is_not_retried_but_can_be_dropped(body):
+    table = make_table()
+    table.store.put(reason_key(table.paths, table.batch_id), body)
+    with pytest.raises(CorruptLog, match="by hand, or drop it"):
+        retry(table)
+    drop_quarantined(table.store, table.paths, table.batch_id)
+    assert list_quarantined(table.store, table.paths) == ()
+
+
+def test_a_payload_elsewhere_is_never_staged():
+    table = make_table()
+    key = reason_key(table.paths, table.batch_id)
+    fields = orjson.loads(table.store.get(key).body)
+    for payload in ("wh/other/secret.ndjson", table.paths.quarantine_key("x.exe")):
+        table.store.put(key, orjson.dumps({**fields, "payload": payload}))
+        with pytest.raises(CorruptLog, match="no format that can be staged"):
+            retry(table)
+
+
+def test_a_delete_that_fails_is_said():
+    table = make_table()
+    table.store.script = [Fault("delete", Effect.REFUSE, "/quarantine/")]
+    with pytest.raises(Unavailable, match="do it again"):
+        drop_quarantined(table.store, table.paths, table.batch_id)
+
+
+@pytest.mark.parametrize("count", [3, MAX_DIRECT_READS + 1])
+def test_entries_are_found_by_id_without_reading_the_others(count):
+    table = SmallTable()
+    ids = [table.stage_bytes(b"{%d" % number) for number in range(count + 5)]
+    table.flush()
+    asked = [*ids[:count], "018bcfe5-6800-7000-8000-000000000009"]
+    table.store.calls.clear()
+    found = find_quarantined(table.store, table.paths, asked)
+    assert list(found) == ids[:count]
+    assert all(entry.batch_id == batch_id for batch_id, entry in found.items())
+    assert len(table.store.keys_of("list_page")) == (count > MAX_DIRECT_READS)
+    assert len(table.store.keys_of("get")) == (count if count > MAX_DIRECT_READS else count + 1)
