@@ -294,7 +294,12 @@ def test_a_directory_without_tables(icedb):
         (["table", "create", "t", "--evolution", "any"], 2, "'strict', 'add_columns', 'widen'"),
         (["table", "create", "t", "--source", "a:VARCHAR"], 2, "with an insert_query only"),
         (["table", "create", "t", "--insert-query", "@nope.sql"], 2, "'nope.sql' cannot be read"),
-        (["table", "create", "t", "--insert-query", "select 1"], 4, "has to be checked by an ingest worker"),
+        (["table", "create", "t", "--insert-query", "select 1"], 2, "--insert-query needs --source"),
+        (
+            ["table", "create", "t", "--insert-query", "select a from _rows", "--source", "a:VARCHAR"],
+            4,
+            "has to be checked by an ingest worker",
+        ),
         (["table", "create", "t", "--log-files-slow", "900"], 2, "log_files_slow < log_files_stop must hold"),
         (["query", "select event from events"], 2, "table 'events' has no columns at this time"),
         (["ingest", "events", "-", "--format", "xml"], 2, "'csv'"),

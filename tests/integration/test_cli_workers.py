@@ -195,7 +195,7 @@ def test_without_a_worker_waiting_ends(icedb, redis_server, settings):
     assert sent["outcome"] == "sent"
     assert sent["task_id"] in {message["headers"]["id"] for message in messages(redis_server, "merge")}
     assert icedb("merge", "nope", code=3).out == ""
-    query = ("--insert-query", "select 1", "--check-timeout", "300ms")
+    query = ("--insert-query", "select a from _rows", "--source", "a:VARCHAR", "--check-timeout", "300ms")
     answer = icedb("table", "create", "t", *query, code=6)
     assert "was not checked, and nothing was changed: no ingest worker answered within 0.3 s" in answer.err
     assert icedb("table", "show", "t", code=3).out == ""

@@ -111,6 +111,10 @@ def create(
         sort=split_names(sort or ()),
         **fields,
     )
+    if config.insert_query is not None and not config.source:
+        raise InvalidRequest(
+            "--insert-query needs --source NAME:TYPE for each column of _rows that it uses, so that it can be checked"
+        )
     check_timeout_ms = parse_duration(check_timeout, option="--check-timeout")
     with open_client(context) as client:
         store, paths = client.warehouse.store, client.warehouse.table(name)
