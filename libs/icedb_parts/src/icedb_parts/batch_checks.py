@@ -266,6 +266,7 @@ class UnitChecks:
                 problems.setdefault(
                     batch,
                     Problem(
+                        f"{self._frame.batches[batch].noun} {min(self._frame.read_partition_rows(batch, values))}: "
                         f"partition {field}: value {values[longest][:_SHOWN_CHARS]!r} of column {field.column!r} has "
                         f"{len(encoded[longest])} bytes in a key; the limit is {MAX_PARTITION_VALUE_BYTES} bytes a "
                         f"value and {room} a key: use truncate[n] or bucket[n]",

@@ -50,6 +50,16 @@ class BatchRejection:
 
 
 @dataclass(frozen=True, slots=True)
+class UnitBadRows:
+    """Rows of a batch that were left out and uploaded to the table's quarantine: see BadRows of the jobs."""
+
+    batch_id: str
+    payload_key: str
+    row_count: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Blob:
     """Some rows of one partition, sorted, as an Arrow IPC stream that a unit handed on.
 
@@ -84,6 +94,7 @@ class FlushUnitResult:
         partitions: Encoded paths of the partitions of accepted batches.
         files: Markers of the new data files, if the unit wrote them.
         blobs: The rows, if the unit handed them on.
+        bad_rows: Rows of accepted batches that are in none of them; uploaded.
         batch_partitions: If it did: places in ``partitions`` of each accepted batch with rows, by batch id.
     """
 
@@ -99,6 +110,7 @@ class FlushUnitResult:
     files: tuple[FileMarker, ...] = ()
     blobs: tuple[Blob, ...] = ()
     batch_partitions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    bad_rows: tuple[UnitBadRows, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ def flush_unit(unit: FlushUnit, store: ObjectStore, *, clock: Clock) -> FlushUni
             layout = make_flush_layout(unit, columns=rows.columns, partitions=rows.partitions)
             writer = PartFileWriter(store, layout, clock=clock, folder=rows.scratch / "out", limits=unit.engine)
             files = writer.write_all(rows.stream_sorted())
+        rows.upload_bad_rows(store)
         result = rows.make_result(files=files)
     require_parity(unit.paths, read_count=result.row_count, files=files)
     return result

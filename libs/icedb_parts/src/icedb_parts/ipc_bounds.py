@@ -1,8 +1,8 @@
 """How large the messages of an Arrow IPC stream become, read from their metadata, before anything is decompressed.
 
 The buffers of a message may be compressed, each with its own codec call; a few hundred bytes can become gigabytes. The
-format ("Serialization and Interprocess Communication" at https://arrow.apache.org/docs/format/Columnar.html) puts the size
-of each buffer before its bytes. Only the few fields that say where the buffers are get read from the flatbuffer here.
+format ("Serialization and Interprocess Communication" at arrow.apache.org/docs/format/Columnar.html) puts the size of
+each buffer before its bytes. Only the few fields that say where the buffers are get read from the flatbuffer here.
 """
 
 import struct

@@ -51,6 +51,7 @@ def parse_unit(unit: FlushUnit, store: ObjectStore) -> Iterator[FilledBlob | Flu
                 yield filled
         else:
             touched = {}
+        rows.upload_bad_rows(store)
         yield rows.make_result(blobs=tuple(blobs), batch_partitions=touched)
 
 

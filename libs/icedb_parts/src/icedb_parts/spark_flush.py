@@ -21,7 +21,7 @@ from icedb_parts.limits import JobLimits
 from icedb_parts.part_layout import require_parity
 from icedb_parts.spark_blobs import SparkBlobs
 from icedb_parts.spark_query import QueryRun
-from icedb_parts.spark_read import Batches, ReadUnit, UnitReader
+from icedb_parts.spark_read import Batches, ReadUnit, UnitReader, find_bad_rows
 from icedb_parts.spark_runner import SparkRunner
 from icedb_parts.spark_write import write_blobs
 from icedb_parts.work_units import FLUSH_RESULTS, split_batches
@@ -159,6 +159,7 @@ class _FlushRun:
             missing=tuple(batch for batch in batches if batch.batch_id in missing),
             row_count=row_count,
             deferred=tuple(batch for batch in batches if batch.batch_id in self._deferred),
+            bad_rows=find_bad_rows(self._job.batches, accepted, results),
         )
 
 

@@ -25,7 +25,7 @@ from icedb_parts.part_layout import require_parity
 from icedb_parts.query_tasks import make_decode_task, make_encode_task
 from icedb_parts.query_types import ROWS_VIEW, SPARK_TYPES, OutputColumn, read_output_columns
 from icedb_parts.spark_blobs import BLOB_SCHEMA, SparkBlobs
-from icedb_parts.spark_read import Batches, ReadUnit, UnitReader
+from icedb_parts.spark_read import Batches, ReadUnit, UnitReader, find_bad_rows
 from icedb_parts.spark_runner import SparkRunner
 from icedb_parts.spark_write import write_blobs
 from icedb_parts.user_sql import check_user_sql
@@ -203,6 +203,7 @@ class QueryRun:
             missing=tuple(batch for batch in batches if batch.batch_id in missing),
             row_count=row_count,
             deferred=tuple(batch for batch in batches if batch.batch_id in self._deferred),
+            bad_rows=find_bad_rows(self._job.batches, accepted, results),
         )
 
 

@@ -1,10 +1,10 @@
 """The reading half of a flush on Spark: parse units, in rounds, until they agree about the types of new columns."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from icedb_log.jobs import FlushJob, StagedBatch
+from icedb_log.jobs import BadRows, FlushJob, StagedBatch
 from icedb_log.table_config import TableConfig
 
 from icedb_parts.column_types import settle_types
@@ -116,3 +116,15 @@ class UnitReader:
             if left:
                 again.append(left)
         return agreed, again
+
+
+def find_bad_rows(
+    batches: Batches, accepted: Collection[str], results: Sequence[FlushUnitResult]
+) -> tuple[BadRows, ...]:
+    """Return the rows that units left out of batches that the flush accepts."""
+    found = {bad.batch_id: bad for result in results for bad in result.bad_rows if bad.batch_id in accepted}
+    return tuple(
+        BadRows(batch, bad.payload_key, bad.row_count, bad.reason)
+        for batch in batches
+        if (bad := found.get(batch.batch_id)) is not None
+    )

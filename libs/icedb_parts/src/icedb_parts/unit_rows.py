@@ -15,13 +15,14 @@ from icedb_log.errors import NotFound
 from icedb_log.jobs import StagedBatch
 from icedb_log.model import FileMarker
 from icedb_log.object_store import ObjectStore
+from icedb_log.quarantine import bad_rows_key
 
 from icedb_parts.batch_checks import UnitChecks
 from icedb_parts.engine import open_engine, open_scratch
 from icedb_parts.errors import BatchRejected
 from icedb_parts.event_frame import EventFrame
 from icedb_parts.flush_plan import count_prefix
-from icedb_parts.flush_types import BatchRejection, Blob, FlushUnit, FlushUnitResult
+from icedb_parts.flush_types import BatchRejection, Blob, FlushUnit, FlushUnitResult, UnitBadRows
 from icedb_parts.limits import FlushUnitLimits
 from icedb_parts.staged_batch import BatchContent, read_batch
 
@@ -45,6 +46,7 @@ class UnitRows:
         self._missing: list[int] = []
         self._left: list[int] = []
         self._deferred: set[int] = set()
+        self._bad_rows: tuple[UnitBadRows, ...] = ()
         self._frame: EventFrame | None = None
         self._checks: UnitChecks | None = None
 
@@ -76,6 +78,22 @@ class UnitRows:
         self._deferred = set(accepted) - set(kept)
         self._checks.keep(kept)
         self._take_over()
+
+    def upload_bad_rows(self, store: ObjectStore) -> None:
+        """Upload the rows that were set aside of accepted batches (I5). Idempotent.
+
+        Raises:
+            Unavailable: The store did not answer.
+        """
+        if self._checks is None:
+            return
+        found = []
+        for number, bad in self._checks.bad_rows.items():
+            batch_id = self._unit.batches[number].batch_id
+            key = bad_rows_key(self._unit.paths, batch_id)
+            store.put(key, bad.compress())
+            found.append(UnitBadRows(batch_id, key, bad.row_count, bad.reason))
+        self._bad_rows = tuple(found)
 
     def stream_sorted(self) -> Any:
         """Return the accepted rows as record batches, by partition and sort columns. Once, and only if there are any.
@@ -121,6 +139,7 @@ class UnitRows:
             files=files,
             blobs=blobs,
             batch_partitions=batch_partitions or {},
+            bad_rows=self._bad_rows,
         )
 
     def _take_over(self) -> None:
