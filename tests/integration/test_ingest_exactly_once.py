@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
@@ -30,8 +31,15 @@ from icedb_log.stores import StoreSettings
 from icedb_log.table_config import PartitionField, TableConfig, create_table
 from icedb_parts.spark_jobs import SparkBatchWriter
 from icedb_parts.spark_runner import read_answers, run_unit
+from icedb_service.celery_app import make_app
+from icedb_service.names import INGEST_FLUSH
+from icedb_service.redis_clients import open_redis
+from icedb_service.settings import ServiceSettings
+from icedb_service.testing.redis_server import RedisServer
+from icedb_service.wakeup import Wakeups
 
 SCRIPT = Path(__file__).with_name("flush_process.py")
+WORKER = Path(__file__).with_name("ingest_worker_process.py")
 CLOCK = SystemClock()
 LIMIT_S = 120
 THREADS = 20
@@ -248,3 +256,55 @@ def test_a_batch_sent_twenty_times_at_once_is_committed_once(tmp_path):
     while flush_without_spark(table.warehouse).has_more:
         pass
     require_exactly_once(table.warehouse, batches)
+
+
+@contextmanager
+def running_workers(folder, settings, how):
+    """Two ingest workers without Spark on one table; yield the file in which they say what they do."""
+    marks = folder / "marks"
+    marks.touch()
+    command = [sys.executable, str(WORKER), str(marks), how]
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("ICEDB_")}
+    env = inherited | {"ICEDB_STORE": settings.store, "ICEDB_REDIS_URL": settings.redis_url}
+    with (folder / "log").open("wb") as log:
+        workers = [subprocess.Popen(command, env=env, stdout=log, stderr=log) for _ in range(2)]
+    try:
+        wait_until(lambda: (folder / "log").read_text().count('"engine_opened"') == 2, folder / "log")
+        yield marks
+        for worker in workers:
+            worker.terminate()
+        assert [worker.wait(LIMIT_S) for worker in workers] == [0, 0], (folder / "log").read_text()
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+
+
+def wait_until(condition, log):
+    deadline_ms = CLOCK.monotonic_ms() + LIMIT_S * 1000
+    while not condition():
+        assert CLOCK.monotonic_ms() < deadline_ms, log.read_text()
+        CLOCK.sleep_ms(20)
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("how", ["early", "late"])
+def test_a_broker_that_redelivers_while_the_flush_runs_is_harmless(tmp_path, how):
+    with RedisServer() as redis:
+        settings = ServiceSettings(store=f"file://{tmp_path / 'store'}", redis_url=redis.url)
+        table = Table(settings.store_settings.open())
+        app, client = make_app(settings), open_redis(redis.url, timeout_ms=1000)
+        wakeups = Wakeups(app, client, settings=settings)
+        with running_workers(tmp_path, settings, how) as marks:
+            for _ in range(5):
+                table.stage()
+            wakeups.wake(INGEST_FLUSH, "events")
+            wait_until(lambda: count_staged(table.warehouse) == 0, tmp_path / "log")
+        app.close()
+        client.close()
+    happened = [line.split()[0] for line in marks.read_text().splitlines()]
+    if how == "early":
+        assert happened == ["begin", "end"], "acknowledged before it runs: nothing is left to be delivered again"
+    else:
+        assert happened[:2] == ["begin", "begin"], "one message, two runs at once"
+    require_exactly_once(table.warehouse, table.acknowledged)
