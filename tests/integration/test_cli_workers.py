@@ -162,7 +162,7 @@ def test_the_client_uses_the_services_names():
     assert {task: TASKS[task] for task in sent} == wakeups.QUEUES
 
 
-def test_tasks_are_run_and_their_result_shown(icedb, worker):
+def test_tasks_are_run_and_their_result_shown(icedb, worker, tmp_path):
     done = json.loads(icedb("merge", "events", "--full", "--json", "--timeout", "60s").out)
     assert (done["outcome"], done["files_in"]) == ("done", 8)
     assert "files in" in icedb("merge", "events", "--timeout", "60s").out
@@ -170,9 +170,10 @@ def test_tasks_are_run_and_their_result_shown(icedb, worker):
     halted = icedb("merge", "bad", "--timeout", "60s", code=5)
     assert "line 0 is not JSON" in halted.err
     assert halted.out == ""
+    check_that_an_insert_query_gives_the_columns(icedb, tmp_path)
 
 
-def test_an_insert_query_is_checked_by_a_worker_and_gives_the_columns(icedb, worker, tmp_path):
+def check_that_an_insert_query_gives_the_columns(icedb, tmp_path):
     path = tmp_path / "query.sql"
     path.write_text("select a as b, 1 as n from _rows\n")
     options = ("--source", "a:VARCHAR", "--column", "n:DOUBLE", "--check-timeout", "60s")

@@ -194,6 +194,23 @@ def test_what_is_refused_for_good_is_not_tried_again(client, warehouse, puts):
         client.producer("nope")
 
 
+def test_whatever_goes_wrong_keeps_the_rows(client, warehouse, puts, monkeypatch, caplog):
+    def fail(*_args, **_options):
+        raise MemoryError("no room to compress")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(producer_module, "compress_body", fail)
+        producer = client.producer("events", max_rows=1, senders=1)
+        producer.send_rows([{"n": 1}, {"n": 2}])
+        with pytest.raises(UnsentRows, match="2 rows in 2 batches were not accepted .no room to compress"):
+            producer.flush()
+    assert "a batch was not sent" in caplog.text
+    for batch in producer.take_unsent():
+        client.enqueue("events", batch.body, batch_id=batch.batch_id)
+    producer.close()
+    assert staged_rows(warehouse) == Counter([1, 2])
+
+
 def test_an_error_in_the_block_sends_the_rows_and_stays_the_error(client, warehouse, puts, caplog):
     with pytest.raises(KeyboardInterrupt), client.producer("events") as producer:
         producer.send({"n": 1})

@@ -268,17 +268,15 @@ class Producer:
             self._work.wait(None if due_ms is None else (due_ms - now_ms) / 1000)
 
     def _deliver(self, rows: SealedRows) -> None:
-        delivery = Delivery(
-            self._door,
-            self.table,
-            compress_body(rows.body, "ndjson", row_count=rows.row_count),
-            retry_ms=self.options.retry_ms,
-            on_wait=self._before_pause,
-        )
+        delivery: Delivery | None = None
         try:
+            body = compress_body(rows.body, "ndjson", row_count=rows.row_count)
+            delivery = Delivery(
+                self._door, self.table, body, retry_ms=self.options.retry_ms, on_wait=self._before_pause
+            )
             accepted = delivery.run()
         except Exception as error:  # noqa: BLE001 - whatever it is, the rows are kept and the error is told
-            self._fail(rows, delivery.batch_id, error)
+            self._fail(rows, None if delivery is None else delivery.batch_id, error)
             return
         with self._lock:
             self._accepted_rows += rows.row_count
