@@ -66,6 +66,13 @@ def test_a_column_does_not_vanish():
         grow_schema("t", KNOWN, after={"a": "BIGINT", "d": "DATE", "w": "DOUBLE"}, config=config())
 
 
+def test_strict_takes_declared_columns_and_those_of_the_log_only():
+    fields = {"evolution": "strict", "declared": {"new": "DATE"}}
+    assert dict(grow({"new": "DATE"}, **fields).logged) == {**KNOWN.logged, "new": "DATE"}
+    with pytest.raises(SchemaConflict, match="'other' is neither in the log nor declared"):
+        grow({"new": "DATE", "other": "DATE"}, **fields)
+
+
 def test_the_types_of_partition_and_sort_columns_are_fixed():
     assert fixed_columns(config(partition=(PartitionField.parse("u=bucket[4](user)"),), sort=("a",))) == {"user", "a"}
 

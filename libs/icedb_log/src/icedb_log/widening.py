@@ -57,7 +57,8 @@ def grow_schema(table: str, known: LoggedSchema, *, after: Mapping[str, str], co
         config: Says which columns may become wider.
 
     Raises:
-        SchemaConflict: A column vanished, or changed its type in a way that its policy does not allow (S2).
+        SchemaConflict: A column vanished, came unasked, or changed its type in a way that the table's policy does not
+            allow (S2).
     """
     for column, sql_type in known.effective.items():
         found = after.get(column)
@@ -68,6 +69,12 @@ def grow_schema(table: str, known: LoggedSchema, *, after: Mapping[str, str], co
                 f"{config.evolution}, declared is {config.declared.get(column)}: a type only ever becomes wider, by "
                 "evolution 'widen' or where the wider type is declared, and never that of a partition or sort column"
             )
+    undeclared = [column for column in after if column not in known.logged and column not in config.declared]
+    if undeclared and config.evolution == "strict":
+        raise SchemaConflict(
+            f"table {table}: column {undeclared[0]!r} is neither in the log nor declared, and evolution is strict; "
+            "nothing was committed"
+        )
     logged = {column: known.logged.get(column, sql_type) for column, sql_type in after.items()}
     widened = {column: sql_type for column, sql_type in after.items() if sql_type != logged[column]}
     return LoggedSchema(logged, widened)
