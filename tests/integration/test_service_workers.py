@@ -109,8 +109,10 @@ def is_running(process):
 
 
 class Stack:
-    def __init__(self, folder, redis_url):
+    def __init__(self, folder, redis_server):
+        redis_url = redis_server.url
         self.folder = folder
+        self.redis_server = redis_server
         self.store = StoreSettings(f"file://{folder / 'warehouse'}")
         self.settings = ServiceSettings(store=self.store.url, redis_url=redis_url)
         self.warehouse = self.store.open()
@@ -154,7 +156,7 @@ class Stack:
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory):
     with RedisServer() as redis:
-        stack = Stack(tmp_path_factory.mktemp("stack"), redis.url)
+        stack = Stack(tmp_path_factory.mktemp("stack"), redis)
         try:
             for process in stack.processes.values():
                 process.start()
@@ -172,6 +174,7 @@ class Table:
         self.paths = stack.warehouse.table(name)
         self.reader = LogReader(self.store, self.paths, clock=CLOCK)
         self.acknowledged = set()
+        self.batch_ids = []
         options = {"partition": (PartitionField.parse("kind"),), "sort": ("n",), "merge_fan_in": 3} | options
         create_table(self.store, self.paths, TableConfig.create(name=name, **options))
 
@@ -180,7 +183,8 @@ class Table:
             first = len(self.acknowledged)
             numbers = range(first, first + rows_per_batch)
             body = b"\n".join(orjson.dumps({"n": n, "kind": f"k{n % 2}", "text": "x" * (n % 50)}) for n in numbers)
-            stage_batch(self.store, self.paths, body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
+            self.batch_ids.append(new_batch_id(CLOCK))
+            stage_batch(self.store, self.paths, body=body, staging_format="ndjson", batch_id=self.batch_ids[-1])
             self.acknowledged.update(numbers)
             if wake:
                 self.stack.wakeups.try_wake(INGEST_FLUSH, self.paths.name)
@@ -239,6 +243,22 @@ def test_batches_that_nobody_woke_the_worker_for_are_found_by_the_sweep(stack):
     table = Table(stack, "silent")
     table.stage(3, wake=False)
     table.wait_until_committed()
+
+
+def test_redis_emptied_and_restarted_in_the_middle_loses_and_doubles_nothing(stack):
+    table = Table(stack, "redis_lost", merge_fan_in=1000)
+    table.stage(4)
+    stack.redis.flushall()
+    table.stage(4)
+    wait_until(lambda: table.snapshot().live, "a commit")
+    table.stage(4)
+    stack.redis_server.stop()
+    table.stage(4)  # acknowledged all the same; nobody is woken
+    stack.redis_server.start()
+    table.stage(4, wake=False)
+    table.wait_until_committed()
+    committed = [batch_id for file in table.reader.read().files for batch_id in file.log.batch_ids]
+    assert sorted(committed) == sorted(table.batch_ids)
 
 
 def test_a_caller_gets_the_result_of_a_task(stack):
