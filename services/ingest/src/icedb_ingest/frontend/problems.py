@@ -52,6 +52,11 @@ _KINDS: Final[tuple[tuple[type[Exception], _Kind], ...]] = (
     (CommitOutcomeUnknown, _Kind(503, "unavailable", "The store does not answer")),
 )
 _FAILED: Final = _Kind(500, "failed", "The front end failed")
+_HIDDEN: Final = {
+    "failed": "the log of the front end has the reason",
+    "unavailable": "the store did not confirm the batch; send it again with the same id or key, after a pause",
+}
+"""What is said instead of an error's own words, which name hosts and keys: senders may be anybody."""
 
 
 def problem_response(error: Exception, *, members: Mapping[str, Any] | None = None) -> Response:
@@ -74,8 +79,7 @@ def problem_response(error: Exception, *, members: Mapping[str, Any] | None = No
         headers["Retry-After"] = str(max(1, math.ceil(retry_after_ms / 1000)))
     if isinstance(error, NotAuthorized):
         headers["WWW-Authenticate"] = 'Basic realm="icedb"'
-    detail = "its log has the reason" if kind is _FAILED else str(error)
-    return _respond(kind, detail, more, headers)
+    return _respond(kind, _HIDDEN.get(kind.code, str(error)), more, headers)
 
 
 def _retry_after_ms(error: Exception) -> int | None:
