@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
@@ -129,6 +130,36 @@ def test_units_that_disagree_about_a_new_column_settle_as_one_unit_would(spark, 
         assert "column 'x' is DOUBLE" in output.rejected[0].reason
         assert "columns 'Name' and 'name' differ only in case" in output.rejected[1].reason
         assert sorted(row["x"] for row in table.rows(*output.files)) == [1.0, 1.5, 3.0]
+
+
+def test_a_column_becomes_wider_if_the_live_files_allow_it_and_bad_rows_stay_out(spark, table):
+    widening = {"evolution": "widen", "on_bad_rows": "quarantine_rows"}
+    config = TableConfig.create(name="events", sort=("ts",), declared={"ts": "TIMESTAMP"}, **widening)
+    known = {"ts": "TIMESTAMP", "n": "BIGINT", "m": "BIGINT"}
+    writer = table.writer(spark, direct_bytes=10**9)
+    live = writer.write_batches(
+        table.flush_job(table.stage({"ts": 0, "n": 1, "m": 2**53 + 1}), schema=known, config=config)
+    )
+    batches = [
+        table.stage({"ts": 0, "n": 2}),
+        table.stage({"ts": 0, "n": 0.5}, {"ts": "soon"}),
+        table.stage({"ts": 0, "m": 0.5}),
+        table.stage({"ts": 0, "n": 2**53 + 1}),
+    ]
+    for direct_bytes in (0, 10**9):
+        job = table.flush_job(*batches, schema=known, config=config)
+        job = replace(job, read_live=lambda: live.files)
+        output = table.writer(spark, SMALL_UNITS, direct_bytes).write_batches(job)
+        assert output.schema == {"ts": "TIMESTAMP", "n": "DOUBLE", "m": "BIGINT"}
+        assert output.accepted == (batches[0], batches[1])
+        assert sorted(row["n"] for row in table.rows(*output.files)) == [0.5, 2.0]
+        (left_out,) = output.bad_rows
+        assert (left_out.batch, left_out.row_count) == (batches[1], 1)
+        assert table.store.head(left_out.payload_key).size_bytes
+        reasons = [rejected.reason for rejected in output.rejected]
+        assert "column 'm' is BIGINT" in reasons[0]
+        assert "which DOUBLE cannot hold exactly" in reasons[0]
+        assert "column 'n' is DOUBLE" in reasons[1]
 
 
 def test_what_one_unit_leaves_is_read_in_a_later_round_or_commit(spark, table):

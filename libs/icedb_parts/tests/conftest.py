@@ -44,8 +44,8 @@ class PartsTable:
         self.store.put(key, body)
         return StagedBatch(key, batch_id, staging_format, len(body), TIME_MS)
 
-    def flush(self, *batches: StagedBatch, schema=None) -> FlushUnitResult:
-        """Flush batches as one unit."""
+    def flush(self, *batches: StagedBatch, schema=None, refused=None) -> FlushUnitResult:
+        """Flush batches as one unit; ``refused`` are columns that cannot become wider, with the reason."""
         return flush_unit(
             FlushUnit(
                 paths=self.paths,
@@ -56,6 +56,7 @@ class PartsTable:
                 time_ms=TIME_MS,
                 limits=self.limits,
                 engine=self.engine,
+                refused_widenings=refused or {},
             ),
             self.store,
             clock=self.clock,
@@ -84,10 +85,10 @@ class PartsTable:
             clock=self.clock,
         )
 
-    def put_file(self, table, file_id: str, *, partition: str = "") -> FileMarker:
+    def put_file(self, table, file_id: str, *, partition: str = "", **options) -> FileMarker:
         """Write an Arrow table as a data file."""
         sink = io.BytesIO()
-        pq.write_table(table, sink)
+        pq.write_table(table, sink, **options)
         key = self.paths.data_key(partition=partition, file_id=file_id)
         self.store.put(key, sink.getvalue())
         return FileMarker(key, len(sink.getvalue()), TIME_MS, row_count=table.num_rows)

@@ -25,6 +25,7 @@ from icedb_parts.limits import MAX_PARTITION_VALUE_BYTES, FlushUnitLimits
 from icedb_parts.row_problems import Problem
 from icedb_parts.transforms import find_type_problem
 from icedb_parts.unit_sections import UnitSections
+from icedb_parts.widening import find_widenable
 
 _SHOWN_CHARS: Final = 80
 _ENCODED_GROWTH: Final = 3
@@ -39,6 +40,7 @@ class UnitChecks:
     """Decides about the batches of one unit, and prepares what is written.
 
     Attributes:
+        wishes: Columns that would have to become wider, with the wider type; if there are any, nothing is decided.
         rejected: Reason of each batch that was rejected so far.
         accepted: Batches that passed, in order.
         bad_rows: Rows that were set aside, of accepted batches that have any.
@@ -56,6 +58,8 @@ class UnitChecks:
         schema: Mapping[str, str],
         limits: FlushUnitLimits,
         frame: EventFrame,
+        *,
+        refused_widenings: Mapping[str, str] | None = None,
     ) -> None:
         self._config = config
         self._paths = paths
@@ -64,11 +68,15 @@ class UnitChecks:
         self._frame = frame
         self._sections = UnitSections(frame, config, schema, limits)
         self._splits_rows = config.on_bad_rows == "quarantine_rows"
-        self._builder = SchemaBuilder(schema)
+        self._refused = dict(refused_widenings or {})
+        widenable = find_widenable(config, schema)
+        self._widenable = {name: wide for name, wide in widenable.items() if name not in self._refused}
+        self._builder = SchemaBuilder(schema, self._widenable)
         self._evidence: dict[int, dict[str, ColumnEvidence]] = {}
         self._columns: list[str] = []
         self._bad_found: dict[int, dict[int, str]] = {}
         self._doubts: set[int] = set()
+        self.wishes: dict[str, str] = {}
         self.rejected: dict[int, str] = {}
         self.accepted: tuple[int, ...] = ()
         self.bad_rows: dict[int, BadLines] = {}
@@ -84,6 +92,8 @@ class UnitChecks:
         self._check_all(batches)
         while self._mend():
             self._check_all(batches)
+        if self.wishes:
+            return
         for number in batches:
             bad = self._frame.batches[number].bad
             if bad.row_count and not self._frame.batches[number].row_count:
@@ -92,8 +102,8 @@ class UnitChecks:
 
     def _check_all(self, batches: Sequence[int]) -> None:
         """Do every check, from the beginning."""
-        self._builder = SchemaBuilder(self._schema)
-        self._evidence, self.rejected = {}, {}
+        self._builder = SchemaBuilder(self._schema, self._widenable)
+        self._evidence, self.rejected, self.wishes = {}, {}, {}
         self._bad_found, self._doubts = {}, set()
         self.accepted = tuple(number for number in batches if self._frame.batches[number].row_count)
         columns = self._columns = self._check_keys()
@@ -124,6 +134,11 @@ class UnitChecks:
         for number, rows in self._bad_found.items():
             self._frame.batches[number] = self._frame.batches[number].split(rows)
         return bool(self._bad_found)
+
+    @property
+    def long_columns(self) -> tuple[str, ...]:
+        """Known columns of which an accepted batch has integers beyond 2^53."""
+        return self._builder.long_columns
 
     def read_batch_partitions(self) -> dict[int, tuple[int, ...]]:
         """Return the partitions of each accepted batch, as ascending places in ``partitions``."""
@@ -194,10 +209,19 @@ class UnitChecks:
         self._reject(problems)
 
     def _find_type_problem(self, batch: int, evidence: Mapping[str, ColumnEvidence]) -> Problem | None:
-        for name in sorted(evidence):
-            clash = self._builder.find_clash(name, evidence[name].kinds)
-            if clash:
+        clashes = {
+            name: clash
+            for name in sorted(evidence)
+            if (clash := self._builder.find_clash(name, evidence[name].kinds)) is not None
+        }
+        wishes = {name: self._builder.find_wider(name, evidence[name].kinds) for name in clashes}
+        wider = {name: wide for name, wide in wishes.items() if wide}
+        for name, clash in clashes.items():
+            if name not in wider or len(wider) < len(clashes):
                 return self._describe_clash(batch, name, evidence[name].kinds, clash)
+        if wider:
+            self.wishes = {**wider, **self.wishes}
+            return Problem("waits for wider columns")
         if not evidence and not self._schema:
             return Problem(
                 "no event has a value that is not null, and the table has no column yet: send at least one value"
@@ -219,6 +243,8 @@ class UnitChecks:
         if sql_type is None:
             odd = find_odd_kinds(kinds, self._frame.find_first_kind(batch, name))
         example = self._frame.find_kind(batch, name, odd)
+        if name in self._refused:
+            clash = f"{clash}; the column cannot become wider: {self._refused[name]}"
         return Problem(f"{clash} ({self._show(batch, example)})", partial(self._frame.read_kind_rows, batch, name, odd))
 
     def _check_casts(self) -> None:

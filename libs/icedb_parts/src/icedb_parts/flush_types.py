@@ -29,6 +29,7 @@ class FlushUnit:
         time_ms: ``created_ms`` of the markers.
         limits: Bounds of a batch.
         engine: Bounds of the task.
+        refused_widenings: Columns that cannot become wider, with the reason.
     """
 
     paths: TablePaths
@@ -39,6 +40,7 @@ class FlushUnit:
     time_ms: int
     limits: FlushUnitLimits
     engine: EngineLimits
+    refused_widenings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,9 @@ class FlushUnitResult:
         files: Markers of the new data files, if the unit wrote them.
         blobs: The rows, if the unit handed them on.
         bad_rows: Rows of accepted batches that are in none of them; uploaded.
+        wishes: Columns that would have to be wider, with the wider type; then the unit did nothing, and all batches
+            are left.
+        long_columns: Known columns of which an accepted batch has integers beyond 2^53.
         batch_partitions: If it did: places in ``partitions`` of each accepted batch with rows, by batch id.
     """
 
@@ -111,6 +116,8 @@ class FlushUnitResult:
     blobs: tuple[Blob, ...] = ()
     batch_partitions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     bad_rows: tuple[UnitBadRows, ...] = ()
+    wishes: Mapping[str, str] = field(default_factory=dict)
+    long_columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,7 +147,7 @@ def _fetch(store: ObjectStore, source: SourceFile) -> bytes:
 
 def _get_range(store: ObjectStore, source: SourceFile, length: int) -> bytes:
     start = source.size_bytes - length
-    return store.get_range(source.key, start=start, length=length, if_match=source.etag).body
+    return store.get_range(source.key, start=start, length=length, if_match=source.etag or None).body
 
 
 def _read_columns(metadata: Any) -> dict[str, str]:

@@ -134,10 +134,13 @@ class SchemaBuilder:
 
     Args:
         known: Column to SQL type that is fixed: the log's schema, and the declared columns.
+        widenable: Known columns that may become wider, with the wider type.
     """
 
-    def __init__(self, known: Mapping[str, str]) -> None:
+    def __init__(self, known: Mapping[str, str], widenable: Mapping[str, str] | None = None) -> None:
         self._known = dict(known)
+        self._widenable = dict(widenable or {})
+        self._known_kinds: dict[str, Kind] = {}
         self._new: dict[str, Kind] = {}
 
     @property
@@ -165,7 +168,22 @@ class SchemaBuilder:
         before_type = infer_type(before)
         return describe_clash(column, kinds, before_type or "") if before_type else None
 
+    @property
+    def long_columns(self) -> tuple[str, ...]:
+        """The known columns of which some accepted value would lose digits as a DOUBLE."""
+        return tuple(name for name, kinds in self._known_kinds.items() if kinds & Kind.LONG_INTEGER)
+
+    def find_wider(self, column: str, kinds: Kind) -> str | None:
+        """Return the wider type that would take such values and all accepted ones; None if there is none."""
+        wide = self._widenable.get(column)
+        if wide is None or (self._known_kinds.get(column, Kind(0)) | kinds) & ~TAKEN_KINDS[wide]:
+            return None
+        has_wide = Kind.FRACTION if wide == "DOUBLE" else Kind.TIMESTAMP
+        return wide if kinds & has_wide else None
+
     def add(self, column: str, kinds: Kind) -> None:
         """Take the values of an accepted batch as evidence for a column's type."""
-        if column not in self._known and kinds:
+        if column in self._known:
+            self._known_kinds[column] = self._known_kinds.get(column, Kind(0)) | kinds
+        elif kinds:
             self._new[column] = normalize_kinds(self._new.get(column, Kind(0)) | kinds)

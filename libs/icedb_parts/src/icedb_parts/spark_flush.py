@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from icedb_parts.column_types import settle_types, unite_known
 from icedb_parts.flush_plan import UnitBlobs, count_prefix
+from icedb_parts.flush_types import FlushUnitResult
 from icedb_parts.limits import JobLimits
 from icedb_parts.part_layout import require_parity
 from icedb_parts.spark_blobs import SparkBlobs
@@ -24,6 +25,7 @@ from icedb_parts.spark_query import QueryRun
 from icedb_parts.spark_read import Batches, ReadUnit, UnitReader, find_bad_rows
 from icedb_parts.spark_runner import SparkRunner
 from icedb_parts.spark_write import write_blobs
+from icedb_parts.widening import make_proof
 from icedb_parts.work_units import FLUSH_RESULTS, split_batches
 
 _log = structlog.get_logger(__name__)
@@ -81,7 +83,7 @@ class _FlushRun:
         self._runner = runner
         self._limits = limits
         self._known = unite_known(job)
-        self._reader = UnitReader(job, job.config, self._known, limits)
+        self._reader = UnitReader(job, job.config, self._known, limits, proof=make_proof(job, runner.store))
         self._units: list[ReadUnit] = []
         self._deferred: set[str] = set()
         self.unit_count = 0
@@ -104,14 +106,20 @@ class _FlushRun:
         return self._collect(files)
 
     def _run_direct(self, batches: Batches) -> FlushOutput:
-        (body,) = self._runner.run("flush", self._reader.encode_units([batches]))
-        result = FLUSH_RESULTS.validate_json(body)
+        result = self._flush(batches)
+        while result.wishes:
+            self._reader.settle_wishes([result])
+            result = self._flush(batches)
         self.unit_count = 1
-        self._reader.types = settle_types(self._known, [result.new_kinds])
+        self._reader.types = settle_types(self._reader.types, [result.new_kinds])
         self._units = [ReadUnit(0, batches, result)]
         # What the unit had no room for waits for the next commit, and so does what has too many partitions.
         self._deferred = {*result.deferred, *result.left}
         return self._collect(result.files)
+
+    def _flush(self, batches: Batches) -> FlushUnitResult:
+        (body,) = self._runner.run("flush", self._reader.encode_units([batches]))
+        return FLUSH_RESULTS.validate_json(body)
 
     def _find_columns(self) -> dict[str, str]:
         """Return the columns of the accepted rows, with types: the schema's first, then the new ones."""

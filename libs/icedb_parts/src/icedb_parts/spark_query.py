@@ -29,6 +29,7 @@ from icedb_parts.spark_read import Batches, ReadUnit, UnitReader, find_bad_rows
 from icedb_parts.spark_runner import SparkRunner
 from icedb_parts.spark_write import write_blobs
 from icedb_parts.user_sql import check_user_sql
+from icedb_parts.widening import make_proof
 from icedb_parts.work_units import FLUSH_RESULTS, split_batches
 
 MAX_QUERY_RUNS: Final = 64
@@ -144,7 +145,9 @@ class QueryRun:
         """
         self._run_count += 1
         config = make_source_config(self._job.config)
-        reader = UnitReader(self._job, config, dict(config.declared), self._limits)
+        reader = UnitReader(
+            self._job, config, dict(config.declared), self._limits, proof=make_proof(self._job, self._runner.store)
+        )
         with SparkBlobs(self._runner) as parsed:
             read = tuple(reader.read(split_batches(batches, self._limits), parsed))
             self.unit_count += parsed.unit_count

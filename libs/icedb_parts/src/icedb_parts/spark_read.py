@@ -12,6 +12,7 @@ from icedb_parts.flush_types import FlushUnit, FlushUnitResult
 from icedb_parts.json_types import Kind, infer_type
 from icedb_parts.limits import JobLimits, share_threads
 from icedb_parts.spark_blobs import SparkBlobs
+from icedb_parts.widening import WideningProof, Wish
 from icedb_parts.work_units import FLUSH_RESULTS, encode
 
 MAX_PARALLEL_ROUNDS: Final = 3
@@ -43,13 +44,18 @@ class UnitReader:
         config: What the rows must fit: the table's configuration, or that of what its ``insert_query`` reads.
         known: Columns whose type is fixed.
         limits: Bounds of batches and tasks.
+        proof: Tells whether a column may become wider.
 
     Attributes:
         types: Types of all columns so far: the known ones, and new ones as the units settled them.
     """
 
-    def __init__(self, job: FlushJob, config: TableConfig, known: dict[str, str], limits: JobLimits) -> None:
+    def __init__(
+        self, job: FlushJob, config: TableConfig, known: dict[str, str], limits: JobLimits, *, proof: WideningProof
+    ) -> None:
         self.types = dict(known)
+        self._refused: dict[str, str] = {}
+        self._proof = proof
         self._job = job
         self._config = config
         self._limits = limits
@@ -70,6 +76,7 @@ class UnitReader:
             agreed, again = self._read_round(running, blobs)
             read += agreed
             pending = again + pending[len(running) :]
+            pending = self._revise(read, pending)
         return read
 
     def parse(self, units: Sequence[Batches], blobs: SparkBlobs) -> list[ReadUnit]:
@@ -95,10 +102,49 @@ class UnitReader:
                     time_ms=job.time_ms,
                     limits=self._limits.batch,
                     engine=engine,
+                    refused_widenings=self._refused,
                 )
             )
             for unit in units
         ]
+
+    def settle_wishes(self, answers: Sequence[FlushUnitResult]) -> set[str]:
+        """Decide about the columns that units want to be wider; return those that are wider from now on.
+
+        Args:
+            answers: What all units said so far, those of the oldest batches first.
+
+        Raises:
+            Unavailable: The store did not answer.
+        """
+        granted = set()
+        long_columns: set[str] = set()
+        for answer in answers:
+            for name, wide in answer.wishes.items():
+                wish = Wish(name, self.types[name], wide)
+                if name in self._refused or wish.narrow == wide:
+                    continue
+                problem = (
+                    "older batches of this flush have integers beyond 2^53"
+                    if name in long_columns
+                    else self._proof.find_problem(wish)
+                )
+                if problem:
+                    self._refused[name] = problem
+                else:
+                    self.types[name] = wide
+                    granted.add(name)
+            long_columns.update(answer.long_columns)
+        return granted
+
+    def _revise(self, read: list[ReadUnit], pending: list[Batches]) -> list[Batches]:
+        """Decide about wishes; take those units out of ``read`` that have to run again, and return what has to run."""
+        places = {batch.batch_id: place for place, batch in enumerate(self._job.batches)}
+        read.sort(key=lambda unit: places[unit.batches[0].batch_id])
+        granted = self.settle_wishes([unit.result for unit in read])
+        again = [unit.batches for unit in read if not granted.isdisjoint(unit.result.columns)]
+        read[:] = [unit for unit in read if granted.isdisjoint(unit.result.columns) and not unit.result.wishes]
+        return sorted([*pending, *again], key=lambda batches: places[batches[0].batch_id])
 
     def _read_round(self, units: Sequence[Batches], blobs: SparkBlobs) -> tuple[list[ReadUnit], list[Batches]]:
         """Run units, settle the types of new columns; return who agrees, and what has to run again, or still."""

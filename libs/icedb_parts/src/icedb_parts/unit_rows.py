@@ -47,6 +47,7 @@ class UnitRows:
         self._left: list[int] = []
         self._deferred: set[int] = set()
         self._bad_rows: tuple[UnitBadRows, ...] = ()
+        self._wishes: Mapping[str, str] = {}
         self._frame: EventFrame | None = None
         self._checks: UnitChecks | None = None
 
@@ -61,9 +62,21 @@ class UnitRows:
         unit = self._unit
         engine = stack.enter_context(open_engine(unit.engine, self.scratch))
         self._frame = EventFrame(engine, filled)
-        self._checks = UnitChecks(unit.config, unit.paths, unit.schema, unit.limits, self._frame)
+        self._checks = UnitChecks(
+            unit.config,
+            unit.paths,
+            unit.schema,
+            unit.limits,
+            self._frame,
+            refused_widenings=unit.refused_widenings,
+        )
         self._checks.run(tuple(filled))
         filled.clear()
+        if self._checks.wishes:
+            self._wishes = self._checks.wishes
+            self._checks, self._row_counts, self._rejected, self._missing = None, {}, {}, []
+            self._left = list(range(len(unit.batches)))
+            return
         self._row_counts.update(self._checks.row_counts)
         self._rejected.update(self._checks.rejected)
         self._take_over()
@@ -140,6 +153,8 @@ class UnitRows:
             blobs=blobs,
             batch_partitions=batch_partitions or {},
             bad_rows=self._bad_rows,
+            wishes=self._wishes,
+            long_columns=self._checks.long_columns if self._checks else (),
         )
 
     def _take_over(self) -> None:
