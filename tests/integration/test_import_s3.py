@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from icedb_client.client import Client
 from icedb_client.settings import ClientSettings
+from icedb_log import s3_copies
 from icedb_log.clock import SystemClock
 from icedb_log.errors import NotFound
 from icedb_log.fold import fold
@@ -155,3 +156,14 @@ def test_objects_of_s3_stream_into_a_directory_and_files_in_place_stay(spark, s3
     assert (tmp_path / "w" / "imported" / "_data" / "d=2026-01-03" / "mine-2-0.parquet").exists()
     table.merge_and_vacuum()
     assert table.rows() == expected()
+
+
+def test_a_large_object_is_copied_in_parts(s3_server, monkeypatch):
+    monkeypatch.setattr(s3_copies, "SINGLE_COPY_BYTES", 1)
+    store = StoreSettings(f"s3://{s3_server.bucket}", s3_server.options).open().store
+    body = bytes(range(256)) * (36 * 1024)  # 9 MiB: two parts
+    store.put("import-c/in", body)
+    copied = store.copy_from(store, store.head("import-c/in"), "import-c/out")
+    assert (copied.size_bytes, store.get("import-c/out").body == body) == (len(body), True)
+    with pytest.raises(NotFound):
+        store.copy_from(store, replace(copied, key="import-c/none"), "import-c/out")

@@ -262,7 +262,7 @@ class S3ObjectStore:
         return info
 
     def copy_from(self, source: "S3ObjectStore", info: ObjectInfo, key: str) -> ObjectInfo:
-        """Let the server copy an object that is still what ``info`` says; as ``upload``, for fresh keys only."""
+        """Let the server copy an object; as ``upload``, for fresh keys only. The source may change: look afterwards."""
         check_key(key)
         place = {"Bucket": source._bucket, "Key": info.key}  # noqa: SLF001 - one of us
         copy_object(self._open_clients().retrying, self._bucket, key, source=place, info=info, where=self._where)
