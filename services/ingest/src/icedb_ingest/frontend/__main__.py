@@ -1,5 +1,6 @@
 """Runs the front end: ``python -m icedb_ingest.frontend``. Wiring only."""
 
+import os
 import signal
 import threading
 from functools import partial
@@ -49,8 +50,22 @@ def serve(settings: FrontendSettings) -> int:
         pass
     get_logger().info("frontend_stopping")
     frontend.stop()
+    code = 0 if stopping.is_set() else EXIT_FAILURE
+    hanging = _find_hanging()
+    if hanging:
+        # The interpreter would wait for them, and they for a store that does not answer.
+        get_logger().warning("shutdown_forced", threads=hanging, mitigation="what was acknowledged is durable")
+        os._exit(code)
     get_logger().info("frontend_stopped")
-    return 0 if stopping.is_set() else EXIT_FAILURE
+    return code
+
+
+def _find_hanging() -> list[str]:
+    """Return the names of threads that would keep this process; waits a moment for those that are about to end."""
+    found = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
+    for thread in found:
+        thread.join(WATCH_S)
+    return [thread.name for thread in found if thread.is_alive()]
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from icedb_ingest.frontend.settings import MIB, FrontendSettings
 
 T = TypeVar("T")
 MS_PER_S: Final = 1000
+CLOSE_LIMIT_S: Final = 5
 
 
 class Counter:
@@ -80,7 +81,7 @@ class Counter:
     async def close(self) -> None:
         """Finish what runs, and end the threads."""
         if self._tasks:
-            await asyncio.wait(self._tasks)
+            await asyncio.wait(self._tasks, timeout=CLOSE_LIMIT_S)
         self._threads.shutdown(wait=False)
 
     def _later(self, work: Callable[[], None]) -> None:

@@ -5,6 +5,7 @@ Owns the mapping between HTTP and :class:`~icedb_ingest.frontend.desk.Offer`; wh
 
 import string
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 import orjson
@@ -12,6 +13,7 @@ from icedb_log.clock import new_batch_id, parse_uuid7_ms
 from icedb_log.errors import IceDBError, InvalidRequest
 from icedb_service.http_server import HealthChecks
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -31,13 +33,13 @@ from icedb_ingest.frontend.formats import (
     parse_content_type,
 )
 from icedb_ingest.frontend.groups import EventGroups
-from icedb_ingest.frontend.http_bodies import declared_bytes, held_body
+from icedb_ingest.frontend.http_bodies import HeldBody, declared_bytes, held_body
 from icedb_ingest.frontend.problems import problem_response
-from icedb_ingest.frontend.segment import BATCH, CALLS, Credentials, parse_payload, read_events
+from icedb_ingest.frontend.segment import BATCH, CALLS, Credentials, Events, parse_payload, read_events
 
 MAX_KEY_CHARS: Final = 255
 CHECK_FIRST_BYTES: Final = 64 * 1024
-"""A body of this size or more is not read before its table is known to take batches."""
+"""A body of this size or more is not read before its table is known to take batches, nor parsed on the event loop."""
 _PRINTABLE: Final = frozenset(string.ascii_letters + string.digits + string.punctuation + " ")
 
 
@@ -86,11 +88,12 @@ class HttpDoor:
                 memory=self._counter.memory,
                 max_bytes=settings.max_batch_bytes,
                 timeout_ms=settings.frontend_body_timeout_ms,
-            ) as body:
+            ) as held:
                 started_ms = self._counter.clock.monotonic_ms()
                 if compression and container in ("parquet", "arrow"):
-                    body, compression = await self._decompress(body, compression), ""  # noqa: PLW2901
-                offer = Offer(table, body, join_format(container, compression), batch_id, key)
+                    await self._unpack(held, compression)
+                    compression = ""
+                offer = Offer(table, held.body, join_format(container, compression), batch_id, key)
                 accepted = await self._counter.accept(offer)
             self._counter.metrics.observe_ack(
                 "http", started_ms=started_ms, size_bytes=accepted.size_bytes, clock=self._counter.clock
@@ -122,19 +125,13 @@ class HttpDoor:
                 memory=counter.memory,
                 max_bytes=counter.settings.max_batch_bytes,
                 timeout_ms=counter.settings.frontend_body_timeout_ms,
-            ) as body:
+            ) as held:
                 started_ms = counter.clock.monotonic_ms()
-                plain = await self._decompress(body, compression) if compression else body
-                payload = parse_payload(plain)
-                self._credentials.check(
-                    body,
-                    payload,
-                    signature=request.headers.get("x-signature", ""),
-                    authorization=request.headers.get("authorization", ""),
-                )
-                now = datetime.fromtimestamp(counter.clock.now_ms() / 1000, UTC)
-                received_at = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-                events = read_events(payload, call=call, received_at=received_at)
+                signed = held.body
+                if compression:
+                    await self._unpack(held, compression)
+                read = partial(self._read_events, request.headers, signed, held.body, call)
+                events = await counter.run(read) if len(held.body) >= CHECK_FIRST_BYTES else read()
                 accepted = await self._groups.add(table, events.lines, row_count=events.count)
             counter.metrics.events.inc(events.count)
             counter.metrics.observe_ack(
@@ -152,9 +149,25 @@ class HttpDoor:
         shown = {name: "ok" if is_ok else "failing" for name, is_ok in found.items()}
         return _json({"status": "ok" if is_well else "failing", "checks": shown}, 200 if is_well else 503)
 
-    async def _decompress(self, body: bytes, compression: Compression) -> bytes:
+    def _read_events(self, headers: Headers, signed: bytes, body: bytes, call: str) -> Events:
+        payload = parse_payload(body)
+        self._credentials.check(
+            signed,
+            payload,
+            signature=headers.get("x-signature", ""),
+            authorization=headers.get("authorization", ""),
+        )
+        now = datetime.fromtimestamp(self._counter.clock.now_ms() / 1000, UTC)
+        received_at = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return read_events(payload, call=call, received_at=received_at)
+
+    async def _unpack(self, held: HeldBody, compression: Compression) -> None:
+        """Replace a body by its content. While that is being made, it has room for the largest there may be."""
         max_bytes = self._counter.settings.max_batch_bytes
-        return await self._counter.run(lambda: decompress(body, compression, max_bytes=max_bytes))
+        packed = held.body
+        async with self._counter.memory.hold(max_bytes):
+            held.body = await self._counter.run(lambda: decompress(packed, compression, max_bytes=max_bytes))
+        held.hold.grow_to(len(packed) + len(held.body))
 
 
 def make_app(door: HttpDoor, *, access_log: str, cors_origins: tuple[str, ...]) -> Starlette:

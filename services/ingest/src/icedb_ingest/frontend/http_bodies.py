@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from starlette.requests import ClientDisconnect, Request
 
 from icedb_ingest.frontend.errors import BatchTooLarge, BodyTimeout, ProducerLeft
-from icedb_ingest.frontend.memory import Memory
+from icedb_ingest.frontend.memory import Hold, Memory
 from icedb_ingest.frontend.settings import MIB
 
 STEP_BYTES: Final = MIB
@@ -27,8 +28,21 @@ def declared_bytes(request: Request, *, max_bytes: int) -> int | None:
     return size_bytes
 
 
+@dataclass(slots=True)
+class HeldBody:
+    """A body, and the room that it takes.
+
+    Attributes:
+        body: All of it.
+        hold: Its room.
+    """
+
+    body: bytes
+    hold: Hold
+
+
 @asynccontextmanager
-async def held_body(request: Request, *, memory: Memory, max_bytes: int, timeout_ms: int) -> AsyncIterator[bytes]:
+async def held_body(request: Request, *, memory: Memory, max_bytes: int, timeout_ms: int) -> AsyncIterator[HeldBody]:
     """Yield a request's whole body; its room is given back at the end of the block.
 
     Raises:
@@ -38,26 +52,30 @@ async def held_body(request: Request, *, memory: Memory, max_bytes: int, timeout
         ProducerLeft: The connection ended first.
     """
     size_bytes = declared_bytes(request, max_bytes=max_bytes)
-    async with memory.hold(size_bytes if size_bytes is not None else min(STEP_BYTES, max_bytes)) as hold:
-        body = bytearray()
-        room = size_bytes or min(STEP_BYTES, max_bytes)
+    room_bytes = size_bytes if size_bytes is not None else min(STEP_BYTES, max_bytes)
+    async with memory.hold(room_bytes) as hold:
+        chunks: list[bytes] = []
+        read_bytes = 0
         try:
             async with asyncio.timeout(timeout_ms / MS_PER_S):
                 async for chunk in request.stream():
-                    if len(body) + len(chunk) > max_bytes:
+                    read_bytes += len(chunk)
+                    if read_bytes > max_bytes:
                         raise _too_large(max_bytes)
-                    if len(body) + len(chunk) > room:
-                        room = min(room + max(STEP_BYTES, len(chunk)), max_bytes)
-                        hold.grow_to(room)
-                    body += chunk
+                    if read_bytes > room_bytes:
+                        room_bytes = min(room_bytes + max(STEP_BYTES, len(chunk)), max_bytes)
+                        hold.grow_to(room_bytes)
+                    chunks.append(chunk)
         except TimeoutError:
             raise BodyTimeout(
-                f"the body did not come within {timeout_ms} ms ({len(body)} bytes did); send it compressed, or in "
+                f"the body did not come within {timeout_ms} ms ({read_bytes} bytes did); send it compressed, or in "
                 "smaller batches"
             ) from None
         except ClientDisconnect as error:
-            raise ProducerLeft(f"the connection ended after {len(body)} bytes of the body") from error
-        yield bytes(body)
+            raise ProducerLeft(f"the connection ended after {read_bytes} bytes of the body") from error
+        held = HeldBody(b"".join(chunks), hold)
+        chunks.clear()
+        yield held
 
 
 def _too_large(max_bytes: int) -> BatchTooLarge:
