@@ -6,9 +6,11 @@ from icedb_log.flush import flush_table
 from icedb_log.fold import fold
 from icedb_log.leases import put_lease
 from icedb_log.merge import merge_table
+from icedb_log.quarantine import list_quarantined
+from icedb_log.table_changes import alter_table_config
 from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.testing.row_files import RowFileMerger, RowFileWriter
-from icedb_log.testing.scripted_store import Fault
+from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable
 
 
@@ -151,3 +153,56 @@ def test_r1_a_dead_log_file_that_landed_behind_the_listing_does_not_look_deleted
     snapshot = fold(table.reader(page_size=1).read())
     assert snapshot.horizon_ms == 0
     assert len(table.keys(table.paths.log_prefix)) == snapshot.log_file_count == 4
+
+
+def make_refusing_table(**config):
+    """A table with one batch staged that it refuses, and would take after :func:`widen`."""
+    table = SmallTable(**config)
+    table.append(0)
+    table.stage([{"id": 1, "p": "a", "n": 1}])
+    table.flush()
+    table.stage([{"id": 2, "p": "a", "n": 1.5}, {"id": 3, "p": "a"}])
+    return table
+
+
+def alter(table, **change):
+    alter_table_config(table.store, table.paths, change, clock=table.clock)
+
+
+def flush_aside(table):
+    """Flush as another worker, whose calls meet no fault."""
+    store = table.store.inner
+    writer = RowFileWriter(store, table.clock)
+    return flush_table(store, table.paths, clock=table.clock, writer=writer, owner="other")
+
+
+def test_i5_j2_the_log_remembers_a_refusal_until_the_batch_has_left_staging():
+    table = make_refusing_table()
+
+    def everything_happens():
+        assert table.merge(full=True).folded_log_count == 3
+        table.clock.advance(2 * table.config.data_grace_ms)
+        table.vacuum()
+        alter(table, evolution="widen")
+
+    table.store.script = [Fault("put", Effect.CRASH_BEFORE, "quarantine/", before=everything_happens)]
+    with pytest.raises(Crash):
+        table.flush()
+    table.flush()
+    assert table.ids() == [0, 1]
+    assert [entry.kind for entry in list_quarantined(table.store, table.paths)] == ["batch"]
+
+
+def test_i5_a_flush_that_sleeps_with_bad_rows_in_hand_is_fenced_and_halts_nothing():
+    table = make_refusing_table(on_bad_rows="quarantine_rows")
+
+    def another_refuses_it_whole():
+        alter(table, on_bad_rows="quarantine_batch")
+        assert len(flush_aside(table).rejected) == 1
+
+    # The fence was confirmed just before the bad rows are looked at.
+    table.store.script = [Fault("head", None, "rows", before=another_refuses_it_whole)]
+    with pytest.raises(Fenced):
+        table.flush()
+    assert [entry.kind for entry in list_quarantined(table.store, table.paths)] == ["batch"]
+    assert table.ids() == [0, 1]

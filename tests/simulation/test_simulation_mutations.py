@@ -11,7 +11,7 @@ from icedb_log.testing.simulation_mutations import Edit, Mutation, mutated
 from icedb_log.testing.simulation_rules import RULES
 
 # Where the search begins: seeds that noticed when this was written. Any change of the code may move them.
-KNOWN_SEEDS = (0, 1, 2, 4, 5, 6, 9, 10, 16, 39, 40, 59)
+KNOWN_SEEDS = (0, 2, 5, 8, 10, 15, 25, 27, 30, 32, 7, 203)
 SCHEDULES = 400
 
 # Noticed, too, but by one schedule in hundreds or thousands: left to the full check.
@@ -31,6 +31,11 @@ RARE = {
     "leases are read before the log",
     "the log is read before the data files are listed",
     "commits under way are not settled",
+    "a data file counts as named only while it is live",
+    "log files go although a batch that they refused is still staged",
+    "a vacuum lists staging before it reads the log",
+    "the reason of bad rows is written without a look at the fence",
+    "the reason of bad rows is written over whatever is there",
     "staging is listed before the log is read",
     "an id may lie in the future",
 }
