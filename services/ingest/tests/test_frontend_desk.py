@@ -9,7 +9,7 @@ import threading
 import orjson
 import pytest
 from icedb_ingest.frontend import errors
-from icedb_ingest.frontend.batch_status import BatchStatuses
+from icedb_ingest.frontend.batch_status import BatchStatus, BatchStatuses
 from icedb_ingest.frontend.desk import Desk, Offer
 from icedb_ingest.frontend.enqueue_message import message_schema, read_message
 from icedb_ingest.frontend.enqueue_task import PATIENCE_MS, EnqueueWork
@@ -30,11 +30,14 @@ from icedb_log.errors import (
     SchemaConflict,
     Unavailable,
 )
+from icedb_log.flush import flush_table
 from icedb_log.idempotency import bind_key, hash_content
+from icedb_log.quarantine import reason_key
 from icedb_log.staging import list_staged
 from icedb_log.table_config import TableConfig, create_table
 from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.testing.memory_store import MemoryObjectStore
+from icedb_log.testing.row_files import RowFileWriter
 from icedb_log.warehouse import Warehouse
 from icedb_service.settings import load_settings
 
@@ -163,19 +166,40 @@ def test_a_table_is_looked_for_rarely_and_a_missing_one_soon_again(bench):
         bench.tables.config(other)
 
 
-def test_status_of_a_batch_with_bad_rows(bench):
+def put_reason(bench, batch_id, **fields):
+    reason = {"batch_id": batch_id, "reason": "line 2: no", "payload": "x", "bytes": 1, "quarantined_ms": 1, **fields}
+    bench.store.put(reason_key(bench.paths, batch_id), orjson.dumps(reason))
+
+
+def test_status_follows_the_life_of_a_batch(bench):
     statuses = BatchStatuses(bench.store, clock=bench.clock)
     batch_id = new_batch_id(bench.clock)
     with pytest.raises(NotFound, match="never accepted"):
         statuses.look_up(bench.paths, batch_id)
     bench.accept(batch_id=batch_id)
+    put_reason(bench, batch_id, kind="rows", rows=3)  # as a flush does before it commits
     assert statuses.look_up(bench.paths, batch_id).state == "staged"
     bench.store.delete([bench.paths.staging_key(batch_id=batch_id, staging_format="ndjson")])
-    bench.store.put(bench.paths.quarantine_key(f"{batch_id}.json"), b'{"reason":"line 2","rows":3}')
     found = statuses.look_up(bench.paths, batch_id)
-    assert (found.state, found.reason, found.quarantined_rows) == ("quarantined", "line 2", 3)
-    bench.store.put(bench.paths.quarantine_key(f"{batch_id}.json"), b"not JSON")
+    assert (found.state, found.reason, found.quarantined_rows) == ("committed", "line 2: no", 3)
+    put_reason(bench, batch_id, kind="batch", retry="other")
+    found = statuses.look_up(bench.paths, batch_id)
+    assert (found.state, found.quarantined_rows, found.retried_as) == ("quarantined", None, "other")
+    bench.store.put(reason_key(bench.paths, batch_id), b"not JSON")
     assert statuses.look_up(bench.paths, batch_id).state == "quarantined"
+
+
+def test_status_knows_what_the_log_says(bench):
+    statuses = BatchStatuses(bench.store, clock=bench.clock)
+    good, bad = (bench.accept(body).batch_id for body in (LINES, b'{"a":}'))
+    writer = RowFileWriter(bench.store, bench.clock)
+    result = flush_table(bench.store, bench.paths, clock=bench.clock, writer=writer, owner="test")
+    assert (result.batch_count, len(result.rejected)) == (1, 1)
+    assert statuses.look_up(bench.paths, good) == BatchStatus("committed")
+    assert statuses.look_up(bench.paths, bad).state == "quarantined"
+    bench.store.delete([reason_key(bench.paths, bad)])  # dropped
+    found = statuses.look_up(bench.paths, bad)
+    assert (found.state, "dropped" in found.reason) == ("quarantined", True)
 
 
 # ---- the enqueue task -------------------------------------------------------------------------------------------

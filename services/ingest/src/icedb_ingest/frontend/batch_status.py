@@ -1,15 +1,14 @@
 """What became of a batch: staged, committed, quarantined, or unknown. Reads the store; blocking."""
 
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-import orjson
 from icedb_log.clock import Clock, parse_uuid7_ms
 from icedb_log.errors import NotFound
 from icedb_log.keys import TablePaths
 from icedb_log.object_store import ObjectStore
+from icedb_log.quarantine import QuarantinedBatch, find_reason
 from icedb_service.readers import LogReaders
 
 State = Literal["staged", "committed", "quarantined"]
@@ -20,15 +19,17 @@ class BatchStatus:
     """Where a batch is.
 
     Attributes:
-        state: ``staged``: durable, waits for a flush; ``committed``: its rows are live; ``quarantined``: it waits for
-            a person.
-        reason: Why it, or some of its rows, are in quarantine.
-        quarantined_rows: Rows that wait in quarantine while the others are live; ``None`` if that is not known.
+        state: ``staged``: durable, waits for a flush; ``committed``: its rows are live; ``quarantined``: it was refused
+            and waits for a person.
+        reason: Why it, or some of its rows, were refused.
+        quarantined_rows: Rows that wait in quarantine while the others are live.
+        retried_as: Id of the batch that a retry from quarantine has made of it.
     """
 
     state: State
     reason: str | None = None
     quarantined_rows: int | None = None
+    retried_as: str | None = None
 
 
 class BatchStatuses:
@@ -54,37 +55,28 @@ class BatchStatuses:
             HaltError: The log cannot be read.
         """
         parse_uuid7_ms(batch_id)
-        # The order is the batch's own: staged before it is committed, so whoever left staging is in a log read later.
+        # The order is the batch's own: it leaves staging after the log names it, so a log read later does (I2, I5).
         if self._store.list_page(f"{paths.staging_prefix}{batch_id}.", limit=1).objects:
             return BatchStatus("staged")
-        reason = self._read_reason(paths, batch_id)
         with self._lock:
             reader = self._readers.of_table(self._store, paths)
-        is_committed = any(batch_id in file.log.batch_ids for file in reader.read().files)
-        if is_committed:
-            return BatchStatus("committed", _text(reason, "reason"), _number(reason, "rows"))
-        if reason is not None:
-            return BatchStatus("quarantined", _text(reason, "reason"), _number(reason, "rows"))
+        logs = [file.log for file in reader.read().files]
+        reason = find_reason(self._store, paths, batch_id)
+        entry = reason.entry if reason is not None else None
+        if any(batch_id in log.batch_ids for log in logs):
+            return _describe("committed", entry)
+        if entry is not None:
+            # Bad rows are in quarantine before their batch is committed, and it left staging after that.
+            return _describe("committed" if entry.kind == "rows" else "quarantined", entry)
+        if any(batch_id in log.refused_ids for log in logs):
+            return BatchStatus("quarantined", "it was refused, and is on its way to quarantine or was dropped there")
         raise NotFound(
             f"table {paths.name}: no batch {batch_id} is staged, in quarantine or in the log. It was never accepted, "
             "or it was committed longer ago than log files are kept"
         )
 
-    def _read_reason(self, paths: TablePaths, batch_id: str) -> Mapping[str, Any] | None:
-        try:
-            value = orjson.loads(self._store.get(paths.quarantine_key(f"{batch_id}.json")).body)
-        except NotFound:
-            return None
-        except ValueError:
-            return {}
-        return value if isinstance(value, dict) else {}
 
-
-def _text(reason: Mapping[str, Any] | None, name: str) -> str | None:
-    value = (reason or {}).get(name)
-    return value if isinstance(value, str) else None
-
-
-def _number(reason: Mapping[str, Any] | None, name: str) -> int | None:
-    value = (reason or {}).get(name)
-    return value if isinstance(value, int) else None
+def _describe(state: State, entry: QuarantinedBatch | None) -> BatchStatus:
+    if entry is None:
+        return BatchStatus(state)
+    return BatchStatus(state, entry.reason, entry.row_count, entry.retry_id)

@@ -107,7 +107,11 @@ class HttpDoor:
         paths = self._counter.desk.paths(table)
         status = await self._counter.run(lambda: self._statuses.look_up(paths, batch_id))
         body = {"batch_id": batch_id, "table": table, "status": status.state}
-        details = {"reason": status.reason, "quarantined_rows": status.quarantined_rows}
+        details = {
+            "reason": status.reason,
+            "quarantined_rows": status.quarantined_rows,
+            "retried_as": status.retried_as,
+        }
         return _json(body | {name: value for name, value in details.items() if value is not None})
 
     async def post_events(self, request: Request) -> Response:
