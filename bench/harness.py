@@ -75,7 +75,7 @@ class Case:
 
     Attributes:
         name: Distinguishes the cases of one workload; empty if there is one.
-        row_count: Rows that each system handles in one turn.
+        row_count: Rows that each system handles in one turn, unless it has a ``row_count`` of its own.
         systems: In the order in which they take turns.
         warm_turn_count: Turns before the timed ones, which do not count.
     """
@@ -159,7 +159,8 @@ def _run_case(workload: str, case: Case, options: Options, tell: Callable[[str],
             extra = system.check()
             if turn < 1:
                 continue  # warms sessions, caches and the page cache, for everybody
-            rate = Figure("rows_per_second", "rows/s", case.row_count / elapsed_s)
+            row_count = getattr(system, "row_count", case.row_count)
+            rate = Figure("rows_per_second", "rows/s", row_count / elapsed_s)
             for figure in (Figure("duration", "s", elapsed_s), rate, *extra):
                 figures.setdefault((system.name, figure.metric, figure.unit), []).append(figure.value)
     ours = {metric: statistics.median(v) for (system, metric, _), v in figures.items() if system == OURS}

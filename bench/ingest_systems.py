@@ -77,37 +77,30 @@ class _System:
         return sorted(self._folder.glob("out/*/*.parquet"))
 
 
-class IceDB(_System):
-    """Ours: flushes until nothing is staged, on a warm session in this process."""
+class SparkWork:
+    """A warm Spark session, and the flushes of the ingest service on a directory store."""
 
-    name = OURS
-
-    def __init__(self, source: IngestInput, folder: Path) -> None:
-        super().__init__(source, folder)
+    def __init__(self, folder: Path) -> None:
+        self._root = folder
         self._spark: Any = None
 
-    def prepare(self) -> None:
-        """Stage every batch of a fresh table."""
-        super().prepare()
+    @property
+    def settings(self) -> StoreSettings:
+        """The store."""
+        return StoreSettings(f"file://{self._root}")
+
+    def open_session(self) -> None:
+        """Start Spark and its workers, if they do not run yet."""
         if self._spark is None:
             self._spark = open_spark(SparkSettings())
             warm_up(self._spark)
             structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-        self._settings = StoreSettings(f"file://{self._folder}", None)
-        warehouse = self._settings.open()
-        paths = warehouse.table(TABLE)
-        config = TableConfig.create(name=TABLE, partition=(PartitionField.parse("d=day(ts)"),), sort=SORT)
-        create_table(warehouse.store, paths, config)
-        clock = SystemClock()
-        for file in self._source.files:
-            batch_id = new_batch_id(clock)
-            stage_batch(warehouse.store, paths, body=file.read_bytes(), staging_format="ndjson", batch_id=batch_id)
 
-    def run(self) -> None:
-        """Flush as the ingest service does."""
-        warehouse = self._settings.open()
+    def flush_to_the_end(self) -> None:
+        """Flush until nothing is staged."""
+        warehouse = self.settings.open()
         clock = SystemClock()
-        writer = SparkBatchWriter(self._spark, self._settings, clock=clock)
+        writer = SparkBatchWriter(self._spark, self.settings, clock=clock)
         has_more = True
         while has_more:
             has_more = flush_table(
@@ -119,8 +112,39 @@ class IceDB(_System):
         if self._spark is not None:
             close_spark(self._spark)
 
+
+class IceDB(_System):
+    """Ours: flushes until nothing is staged, on a warm session in this process."""
+
+    name = OURS
+
+    def __init__(self, source: IngestInput, folder: Path) -> None:
+        super().__init__(source, folder)
+        self._work = SparkWork(folder)
+
+    def prepare(self) -> None:
+        """Stage every batch of a fresh table."""
+        super().prepare()
+        self._work.open_session()
+        warehouse = self._work.settings.open()
+        paths = warehouse.table(TABLE)
+        config = TableConfig.create(name=TABLE, partition=(PartitionField.parse("d=day(ts)"),), sort=SORT)
+        create_table(warehouse.store, paths, config)
+        clock = SystemClock()
+        for file in self._source.files:
+            batch_id = new_batch_id(clock)
+            stage_batch(warehouse.store, paths, body=file.read_bytes(), staging_format="ndjson", batch_id=batch_id)
+
+    def run(self) -> None:
+        """Flush as the ingest service does."""
+        self._work.flush_to_the_end()
+
+    def close(self) -> None:
+        """End Spark."""
+        self._work.close()
+
     def _files(self) -> list[Path]:
-        warehouse = self._settings.open()
+        warehouse = self._work.settings.open()
         snapshot = fold(LogReader(warehouse.store, warehouse.table(TABLE), clock=SystemClock()).read())
         return [self._folder / marker.path for marker in snapshot.live]
 

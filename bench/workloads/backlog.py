@@ -1,0 +1,107 @@
+"""Backlog: memory of an ingest worker that finds gigabytes staged, and flushes all of them with default limits.
+
+One turn, no rivals: it takes minutes. The worker is a process of its own, as the service has it: a warm Spark session,
+the real ``SparkBatchWriter``, flushes until nothing is staged. Its memory is told apart: driver, JVM, Python workers.
+"""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from icedb_local.generator import EventGenerator
+from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.fold import fold
+from icedb_log.reader import LogReader
+from icedb_log.staging import stage_batch
+from icedb_log.stores import StoreSettings
+from icedb_log.table_config import PartitionField, TableConfig, create_table
+
+from bench.harness import Case, Figure, Options
+from bench.ingest_systems import SORT, TABLE, SparkWork
+from bench.processes import SystemInProcess
+
+BATCH_EVENTS = 10_000
+GB = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class BacklogWorkload:
+    """One case, whose worker is started when all is staged."""
+
+    name: str
+    description: str
+    folder: Path
+    event_count: int
+
+    def cases(self) -> Iterator[Case]:
+        """Stage the backlog, batch by batch, then start the worker."""
+        size_bytes = _stage(self.folder, self.event_count)
+        system = SystemInProcess(Worker(self.folder, self.event_count), is_split=True)
+        try:
+            name = f"{size_bytes / GB:.2f} GB in {-(-self.event_count // BATCH_EVENTS):,} batches"
+            yield Case(name=name, row_count=self.event_count, systems=[system], warm_turn_count=0)
+        finally:
+            system.close()
+            shutil.rmtree(self.folder)
+
+
+@contextmanager
+def open_workload(folder: Path, options: Options) -> Iterator[BacklogWorkload]:
+    """Offer the one case; a backlog is flushed once, so that there is one turn."""
+    if options.repeat_count > 1:
+        raise SystemExit("a backlog is flushed once: say --repeat 1")
+    sample = EventGenerator(BATCH_EVENTS * 100, 100).make_batch(50)
+    event_count = int(options.size_gb * GB * sample.row_count / len(sample.body))
+    yield BacklogWorkload(
+        name="backlog",
+        description=f"{event_count:,} events of the demo, staged while no worker ran, flushed with default limits",
+        folder=folder / "warehouse",
+        event_count=event_count,
+    )
+
+
+def _stage(folder: Path, event_count: int) -> int:
+    warehouse = StoreSettings(f"file://{folder}").open()
+    folder.mkdir(parents=True)
+    paths = warehouse.table(TABLE)
+    config = TableConfig.create(name=TABLE, partition=(PartitionField.parse("d=day(ts)"),), sort=SORT)
+    create_table(warehouse.store, paths, config)
+    clock = SystemClock()
+    size_bytes = 0
+    for batch in EventGenerator(event_count, -(-event_count // BATCH_EVENTS)).batches():
+        batch_id = new_batch_id(clock)
+        stage_batch(warehouse.store, paths, body=batch.body, staging_format="ndjson", batch_id=batch_id)
+        size_bytes += len(batch.body)
+    return size_bytes
+
+
+class Worker(SparkWork):
+    """Flushes the backlog to its end."""
+
+    name = "icedb"
+
+    def __init__(self, folder: Path, row_count: int) -> None:
+        super().__init__(folder)
+        self._row_count = row_count
+
+    def prepare(self) -> None:
+        """Start Spark; the backlog lies there already."""
+        self.open_session()
+
+    def run(self) -> None:
+        """Flush as the ingest service does."""
+        self.flush_to_the_end()
+
+    def check(self) -> Sequence[Figure]:
+        """Count the rows of all live files, and the commits."""
+        warehouse = self.settings.open()
+        view = LogReader(warehouse.store, warehouse.table(TABLE), clock=SystemClock()).read()
+        live: Any = fold(view).live
+        rows = sum(pq.read_metadata(warehouse.store.uri(marker.path)).num_rows for marker in live)
+        if rows != self._row_count:
+            raise AssertionError(f"{rows} rows instead of {self._row_count}")
+        return (Figure("commits", "log files", len(view.files)), Figure("output_files", "files", len(live)))
