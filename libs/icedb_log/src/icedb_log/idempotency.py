@@ -1,8 +1,8 @@
 """Producers' own keys: a retry under the same key becomes the same batch, whatever the key looks like.
 
 A batch id has to be a young UUIDv7 (I3). A producer that has only a key of its own (an order number, a message that
-waited in a queue for an hour) binds the key to a batch id (I7): the first one writes a record with a conditional PUT, and
-everybody who comes later with this key finds it. When the batch is staged the record says so, and nobody stages it
+waited in a queue for an hour) binds the key to a batch id (I7): the first one writes a record with a conditional PUT,
+and everybody who comes later with this key finds it. When the batch is staged the record says so, and nobody stages it
 again, however late a retry comes. Records are kept for :data:`KEEP_MS`; then the janitor deletes them.
 """
 
