@@ -71,7 +71,7 @@ class JobLimits:
 
     batch: FlushUnitLimits = field(default_factory=FlushUnitLimits)
     engine: EngineLimits = field(default_factory=EngineLimits)
-    direct_bytes: int = 256 * MIB
+    direct_bytes: int = 512 * MIB
     write_task_bytes: int = 64 * MIB
 
 
