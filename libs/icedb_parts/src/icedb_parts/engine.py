@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import duckdb
+import pyarrow as pa
 from icedb_log.errors import Unavailable
 
 from icedb_parts.limits import EngineLimits
@@ -81,6 +82,11 @@ def open_engine(limits: EngineLimits, scratch: Path) -> Iterator[Any]:
         ) from error
     finally:
         connection.close()
+
+
+def release_memory() -> None:
+    """Give memory that Arrow keeps for later back to the machine: Spark's workers live long, and others need it."""
+    pa.default_memory_pool().release_unused()
 
 
 def _is_running(pid: int) -> bool:

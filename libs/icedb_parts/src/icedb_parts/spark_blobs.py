@@ -143,6 +143,7 @@ def make_parse_task(store: StoreSettings) -> Callable[[Chunks], Chunks]:
     """Return what a parse task runs: from units to blobs and results, as record batches."""
 
     def run_units(chunks: Chunks) -> Chunks:
+        from icedb_parts.engine import release_memory  # noqa: PLC0415
         from icedb_parts.parse_unit import FilledBlob, parse_unit  # noqa: PLC0415
         from icedb_parts.work_units import FLUSH_UNITS, encode  # noqa: PLC0415
 
@@ -156,6 +157,7 @@ def make_parse_task(store: StoreSettings) -> Callable[[Chunks], Chunks]:
                             yield make_result_row(row["unit"], OK, encode(made))
                 except IceDBError as error:
                     yield make_result_row(row["unit"], type(error).__name__, str(error))
+                release_memory()
 
     return run_units
 
@@ -174,6 +176,7 @@ def make_write_task(store: StoreSettings, limits: EngineLimits) -> Callable[[Chu
     """Return what a write task runs: its unit and its blobs come in any order, the answer follows the last."""
 
     def write_rows(chunks: Chunks) -> Chunks:
+        from icedb_parts.engine import release_memory  # noqa: PLC0415
         from icedb_parts.work_units import WRITE_UNITS, encode  # noqa: PLC0415
         from icedb_parts.write_unit import BlobFolder, write_unit  # noqa: PLC0415
 
@@ -190,6 +193,7 @@ def make_write_task(store: StoreSettings, limits: EngineLimits) -> Callable[[Chu
                 if not text:
                     return
                 result = write_unit(WRITE_UNITS.validate_json(text), blobs, store.open().store, clock=SystemClock())
+            release_memory()
             yield make_answer(task, OK, encode(result))
         except IceDBError as error:
             yield make_answer(task, type(error).__name__, str(error))

@@ -121,6 +121,7 @@ def make_answer(unit: int, outcome: str, body: str) -> pa.RecordBatch:
 def run_unit(kind: UnitKind, body: str, store: StoreSettings) -> tuple[str, str]:
     """Run one unit; return ``ok`` and its result, or the name and message of one of our errors."""
     # Imported in the task: a driver that only submits never loads the engine.
+    from icedb_parts.engine import release_memory  # noqa: PLC0415
     from icedb_parts.flush_unit import flush_unit  # noqa: PLC0415
     from icedb_parts.import_unit import import_unit, open_source  # noqa: PLC0415
     from icedb_parts.merge_unit import merge_unit  # noqa: PLC0415
@@ -137,6 +138,8 @@ def run_unit(kind: UnitKind, body: str, store: StoreSettings) -> tuple[str, str]
         return OK, encode(merge_unit(MERGE_UNITS.validate_json(body), opened, clock=clock))
     except IceDBError as error:
         return type(error).__name__, str(error)
+    finally:
+        release_memory()
 
 
 def _find_error(name: str) -> type[IceDBError]:
