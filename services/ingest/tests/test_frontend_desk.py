@@ -8,6 +8,7 @@ import threading
 
 import orjson
 import pytest
+from celery.exceptions import Reject, Retry
 from icedb_ingest.frontend import errors
 from icedb_ingest.frontend.batch_status import BatchStatus, BatchStatuses
 from icedb_ingest.frontend.desk import Desk, Offer
@@ -292,6 +293,30 @@ def test_a_wrong_setting_is_named_and_a_secret_is_not_shown(monkeypatch):
     settings = load_settings(FrontendSettings)
     assert settings.frontend_cors_origins == ("https://a.example", "https://b.example")
     assert "top secret" not in repr(settings)
+
+
+class Message:
+    """What Celery's task is to the code that puts a message off."""
+
+    def __init__(self, outcome):
+        self.outcome = outcome
+        self.sent = []
+
+    def retry(self, **options):
+        self.sent.append(options)
+        if isinstance(self.outcome, Reject):
+            raise self.outcome
+        return self.outcome
+
+
+def test_a_message_that_is_put_off_is_sent_again_or_given_back():
+    sent = Message(Retry())
+    with pytest.raises(Retry):
+        _put_off(sent, Unavailable("down"))
+    assert sent.sent[0]["countdown"] == 0
+    with pytest.raises(Reject) as caught:
+        _put_off(Message(Reject("no broker", requeue=False)), Unavailable("down"))
+    assert caught.value.requeue  # Celery would have dropped the only copy
 
 
 # ---- wake-ups ---------------------------------------------------------------------------------------------------
