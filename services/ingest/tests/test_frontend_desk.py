@@ -13,7 +13,7 @@ from icedb_ingest.frontend import errors
 from icedb_ingest.frontend.batch_status import BatchStatus, BatchStatuses
 from icedb_ingest.frontend.desk import Desk, Offer
 from icedb_ingest.frontend.enqueue_message import message_schema, read_message
-from icedb_ingest.frontend.enqueue_task import PATIENCE_MS, EnqueueWork
+from icedb_ingest.frontend.enqueue_task import PATIENCE_MS, EnqueueWork, _put_off
 from icedb_ingest.frontend.errors import KeyExpired, KeyReused, NotAuthorized
 from icedb_ingest.frontend.metrics import DOORS, OUTCOMES, FrontendMetrics, outcome_of
 from icedb_ingest.frontend.problems import problem_response
