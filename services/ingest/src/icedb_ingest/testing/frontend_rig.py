@@ -122,7 +122,7 @@ def start_rig(folder: Path, **fields: Any) -> FrontendRig:
     store = GatedStore(folder)
     warehouse = Warehouse(store)
     create_table(store, warehouse.table(TABLE), TableConfig.create(name=TABLE))
-    values = {"frontend_http_port": 0, "frontend_grpc_port": 0, "frontend_access_log": "errors", **fields}
+    values = {"frontend_http_port": 0, "frontend_grpc_port": 0, "frontend_access_log": "none", **fields}
     settings = FrontendSettings(store=f"file://{folder}", **values)
     woken: list[str] = []
     frontend = Frontend(warehouse, settings=settings, clock=CLOCK, wake=woken.append)
