@@ -6,7 +6,7 @@ from uuid import UUID
 import orjson
 import pytest
 from icedb_log.clock import make_uuid7_hex
-from icedb_log.errors import CorruptLog, IceDBError, InvalidRequest, NotFound, Unavailable
+from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, IceDBError, InvalidRequest, NotFound, Unavailable
 from icedb_log.keys import parse_staged_key
 from icedb_log.quarantine import MAX_DIRECT_READS, find_quarantined, list_quarantined, reason_key
 from icedb_log.quarantine_ops import drop_quarantined, read_quarantined, retry_quarantined
@@ -231,6 +231,25 @@ def test_bad_rows_of_a_flush_that_did_not_commit_are_not_retried_if_another_took
         retry(table)
     drop_quarantined(table.store, table.paths, table.batch_id)
     assert table.keys(table.paths.quarantine_prefix) == []
+
+
+def test_a_reason_of_bad_rows_that_lands_when_all_is_over_is_not_retried():
+    """A flush writes it, its request is held up; another one refuses the whole batch, an operator retries that."""
+    table = SmallTable(on_bad_rows="quarantine_rows")
+    table.stage([{"id": 1, "p": "a", "n": 1}])
+    table.flush()
+    table.batch_id = table.stage([{"id": 4, "p": "a"}, *ROWS])
+    table.store.script = [Fault("put_if_absent", Effect.DELAY, "/quarantine/")]
+    with pytest.raises(CommitOutcomeUnknown):
+        table.flush()
+    alter(table, on_bad_rows="quarantine_batch")
+    table.flush()
+    alter(table, evolution="widen")
+    retry(table)
+    table.store.land_delayed()
+    with pytest.raises(InvalidRequest, match="refused whole by a later flush"):
+        retry(table)
+    assert flush_all(table) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("make", [make_table, make_rows_table])

@@ -143,11 +143,16 @@ def _check_first_retry(
             f"table {paths.name}: batch {entry.batch_id} is still staged; wait for the next flush, then retry its "
             "bad rows"
         )
-    commits = {file.log.commit_id for file in reader.heads.read().files if entry.batch_id in file.log.batch_ids}
-    if commits and found.fields.get("commit") not in commits and not force:
+    # The write of this reason may land late, when another flush has decided the batch, and even when an operator has
+    # dealt with what that one said.
+    files = reader.heads.read().files
+    commits = {file.log.commit_id for file in files if entry.batch_id in file.log.batch_ids}
+    is_refused = any(entry.batch_id in file.log.refused_ids for file in files)
+    if (is_refused or (commits and found.fields.get("commit") not in commits)) and not force:
+        what = "refused" if is_refused else "committed"
         raise InvalidRequest(
-            f"table {paths.name}: batch {entry.batch_id} was committed whole by a later flush: its rows are live; "
-            "drop it"
+            f"table {paths.name}: batch {entry.batch_id} was {what} whole by a later flush, and this entry is left "
+            "over from an earlier one; drop it"
         )
 
 

@@ -22,7 +22,8 @@ from icedb_log.staging import stage_batch
 from icedb_log.table_changes import alter_table_config
 from icedb_log.testing.faulty_store import FaultyStore
 from icedb_log.testing.simulation_data import BAD_BODY, ROW_BITS, SimBatchWriter, SimGroupMerger, encode_batch
-from icedb_log.testing.simulation_model import SimBatch, SimModel
+from icedb_log.testing.simulation_facts import SimBatch
+from icedb_log.testing.simulation_model import SimModel
 from icedb_log.testing.simulation_settings import MAX_STALL_MS, PATHS, REQUEST_LIFE_MS, SECOND_MS
 from icedb_log.testing.simulation_world import Actor, SimClock, World
 from icedb_log.vacuum import vacuum_table
@@ -166,6 +167,8 @@ def _retry_some(sim: Simulation, clock: SimClock, reader: LogReader) -> None:
         retry_quarantined(sim.store, PATHS, batch_id, clock=clock, reader=reader)
     except InvalidRequest:
         return  # only by force, or not committed yet
+    except NotFound:
+        pass  # an earlier try went through
     model.retried.add(batch_id)
 
 

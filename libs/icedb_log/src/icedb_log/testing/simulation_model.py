@@ -6,7 +6,6 @@ every later reader has to agree with, whatever was merged, stripped and deleted 
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -16,90 +15,12 @@ from icedb_log.codec import decode_log_file
 from icedb_log.keys import parse_staged_key
 from icedb_log.leases import Lease
 from icedb_log.model import LogView, Snapshot
+from icedb_log.quarantine import bad_rows_key, batch_id_of, is_reason
 from icedb_log.testing.simulation_data import BAD_BODY, ROW_BITS
+from icedb_log.testing.simulation_facts import Counters, HeldLease, Landed, Promise, ReadMark, SimBatch
 from icedb_log.testing.simulation_settings import PATHS, Settings
 from icedb_log.testing.simulation_wire import WireFile, read_live, read_wire
 from icedb_log.testing.simulation_world import Violation
-
-
-@dataclass(slots=True)
-class SimBatch:
-    """One batch of a producer.
-
-    Attributes:
-        batch_id: Its id.
-        body: As it is staged.
-        rows: Its rows, in any partition, without the bad ones.
-        bad_count: Its bad rows.
-        is_acknowledged: Whether a producer was told that it is accepted.
-        is_quarantined: Whether it lies in quarantine, whole.
-        has_kept_bad_rows: Whether its bad rows lie there.
-        retry_id: Id under which an operator stages it again.
-    """
-
-    batch_id: str
-    body: bytes
-    rows: frozenset[int]
-    bad_count: int = 0
-    is_acknowledged: bool = False
-    is_quarantined: bool = False
-    has_kept_bad_rows: bool = False
-    retry_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadMark:
-    """Where the world stood when a read began: what it must see at least."""
-
-    commit_count: int
-    committed: frozenset[str]
-    types: dict[str, str]
-
-
-@dataclass(slots=True)
-class HeldLease:
-    """A lease that its holder relies on: it was written, and then the pinned time could be read."""
-
-    lease: Lease
-    live: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """Until when the files of a read must exist."""
-
-    until_ms: int
-    live: frozenset[str]
-
-
-@dataclass(slots=True)
-class Landed:
-    """A commit that landed."""
-
-    time_ms: int
-    batch_ids: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class Counters:
-    """What a schedule did, so that one can see that it did something."""
-
-    commits: int = 0
-    merges: int = 0
-    widenings: int = 0
-    seals: int = 0
-    strips: int = 0
-    deleted_logs: int = 0
-    deleted_data: int = 0
-    deleted_orphans: int = 0
-    reads: int = 0
-    past_reads: int = 0
-    refused_past_reads: int = 0
-    leases: int = 0
-    quarantined: int = 0
-    quarantined_rows: int = 0
-    retries: int = 0
-    crashes: int = 0
 
 
 class SimModel:
@@ -156,6 +77,8 @@ class SimModel:
             self._on_log_delete(key)
         elif key.startswith(PATHS.data_prefix):
             self._on_data_delete(key)
+        elif key.startswith(PATHS.quarantine_prefix) and is_reason(key):
+            self.batches[batch_id_of(key)].has_reason = False
         elif key.startswith(PATHS.staging_prefix):
             batch_id = key.rpartition("/")[2].partition(".")[0]
             if batch_id not in self.committed and not self.batches[batch_id].is_quarantined:
@@ -205,16 +128,15 @@ class SimModel:
             batch.retry_id = reason["retry"]
             return
         if reason["kind"] == "rows":
-            if batch.is_quarantined and batch.batch_id not in self.committed:
+            # One that was in flight may land when an operator has dealt with the refusal, but never over it.
+            if batch.has_reason and batch.batch_id not in self.committed:
                 raise Violation(f"batch {batch.batch_id} was refused whole, but {reason} says otherwise (I5)")
-            if reason["rows"] != batch.bad_count or not self._exists(reason["payload"]):
-                raise Violation(f"the bad rows of batch {batch.batch_id} are not where {reason} says (I5)")
             batch.has_kept_bad_rows = True
             self.counters.quarantined_rows += 1
             return
         if batch.batch_id not in self.refused:
             raise Violation(f"batch {batch.batch_id} is in quarantine, but no commit refused it (I5)")
-        batch.is_quarantined, batch.has_kept_bad_rows = True, False
+        batch.is_quarantined, batch.has_reason, batch.has_kept_bad_rows = True, True, False
         self.counters.quarantined += 1
         if batch.body != BAD_BODY:
             self.retriable.add(batch.batch_id)
@@ -241,7 +163,8 @@ class SimModel:
                 raise Violation(f"batch {batch_id} was committed twice, the second time by {key} (I3)")
             if self.batches[batch_id].body == BAD_BODY:
                 raise Violation(f"batch {batch_id} cannot be read, but {key} commits it (I5)")
-            if self.batches[batch_id].bad_count and not self.batches[batch_id].has_kept_bad_rows:
+            batch = self.batches[batch_id]
+            if batch.bad_count and not (batch.has_kept_bad_rows and self._exists(bad_rows_key(PATHS, batch_id))):
                 raise Violation(f"batch {batch_id} is committed by {key} without a trace of its bad rows (I5)")
             self._check_not_refused(key, batch_id)
             self.committed[batch_id] = len(self.landed)
