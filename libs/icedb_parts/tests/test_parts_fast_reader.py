@@ -93,7 +93,7 @@ def outcome(table, batches, schema):
 
 @pytest.mark.parametrize("policies", [{}, {"evolution": "strict"}, {"on_bad_rows": "quarantine_rows"}], ids=str)
 @given(texts=st.lists(bodies(), min_size=1, max_size=4), knows=st.booleans())
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_both_readers_end_the_same_way(make_table, fast_batches, monkeypatch, policies, texts, knows):
     table = make_table(sort=("i",), declared={"t": "TIMESTAMP", "d": "DATE"}, **policies)
     schema = SCHEMA if knows else {}
