@@ -8,8 +8,20 @@ so into one file.
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
+from typing import Final
+
+from icedb_log.jobs import StagedBatch
 
 from icedb_parts.flush_types import Blob, PlannedBlob
+from icedb_parts.limits import FlushUnitLimits
+
+_AS_DECODED: Final = ("ndjson", "json", "csv", "arrow")
+"""Formats whose staged size is about the size after decoding."""
+
+
+def estimate_bytes(batch: StagedBatch, limits: FlushUnitLimits) -> int:
+    """Return about how large a batch is once it is decoded; at least one byte."""
+    return batch.size_bytes * (1 if batch.format in _AS_DECODED else limits.compression_ratio) + 1
 
 
 def count_prefix(touched: Sequence[Collection[Hashable]], max_partitions: int) -> int:

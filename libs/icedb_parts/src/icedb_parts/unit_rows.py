@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from icedb_log.errors import NotFound
 from icedb_log.jobs import StagedBatch
@@ -21,10 +21,13 @@ from icedb_parts.batch_checks import UnitChecks
 from icedb_parts.engine import open_engine, open_scratch
 from icedb_parts.errors import BatchRejected
 from icedb_parts.event_frame import EventFrame
-from icedb_parts.flush_plan import count_prefix
+from icedb_parts.flush_plan import count_prefix, estimate_bytes
 from icedb_parts.flush_types import BatchRejection, Blob, FlushUnit, FlushUnitResult, UnitBadRows
-from icedb_parts.limits import FlushUnitLimits
+from icedb_parts.limits import MIB, FlushUnitLimits
 from icedb_parts.staged_batch import BatchContent, read_batch
+
+FETCHED_BYTES: Final = 64 * MIB
+"""Estimated decoded size of the batches that are on their way at once; a larger one comes alone."""
 
 
 class UnitRows:
@@ -165,7 +168,7 @@ class UnitRows:
         return tuple(self._unit.batches[number].batch_id for number in numbers)
 
     def _fetch(self, store: ObjectStore) -> dict[int, BatchContent]:
-        """Fetch and decode the batches in order, a few at once, until the unit has enough."""
+        """Fetch and decode the batches in order, a few at once, large ones alone, until the unit has enough."""
         limits = self._unit.limits
         batches: dict[int, BatchContent] = {}
         splits_rows = self._unit.config.on_bad_rows == "quarantine_rows"
@@ -175,6 +178,11 @@ class UnitRows:
         with ThreadPoolExecutor(self._unit.engine.transfer_count, thread_name_prefix="icedb-fetch") as pool:
             while waiting or coming:
                 while waiting and len(coming) < self._unit.engine.transfer_count:
+                    expected = [
+                        estimate_bytes(self._unit.batches[number], limits) for number, _ in (*coming, waiting[0])
+                    ]
+                    if coming and sum(expected) > FETCHED_BYTES:
+                        break
                     number, batch = waiting.popleft()
                     coming.append((number, pool.submit(_read_batch, store, batch, limits, splits_rows=splits_rows)))
                 number, future = coming.popleft()

@@ -11,6 +11,7 @@ import orjson
 from icedb_log.jobs import StagedBatch
 from pydantic import BaseModel, TypeAdapter
 
+from icedb_parts.flush_plan import estimate_bytes
 from icedb_parts.flush_types import FlushUnit, FlushUnitResult, WriteUnit, WriteUnitResult
 from icedb_parts.import_unit import ImportUnit, ImportUnitResult
 from icedb_parts.limits import JobLimits
@@ -28,14 +29,10 @@ IMPORT_RESULTS: Final = TypeAdapter(ImportUnitResult)
 Unit = FlushUnit | WriteUnit | MergeUnit | ImportUnit
 UnitResult = FlushUnitResult | WriteUnitResult | MergeUnitResult | ImportUnitResult
 
-_AS_DECODED: Final = ("ndjson", "json", "csv", "arrow")
-"""Formats whose staged size is about the size after decoding."""
-
 
 def split_batches(batches: Sequence[StagedBatch], limits: JobLimits) -> tuple[tuple[StagedBatch, ...], ...]:
     """Cut batches into units of about equal estimated size; the order is kept, within and between units."""
-    ratio = limits.batch.compression_ratio
-    sizes = [batch.size_bytes * (1 if batch.format in _AS_DECODED else ratio) + 1 for batch in batches]
+    sizes = [estimate_bytes(batch, limits.batch) for batch in batches]
     total = sum(sizes)
     unit_count = 1 if total <= limits.direct_bytes else max(2, -(-total // limits.batch.unit_target_bytes))
     units: list[list[StagedBatch]] = [[] for _ in range(unit_count)]
