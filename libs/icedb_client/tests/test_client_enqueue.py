@@ -119,7 +119,7 @@ def test_a_committed_batch_may_have_bad_rows(client, create, warehouse, clock):
     batches = [client.enqueue("events", [{"n": n}]) for n in range(2)]
     listed = {batch.batch_id: batch for batch in staged(warehouse)}
     bad_id = batches[0].batch_id
-    key = bad_rows_key(paths, bad_id)
+    key = bad_rows_key(paths, bad_id, b"x")
     store.put(key, b"x")
     bad = BadRows(listed[bad_id], key, 3, "line 7: no ts")
     quarantine_rows(store, paths, bad=bad, replaces=None, commit_id="ab", clock=clock)

@@ -15,7 +15,7 @@ from pyarrow import ipc
     ("key", "staging_format"),
     [
         ("t/_icedb/quarantine/id.batch.ndjson.zst", "ndjson.zst"),
-        ("t/_icedb/quarantine/id.rows.ndjson.zst", "ndjson.zst"),
+        ("t/_icedb/quarantine/id.rows-0a.ndjson.zst", "ndjson.zst"),
         ("t/_icedb/quarantine/id.batch.json", "json"),
         ("t/_icedb/quarantine/id.batch.csv.gz", "csv.gz"),
         ("t/_icedb/quarantine/id.parquet", "parquet"),

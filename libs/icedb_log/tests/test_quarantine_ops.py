@@ -233,6 +233,23 @@ def test_bad_rows_of_a_flush_that_did_not_commit_are_not_retried_if_another_took
     assert table.keys(table.paths.quarantine_prefix) == []
 
 
+def test_bad_rows_that_land_late_do_not_replace_those_of_the_commit():
+    """The upload of one flush is held up; the table learns to take more; the next flush leaves out fewer rows."""
+    table = SmallTable(on_bad_rows="quarantine_rows")
+    table.stage([{"id": 1, "p": "a", "n": 1}])
+    table.flush()
+    table.batch_id = table.stage([{"id": 4, "p": "a"}, *ROWS, {"id": "x", "p": "a"}])
+    table.store.script = [Fault("put", Effect.DELAY, "/quarantine/")]
+    with pytest.raises(CommitOutcomeUnknown):
+        table.flush()
+    alter(table, evolution="widen")
+    assert flush_all(table) == [1, 2, 3, 4]
+    table.store.land_delayed()
+    found = read_quarantined(table.store, table.paths, table.batch_id)
+    assert [orjson.loads(line) for line in found.body.split(b"\n")] == [{"id": "x", "p": "a"}]
+    assert found.entry.row_count == 1
+
+
 def test_a_reason_of_bad_rows_that_lands_when_all_is_over_is_not_retried():
     """A flush writes it, its request is held up; another one refuses the whole batch, an operator retries that."""
     table = SmallTable(on_bad_rows="quarantine_rows")

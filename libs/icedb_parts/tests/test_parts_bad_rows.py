@@ -5,7 +5,7 @@ import json
 
 import pyarrow as pa
 import pytest
-from icedb_log.quarantine import bad_rows_key
+from icedb_log.quarantine import list_bad_rows
 from icedb_parts.limits import FlushUnitLimits
 
 GOOD = b'{"ts":"2023-06-07T10:00:00Z","n":1}'
@@ -31,8 +31,8 @@ SCHEMA = {"n": "BIGINT", "f": "DOUBLE"}
 
 
 def read_bad_rows(table, batch) -> bytes:
-    return pa.input_stream(pa.BufferReader(table.store.get(bad_rows_key(table.paths, batch.batch_id)).body),
-                           compression="zstd").read()  # fmt: skip
+    (key,) = list_bad_rows(table.store, table.paths, batch.batch_id)
+    return pa.input_stream(pa.BufferReader(table.store.get(key).body), compression="zstd").read()
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_each_bad_row_is_set_aside_as_it_came(splitting, make_table, bad):
     (left_out,) = result.bad_rows
     assert (left_out.batch_id, left_out.row_count) == (batch.batch_id, 2)
     assert "line 3" in left_out.reason
-    assert left_out.payload_key == bad_rows_key(table.paths, batch.batch_id)
+    assert (left_out.payload_key,) == list_bad_rows(table.store, table.paths, batch.batch_id)
     assert read_bad_rows(table, batch) == bad + b"\n" + bad + b"\n"
     assert len(table.rows(*result.files)) == 3
 

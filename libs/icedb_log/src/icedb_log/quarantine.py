@@ -3,9 +3,10 @@
 A batch that was refused lies there whole: ``<batch id>.batch.<format>``, as it was staged, and ``<batch id>.json``
 with the reason. The reason is written last and the staged object deleted after it, so a crash at any step leads to
 the same end. Of a batch that was committed without its bad rows, these rows lie there:
-``<batch id>.rows.ndjson.zst``, uploaded by the data path, and the reason.
+``<batch id>.rows-<hash>.ndjson.zst``, uploaded by the data path, and the reason.
 """
 
+import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -26,6 +27,7 @@ MAX_DIRECT_READS: Final = 16
 """Up to so many reasons are read by name, without a listing."""
 
 _REASON_SUFFIX: Final = ".json"
+_BAD_ROWS_INFIX: Final = ".rows-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,24 @@ class StoredReason:
     etag: str
 
 
-def bad_rows_key(paths: TablePaths, batch_id: str) -> str:
-    """Return where the data path puts the bad rows of a batch."""
-    return paths.quarantine_key(f"{batch_id}.rows.{BAD_ROWS_FORMAT}")
+def bad_rows_key(paths: TablePaths, batch_id: str, payload: bytes) -> str:
+    """Return where the data path puts the bad rows of a batch: a name of their own for other rows.
+
+    Which rows are bad depends on what a flush knows. A write that lands late, by a flush that lost the fence or a task
+    that Spark runs again, must not replace what a commit has left out.
+    """
+    digest = hashlib.sha256(payload).hexdigest()[:32]
+    return paths.quarantine_key(f"{batch_id}{_BAD_ROWS_INFIX}{digest}.{BAD_ROWS_FORMAT}")
+
+
+def is_bad_rows(key: str) -> bool:
+    """Return whether an object below the quarantine holds bad rows of a batch."""
+    return _BAD_ROWS_INFIX in key.rpartition("/")[2]
+
+
+def list_bad_rows(store: ObjectStore, paths: TablePaths, batch_id: str) -> tuple[str, ...]:
+    """Return the keys of all bad rows that were ever set aside of a batch. Costs a listing."""
+    return tuple(info.key for info in list_all(store, paths.quarantine_key(f"{batch_id}{_BAD_ROWS_INFIX}")).objects)
 
 
 def payload_key(paths: TablePaths, batch: StagedBatch) -> str:
@@ -234,8 +251,9 @@ def parse_reason(info: ObjectInfo, body: bytes) -> StoredReason:
 
 
 def batch_id_of(key: str) -> str:
-    """Return the batch that the reason at a key is about."""
-    return key.rpartition("/")[2].removesuffix(_REASON_SUFFIX)
+    """Return the batch that the object at a key, a reason or bad rows, is about."""
+    name = key.rpartition("/")[2]
+    return name.partition(_BAD_ROWS_INFIX)[0].removesuffix(_REASON_SUFFIX)
 
 
 def _copy_payload(store: ObjectStore, paths: TablePaths, batch: StagedBatch) -> bool:

@@ -6,6 +6,7 @@ in quarantine is deleted, and the reason last.
 """
 
 import contextlib
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,12 +23,13 @@ from icedb_log.errors import (
 )
 from icedb_log.keys import STAGING_FORMATS, StagingFormat, TablePaths
 from icedb_log.object_store import ObjectStore
-from icedb_log.quarantine import QuarantinedBatch, StoredReason, bad_rows_key, find_reason, reason_key
+from icedb_log.quarantine import QuarantinedBatch, StoredReason, find_reason, list_bad_rows, reason_key
 from icedb_log.reader import LogReader
 from icedb_log.staging import find_staged, stage_batch
 from icedb_log.table_config import TableConfig, read_table_config
 
 _MAX_ATTEMPTS: Final = 8
+_PAYLOAD_KIND: Final = re.compile(r"(batch|rows-[0-9a-f]+)\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +176,9 @@ def _delete_entry(store: ObjectStore, paths: TablePaths, entry: QuarantinedBatch
     # The payload first: a reason without a payload says that its retry was staged; a payload without a reason nobody
     # would find.
     reason = reason_key(paths, entry.batch_id)
-    payloads = {entry.payload_key, bad_rows_key(paths, entry.batch_id)} - {reason}
+    payloads = {entry.payload_key} - {reason}
+    if entry.kind == "batch":  # for good: what earlier flushes set aside of it is in there
+        payloads.update(list_bad_rows(store, paths, entry.batch_id))
     for keys in (sorted(payloads), [reason]):
         report = store.delete(keys)
         if report.failed:
@@ -192,7 +196,7 @@ def _read_entry(store: ObjectStore, paths: TablePaths, batch_id: str) -> StoredR
 
 def _read_payload(store: ObjectStore, paths: TablePaths, entry: QuarantinedBatch) -> QuarantinedPayload:
     name = entry.payload_key.rpartition("/")[2].removeprefix(f"{entry.batch_id}.")
-    suffix = name.removeprefix("batch.").removeprefix("rows.")
+    suffix = _PAYLOAD_KIND.sub("", name, count=1)
     if suffix not in STAGING_FORMATS or not entry.payload_key.startswith(paths.quarantine_prefix):
         raise CorruptLog(
             f"table {paths.name}: the payload of batch {entry.batch_id} at {entry.payload_key[:200]} has no format "

@@ -9,7 +9,7 @@ from icedb_log.merge_plan import MergeLimits, plan_merge
 from icedb_log.model import FileMarker, LogView
 from icedb_log.object_store import ObjectStore, list_all
 from icedb_log.pressure import Pressure, measure_pressure
-from icedb_log.quarantine import bad_rows_key, batch_id_of, is_reason
+from icedb_log.quarantine import batch_id_of, is_bad_rows, is_reason
 from icedb_log.reader import LogReader
 from icedb_log.table_config import TableConfig, read_table_config
 
@@ -84,8 +84,9 @@ def read_status(store: ObjectStore, paths: TablePaths, *, clock: Clock, reader: 
     waiting = list_backlog(view, paths=paths, config=config)
     oldest_ms = min((marker.created_ms for marker in waiting), default=view.store_now_ms)
     staged = list_all(store, paths.staging_prefix)
-    in_quarantine = {info.key for info in list_all(store, paths.quarantine_prefix).objects}
-    quarantined = [batch_id_of(key) for key in in_quarantine if is_reason(key)]
+    in_quarantine = [info.key for info in list_all(store, paths.quarantine_prefix).objects]
+    quarantined = {batch_id_of(key) for key in in_quarantine if is_reason(key)}
+    with_bad_rows = {batch_id_of(key) for key in in_quarantine if is_bad_rows(key)}
     oldest_staged_ms = min((info.modified_ms for info in staged.objects), default=staged.store_now_ms)
     return TableStatus(
         config=config,
@@ -103,7 +104,7 @@ def read_status(store: ObjectStore, paths: TablePaths, *, clock: Clock, reader: 
         staged_bytes=sum(info.size_bytes for info in staged.objects),
         staged_lag_ms=max(0, staged.store_now_ms - oldest_staged_ms),
         quarantined_batches=len(quarantined),
-        bad_row_batches=sum(bad_rows_key(paths, batch_id) in in_quarantine for batch_id in quarantined),
+        bad_row_batches=len(quarantined & with_bad_rows),
         merge_lag_ms=max(0, view.store_now_ms - oldest_ms),
         merge_lag_files=len(waiting),
         merge_lag_bytes=sum(marker.size_bytes for marker in waiting),

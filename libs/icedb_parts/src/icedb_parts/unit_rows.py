@@ -106,8 +106,9 @@ class UnitRows:
         found = []
         for number, bad in self._checks.bad_rows.items():
             batch_id = self._unit.batches[number].batch_id
-            key = bad_rows_key(self._unit.paths, batch_id)
-            store.put(key, bad.compress())
+            payload = bad.compress()
+            key = bad_rows_key(self._unit.paths, batch_id, payload)
+            store.put(key, payload)
             found.append(UnitBadRows(batch_id, key, bad.row_count, bad.reason))
         self._bad_rows = tuple(found)
 

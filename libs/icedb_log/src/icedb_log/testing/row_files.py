@@ -57,8 +57,9 @@ class RowFileWriter:
                 rejected.append(RejectedBatch(batch, read.reason))
                 continue
             if read.bad_lines:
-                key = bad_rows_key(job.paths, batch.batch_id)
-                self.store.put(key, b"\n".join(read.bad_lines))
+                payload = b"\n".join(read.bad_lines)
+                key = bad_rows_key(job.paths, batch.batch_id, payload)
+                self.store.put(key, payload)
                 bad_rows.append(BadRows(batch, key, len(read.bad_lines), read.reason))
             schema = read.schema
             accepted.append(batch)

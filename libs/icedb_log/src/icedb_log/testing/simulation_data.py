@@ -65,8 +65,9 @@ class SimBatchWriter:
                 if job.config.on_bad_rows == "quarantine_batch":
                     rejected.append(RejectedBatch(batch, f"{value['bad']} bad rows"))
                     continue
-                key = bad_rows_key(job.paths, batch.batch_id)
-                self.store.put(key, orjson.dumps(value["bad"]))
+                payload = orjson.dumps(value["bad"])
+                key = bad_rows_key(job.paths, batch.batch_id, payload)
+                self.store.put(key, payload)
                 bad_rows.append(BadRows(batch, key, value["bad"], "bad"))
             schema[column] = sql_type if is_widening(known, sql_type) else known
             accepted.append(batch)

@@ -17,7 +17,7 @@ class SimBatch:
         is_acknowledged: Whether a producer was told that it is accepted.
         is_quarantined: Whether it lies in quarantine, whole, or did until an operator took it away.
         has_reason: Whether the reason of that is there.
-        has_kept_bad_rows: Whether its bad rows lie there.
+        bad_rows_key: Where its bad rows lie, by the last reason that says so.
         retry_id: Id under which an operator stages it again.
     """
 
@@ -28,7 +28,7 @@ class SimBatch:
     is_acknowledged: bool = False
     is_quarantined: bool = False
     has_reason: bool = False
-    has_kept_bad_rows: bool = False
+    bad_rows_key: str = ""
     retry_id: str = ""
 
 

@@ -15,7 +15,7 @@ from icedb_log.codec import decode_log_file
 from icedb_log.keys import parse_staged_key
 from icedb_log.leases import Lease
 from icedb_log.model import LogView, Snapshot
-from icedb_log.quarantine import bad_rows_key, batch_id_of, is_reason
+from icedb_log.quarantine import batch_id_of, is_reason
 from icedb_log.testing.simulation_data import BAD_BODY, ROW_BITS
 from icedb_log.testing.simulation_facts import Counters, HeldLease, Landed, Promise, ReadMark, SimBatch
 from icedb_log.testing.simulation_settings import PATHS, Settings
@@ -131,12 +131,12 @@ class SimModel:
             # One that was in flight may land when an operator has dealt with the refusal, but never over it.
             if batch.has_reason and batch.batch_id not in self.committed:
                 raise Violation(f"batch {batch.batch_id} was refused whole, but {reason} says otherwise (I5)")
-            batch.has_kept_bad_rows = True
+            batch.bad_rows_key = reason["payload"]
             self.counters.quarantined_rows += 1
             return
         if batch.batch_id not in self.refused:
             raise Violation(f"batch {batch.batch_id} is in quarantine, but no commit refused it (I5)")
-        batch.is_quarantined, batch.has_reason, batch.has_kept_bad_rows = True, True, False
+        batch.is_quarantined, batch.has_reason, batch.bad_rows_key = True, True, ""
         self.counters.quarantined += 1
         if batch.body != BAD_BODY:
             self.retriable.add(batch.batch_id)
@@ -164,7 +164,7 @@ class SimModel:
             if self.batches[batch_id].body == BAD_BODY:
                 raise Violation(f"batch {batch_id} cannot be read, but {key} commits it (I5)")
             batch = self.batches[batch_id]
-            if batch.bad_count and not (batch.has_kept_bad_rows and self._exists(bad_rows_key(PATHS, batch_id))):
+            if batch.bad_count and not (batch.bad_rows_key and self._exists(batch.bad_rows_key)):
                 raise Violation(f"batch {batch_id} is committed by {key} without a trace of its bad rows (I5)")
             self._check_not_refused(key, batch_id)
             self.committed[batch_id] = len(self.landed)
