@@ -30,7 +30,7 @@ from icedb_log.staging import list_staged, stage_batch
 from icedb_log.stores import StoreSettings
 from icedb_log.table_config import PartitionField, TableConfig, create_table
 from icedb_parts.spark_jobs import SparkBatchWriter
-from icedb_parts.spark_runner import read_answers, run_unit
+from icedb_parts.spark_runner import SparkRunner, read_answers, run_unit
 from icedb_service.celery_app import make_app
 from icedb_service.names import INGEST_FLUSH
 from icedb_service.redis_clients import open_redis
@@ -191,23 +191,19 @@ def run_without_lock(settings, worker_count, *, batch_count):
     assert happened["Fenced"] + happened["CommitConflict"] > 0, f"they never met: {happened}"
 
 
-class RunnerWithoutSpark:
-    """Runs the units of the real writer in this process, on a store that is open."""
-
-    s3 = None
-
-    def __init__(self, warehouse):
-        self.open = lambda: warehouse
+class RunnerWithoutSpark(SparkRunner):
+    """Runs the units of the real writer in this process."""
 
     def run(self, kind, bodies):
-        answers = enumerate(run_unit(kind, body, self) for body in bodies)
+        answers = enumerate(run_unit(kind, body, self.store) for body in bodies)
         rows = [{"unit": unit, "outcome": outcome, "body": body} for unit, (outcome, body) in answers]
         return read_answers(rows, range(len(bodies)))
 
 
-def flush_without_spark(warehouse):
-    writer = SparkBatchWriter(None, None, clock=CLOCK)
-    writer._runner = RunnerWithoutSpark(warehouse)
+def flush_without_spark(settings):
+    warehouse = settings.open()
+    writer = SparkBatchWriter(None, settings, clock=CLOCK)
+    writer._runner = RunnerWithoutSpark(None, settings)
     paths = warehouse.table("events")
     return flush_table(warehouse.store, paths, clock=CLOCK, writer=writer, owner="test")
 
@@ -231,7 +227,7 @@ def test_a_batch_sent_twenty_times_at_once_is_committed_once(tmp_path):
     def flush():
         while not is_over.wait(0.001):
             try:
-                flush_without_spark(table.warehouse)
+                flush_without_spark(settings)
             except (Fenced, CommitConflict, Unavailable):
                 continue
 
@@ -253,7 +249,7 @@ def test_a_batch_sent_twenty_times_at_once_is_committed_once(tmp_path):
         for thread in flushers:
             thread.join(LIMIT_S)
     assert errors == []
-    while flush_without_spark(table.warehouse).has_more:
+    while flush_without_spark(settings).has_more:
         pass
     require_exactly_once(table.warehouse, batches)
 
