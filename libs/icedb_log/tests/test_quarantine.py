@@ -3,7 +3,7 @@
 import orjson
 import pytest
 from icedb_log.jobs import RejectedBatch
-from icedb_log.quarantine import count_quarantined, list_quarantined, quarantine_batch
+from icedb_log.quarantine import count_quarantined, list_quarantined, quarantine_batch, reason_key
 from icedb_log.staging import list_staged
 from icedb_log.testing.scripted_store import Effect, Fault
 from icedb_log.testing.small_table import SmallTable, try_each_call
@@ -43,7 +43,7 @@ def test_i5_a_batch_that_is_gone_was_moved_by_another_run():
 @pytest.mark.parametrize("effect", list(Effect))
 def test_i5_whatever_fails_the_batch_is_staged_or_in_quarantine_and_then_in_quarantine(effect):
     tables = try_each_call(make_table, refuse, effect)
-    assert len(tables) == 5
+    assert len(tables) == 6
     for table in tables:
         staged = table.keys(table.paths.staging_prefix)
         listed = list_quarantined(table.store, table.paths)
@@ -84,3 +84,24 @@ def test_quarantined_batches_are_listed_oldest_first():
     assert [found.batch_id for found in list_quarantined(table.store, table.paths)] == ids
     key = table.paths.quarantine_key(f"{ids[0]}.json")
     assert orjson.loads(table.store.get(key).body)["reason"] == "why"
+
+
+def test_i5_a_run_that_slept_does_not_write_over_a_retry_that_has_begun():
+    """It has copied the payload; another run moves the batch, an operator begins a retry; then it wakes up."""
+    table = make_table()
+    (batch,) = list_staged(table.store, table.paths).batches
+    begun = b""
+
+    def others():
+        nonlocal begun
+        rival = SmallTable(store=table.store.inner, name="rival")
+        rival.paths = table.paths
+        refuse(rival, "theirs")
+        key = reason_key(table.paths, batch.batch_id)
+        begun = orjson.dumps({**orjson.loads(rival.store.get(key).body), "retry": "x"})
+        rival.store.put(key, begun)
+
+    table.store.script = [Fault("put_if_absent", None, "/quarantine/", before=others)]
+    quarantine_batch(table.store, table.paths, rejected=RejectedBatch(batch, "mine"), clock=table.clock)
+    assert table.store.get(reason_key(table.paths, batch.batch_id)).body == begun
+    assert list_staged(table.store, table.paths).batches == ()

@@ -250,6 +250,27 @@ def test_bad_rows_that_land_late_do_not_replace_those_of_the_commit():
     assert found.entry.row_count == 1
 
 
+@pytest.mark.parametrize("has_landed", [True, False])
+def test_bad_rows_whose_commit_the_log_has_forgotten_are_retried_only_if_it_landed(has_landed):
+    table = SmallTable(on_bad_rows="quarantine_rows")
+    table.stage([{"id": 1, "p": "a", "n": 1}])
+    table.flush()
+    table.batch_id = table.stage([{"id": 4, "p": "a"}, *ROWS])
+    if not has_landed:
+        table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "/_log/")]
+        with pytest.raises(Crash):
+            table.flush()
+        alter(table, evolution="widen")
+    table.flush()
+    table.store.inner.delete([file.key for file in table.view().files if table.batch_id in file.log.batch_ids])
+    alter(table, evolution="widen")
+    if has_landed:
+        retry(table)
+        return
+    with pytest.raises(InvalidRequest, match="another one may have made them live"):
+        retry(table)
+
+
 def test_a_reason_of_bad_rows_that_lands_when_all_is_over_is_not_retried():
     """A flush writes it, its request is held up; another one refuses the whole batch, an operator retries that."""
     table = SmallTable(on_bad_rows="quarantine_rows")

@@ -17,7 +17,13 @@ from icedb_log.jobs import BatchWriter, FlushJob, FlushOutput, RejectedBatch, St
 from icedb_log.keys import TablePaths, parse_staged_key
 from icedb_log.model import FileMarker, LogFile, LogHeads
 from icedb_log.object_store import MAX_KEYS_PER_PAGE, ObjectStore
-from icedb_log.quarantine import find_reason, quarantine_again, quarantine_batch, quarantine_rows
+from icedb_log.quarantine import (
+    find_reason,
+    mark_rows_landed,
+    quarantine_again,
+    quarantine_batch,
+    quarantine_rows,
+)
 from icedb_log.reader import LogReader
 from icedb_log.staging import list_staged
 from icedb_log.stopwatch import Stopwatch
@@ -228,6 +234,8 @@ class _Run:
             self.store.delete([batch.key for batch in output.accepted])  # I2: only now
         for refusal in rejected:
             quarantine_batch(self.store, self.paths, rejected=refusal, clock=self.clock)  # I5: only now
+        for bad in output.bad_rows:
+            mark_rows_landed(self.store, self.paths, batch_id=bad.batch.batch_id, commit_id=commit_id)
         return self._result(found, output, rejected, committed_key)
 
     def _write(self, batches: tuple[StagedBatch, ...], *, known: LoggedSchema, commit_id: str) -> FlushOutput:

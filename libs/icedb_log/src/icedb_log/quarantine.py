@@ -6,6 +6,7 @@ the same end. Of a batch that was committed without its bad rows, these rows lie
 ``<batch id>.rows-<hash>.ndjson.zst``, uploaded by the data path, and the reason.
 """
 
+import contextlib
 import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -14,7 +15,14 @@ from typing import Any, Final, Literal
 import orjson
 
 from icedb_log.clock import Clock
-from icedb_log.errors import Fenced, InvariantViolated, NotFound, PreconditionFailed
+from icedb_log.errors import (
+    CommitOutcomeUnknown,
+    Fenced,
+    InvariantViolated,
+    NotFound,
+    PreconditionFailed,
+    Unavailable,
+)
 from icedb_log.jobs import BadRows, RejectedBatch, StagedBatch
 from icedb_log.keys import TablePaths
 from icedb_log.object_store import ObjectInfo, ObjectStore, list_all
@@ -25,6 +33,7 @@ Kind = Literal["batch", "rows"]
 BAD_ROWS_FORMAT: Final = "ndjson.zst"
 MAX_DIRECT_READS: Final = 16
 """Up to so many reasons are read by name, without a listing."""
+MAX_REASON_ATTEMPTS: Final = 4
 
 _REASON_SUFFIX: Final = ".json"
 _BAD_ROWS_INFIX: Final = ".rows-"
@@ -44,6 +53,7 @@ class QuarantinedBatch:
         row_count: Bad rows; ``None`` for a whole batch, whose rows nobody counted.
         retry_id: Id under which a retry that has begun stages the payload again.
         is_doubtful: Nobody can tell whether its rows are live already, by its id or by an earlier retry.
+        has_landed: For bad rows: whether the commit that left them out said that it landed.
     """
 
     batch_id: str
@@ -55,6 +65,7 @@ class QuarantinedBatch:
     row_count: int | None = None
     retry_id: str | None = None
     is_doubtful: bool = False
+    has_landed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +110,34 @@ def reason_key(paths: TablePaths, batch_id: str) -> str:
 def quarantine_batch(store: ObjectStore, paths: TablePaths, *, rejected: RejectedBatch, clock: Clock) -> None:
     """Move a staged batch to quarantine. Idempotent; a batch that is gone already was moved by another run.
 
-    Only after a commit has refused it (I5).
+    Only after a commit has refused it (I5). Another run may have moved it meanwhile, and an operator may have begun a
+    retry: what they wrote stays.
 
     Raises:
         Unavailable: The store did not answer; the batch stays staged.
         CommitOutcomeUnknown: The same; the next run does it again.
     """
     batch = rejected.batch
-    if not _copy_payload(store, paths, batch):
-        return
-    reason = {
+    body = orjson.dumps(_describe_refusal(paths, rejected, clock))
+    for _ in range(MAX_REASON_ATTEMPTS):
+        found = find_reason(store, paths, batch.batch_id)
+        is_there = found is not None and found.entry.kind == "batch"
+        # If it is there: the same id in another format is kept, too, though nobody lists it.
+        is_copied = found is not None and found.entry.payload_key == payload_key(paths, batch)
+        if not (is_copied or _copy_payload(store, paths, batch)):
+            return
+        if is_there or _put_reason(store, paths, batch.batch_id, body, replaces=None if found is None else found.etag):
+            store.delete([batch.key])
+            return
+    raise Unavailable(
+        f"table {paths.name}: {reason_key(paths, batch.batch_id)} was changed by others {MAX_REASON_ATTEMPTS} times; "
+        "the next flush goes on"
+    )
+
+
+def _describe_refusal(paths: TablePaths, rejected: RejectedBatch, clock: Clock) -> dict[str, Any]:
+    batch = rejected.batch
+    return {
         "batch_id": batch.batch_id,
         "reason": rejected.reason,
         "payload": payload_key(paths, batch),
@@ -117,8 +146,19 @@ def quarantine_batch(store: ObjectStore, paths: TablePaths, *, rejected: Rejecte
         "kind": "batch",
         "doubtful": rejected.is_doubtful,
     }
-    store.put(reason_key(paths, batch.batch_id), orjson.dumps(reason))
-    store.delete([batch.key])
+
+
+def _put_reason(store: ObjectStore, paths: TablePaths, batch_id: str, body: bytes, *, replaces: str | None) -> bool:
+    """Write a reason over the one with an ETag, or over none; return whether that one was still there."""
+    key = reason_key(paths, batch_id)
+    try:
+        if replaces is None:
+            store.put_if_absent(key, body)
+        else:
+            store.put_if_match(key, body, etag=replaces)
+    except PreconditionFailed:
+        return False
+    return True
 
 
 def quarantine_rows(
@@ -169,17 +209,24 @@ def quarantine_rows(
             raise Fenced(f"table {paths.name}: another flush wrote {key} meanwhile; this run stops") from None
 
 
+def mark_rows_landed(store: ObjectStore, paths: TablePaths, *, batch_id: str, commit_id: str) -> None:
+    """Say of bad rows that the commit which leaves them out has landed. Best effort.
+
+    Without it nobody can tell, once the log has forgotten the commit, such an entry from that of a flush which never
+    committed, while another one made the rows live.
+    """
+    with contextlib.suppress(PreconditionFailed, CommitOutcomeUnknown, Unavailable):
+        found = find_reason(store, paths, batch_id)
+        if found is not None and found.fields.get("commit") == commit_id:
+            body = orjson.dumps({**found.fields, "landed": True})
+            store.put_if_match(reason_key(paths, batch_id), body, etag=found.etag)
+
+
 def quarantine_again(store: ObjectStore, paths: TablePaths, *, batch: StagedBatch, clock: Clock) -> None:
     """Clear staging of a batch that a commit in the log has refused already (I5). Idempotent.
 
     It is in quarantine, and was staged once more; or the flush that refused it was cut off before it was moved.
     """
-    found = find_reason(store, paths, batch.batch_id)
-    if found is not None and found.entry.kind == "batch":
-        if found.entry.payload_key != payload_key(paths, batch):
-            _copy_payload(store, paths, batch)  # the same id in another format: kept, too, though nobody lists it
-        store.delete([batch.key])
-        return
     reason = (
         f"batch {batch.batch_id} was refused before; it was staged again since, or the flush that refused it was cut "
         "off before it could say why. See whether it was retried or dropped meanwhile before you retry it"
@@ -242,6 +289,7 @@ def parse_reason(info: ObjectInfo, body: bytes) -> StoredReason:
             row_count=None if value.get("rows") is None else int(value["rows"]),
             retry_id=None if value.get("retry") is None else str(value["retry"]),
             is_doubtful=value.get("doubtful") is True,
+            has_landed=value.get("landed") is True,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"{info.key} does not hold a reason ({type(error).__name__}); inspect it by hand"

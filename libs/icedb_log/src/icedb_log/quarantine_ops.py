@@ -156,6 +156,12 @@ def _check_first_retry(
             f"table {paths.name}: batch {entry.batch_id} was {what} whole by a later flush, and this entry is left "
             "over from an earlier one; drop it"
         )
+    if not (is_refused or commits or entry.has_landed or force):
+        raise InvalidRequest(
+            f"table {paths.name}: the log does not know batch {entry.batch_id} any more, and the flush that set these "
+            "rows aside did not say that it landed: another one may have made them live. Look for them, then drop the "
+            "entry or retry it by force"
+        )
 
 
 def _record_id(store: ObjectStore, paths: TablePaths, found: StoredReason, *, clock: Clock) -> str:
