@@ -1,13 +1,17 @@
 """What the front end does on its event loop: memory in turn, groups of events. On a loop without real time."""
 
 import asyncio
+import threading
 from contextlib import suppress
 
 import pytest
-from icedb_ingest.frontend.desk import Accepted
+from icedb_ingest.frontend.counter import Counter
+from icedb_ingest.frontend.desk import Accepted, Offer
 from icedb_ingest.frontend.errors import Busy
 from icedb_ingest.frontend.groups import STAGED_AT_ONCE, EventGroups
 from icedb_ingest.frontend.memory import Memory
+from icedb_ingest.frontend.metrics import FrontendMetrics
+from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
 
@@ -171,5 +175,56 @@ def test_a_refused_group_is_refused_for_each_and_a_request_that_left_harms_nobod
         assert [type(result) for result in results] == [asyncio.CancelledError, Unavailable, Unavailable]
         store.failure = None
         assert (await groups.add("t", b"y\n", row_count=1)).table == "t"
+
+    run(scene())
+
+
+# ---- the counter ------------------------------------------------------------------------------------------------
+
+
+class HangingDesk:
+    """A desk whose store hangs until it is told to go on."""
+
+    def __init__(self, loop):
+        self.begun = []
+        self.has_begun = asyncio.Event()
+        self.gate = threading.Event()
+        self._loop = loop
+
+    def accept(self, offer):
+        self.begun.append(offer.batch_id)
+        self._loop.call_soon_threadsafe(self.has_begun.set)
+        self.gate.wait()
+        return Accepted(offer.table, offer.batch_id, len(offer.body))
+
+
+def test_what_a_hanging_store_has_not_let_go_keeps_its_room_and_what_waits_for_it_is_dropped():
+    async def scene():
+        desk, held, is_free = HangingDesk(asyncio.get_running_loop()), [], asyncio.Event()
+        settings = FrontendSettings(store="file:///w", frontend_store_threads=1)
+        counter = Counter(desk, settings=settings, metrics=FrontendMetrics(), clock=SystemClock())
+
+        def on_change(size_bytes):
+            held.append(size_bytes)
+            if not size_bytes:
+                is_free.set()
+
+        counter.memory = Memory(max_bytes=100, wait_ms=0, on_change=on_change)
+
+        async def send(batch_id):
+            async with counter.memory.hold(8):
+                await counter.accept(Offer("t", b"12345678", "ndjson", batch_id))
+
+        sends = [asyncio.create_task(send(batch_id)) for batch_id in "abc"]
+        await desk.has_begun.wait()
+        for each in sends:
+            each.cancel()
+        await asyncio.gather(*sends, return_exceptions=True)
+        assert held[-1] == 8, "that of the one that was sent"
+        assert not is_free.is_set()
+        desk.gate.set()
+        await is_free.wait()
+        await counter.close()
+        assert desk.begun == ["a"]
 
     run(scene())

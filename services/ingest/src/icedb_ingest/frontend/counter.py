@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from icedb_log.clock import Clock
@@ -52,30 +52,38 @@ class Counter:
         Raises:
             Unavailable: Also when the store did not confirm in time; the batch may be durable all the same.
         """
-        accepted = await self.run(lambda: self.desk.accept(offer))
+        accepted = await self.run(lambda: self.desk.accept(offer), held_bytes=len(offer.body))
         if accepted.binding is not None:
             binding = accepted.binding
             self._later(lambda: self.desk.remember(binding))
         return accepted
 
-    async def run(self, work: Callable[[], T]) -> T:
+    async def run(self, work: Callable[[], T], *, held_bytes: int = 0) -> T:
         """Run blocking work in a thread, and wait for at most the acknowledgement's time.
 
-        A caller that goes away, or a wait that ends, leaves the work running: a PUT that was sent cannot be taken
-        back.
+        A caller that goes away, or a wait that ends, leaves the work running if it has begun: a PUT that was sent
+        cannot be taken back. Its body takes room until it ends. Work that has not begun is dropped.
+
+        Args:
+            work: What to do.
+            held_bytes: What it keeps in memory.
+
+        Raises:
+            Unavailable: It did not end in time; besides what it raises itself.
         """
         limit_s = self.settings.frontend_ack_timeout_ms / MS_PER_S
-        running = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        job = self._threads.submit(work)
+        running = asyncio.wrap_future(job)
         try:
             async with asyncio.timeout(limit_s):
                 return await asyncio.shield(running)
         except TimeoutError:
-            running.add_done_callback(_forget)
+            self._leave(job, running, held_bytes)
             raise Unavailable(
                 f"the store did not confirm within {limit_s:g} s; send the batch again with the same id"
             ) from None
         except asyncio.CancelledError:
-            running.add_done_callback(_forget)
+            self._leave(job, running, held_bytes)
             raise
 
     async def close(self) -> None:
@@ -83,6 +91,20 @@ class Counter:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=CLOSE_LIMIT_S)
         self._threads.shutdown(wait=False)
+
+    def _leave(self, job: Future[T], running: asyncio.Future[T], held_bytes: int) -> None:
+        """Let work go on that nobody waits for, or drop it if it has not begun."""
+        # WARN: the caller gives its room back now. A store that hangs would otherwise collect bodies without bound.
+        if job.done() or job.cancel():
+            running.add_done_callback(_forget)
+            return
+        self.memory.keep(held_bytes)
+
+        def end(ended: asyncio.Future[T]) -> None:
+            _forget(ended)
+            self.memory.give(held_bytes)
+
+        running.add_done_callback(end)
 
     def _later(self, work: Callable[[], None]) -> None:
         async def run() -> None:

@@ -62,6 +62,10 @@ class Memory:
             raise self._busy(size_bytes)
         self._change(size_bytes)
 
+    def keep(self, size_bytes: int) -> None:
+        """Take room for what is here already and cannot go yet, whether there is room or not; others wait for it."""
+        self._change(size_bytes)
+
     def give(self, size_bytes: int) -> None:
         """Give room back."""
         self._change(-size_bytes)
