@@ -319,6 +319,22 @@ def test_two_imports_of_the_same_files_at_once(method, moment):
     assert table.ids() == ALL_IDS
 
 
+@pytest.mark.parametrize("takes_changed", [False, True])
+def test_a_source_that_changes_and_is_imported_by_another_after_it_was_copied_is_refused(table, takes_changed):
+    """Each of the two finds no record of the source when it begins; their versions differ."""
+    table.put_source("x", 1)
+
+    @contextlib.contextmanager
+    def hold():
+        table.put_source("x", 1, 2)
+        table.run_import()
+        yield
+
+    result = table.run_import(hold=hold, takes_changed=takes_changed)
+    assert table.ids() == ([1, 1, 2] if takes_changed else [1, 2])
+    assert ["--changed" in refused.reason for refused in result.refused] == [True] * (not takes_changed)
+
+
 def test_a_flush_that_takes_the_fence_makes_the_import_try_again_with_the_same_copies(table):
     table.put_source("x", 1)
     table.store.script = [Fault("put_if_absent", None, "/imports/", before=lambda: table.append(7))]

@@ -31,6 +31,10 @@ from icedb_log.stopwatch import Stopwatch
 from icedb_log.table_config import TableConfig
 
 HEAD_THREADS: Final = 16
+_CHANGED: Final = (
+    "it was imported before, with other content: if it still holds the same events, they would be in the table twice. "
+    "If all of it is new, import it with --changed"
+)
 CLOCK_MARGIN_MS: Final = 2000
 """Stores tell times in whole seconds; an age must not be underestimated here."""
 
@@ -127,14 +131,7 @@ class CopyPlacement:
         changed = [] if self._takes_changed else [source for source in new if source.url in imported]
         return SortedSources(
             wanted=tuple(source for source in new if self._takes_changed or source.url not in imported),
-            refused=tuple(
-                RefusedFile(
-                    source.url,
-                    "it was imported before, with other content: if it still holds the same events, they would be in "
-                    "the table twice. If all of it is new, import it with --changed",
-                )
-                for source in changed
-            ),
+            refused=tuple(RefusedFile(source.url, _CHANGED) for source in changed),
             imported_before_count=len(sources) - len(new),
         )
 
@@ -157,11 +154,14 @@ class CopyPlacement:
         records = read_records(self._store, self._paths)
         settled = settle_records(self._store, self._paths, records, named=named_in(view), assumed=self._assumed)
         imported = find_imported(settled)
-        files = tuple(each for each in placed if each.file.source.etag not in imported.get(each.file.source.url, ()))
+        new = tuple(each for each in placed if each.file.source.etag not in imported.get(each.file.source.url, ()))
+        files = tuple(each for each in new if self._takes_changed or each.file.source.url not in imported)
+        changed = (each.file.source.url for each in new if not self._takes_changed and each.file.source.url in imported)
         last_check = partial(
             self._stopwatch.require_within, self._config.orphan_age_ms // 2, table=self._paths.name
         )  # W3
-        return ConfirmedFiles(files, (), len(placed) - len(files), last_check)
+        refused = tuple(RefusedFile(url, _CHANGED) for url in changed)
+        return ConfirmedFiles(files, refused, len(placed) - len(new), last_check)
 
     def announce(self, placed: Sequence[PlacedFile], *, commit_id: str) -> Callable[[], None]:
         """Write the pending record. Raises CommitOutcomeUnknown, Unavailable: then nothing may be committed."""
