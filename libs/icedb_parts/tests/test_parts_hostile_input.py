@@ -63,8 +63,12 @@ def test_a_bomb_is_not_unpacked(make_table, body, staging_format, expected):
         (lines(json.dumps({f"k{i}": i for i in range(10_000)})), "10004 different top-level keys; the limit is 1000"),
         (lines('{"n":' + "[" * LEVELS + "]" * LEVELS + "}"), "object or array values; send values that fit BIGINT"),
         (lines('{"o":' + "[" * LEVELS), "line 2 is not a JSON object"),
+        *(
+            (lines('{"' + "x" * pad + "é" * 200 + '":01}'), "line 2 is not a JSON object (Malformed JSON")
+            for pad in (0, 1)
+        ),
     ],
-    ids=range(9),
+    ids=range(11),
 )
 def test_bad_lines_have_a_clear_error(make_table, reader, body, expected):
     table = make_table()
@@ -72,6 +76,15 @@ def test_bad_lines_have_a_clear_error(make_table, reader, body, expected):
     result = table.flush(good, table.stage(body=body), schema={"n": "BIGINT", "f": "DOUBLE"})
     assert result.accepted == (good.batch_id,)
     assert expected in result.rejected[0].reason
+
+
+@pytest.mark.parametrize("pad", [0, 1])
+def test_a_malformed_document_may_be_cut_within_a_character(make_table, pad):
+    body = ('[{"' + "x" * pad + "é" * 200 + '":01}]').encode()
+    table = make_table()
+    assert "not one JSON document (line 1: Malformed JSON" in table.reason(
+        table.stage(body=body, staging_format="json")
+    )
 
 
 def test_deep_nesting_is_kept_as_text(make_table, reader):

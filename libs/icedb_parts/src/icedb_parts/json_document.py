@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from icedb_parts.errors import BatchRejected
 from icedb_parts.limits import FlushUnitLimits
+from icedb_parts.raw_events import read_engine_words
 from icedb_parts.staged_bytes import BOM, check_utf8
 from icedb_parts.staged_lines import BatchLines
 
@@ -65,7 +66,7 @@ def _split_array(decoded: bytes) -> pa.StringArray:
                 "SELECT coalesce(CAST(element AS VARCHAR), 'null') AS element "
                 "FROM (SELECT unnest(from_json(text, '[\"JSON\"]')) AS element FROM body)"
             ).to_arrow_table()
-        except duckdb.InvalidInputException as error:
+        except (duckdb.InvalidInputException, UnicodeDecodeError) as error:
             raise BatchRejected(
                 f"not one JSON document ({_explain(error, decoded)}); send a whole JSON array"
             ) from error
@@ -74,7 +75,7 @@ def _split_array(decoded: bytes) -> pa.StringArray:
 
 
 def _explain(error: Exception, decoded: bytes) -> str:
-    text = str(error).partition("\n")[0].rpartition("Error: ")[2].partition("  Input:")[0][:200]
+    text = read_engine_words(error).partition("  Input:")[0]
     place = _AT_BYTE.search(text)
     if place is None:
         return text

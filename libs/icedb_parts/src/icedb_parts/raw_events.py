@@ -66,8 +66,8 @@ class RawEvents:
         where = f"FROM {self._lines} WHERE batch = {batch} AND no = {line_number}"
         try:
             ((kind,),) = self._fetch(f"SELECT json_type(line) {where}")
-        except duckdb.Error as error:
-            return str(error).partition("\n")[0].rpartition("Error: ")[2][:200]
+        except (duckdb.Error, UnicodeDecodeError) as error:
+            return read_engine_words(error)
         return f"it is a JSON {str(kind).lower()}"
 
     def read_keys(self, batches: Collection[int], *, max_count: int) -> dict[int, BatchKeys]:
@@ -129,6 +129,15 @@ class RawEvents:
 
 _MALFORMED: Final = r"NOT (json_valid(line) AND starts_with(ltrim(line, E' \t\r'), '{'))"
 _TWICE: Final = "len(json_keys(line)) <> len(list_distinct(json_keys(line)))"
+
+
+def read_engine_words(error: Exception) -> str:
+    """Return what the engine says about malformed JSON.
+
+    It quotes the text around the place, and may cut it within a character: then its message is no UTF-8.
+    """
+    text = error.object.decode(errors="replace") if isinstance(error, UnicodeDecodeError) else str(error)
+    return text.partition("\n")[0].rpartition("Error: ")[2][:200]
 
 
 def structure_sql(keys: Collection[str]) -> str:
