@@ -46,7 +46,7 @@ class BatchStatuses:
         self._lock = threading.Lock()
 
     def look_up(self, paths: TablePaths, batch_id: str) -> BatchStatus:
-        """Return where a batch is. Costs up to two listings, a GET, and the log files that are not known yet.
+        """Return where a batch is. Costs up to two listings, two GETs, and the heads of new log files.
 
         Raises:
             InvalidRequest: No batch has such an id.
@@ -60,7 +60,7 @@ class BatchStatuses:
             return BatchStatus("staged")
         with self._lock:
             reader = self._readers.of_table(self._store, paths)
-        logs = [file.log for file in reader.read().files]
+        logs = [file.log for file in reader.heads.read().files]
         reason = find_reason(self._store, paths, batch_id)
         entry = reason.entry if reason is not None else None
         if any(batch_id in log.batch_ids for log in logs):
