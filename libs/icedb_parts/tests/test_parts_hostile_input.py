@@ -115,6 +115,16 @@ def test_an_empty_batch_is_accepted_and_has_no_rows(make_table, body, staging_fo
     assert result.row_count == 1
 
 
+def test_few_keys_in_many_rows_and_many_keys_do_not_meet(make_table, reader):
+    table = make_table(limits=FlushUnitLimits(unit_cells=100))
+    wide, long = table.stage({f"k{i}": 1 for i in range(40)}), table.stage(*({"n": i} for i in range(50)))
+    other, both = table.stage({"n": 1}), table.stage({f"k{i}": 1 for i in range(40)}, {}, {})
+    result = table.flush(wide, long, other)
+    assert (result.accepted, result.left) == ((wide.batch_id,), (long.batch_id, other.batch_id))
+    assert table.flush(long, other).accepted == (long.batch_id, other.batch_id)
+    assert "3 events with 40 different keys together; the limit is 100 events times keys" in table.reason(both, other)
+
+
 def test_an_oversized_batch_is_not_even_fetched(make_table):
     table = make_table(limits=FlushUnitLimits(batch_staged_bytes=100))
     large = table.stage(body=b"x" * 101)

@@ -22,6 +22,7 @@ from icedb_parts.event_frame import ColumnEvidence, EventFrame, ExampleValue
 from icedb_parts.json_types import TAKEN_KINDS, Kind, SchemaBuilder, find_odd_kinds, infer_type
 from icedb_parts.key_checks import KeyChecks
 from icedb_parts.limits import MAX_PARTITION_VALUE_BYTES, FlushUnitLimits
+from icedb_parts.raw_events import BatchKeys
 from icedb_parts.row_problems import Problem
 from icedb_parts.transforms import find_type_problem
 from icedb_parts.unit_sections import UnitSections
@@ -43,6 +44,7 @@ class UnitChecks:
         wishes: Columns that would have to become wider, with the wider type; if there are any, nothing is decided.
         rejected: Reason of each batch that was rejected so far.
         accepted: Batches that passed, in order.
+        left: Batches that were not looked at further, because those before them are enough for a unit.
         bad_rows: Rows that were set aside, of accepted batches that have any.
         row_counts: Rows to be written of each accepted batch.
         new_kinds: Columns that the schema does not have, with the kinds of their values in accepted batches.
@@ -79,6 +81,7 @@ class UnitChecks:
         self.wishes: dict[str, str] = {}
         self.rejected: dict[int, str] = {}
         self.accepted: tuple[int, ...] = ()
+        self.left: tuple[int, ...] = ()
         self.bad_rows: dict[int, BadLines] = {}
         self.row_counts: dict[int, int] = {}
         self.new_kinds: dict[str, Kind] = {}
@@ -173,16 +176,32 @@ class UnitChecks:
         raw = [number for number in exact if number not in found]
         if lines is not None and raw:
             found |= lines.read_keys(raw, max_count=self._limits.batch_columns)
-        problems = keys.check(exact, found, dict.fromkeys(raw, lines) if lines else {})
+        problems = keys.check(
+            {number: self._frame.batches[number] for number in exact}, found, dict.fromkeys(raw, lines) if lines else {}
+        )
         self._reject(problems)
         if keys.is_order_at_stake:
             self._doubts |= self._sections.fast
-        names = dict.fromkeys(name for number in exact if number not in problems for name in found[number].names)
-        self._sections.fill_frame(
-            self.accepted,
-            list(dict.fromkeys(name for number in raw if number not in problems for name in found[number].names)),
-        )
+        self._leave_beyond(found)
+        names = dict.fromkeys(name for number in exact if number in self.accepted for name in found[number].names)
+        raw_names = dict.fromkeys(name for number in raw if number in self.accepted for name in found[number].names)
+        self._sections.fill_frame(self.accepted, list(raw_names))
         return list(names)
+
+    def _leave_beyond(self, keys: Mapping[int, BatchKeys]) -> None:
+        """Leave the batches from the first one on with which rows times columns would be above the bound."""
+        columns: set[str] = set()
+        row_count = 0
+        self.left = ()
+        for place, batch in enumerate(self.accepted):
+            own_count = self._frame.batches[batch].row_count
+            if batch in self._sections.fast and own_count * len(self._sections.fast_columns) > self._limits.unit_cells:
+                self._doubts.add(batch)
+            row_count += own_count
+            columns.update(keys[batch].names if batch in keys else self._sections.fast_columns)
+            if place and row_count * len(columns) > self._limits.unit_cells:
+                self.accepted, self.left = self.accepted[:place], self.accepted[place:]
+                return
 
     def _read_evidence(self) -> dict[int, dict[str, ColumnEvidence]]:
         """Return the evidence of each batch; the cells of a CSV column that are no one type count as text."""

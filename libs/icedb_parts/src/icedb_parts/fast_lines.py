@@ -33,6 +33,9 @@ from icedb_parts.staged_lines import BatchLines
 
 GROUP_BYTES: Final = 4 * MIB
 """Small batches are read together, up to so many bytes."""
+MAX_GROWTH: Final = 4
+"""Columns may take so many times the bytes of the lines; many columns of which each line has few take more."""
+CELL_BYTES: Final = 8
 _OPEN, _CLOSE, _OPEN_ARRAY, _NEWLINE, _RETURN = b"{}[\n\r"
 
 
@@ -132,6 +135,9 @@ class _Reader:
         return [table for number, lines in group.items() for table in self.read({number: lines})]
 
     def _read_group(self, group: Mapping[int, BatchLines]) -> pa.Table:
+        row_count = sum(lines.row_count for lines in group.values())
+        if row_count * len(self._columns) * CELL_BYTES > MAX_GROWTH * max(GROUP_BYTES, _count_bytes(group)):
+            raise _Declined
         for lines in group.values():
             _check_braces(lines)
         data = _join(group)
@@ -143,7 +149,7 @@ class _Reader:
             read_options=pj.ReadOptions(use_threads=self._use_threads, block_size=block_bytes),
         )
         counts = [lines.row_count for lines in group.values()]
-        if rows.num_rows != sum(counts):
+        if rows.num_rows != row_count:
             raise _Declined
         arrays: dict[str, pa.ChunkedArray | pa.Array] = {
             "batch": pa.concat_arrays(
@@ -246,6 +252,10 @@ def _join(group: Mapping[int, BatchLines]) -> pa.Buffer | bytes:
     if len(views) == 1:
         return pa.py_buffer(views[0])
     return b"\n".join(views)
+
+
+def _count_bytes(group: Mapping[int, BatchLines]) -> int:
+    return sum(lines.decoded_bytes for lines in group.values())
 
 
 def _count_up(count: int) -> pa.Array:

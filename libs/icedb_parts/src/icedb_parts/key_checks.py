@@ -51,27 +51,29 @@ class KeyChecks:
         }
 
     def check(
-        self, order: Sequence[int], keys: Mapping[int, BatchKeys], lines: Mapping[int, RawEvents]
+        self, batches: Mapping[int, BatchContent], keys: Mapping[int, BatchKeys], lines: Mapping[int, RawEvents]
     ) -> dict[int, Problem]:
         """Return the batches whose keys cannot be columns of the table.
 
         Args:
-            order: The batches, oldest first.
+            batches: By number, oldest first.
             keys: Their keys.
             lines: Where each of those that came as lines can be looked up.
         """
         problems: dict[int, Problem] = {}
-        for batch in order:
-            problem = self._check_batch(batch, keys[batch], lines.get(batch))
+        for batch, content in batches.items():
+            problem = self._check_batch(batch, content, keys[batch], lines.get(batch))
             if problem is None:
                 self._spelling.update((name.lower(), name) for name in keys[batch].names)
             else:
                 problems[batch] = problem
         return problems
 
-    def _check_batch(self, batch: int, keys: BatchKeys, lines: RawEvents | None) -> Problem | None:
+    def _check_batch(
+        self, batch: int, content: BatchContent, keys: BatchKeys, lines: RawEvents | None
+    ) -> Problem | None:
         if keys.has_duplicates:
-            at = f"line {lines.find_duplicate_line(batch)}: " if lines else ""
+            at = f"{content.noun} {lines.find_duplicate_line(batch)}: " if lines else ""
             return Problem(
                 f"{at}an event has the same key twice; which value counts is not defined: send it once",
                 partial(lines.read_lines_with, batch, ()) if lines else None,
@@ -81,11 +83,16 @@ class KeyChecks:
                 f"{keys.count} different top-level keys; the limit is {self._limits.batch_columns}: "
                 "put keys that vary into a nested object, which is kept as JSON text"
             )
+        if content.row_count * keys.count > self._limits.unit_cells:
+            return Problem(
+                f"{content.row_count} events with {keys.count} different keys together; the limit is "
+                f"{self._limits.unit_cells} events times keys: send smaller batches"
+            )
         bad = {name: reason for name in keys.names if (reason := self._find_name_problem(name))}
         bad |= self._find_case_problems(keys.names)
         if bad:
             name, reason = next(iter(bad.items()))
-            at = f"line {lines.find_key_line(batch, name)}: " if lines else ""
+            at = f"{content.noun} {lines.find_key_line(batch, name)}: " if lines else ""
             return Problem(f"{at}{reason}", partial(lines.read_lines_with, batch, tuple(bad)) if lines else None)
         column_count = len(self._spelling.keys() | {name.lower() for name in keys.names})
         if column_count > self._limits.table_columns:

@@ -41,6 +41,8 @@ class FlushUnitLimits:
         line_bytes: Size of one event.
         batch_columns: Distinct top-level keys of one batch.
         table_columns: Columns of the table with those of the batch.
+        unit_cells: Rows times columns: a batch above it is rejected, a unit takes no further batch above it; few keys
+            each in very many rows, and many keys together, are small as text and large as columns.
         unit_decoded_bytes: A unit takes no further batch above this; the rest goes to a later round.
         unit_target_bytes: Estimated decoded size that one unit of work aims at.
         compression_ratio: Estimated ratio of decoded to staged size of compressed batches.
@@ -52,6 +54,7 @@ class FlushUnitLimits:
     line_bytes: int = 8 * MIB
     batch_columns: int = 1000
     table_columns: int = 2000
+    unit_cells: int = 256 * MIB
     unit_decoded_bytes: int = 512 * MIB
     unit_target_bytes: int = 64 * MIB
     compression_ratio: int = 8

@@ -81,6 +81,9 @@ class UnitRows:
             self._left = list(range(len(unit.batches)))
             return
         self._row_counts.update(self._checks.row_counts)
+        for number in self._checks.left:
+            del self._row_counts[number]
+        self._left = sorted([*self._left, *self._checks.left])
         self._rejected.update(self._checks.rejected)
         self._take_over()
 

@@ -15,7 +15,7 @@ from icedb_log.table_config import TableConfig, check_column_name
 from icedb_parts.batch_table import BatchTable
 from icedb_parts.column_forms import Form
 from icedb_parts.event_frame import ColumnEvidence, EventFrame, Section
-from icedb_parts.fast_lines import FastColumn, read_fast
+from icedb_parts.fast_lines import CELL_BYTES, MAX_GROWTH, FastColumn, read_fast
 from icedb_parts.json_types import INTEGERS, Kind, infer_type
 from icedb_parts.limits import FlushUnitLimits
 from icedb_parts.raw_events import BatchKeys, RawEvents
@@ -69,6 +69,11 @@ class UnitSections:
         table = rows.table.select(["batch", "no", *self._fast_forms])
         names = ["batch", "no", *map(self._frame.name_column, self._fast_forms)]
         self._frame.engine.register("fast", table.rename_columns(names))
+
+    @property
+    def fast_columns(self) -> Collection[str]:
+        """The columns of batches that the fast reader took."""
+        return self._fast_forms
 
     def slow_down(self, batches: Collection[int]) -> None:
         """Send some batches, of those that are fast, to the exact reader."""
@@ -139,7 +144,9 @@ class UnitSections:
         for found in evidence.values():
             for name, values in found.items():
                 seen[name] |= values.kinds
-        known = self._schema if len(self._schema) < self._limits.batch_columns else {}
+        bytes_per_row = sum(batch.decoded_bytes for batch in lines.values()) / sum(map(_count_rows, lines.values()))
+        has_room = len(self._schema) * CELL_BYTES < MAX_GROWTH * bytes_per_row / 2
+        known = self._schema if has_room and len(self._schema) < self._limits.batch_columns else {}
         columns = {
             name: _plan_known(self._schema[name], seen.get(name, Kind(0)))
             for name in self._schema
@@ -181,6 +188,10 @@ class UnitSections:
             return names, frame.read_evidence()
         finally:
             sample.drop()
+
+
+def _count_rows(batch: BatchLines) -> int:
+    return batch.row_count
 
 
 def _plan_known(sql_type: str, kinds: Kind) -> FastColumn:
