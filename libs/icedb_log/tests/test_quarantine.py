@@ -105,3 +105,13 @@ def test_i5_a_run_that_slept_does_not_write_over_a_retry_that_has_begun():
     quarantine_batch(table.store, table.paths, rejected=RejectedBatch(batch, "mine"), clock=table.clock)
     assert table.store.get(reason_key(table.paths, batch.batch_id)).body == begun
     assert list_staged(table.store, table.paths).batches == ()
+
+
+@pytest.mark.parametrize("effect", [Effect.LOSE_ANSWER, Effect.DROP, Effect.DELAY])
+def test_i5_a_reason_whose_write_is_not_confirmed_is_read_back_and_kept(effect):
+    table = make_table()
+    table.store.script = [Fault("put_if_absent", effect, "/quarantine/")]
+    refuse(table)
+    table.store.land_delayed()
+    assert [found.reason for found in list_quarantined(table.store, table.paths)] == ["why"]
+    assert list_staged(table.store, table.paths).batches == ()

@@ -114,8 +114,7 @@ def quarantine_batch(store: ObjectStore, paths: TablePaths, *, rejected: Rejecte
     retry: what they wrote stays.
 
     Raises:
-        Unavailable: The store did not answer; the batch stays staged.
-        CommitOutcomeUnknown: The same; the next run does it again.
+        Unavailable: The store did not answer; the batch stays staged, and the next run does it again.
     """
     batch = rejected.batch
     body = orjson.dumps(_describe_refusal(paths, rejected, clock))
@@ -130,8 +129,8 @@ def quarantine_batch(store: ObjectStore, paths: TablePaths, *, rejected: Rejecte
             store.delete([batch.key])
             return
     raise Unavailable(
-        f"table {paths.name}: {reason_key(paths, batch.batch_id)} was changed by others {MAX_REASON_ATTEMPTS} times; "
-        "the next flush goes on"
+        f"table {paths.name}: {reason_key(paths, batch.batch_id)} was not confirmed, or changed by others, "
+        f"{MAX_REASON_ATTEMPTS} times; the next flush goes on"
     )
 
 
@@ -149,15 +148,15 @@ def _describe_refusal(paths: TablePaths, rejected: RejectedBatch, clock: Clock) 
 
 
 def _put_reason(store: ObjectStore, paths: TablePaths, batch_id: str, body: bytes, *, replaces: str | None) -> bool:
-    """Write a reason over the one with an ETag, or over none; return whether that one was still there."""
+    """Write a reason over the one with an ETag, or over none; return whether it certainly was written."""
     key = reason_key(paths, batch_id)
     try:
         if replaces is None:
             store.put_if_absent(key, body)
         else:
             store.put_if_match(key, body, etag=replaces)
-    except PreconditionFailed:
-        return False
+    except (PreconditionFailed, CommitOutcomeUnknown):
+        return False  # W2: only reading tells
     return True
 
 
