@@ -93,7 +93,7 @@ def outcome(table, batches, schema):
 
 @pytest.mark.parametrize("policies", [{}, {"evolution": "strict"}, {"on_bad_rows": "quarantine_rows"}], ids=str)
 @given(texts=st.lists(bodies(), min_size=1, max_size=4), knows=st.booleans())
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_both_readers_end_the_same_way(make_table, fast_batches, monkeypatch, policies, texts, knows):
     table = make_table(sort=("i",), declared={"t": "TIMESTAMP", "d": "DATE"}, **policies)
     schema = SCHEMA if knows else {}
@@ -102,6 +102,41 @@ def test_both_readers_end_the_same_way(make_table, fast_batches, monkeypatch, po
     with monkeypatch.context() as patch:
         patch.setattr(UnitSections, "read_fast", lambda _: None)
         assert found == outcome(table, batches, schema)
+
+
+LAX = {
+    "digits are lost in a DOUBLE": [b'{"f":0.5}\n{"f":9007199254740993}\n'],
+    "digits are lost below zero": [b'{"f":0.5}\n{"f":-9007199254740993}\n'],
+    "NaN": [b'{"f":0.5}\n{"f":NaN}\n{"f":-Infinity}\n'],
+    "a line of two events, an event of two lines": [b'{"i":1}{"i":2}\n{"i":\n3}\n'],
+    "an event of two lines alone": [b'{"i":\n3}\n'],
+    "only integers where the sample has a fraction": [b'{"x":0.5}\n{"x":1}\n{\n', b'{"x":1}\n{"x":2}\n'],
+    "1.0 where the sample has a fraction": [b'{"x":0.5}\n{"x":1}\n{\n', b'{"x":1.0}\n{"x":2}\n'],
+    "a key twice beside an object": [b'{"o":{"a":1},"i":1,"i":2}\n', b'{"o":{"a":1},"i":1}\n'],
+    "an object's key twice": [b'{"o":{"a":1},"o":{}}\n'],
+    "a new key beside an object": [b'{"o":{"a":1}}\n{"o":[]}\n{"o":{"a":1},"rare":1}\n'],
+    "a new key after the sample": [b'{"i":1}\n{"i":2}\n{"i":3,"rare":1}\n'],
+    "another type after the sample": [b'{"x":1}\n{"x":2}\n{"x":0.5}\n', b'{"x":1}\n{"x":2}\n{"x":"a"}\n'],
+    "an object after the sample": [b'{"v":"a"}\n{"v":"b"}\n{"v":{"a": 1.10}}\n', b'{"o":{}}\n{"o":"b"}\n{"o":1}\n'],
+    "another case after the sample": [b'{"v":"a"}\n{"v":"b"}\n{"V":"c"}\n', b'{"z":null}\n', b'{"Z":1}\n{"Z":1}\n{"y":1}\n'],
+    "a moment after a day": [b'{"t":"2023-06-07"}\n{"t":"2023-06-07T10:00:00Z"}\n{"t":"2023-06-07T10:00:00z"}\n'],
+    "a moment of the year 0": [b'{"t":"0001-01-01T00:00:00Z"}\n{"t":"0001-01-01T00:00:00+01:00"}\n'],
+    "milliseconds after text": [b'{"t":"2023-06-07"}\n{"t":"2023-06-07"}\n{"t":1}\n', b'{"t":1}\n{"t":2}\n'],
+    "milliseconds beyond the years": [b'{"t":1}\n', b'{"t":253402300800000}\n'],
+    "text that is escaped": [b'{"v":"\\u0000\\ud83d\\ude00\\/"}\n{"v":"\\ud800"}\n'],
+    "blank lines and a byte order mark": [b'\xef\xbb\xbf{"i":1}\r\n\n \n{"i":2}'],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("policies", [{}, {"on_bad_rows": "quarantine_rows"}], ids=["batch", "rows"])
+@pytest.mark.parametrize("texts", LAX.values(), ids=LAX)
+@pytest.mark.usefixtures("fast_batches")
+def test_where_arrow_reads_otherwise_the_fast_reader_declines(make_table, monkeypatch, policies, texts):
+    table = make_table(declared={"t": "TIMESTAMP", "d": "DATE"}, **policies)
+    batches = [table.stage(body=text) for text in [*texts, b'{"i":1}\n']]
+    found = outcome(table, batches, SCHEMA)
+    monkeypatch.setattr(UnitSections, "read_fast", lambda _: None)
+    assert found == outcome(table, batches, SCHEMA)
 
 
 def test_good_batches_are_read_fast_and_a_bad_one_does_not_slow_the_others(make_table, fast_batches):
