@@ -5,8 +5,11 @@ import uuid
 import pytest
 from icedb_client.client import Client
 from icedb_client.settings import load_client_settings
+from icedb_log.clock import new_batch_id
+from icedb_log.codec import encode_log_file
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Unavailable
 from icedb_log.jobs import BadRows, RejectedBatch
+from icedb_log.model import LogFile
 from icedb_log.quarantine import bad_rows_key, quarantine_batch, quarantine_rows
 from icedb_log.staging import list_staged
 
@@ -126,12 +129,21 @@ def test_a_committed_batch_may_have_bad_rows(client, create, warehouse, clock):
     ids = [batch.batch_id for batch in batches]
     # The reason is there before the commit: until the staged object goes, the batch waits.
     assert client.wait_committed("events", ids, timeout_ms=0).bad_rows == ()
+    log = LogFile(time_ms=clock.now_ms(), commit_id="ab", batch_ids=tuple(ids))
+    store.put(paths.log_key(time_ms=log.time_ms, commit_id="ab", is_merged=False), encode_log_file(log))
     store.delete([batch.key for batch in batches])
     report = client.wait_committed("events", ids, timeout_ms=0)
-    assert (report.committed, report.quarantined, report.waiting) == (tuple(ids), (), ())
+    assert (report.committed, report.quarantined, report.waiting, report.unknown) == (tuple(ids), (), (), ())
     assert [(entry.batch_id, entry.row_count, entry.reason) for entry in report.bad_rows] == [
         (bad_id, 3, "line 7: no ts")
     ]
+
+
+def test_a_batch_that_nobody_knows_is_not_called_committed(client, create, clock):
+    create()
+    never_sent = new_batch_id(clock)
+    report = client.wait_committed("events", [never_sent], timeout_ms=0)
+    assert (report.committed, report.unknown) == ((), (never_sent,))
 
 
 def test_settings_name_what_is_wrong(monkeypatch):

@@ -7,8 +7,8 @@ from icedb_log import errors
 from icedb_log.jobs import MergeGroup, StagedBatch
 from icedb_log.model import FileMarker
 from icedb_log.stores import StoreSettings
-from icedb_parts.json_types import Kind, infer_type
 from icedb_parts.column_types import settle_types
+from icedb_parts.json_types import Kind, infer_type
 from icedb_parts.limits import FlushUnitLimits, JobLimits
 from icedb_parts.merge_unit import MergeUnit
 from icedb_parts.spark_runner import run_unit

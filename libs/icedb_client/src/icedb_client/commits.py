@@ -8,6 +8,7 @@ from icedb_log.clock import Clock
 from icedb_log.keys import TablePaths
 from icedb_log.object_store import ObjectStore, list_all
 from icedb_log.quarantine import QuarantinedBatch, find_reason, reason_key
+from icedb_log.reader import LogReader
 
 FIRST_POLL_MS: Final = 50
 LONGEST_POLL_MS: Final = 1000
@@ -22,12 +23,15 @@ class CommitReport:
         quarantined: Batches that cannot be committed, with the reason.
         bad_rows: Of committed batches: the rows that could not be, with the reason.
         waiting: Ids of batches that are still staged.
+        unknown: Ids of which neither staging, the log nor quarantine knows: never accepted, or decided longer ago than
+            log files are kept.
     """
 
     committed: tuple[str, ...]
     quarantined: tuple[QuarantinedBatch, ...]
     waiting: tuple[str, ...]
     bad_rows: tuple[QuarantinedBatch, ...] = ()
+    unknown: tuple[str, ...] = ()
 
 
 def wait_committed(
@@ -37,25 +41,34 @@ def wait_committed(
     asked = tuple(dict.fromkeys(batch_ids))
     deadline_ms = clock.monotonic_ms() + timeout_ms
     pause_ms = FIRST_POLL_MS
+    seen: set[str] = set()
     while True:
         names = (info.key.rpartition("/")[2] for info in list_all(store, paths.staging_prefix).objects)
         staged = {name.partition(".")[0] for name in names}
         waiting = tuple(batch_id for batch_id in asked if batch_id in staged)
+        seen.update(waiting)
         left_ms = deadline_ms - clock.monotonic_ms()
         if not waiting or left_ms <= 0:
             break
         clock.sleep_ms(min(pause_ms, left_ms))
         pause_ms = min(LONGEST_POLL_MS, pause_ms * 2)
-    # The reason is written before the staged object goes: what is neither staged nor in quarantine is committed.
     gone = set(asked) - set(waiting)
-    entries = list(_find_reasons(store, paths, gone))
-    quarantined = tuple(entry for entry in entries if entry.kind == "batch")
-    gone -= {entry.batch_id for entry in quarantined}
+    if not gone:
+        return CommitReport((), (), waiting)
+    # A batch leaves staging after the log names it (I2, I5), so a log read later does, for as long as that log file stays.
+    logs = [file.log for file in LogReader(store, paths, clock=clock).heads.read().files]
+    entries = {entry.batch_id: entry for entry in _find_reasons(store, paths, gone)}
+    committed = gone.intersection(batch_id for log in logs for batch_id in log.batch_ids)
+    refused = {batch_id for batch_id, entry in entries.items() if entry.kind == "batch"} - committed
+    refused |= gone.intersection(batch_id for log in logs for batch_id in log.refused_ids)
+    # Staged a moment ago and not refused: committed, though the log has forgotten it (a short log grace period).
+    committed |= (gone & seen) - refused
     return CommitReport(
-        committed=tuple(batch_id for batch_id in asked if batch_id in gone),
-        quarantined=quarantined,
+        committed=tuple(batch_id for batch_id in asked if batch_id in committed),
+        quarantined=tuple(entries[batch_id] for batch_id in asked if batch_id in refused and batch_id in entries),
         waiting=waiting,
-        bad_rows=tuple(entry for entry in entries if entry.kind == "rows"),
+        bad_rows=tuple(entry for entry in entries.values() if entry.kind == "rows" and entry.batch_id in committed),
+        unknown=tuple(batch_id for batch_id in asked if batch_id in gone - committed - entries.keys()),
     )
 
 

@@ -261,7 +261,9 @@ def _wait(
     ids = [batch.batch_id for batch in batches]
     with err.status("waiting for the commit") if not is_quiet and err.is_terminal else _Quiet():
         found = client.wait_committed(table, ids, timeout_ms=timeout_ms)
-    report["committed"] = len(found.committed)
+    # These batches were accepted just now: what is not staged, in quarantine or in the log any more was committed.
+    committed_count = len(found.committed) + len(found.unknown)
+    report["committed"] = committed_count
     report["waiting"] = list(found.waiting)
     report["quarantined"] = [{"batch_id": batch.batch_id, "reason": batch.reason} for batch in found.quarantined]
     report["bad_rows"] = [
@@ -275,7 +277,7 @@ def _wait(
             f"{timeout_ms / 1000:g} s; is an ingest worker running? They stay accepted, and are committed when one is"
         )
     if not is_quiet:
-        out.print(f"{format_count(len(found.committed))} batches committed")
+        out.print(f"{format_count(committed_count)} batches committed")
     for batch in (*found.quarantined, *found.bad_rows)[:MAX_SHOWN_QUARANTINED]:
         what = "batch" if batch.kind == "batch" else f"{format_count(batch.row_count)} rows of batch"
         print_error(f"{what} {batch.batch_id} in quarantine: {batch.reason}")
