@@ -22,9 +22,9 @@ from icedb_log.reader import LogReader
 from icedb_log.staging import stage_batch
 from icedb_log.stores import StoreSettings
 from icedb_log.table_config import PartitionField, TableConfig, create_table
-from icedb_parts.spark_jobs import SparkBatchWriter
-from icedb_parts.spark_runner import warm_up
-from icedb_parts.spark_session import SparkSettings, close_spark, open_spark
+from icedb_parts.spark.spark_jobs import SparkBatchWriter
+from icedb_parts.spark.spark_runner import warm_up
+from icedb_parts.spark.spark_session import SparkSettings, close_spark, open_spark
 
 from bench.harness import OURS, Figure
 from bench.ingest_events import IngestInput

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from icedb_log.s3_options import S3Options
-from icedb_parts.spark_session import SparkSettings, close_spark, open_spark
+from icedb_parts.spark.spark_session import SparkSettings, close_spark, open_spark
 
 START_DEADLINE_S = 60
 POLL_S = 0.02

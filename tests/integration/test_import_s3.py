@@ -22,10 +22,10 @@ from icedb_log.reader import LogReader
 from icedb_log.stores import StoreSettings
 from icedb_log.table_config import PartitionField, TableConfig, create_table
 from icedb_log.vacuum import vacuum_table
-from icedb_parts import import_spark
-from icedb_parts.import_spark import SparkFileImporter
-from icedb_parts.import_unit import open_source
-from icedb_parts.spark_jobs import SparkGroupMerger
+from icedb_parts.imports import import_spark
+from icedb_parts.imports.import_spark import SparkFileImporter
+from icedb_parts.imports.import_unit import open_source
+from icedb_parts.spark.spark_jobs import SparkGroupMerger
 
 pytestmark = [pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(300)]
 

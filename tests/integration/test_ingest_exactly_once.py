@@ -29,8 +29,8 @@ from icedb_log.reader import LogReader
 from icedb_log.staging import list_staged, stage_batch
 from icedb_log.stores import StoreSettings
 from icedb_log.table_config import PartitionField, TableConfig, create_table
-from icedb_parts.spark_jobs import SparkBatchWriter
-from icedb_parts.spark_runner import SparkRunner, read_answers, run_unit
+from icedb_parts.spark.spark_jobs import SparkBatchWriter
+from icedb_parts.spark.spark_runner import SparkRunner, read_answers, run_unit
 from icedb_service.celery_app import make_app
 from icedb_service.names import INGEST_FLUSH
 from icedb_service.redis_clients import open_redis

@@ -12,8 +12,8 @@ from icedb_log.jobs import BatchWriter, FlushJob, GroupMerger, MergeGroup, Merge
 from icedb_log.stores import StoreSettings
 from icedb_log.table_config import PartitionField, TableConfig
 from icedb_parts.limits import EngineLimits, FlushUnitLimits
-from icedb_parts.spark_jobs import JobLimits, SparkBatchWriter, SparkGroupMerger
-from icedb_parts.spark_session import is_session_alive, open_spark
+from icedb_parts.spark.spark_jobs import JobLimits, SparkBatchWriter, SparkGroupMerger
+from icedb_parts.spark.spark_session import is_session_alive, open_spark
 
 pytestmark = pytest.mark.spark
 

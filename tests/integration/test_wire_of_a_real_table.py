@@ -17,7 +17,7 @@ from icedb_log.staging import stage_batch
 from icedb_log.stores import StoreSettings
 from icedb_log.table_config import PartitionField, TableConfig, create_table
 from icedb_log.vacuum import vacuum_table
-from icedb_parts.spark_jobs import SparkBatchWriter, SparkGroupMerger
+from icedb_parts.spark.spark_jobs import SparkBatchWriter, SparkGroupMerger
 
 pytestmark = pytest.mark.spark
 

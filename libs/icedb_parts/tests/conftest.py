@@ -14,9 +14,9 @@ from icedb_log.model import FileMarker
 from icedb_log.table_config import PartitionField, TableConfig
 from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.testing.memory_store import MemoryObjectStore
-from icedb_parts.flush_unit import FlushUnit, FlushUnitResult, flush_unit
 from icedb_parts.limits import MIB, EngineLimits, FlushUnitLimits
-from icedb_parts.merge_unit import MergeUnit, MergeUnitResult, merge_unit
+from icedb_parts.units.flush_unit import FlushUnit, FlushUnitResult, flush_unit
+from icedb_parts.units.merge_unit import MergeUnit, MergeUnitResult, merge_unit
 
 COMMIT_ID = "c0ffee"
 TIME_MS = 1_700_000_000_000

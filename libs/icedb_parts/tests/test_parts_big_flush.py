@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from icedb_log.errors import Unavailable
-from icedb_parts.flush_plan import UnitBlobs, count_prefix, plan_writes
-from icedb_parts.flush_types import Blob, FlushUnit, FlushUnitResult, WriteUnit
 from icedb_parts.limits import FlushUnitLimits
-from icedb_parts.parse_unit import cut_blobs, parse_unit
-from icedb_parts.part_encoder import find_dictionary_columns
-from icedb_parts.part_files import ORDINAL
-from icedb_parts.work_units import WRITE_RESULTS, WRITE_UNITS, encode
-from icedb_parts.write_unit import BlobFolder, write_unit
+from icedb_parts.units.flush_plan import UnitBlobs, count_prefix, plan_writes
+from icedb_parts.units.flush_types import Blob, FlushUnit, FlushUnitResult, WriteUnit
+from icedb_parts.units.parse_unit import cut_blobs, parse_unit
+from icedb_parts.units.work_units import WRITE_RESULTS, WRITE_UNITS, encode
+from icedb_parts.units.write_unit import BlobFolder, write_unit
+from icedb_parts.writing.part_encoder import find_dictionary_columns
+from icedb_parts.writing.part_files import ORDINAL
 
 
 def parse(table, *batches, schema=None):
@@ -102,7 +102,7 @@ def test_a_blob_that_was_made_again_with_other_rows_is_found(make_table):
 
 
 def test_blobs_are_cut_by_ordinal_and_size(monkeypatch):
-    monkeypatch.setattr("icedb_parts.parse_unit.BLOB_BYTES", 4000)
+    monkeypatch.setattr("icedb_parts.units.parse_unit.BLOB_BYTES", 4000)
     ordinals = pa.array([0] * 1000 + [2] * 10 + [3] * 3000, pa.int32())
     numbers = pa.array(range(4010), pa.int64())
     rows = pa.table({ORDINAL: ordinals, "n": numbers})
@@ -216,9 +216,9 @@ def test_dictionaries_are_for_columns_of_few_values():
 
 
 def test_a_row_group_of_wide_rows_ends_early(make_table, monkeypatch):
-    monkeypatch.setattr("icedb_parts.part_files.ROW_GROUP_BYTES", 100_000)
+    monkeypatch.setattr("icedb_parts.writing.part_files.ROW_GROUP_BYTES", 100_000)
     table = make_table(sort=("n",), row_group_rows=4096)
-    monkeypatch.setattr("icedb_parts.event_frame.ROWS_PER_CHUNK", 2048)
+    monkeypatch.setattr("icedb_parts.reading.event_frame.ROWS_PER_CHUNK", 2048)
     body = "".join(json.dumps({"n": i, "text": f"{i}" * 40}) + "\n" for i in range(9000)).encode()
     (marker,) = table.flush(table.stage(body=body)).files
     metadata = table.parquet(marker).metadata

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from icedb_parts import unit_sections
-from icedb_parts.fast_times import read_days, read_millis, read_moments
-from icedb_parts.unit_sections import UnitSections
+from icedb_parts.reading import unit_sections
+from icedb_parts.reading.fast_times import read_days, read_millis, read_moments
+from icedb_parts.reading.unit_sections import UnitSections
 
 SCHEMA = {"v": "VARCHAR", "i": "BIGINT", "f": "DOUBLE", "b": "BOOLEAN", "t": "TIMESTAMP", "d": "DATE"}
 MOMENTS = (

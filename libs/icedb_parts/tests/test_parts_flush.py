@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from icedb_parts.json_types import Kind
+from icedb_parts.reading.json_types import Kind
 
 
 def test_json_becomes_sql_types_by_the_documented_rule(make_table):

@@ -8,8 +8,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from icedb_parts.json_types import Kind
 from icedb_parts.limits import FlushUnitLimits
+from icedb_parts.reading.json_types import Kind
 
 
 def parquet(table: pa.Table, **options) -> bytes:

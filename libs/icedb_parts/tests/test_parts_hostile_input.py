@@ -8,8 +8,8 @@ import math
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from icedb_parts import unit_sections
 from icedb_parts.limits import MIB, FlushUnitLimits
+from icedb_parts.reading import unit_sections
 
 GOOD = {"n": 1, "f": 0.5, "s": "a", "o": {"k": 1}}
 LEVELS = 100_000

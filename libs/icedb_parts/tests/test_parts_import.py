@@ -11,11 +11,11 @@ from icedb_log.import_jobs import InspectJob
 from icedb_log.import_sources import SourceFile, list_sources, parse_pattern
 from icedb_log.local_store import LocalObjectStore
 from icedb_log.model import FileMarker
-from icedb_parts.import_footers import TAIL_BYTES, FileRefused
-from icedb_parts.import_inspect import inspect_file
-from icedb_parts.import_types import NARROW_TYPES
-from icedb_parts.import_unit import ImportUnit, import_unit
-from icedb_parts.work_units import IMPORT_RESULTS, IMPORT_UNITS, encode
+from icedb_parts.imports.import_footers import TAIL_BYTES, FileRefused
+from icedb_parts.imports.import_inspect import inspect_file
+from icedb_parts.imports.import_types import NARROW_TYPES
+from icedb_parts.imports.import_unit import ImportUnit, import_unit
+from icedb_parts.units.work_units import IMPORT_RESULTS, IMPORT_UNITS, encode
 
 DAY = datetime(2026, 1, 2)
 

@@ -4,13 +4,13 @@ import os
 import stat
 import subprocess
 
-import icedb_parts.java
+import icedb_parts.spark.java
 import pytest
 from icedb_log.errors import InvalidRequest
 from icedb_parts.engine import open_scratch, remove_abandoned_scratch
-from icedb_parts.java import find_java
 from icedb_parts.limits import EngineLimits
-from icedb_parts.spark_session import SparkSettings
+from icedb_parts.spark.java import find_java
+from icedb_parts.spark.spark_session import SparkSettings
 
 
 def make_java(folder, version):
@@ -61,7 +61,7 @@ def test_an_old_java_on_the_path_gives_way_to_the_package(tmp_path):
 
 
 def test_without_any_java_the_remedy_is_named(monkeypatch):
-    monkeypatch.setattr(icedb_parts.java, "find_spec", lambda name: None)
+    monkeypatch.setattr(icedb_parts.spark.java, "find_spec", lambda name: None)
     with pytest.raises(InvalidRequest, match=r"there is no Java here\. Spark needs Java 17 or newer: install one"):
         find_java({"PATH": ""})
 

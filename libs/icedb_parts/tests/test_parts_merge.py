@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from datetime import datetime
 
-import icedb_parts.merge_unit
+import icedb_parts.units.merge_unit
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -162,7 +162,7 @@ def test_only_an_output_that_is_not_split_is_written_by_several_threads(
         opened.append(limits.thread_count)
         return open_engine(limits, scratch)
 
-    monkeypatch.setattr(icedb_parts.merge_unit, "open_engine", record)
+    monkeypatch.setattr(icedb_parts.units.merge_unit, "open_engine", record)
     table = make_table(sort=("n",), target_file_bytes=target_file_bytes)
     files = [table.put_file(pa.table({"n": list(range(2000))}), f"{number}") for number in range(2)]
     table.merge(*files, engine=replace(table.engine, thread_count=2))

@@ -5,13 +5,13 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 from icedb_log.errors import InvalidRequest
-from icedb_parts.encode_unit import EncodeUnit, encode_unit
-from icedb_parts.flush_types import FlushUnit
-from icedb_parts.parse_unit import FilledBlob, parse_unit
-from icedb_parts.query_tasks import LostBlobs, make_decode_task
-from icedb_parts.query_types import find_sql_type
-from icedb_parts.spark_blobs import make_blob_row, make_result_row
-from icedb_parts.spark_read import ReadUnit
+from icedb_parts.query.query_tasks import LostBlobs, make_decode_task
+from icedb_parts.query.query_types import find_sql_type
+from icedb_parts.spark.spark_blobs import make_blob_row, make_result_row
+from icedb_parts.spark.spark_read import ReadUnit
+from icedb_parts.units.encode_unit import EncodeUnit, encode_unit
+from icedb_parts.units.flush_types import FlushUnit
+from icedb_parts.units.parse_unit import FilledBlob, parse_unit
 
 TYPES = {"ts": "TIMESTAMP", "n": "BIGINT", "more": "VARCHAR"}
 

@@ -7,12 +7,12 @@ from icedb_log import errors
 from icedb_log.jobs import MergeGroup, StagedBatch
 from icedb_log.model import FileMarker
 from icedb_log.stores import StoreSettings
-from icedb_parts.column_types import settle_types
-from icedb_parts.json_types import Kind, infer_type
 from icedb_parts.limits import FlushUnitLimits, JobLimits
-from icedb_parts.merge_unit import MergeUnit
-from icedb_parts.spark_runner import run_unit
-from icedb_parts.work_units import FLUSH_RESULTS, FLUSH_UNITS, MERGE_RESULTS, encode, split_batches
+from icedb_parts.reading.column_types import settle_types
+from icedb_parts.reading.json_types import Kind, infer_type
+from icedb_parts.spark.spark_runner import run_unit
+from icedb_parts.units.merge_unit import MergeUnit
+from icedb_parts.units.work_units import FLUSH_RESULTS, FLUSH_UNITS, MERGE_RESULTS, encode, split_batches
 
 
 def batch(number, size_bytes, staging_format="ndjson"):

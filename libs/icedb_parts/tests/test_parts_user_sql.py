@@ -2,7 +2,7 @@
 
 import pytest
 from icedb_log.errors import InvalidRequest
-from icedb_parts.user_sql import check_user_sql
+from icedb_parts.query.user_sql import check_user_sql
 
 
 def check(query):

@@ -7,8 +7,8 @@ import pytest
 from icedb_log.errors import SchemaConflict
 from icedb_log.jobs import FlushJob
 from icedb_log.table_config import PartitionField, TableConfig
-from icedb_parts.column_types import unite_known
-from icedb_parts.widening import WideningProof, Wish, find_widenable
+from icedb_parts.reading.column_types import unite_known
+from icedb_parts.reading.widening import WideningProof, Wish, find_widenable
 
 TO_DOUBLE = Wish("n", "BIGINT", "DOUBLE")
 KNOWN = {"n": "BIGINT", "s": "VARCHAR"}

@@ -15,7 +15,7 @@ from icedb_log.fold import fold
 from icedb_log.import_jobs import CopyOutput, InspectJob, InspectOutput
 from icedb_log.reader import LogReader
 from icedb_log.table_config import PartitionField, TableConfig
-from icedb_parts.import_unit import ImportUnit, import_unit, open_source
+from icedb_parts.imports.import_unit import ImportUnit, import_unit, open_source
 from icedb_parts.limits import EngineLimits
 from icedb_service.names import MERGE_MERGE
 from icedb_service.redlock import LockBusy

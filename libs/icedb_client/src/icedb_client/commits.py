@@ -55,7 +55,7 @@ def wait_committed(
     gone = set(asked) - set(waiting)
     if not gone:
         return CommitReport((), (), waiting)
-    # A batch leaves staging after the log names it (I2, I5), so a log read later does, for as long as that log file stays.
+    # A batch leaves staging after the log names it (I2, I5), so a log read later does, while that log file stays.
     logs = [file.log for file in LogReader(store, paths, clock=clock).heads.read().files]
     entries = {entry.batch_id: entry for entry in _find_reasons(store, paths, gone)}
     committed = gone.intersection(batch_id for log in logs for batch_id in log.batch_ids)

@@ -1,0 +1,1 @@
+"""Existing Parquet files: footers, types, copies."""

@@ -1,0 +1,1 @@
+"""From staged batches to typed rows: decoding, checks, types, what is rejected and why."""

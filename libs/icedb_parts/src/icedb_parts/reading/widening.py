@@ -1,0 +1,113 @@
+"""May a column become wider (``evolution = widen``)? Only if no value that is live in the table loses anything.
+
+A parse unit that finds numbers with a fraction in a BIGINT column, or timestamps in a DATE column, does not reject the
+batch at once: it stops and *wishes* the wider type. The driver grants it, or says why not, and the unit runs again.
+What proves that nothing is lost are the minimum and maximum in the footers of all live files; a file without them
+proves nothing. A column whose wider type is declared in the table's configuration needs no proof: whoever declares it
+accepts that integers beyond 2^53 lose digits.
+
+Never wider: partition and sort columns, whose values name folders and order files, and declared columns.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import date
+from functools import partial
+from typing import Any, Final
+
+from icedb_log.import_sources import SourceFile
+from icedb_log.jobs import FlushJob
+from icedb_log.model import FileMarker
+from icedb_log.object_store import ObjectStore
+from icedb_log.stores import StoreSettings
+from icedb_log.table_config import WIDENINGS, TableConfig
+
+from icedb_parts.imports.import_footers import FileRefused, read_footer
+from icedb_parts.reading.json_types import EXACT_DOUBLE_MAX
+
+MAX_REQUESTS: Final = 16
+"""Footers that are read at once."""
+_AT_ONCE: Final = 16 * MAX_REQUESTS
+"""Files after which it is seen whether one of them decides already."""
+_BOUNDS: Final[Mapping[str, tuple[Any, Any]]] = {
+    "BIGINT": (-EXACT_DOUBLE_MAX, EXACT_DOUBLE_MAX),
+    "DATE": (date.min, date.max),
+}
+"""Between these every value of the narrow type has an exact one of the wide type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A unit's wish for a wider column.
+
+    Attributes:
+        column: Which.
+        narrow: Its type.
+        wide: The type that would take the values.
+    """
+
+    column: str
+    narrow: str
+    wide: str
+
+
+def find_widenable(config: TableConfig, schema: Mapping[str, str]) -> dict[str, str]:
+    """Return the columns that may become wider at all, with the wider type."""
+    if config.evolution != "widen":
+        return {}
+    fixed = {field.column for field in config.partition}.union(config.sort, config.declared)
+    wider = dict(WIDENINGS)
+    return {name: wider[kind] for name, kind in schema.items() if kind in wider and name not in fixed}
+
+
+class WideningProof:
+    """Reads footers of live files, once for each column.
+
+    Args:
+        open_store: Opens the store where the files are; only if it is needed.
+        read_live: Reads the markers of all live data files.
+    """
+
+    def __init__(self, open_store: Callable[[], ObjectStore], read_live: Callable[[], Sequence[FileMarker]]) -> None:
+        self._open_store = open_store
+        self._read_live = read_live
+
+    def find_problem(self, wish: Wish) -> str | None:
+        """Return why a column must not become wider; None if nothing is lost.
+
+        Raises:
+            Unavailable: The store did not answer.
+        """
+        store, markers = self._open_store(), self._read_live()
+        with ThreadPoolExecutor(MAX_REQUESTS, thread_name_prefix="icedb-footer") as pool:
+            for start in range(0, len(markers), _AT_ONCE):
+                found = list(pool.map(partial(_check_file, store, wish), markers[start : start + _AT_ONCE]))
+                problem = next((problem for problem in found if problem), None)
+                if problem:
+                    return problem
+        return None
+
+
+def _check_file(store: ObjectStore, wish: Wish, marker: FileMarker) -> str | None:
+    source = SourceFile("", marker.path, marker.path, "", marker.size_bytes, 0, is_named=True)
+    try:
+        footer = read_footer(store, source)
+    except FileRefused as error:
+        return f"{marker.path}: {error}"
+    if footer.columns.get(wish.column) != wish.narrow:
+        return None  # not there, or wide already
+    found = footer.bounds_of(wish.column)
+    if found.null_count == footer.row_count:
+        return None
+    low, high = _BOUNDS[wish.narrow]
+    if found.low is None or found.high is None:
+        return f"{marker.path} does not say between which bounds its values are"
+    if not low <= found.low <= found.high <= high:
+        return f"{marker.path} has values from {found.low} to {found.high}, which {wish.wide} cannot hold exactly"
+    return None
+
+
+def make_proof(job: FlushJob, store: StoreSettings) -> WideningProof:
+    """Return what proves wishes of a flush's units."""
+    return WideningProof(lambda: store.open().store, job.read_live)

@@ -1,0 +1,109 @@
+"""The engine of a worker: one Spark session, and everything that runs on it. Opened and closed here only."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from icedb_log.clock import SystemClock
+from icedb_log.s3_options import S3Options
+from icedb_log.stores import StoreSettings
+from icedb_log.table_config import TableConfig
+from pyspark.sql import SparkSession
+
+from icedb_parts.imports.import_spark import SparkFileImporter
+from icedb_parts.limits import MIB, EngineLimits, JobLimits
+from icedb_parts.query.insert_query import check_insert_query
+from icedb_parts.spark.spark_jobs import SparkBatchWriter, SparkGroupMerger
+from icedb_parts.spark.spark_runner import warm_up
+from icedb_parts.spark.spark_session import SparkSettings, close_spark, is_session_alive, open_spark
+
+
+class SparkWorkerSettings(Protocol):
+    """What a worker's settings say about its engine."""
+
+    @property
+    def spark_master(self) -> str:
+        """Where tasks run, without ``spark_remote``."""
+        ...
+
+    @property
+    def spark_remote(self) -> str | None:
+        """A Spark Connect server."""
+        ...
+
+    @property
+    def spark_memory_mb(self) -> int:
+        """Heap of the JVM."""
+        ...
+
+    @property
+    def task_memory_mb(self) -> int:
+        """Memory of a task before it spills."""
+        ...
+
+    @property
+    def store_settings(self) -> StoreSettings:
+        """How tasks reach the store."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SparkEngine:
+    """A Spark session and what works on it; a worker takes of it what it needs.
+
+    Attributes:
+        spark: The session.
+        writer: Runs flush jobs.
+        merger: Runs merge jobs.
+        importer: Runs the jobs of imports.
+    """
+
+    spark: SparkSession
+    writer: SparkBatchWriter
+    merger: SparkGroupMerger
+    importer: SparkFileImporter
+
+    def is_alive(self) -> bool:
+        """Whether the session's JVM or server answers."""
+        return is_session_alive(self.spark)
+
+    def check_insert_query(self, config: TableConfig) -> Mapping[str, str]:
+        """Return the columns that a table's ``insert_query`` gives. Raises InvalidRequest, Unavailable."""
+        return check_insert_query(self.spark, config)
+
+    def close(self) -> None:
+        """Stop the session, and with it the JVM."""
+        close_spark(self.spark)
+
+
+def open_spark_engine(
+    settings: SparkWorkerSettings, *, app_name: str, source_s3: S3Options | None = None
+) -> SparkEngine:
+    """Open the engine of this process.
+
+    Args:
+        settings: Of the worker.
+        app_name: What Spark calls it.
+        source_s3: How tasks reach sources of imports on S3 if the warehouse is not on S3.
+
+    Raises:
+        InvalidRequest: No Java, or an address that cannot be right.
+        Unavailable: Spark does not start, or the server does not answer.
+    """
+    spark = open_spark(
+        SparkSettings(
+            master=settings.spark_master,
+            remote=settings.spark_remote,
+            app_name=app_name,
+            driver_memory=f"{settings.spark_memory_mb}m",
+        )
+    )
+    warm_up(spark)
+    engine = EngineLimits(memory_bytes=settings.task_memory_mb * MIB)
+    store, clock, limits = settings.store_settings, SystemClock(), JobLimits(engine=engine)
+    return SparkEngine(
+        spark,
+        SparkBatchWriter(spark, store, clock=clock, limits=limits),
+        SparkGroupMerger(spark, store, clock=clock, limits=limits),
+        SparkFileImporter(spark, store, clock=clock, source_s3=source_s3, engine=engine),
+    )

@@ -1,0 +1,154 @@
+"""Runs units of work as Spark tasks: one row, one partition, one task for each unit.
+
+Only the DataFrame API, so that it runs on a Spark Connect server, too. A task opens the store by its settings, which
+travel inside the function and not in the rows, so that no plan or log shows them. A unit answers with a row: its
+result, or one of our errors by name; anything else fails the task, which Spark tries again.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+from icedb_log import errors
+from icedb_log.clock import SystemClock
+from icedb_log.errors import IceDBError, Unavailable
+from icedb_log.stores import StoreSettings
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+UnitKind = Literal["flush", "merge", "import"]
+Chunks = Iterator[pa.RecordBatch]
+OK: Final = "ok"
+UNIT_SCHEMA: Final = "unit INT, body STRING"
+_ANSWER_SCHEMA: Final = "unit INT, outcome STRING, body STRING"
+_ARROW_ANSWER: Final = pa.schema([("unit", pa.int32()), ("outcome", pa.string()), ("body", pa.string())])
+_SHOWN_CHARS: Final = 500
+
+
+class SparkRunner:
+    """Runs units on one session against one store.
+
+    Attributes:
+        spark: The session.
+        store: How tasks reach the store.
+    """
+
+    def __init__(self, spark: SparkSession, store: StoreSettings) -> None:
+        self.spark = spark
+        self.store = store
+
+    def run(self, kind: UnitKind, bodies: Sequence[str]) -> list[str]:
+        """Run units, the first ones first, and return their results in the same order.
+
+        Args:
+            kind: What the units are.
+            bodies: The units as text (:func:`icedb_parts.units.work_units.encode`); at least one.
+
+        Raises:
+            IceDBError: What the first unit that failed raised, as the same class.
+            Unavailable: Spark lost the job.
+        """
+        with spark_errors(f"a {kind} job of {len(bodies)} units"):
+            frame = self.make_units(bodies).mapInArrow(make_task(kind, self.store), schema=_ANSWER_SCHEMA)
+            return read_answers(frame.collect(), range(len(bodies)))
+
+    def make_units(self, bodies: Sequence[str], *, first: int = 0) -> Any:
+        """Return a DataFrame with one row and one partition for each unit; numbered from ``first``."""
+        units: Any = self.spark.createDataFrame(list(enumerate(bodies, first)), schema=UNIT_SCHEMA)
+        return units.repartitionById(len(bodies), units["unit"] - first)
+
+
+@contextmanager
+def spark_errors(what: str) -> Iterator[None]:
+    """Turn Spark's errors into Unavailable.
+
+    Args:
+        what: The job, in words.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JError, OSError) as error:
+        raise Unavailable(f"Spark lost {what}: {summarize(error)}") from error
+
+
+def read_answers(rows: Sequence[Any], units: Sequence[int]) -> list[str]:
+    """Return the results of some units, in order. Raises what the first unit that failed raised, or Unavailable."""
+    answers = sorted(rows, key=lambda row: row["unit"])
+    for answer in answers:
+        if answer["outcome"] != OK:
+            raise _find_error(answer["outcome"])(answer["body"])
+    if [answer["unit"] for answer in answers] != list(units):
+        raise Unavailable(f"Spark answered {len(answers)} of {len(units)} units: run the job again")
+    return [answer["body"] for answer in answers]
+
+
+def warm_up(spark: SparkSession, *, task_count: int = 2) -> None:
+    """Start Spark's Python workers and load the engine in them, so that the first real job does not pay for it.
+
+    Raises:
+        Unavailable: Spark lost the job.
+    """
+
+    def load(chunks: Chunks) -> Chunks:
+        from icedb_parts.units import flush_unit, merge_unit, parse_unit, write_unit  # noqa: F401, PLC0415
+
+        yield from chunks
+
+    with spark_errors("its first job"):
+        units: Any = spark.createDataFrame([(number,) for number in range(task_count)], schema="unit INT")
+        units.repartitionById(task_count, units["unit"]).mapInArrow(load, schema="unit INT").collect()
+
+
+def make_task(kind: UnitKind, store: StoreSettings) -> Callable[[Chunks], Chunks]:
+    """Return what a task runs: from units to answers, as record batches."""
+
+    def run_units(chunks: Chunks) -> Chunks:
+        for chunk in chunks:
+            for row in chunk.to_pylist():
+                outcome, body = run_unit(kind, row["body"], store)
+                yield make_answer(row["unit"], outcome, body)
+
+    return run_units
+
+
+def make_answer(unit: int, outcome: str, body: str) -> pa.RecordBatch:
+    """Return the row that a unit answers with."""
+    return pa.RecordBatch.from_pylist([{"unit": unit, "outcome": outcome, "body": body}], schema=_ARROW_ANSWER)
+
+
+def run_unit(kind: UnitKind, body: str, store: StoreSettings) -> tuple[str, str]:
+    """Run one unit; return ``ok`` and its result, or the name and message of one of our errors."""
+    # Imported in the task: a driver that only submits never loads the engine.
+    from icedb_parts.engine import release_memory  # noqa: PLC0415
+    from icedb_parts.imports.import_unit import import_unit, open_source  # noqa: PLC0415
+    from icedb_parts.units.flush_unit import flush_unit  # noqa: PLC0415
+    from icedb_parts.units.merge_unit import merge_unit  # noqa: PLC0415
+    from icedb_parts.units.work_units import FLUSH_UNITS, IMPORT_UNITS, MERGE_UNITS, encode  # noqa: PLC0415
+
+    try:
+        opened = store.open().store
+        clock = SystemClock()
+        if kind == "flush":
+            return OK, encode(flush_unit(FLUSH_UNITS.validate_json(body), opened, clock=clock))
+        if kind == "import":
+            unit = IMPORT_UNITS.validate_json(body)
+            return OK, encode(import_unit(unit, opened, open_source=open_source(store.s3), clock=clock))
+        return OK, encode(merge_unit(MERGE_UNITS.validate_json(body), opened, clock=clock))
+    except IceDBError as error:
+        return type(error).__name__, str(error)
+    finally:
+        release_memory()
+
+
+def _find_error(name: str) -> type[IceDBError]:
+    found = getattr(errors, name, None)
+    return found if isinstance(found, type) and issubclass(found, IceDBError) else Unavailable
+
+
+def summarize(error: BaseException) -> str:
+    """Return the last line of a Python traceback inside a Spark error, else its first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    raised = [line for line in lines if ("Error: " in line or "Exception: " in line) and not line.startswith("at ")]
+    return (raised[-1] if raised else (lines or [type(error).__name__])[0])[:_SHOWN_CHARS]

@@ -1,0 +1,1 @@
+"""From sorted rows to data files: layout, encoding, upload, statistics, footers."""
