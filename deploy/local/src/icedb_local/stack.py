@@ -33,6 +33,8 @@ STOP_DEADLINE_S: Final = 75
 POLL_MS: Final = 100
 LOG_TAIL_LINES: Final = 15
 MAX_SOCKET_PATH: Final = 90
+SOCKET_NAME_BYTES: Final = 32
+"""Of a socket in a folder of its own."""
 FAILED_STATES: Final = ("FATAL", "EXITED")
 RUNNING_STATE: Final = "RUNNING"
 
@@ -180,7 +182,9 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
         if len(str(path).encode()) <= MAX_SOCKET_PATH:
             return path
         if self._socket_dir is None:
-            self._socket_dir = Path(tempfile.mkdtemp(prefix="icedb-"))
+            parent = tempfile.gettempdir()
+            is_short = len(parent.encode()) + SOCKET_NAME_BYTES <= MAX_SOCKET_PATH
+            self._socket_dir = Path(tempfile.mkdtemp(prefix="icedb-", dir=parent if is_short else "/tmp"))
         return self._socket_dir / "supervisor.sock"
 
     def _server_conditions(self) -> list[Condition]:

@@ -2,8 +2,8 @@
 
 Lines are read by the fast reader where it takes them (:mod:`icedb_parts.reading.fast_lines`), by the exact one
 otherwise. What columns the fast reader expects is taken from the table's schema and from a sample: the first lines of
-each batch, read by the exact reader. Whoever checks the batches may send some of them to the exact reader afterwards: it alone says why
-a batch is bad.
+each batch, read by the exact reader. Whoever checks the batches may send some of them to the exact reader afterwards:
+it alone says why a batch is bad.
 """
 
 from collections.abc import Collection, Mapping, Sequence
