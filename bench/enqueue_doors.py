@@ -3,6 +3,7 @@
 import http.client
 import json
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class Load:
     concurrency: int
 
 
-class Door:
+class Door(ABC):
     """A system of the harness; each front end says how one producer sends its share."""
 
     name = ""
@@ -82,9 +83,9 @@ class Door:
             for latencies_s in pool.map(self.send, [share] * count):
                 self._latencies_s += latencies_s
 
+    @abstractmethod
     def send(self, count: int) -> list[float]:
         """Send so many batches; return how long each took to be acknowledged, seconds."""
-        raise NotImplementedError
 
     def check(self) -> Sequence[Figure]:
         """Count what is staged, row by row."""

@@ -5,6 +5,7 @@ whose pages contradict each other: whatever changes under the reader makes it st
 """
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -29,7 +30,7 @@ HEAD_BYTES = 64 * 1024
 _Listed = TypeVar("_Listed", ListedLogFile, ListedLogHead)
 
 
-class ConsistentReader(Generic[_Listed]):
+class ConsistentReader(ABC, Generic[_Listed]):
     """What both readers share: a consistent listing, and a cache. Thread-safe.
 
     Args:
@@ -112,11 +113,13 @@ class ConsistentReader(Generic[_Listed]):
         with ThreadPoolExecutor(min(self._fetch_threads, len(infos)), "icedb-log-reader") as pool:
             return {file.key: file for file in pool.map(self._fetch_one, infos)}
 
+    @abstractmethod
     def _fetch_one(self, info: ObjectInfo) -> _Listed:
-        raise NotImplementedError
+        """Fetch one log file, or what is needed of it, if it is still what was listed (R1)."""
 
+    @abstractmethod
     def _misses_a_dead_log_file(self, current: Mapping[str, _Listed], second: Listing) -> bool:
-        raise NotImplementedError
+        """Return whether a log file landed behind the listing that another one, in it, has killed already (R1)."""
 
 
 class LogHeadReader(ConsistentReader[ListedLogHead]):
