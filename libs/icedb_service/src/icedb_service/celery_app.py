@@ -99,7 +99,10 @@ def _worker(settings: ServiceSettings) -> dict[str, Any]:
     return {
         "worker_pool": "prefork",
         "worker_concurrency": 1,
-        "worker_prefetch_multiplier": 1,
+        # One message at a time, counted by the requests in this process. Not by the transport: it counts what it has
+        # delivered and not acknowledged, and Celery swallows an acknowledgement that fails because Redis went away.
+        # With a limit of one such message the worker would never ask for another, nor see that its connection broke.
+        "worker_prefetch_multiplier": 0,
         "worker_disable_prefetch": True,
         "worker_max_tasks_per_child": None,
         "worker_proc_alive_timeout": CHILD_START_LIMIT_S,

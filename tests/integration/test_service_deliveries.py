@@ -1,0 +1,95 @@
+"""How a worker takes messages: one at a time, and it goes on when an acknowledgement fails."""
+
+import contextlib
+import os
+import subprocess
+import sys
+
+import pytest
+from icedb_log.clock import SystemClock
+from icedb_service.celery_app import make_app
+from icedb_service.names import JANITOR_VACUUM
+from icedb_service.redis_clients import open_redis
+from icedb_service.settings import ServiceSettings
+from icedb_service.testing.redis_server import RedisServer
+
+pytestmark = pytest.mark.redis
+
+CLOCK = SystemClock()
+LIMIT_S = 60
+
+# Each task leaves a file of the table's name and ends when there is a file "go". The first acknowledgement fails as
+# it does when Redis goes away between a message and its answer.
+WORKER = """
+from pathlib import Path
+from icedb_janitor.metrics import JanitorMetrics
+from icedb_log.clock import SystemClock
+from icedb_service.main import run_main
+from icedb_service.runs import Work
+from icedb_service.settings import ServiceSettings
+from icedb_service.tasks import TaskOptions, define_task
+from icedb_service.worker import NoEngine, WorkerService, run_worker
+from kombu.transport.redis import QoS
+from redis.exceptions import ConnectionError
+
+acknowledge = QoS.ack
+
+def fail_once(self, delivery_tag):
+    QoS.ack = acknowledge
+    raise ConnectionError("Redis went away")
+
+QoS.ack = fail_once
+
+def register(app, context):
+    def vacuum(table):
+        '''Delivery: once.'''
+        Path(table).touch()
+        while not Path("go").exists():
+            SystemClock().sleep_ms(10)
+        return Work(is_idle=False)
+    define_task(app, context, TaskOptions("icedb.janitor.vacuum"), vacuum)
+
+def serve(settings):
+    return run_worker(WorkerService("janitor", JanitorMetrics(), NoEngine, register), settings)
+
+run_main(ServiceSettings, "janitor", serve)
+"""
+
+
+@pytest.fixture
+def redis_server():
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def worker(redis_server, tmp_path):
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("ICEDB_")}
+    env = inherited | {"ICEDB_STORE": f"file://{tmp_path / 'warehouse'}", "ICEDB_REDIS_URL": redis_server.url}
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-c", WORKER], env=env, cwd=tmp_path, stderr=log)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait(LIMIT_S)
+
+
+def wait_until(condition, what):
+    deadline_ms = CLOCK.monotonic_ms() + LIMIT_S * 1000
+    while not condition():
+        assert CLOCK.monotonic_ms() < deadline_ms, f"did not happen: {what}"
+        CLOCK.sleep_ms(20)
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_worker_takes_one_message_at_a_time_and_goes_on_after_a_lost_acknowledgement(redis_server, tmp_path):
+    app = make_app(ServiceSettings(store=f"file://{tmp_path / 'warehouse'}", redis_url=redis_server.url))
+    with contextlib.closing(open_redis(redis_server.url, timeout_ms=1000)) as redis, contextlib.closing(app):
+        for table in ("first", "second", "third"):
+            app.send_task(JANITOR_VACUUM, args=[table], ignore_result=True)
+        wait_until((tmp_path / "first").exists, "the first task runs")
+        wait_until(lambda: "Couldn't ack" in (tmp_path / "log").read_text(), "its acknowledgement fails")
+        assert redis.llen("janitor") == 2, "what the worker cannot run yet stays for other workers"
+        (tmp_path / "go").touch()
+        wait_until((tmp_path / "third").exists, "the others run, too")
