@@ -113,7 +113,7 @@ def test_messages_are_json_acknowledged_early_and_go_to_their_queue(app, setting
     conf = app.conf
     assert (conf.accept_content, conf.task_serializer, conf.result_serializer) == (["json"], "json", "json")
     assert conf.task_acks_late is False
-    assert (conf.worker_prefetch_multiplier, conf.worker_concurrency, conf.worker_pool) == (1, 1, "prefork")
+    assert (conf.worker_disable_prefetch, conf.worker_concurrency, conf.worker_pool) == (True, 1, "prefork")
     assert conf.broker_transport_options["visibility_timeout"] * 1000 > settings.task_time_limit_ms
     assert {queue.name for queue in conf.task_queues} == set(QUEUES)
     for task, queue in TASKS.items():

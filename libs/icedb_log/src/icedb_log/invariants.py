@@ -22,11 +22,17 @@ def require_append(paths: TablePaths, log: LogFile, *, known: Collection[str]) -
 
 
 def require_merge(
-    paths: TablePaths, view: LogView, log: LogFile, *, merged: Sequence[MergedGroup], commit_key: str
+    paths: TablePaths,
+    view: LogView,
+    log: LogFile,
+    *,
+    merged: Sequence[MergedGroup],
+    commit_key: str,
+    may_change_rows: bool = False,
 ) -> None:
     """A merge exchanges its inputs for its outputs and changes nothing else (S1, M1, M3, parity)."""
     for group in merged:
-        require_row_parity(paths, group)
+        require_row_parity(paths, group, may_change_rows=may_change_rows)
         _require_one_partition(paths, group)
     before = fold(view)
     live_before = {marker.path for marker in before.live}
@@ -71,15 +77,28 @@ def require_schema_carried(paths: TablePaths, log: LogFile, *, known: LoggedSche
         raise InvariantViolated(f"table {paths.name}: {problem} (S2)")
 
 
-def require_row_parity(paths: TablePaths, merged: MergedGroup) -> None:
-    """Rows in are rows out, by three counts: the markers', those read while merging, the outputs'."""
+def require_row_parity(paths: TablePaths, merged: MergedGroup, *, may_change_rows: bool = False) -> None:
+    """Rows in are rows out and rows removed, by independent counts.
+
+    Args:
+        paths: Keys of the table.
+        merged: A group.
+        may_change_rows: Whether somebody asked for rows to be removed or made anew (M3).
+    """
     written = sum(marker.row_count or 0 for marker in merged.outputs)
     announced = [marker.row_count for marker in merged.group.inputs]
     expected = merged.rows_read if None in announced else sum(count or 0 for count in announced)
-    if not written == merged.rows_read == expected:
+    where = f"table {paths.name}: partition {merged.group.partition or '(none)'}"
+    if merged.rows_removed != 0 and not may_change_rows:
+        raise InvariantViolated(f"{where}: a merge says that it removed rows, and nobody asked for that (M3)")
+    if merged.rows_read != expected:
         raise InvariantViolated(
-            f"table {paths.name}: partition {merged.group.partition or '(none)'}: the inputs hold {expected} rows by "
-            f"the log, {merged.rows_read} were read and {written} written; nothing was committed"
+            f"{where}: the inputs hold {expected} rows by the log, {merged.rows_read} were read; nothing was committed"
+        )
+    if merged.rows_removed is not None and written + merged.rows_removed != expected:
+        raise InvariantViolated(
+            f"{where}: the inputs hold {expected} rows by the log, {merged.rows_removed} were removed and {written} "
+            "written; nothing was committed"
         )
 
 

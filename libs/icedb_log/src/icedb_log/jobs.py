@@ -5,9 +5,9 @@ committed; :mod:`icedb_parts` (PySpark) and the simulation implement :class:`Bat
 :class:`GroupMerger`. Both only ever add data files under fresh names: they never delete, and never touch the log.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
@@ -135,7 +135,7 @@ class MergeGroup:
 
     Attributes:
         partition: Encoded partition path, e.g. ``d=2023-06-07``; empty for a table without partitions.
-        inputs: Live data files, at least two, ascending by path.
+        inputs: Live data files, ascending by path; at least two, or at least one if its rows change.
     """
 
     partition: str
@@ -145,6 +145,43 @@ class MergeGroup:
     def size_bytes(self) -> int:
         """Bytes of all inputs."""
         return sum(marker.size_bytes for marker in self.inputs)
+
+
+ChangeKind = Literal["delete", "rewrite", "merge_query"]
+"""``delete``: rows for which a condition is true go; ``rewrite``: a query over ``_rows``, all rows of a partition,
+makes the new ones; ``merge_query``: a query over ``source_files``, the rows of a group, does so in every merge."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """What becomes of the rows of a group besides being merged (M3).
+
+    Attributes:
+        kind: See :data:`ChangeKind`.
+        sql: Spark SQL: a condition for ``delete``, one query for the others.
+    """
+
+    kind: ChangeKind
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class CountJob:
+    """Count the rows that a deletion would remove.
+
+    Attributes:
+        paths: Keys of the table.
+        config: Its configuration.
+        schema: Column to SQL type of the whole table.
+        change: Of kind ``delete``.
+        files: Data files, live or not; at least one.
+    """
+
+    paths: TablePaths
+    config: TableConfig
+    schema: Mapping[str, str]
+    change: RowChange
+    files: tuple[FileMarker, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +195,7 @@ class MergeJob:
         groups: At least one.
         commit_id: Goes into each file's footer.
         time_ms: ``created_ms`` of each new marker.
+        change: What else becomes of the rows; ``None``: nothing.
     """
 
     paths: TablePaths
@@ -166,6 +204,7 @@ class MergeJob:
     groups: tuple[MergeGroup, ...]
     commit_id: str
     time_ms: int
+    change: RowChange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +213,16 @@ class MergedGroup:
 
     Attributes:
         group: The group.
-        outputs: New data files of the same partition, with row counts and statistics.
+        outputs: New data files of the same partition, with row counts and statistics; none if no row is left.
         rows_read: Rows of the inputs, counted while merging, to be compared with the outputs' (parity).
+        rows_removed: Rows that a deletion took away, counted apart from the outputs; ``None``: a query made the rows
+            of the outputs, or the whole group is removed.
     """
 
     group: MergeGroup
     outputs: tuple[FileMarker, ...]
     rows_read: int
+    rows_removed: int | None = 0
 
 
 class GroupMerger(Protocol):
@@ -192,7 +234,41 @@ class GroupMerger(Protocol):
         Returns one result for each group, in any order.
 
         Raises:
+            InvalidRequest: The job's change cannot be made of these rows, and why.
             NotFound: An input is gone although it is live: the table is damaged, or this job is stale.
+            Unavailable: The store or the engine did not answer.
+        """
+        ...
+
+
+class RowChanger(GroupMerger, Protocol):
+    """Runs merge jobs with a change, and tells beforehand what a change would do."""
+
+    def check_change(self, config: TableConfig, schema: Mapping[str, str], change: RowChange) -> None:
+        """Check a change against a table; nothing is read or written.
+
+        Raises:
+            InvalidRequest: The SQL is wrong, reaches beyond its view, drops a partition or sort column, adds a column
+                that the table does not have, or changes a type.
+            Unavailable: The engine did not answer.
+        """
+        ...
+
+    def select_files(
+        self, paths: TablePaths, config: TableConfig, change: RowChange, files: Sequence[FileMarker]
+    ) -> tuple[FileMarker, ...]:
+        """Return the files that can hold rows that a deletion removes, by partition values and statistics.
+
+        Never leaves out a file that holds such a row. Reads nothing.
+        """
+        ...
+
+    def count_rows(self, job: CountJob) -> tuple[int, ...]:
+        """Count the rows that a deletion would remove, for each file of a job in its order.
+
+        Raises:
+            NotFound: A file is gone.
+            InvalidRequest: The condition cannot be evaluated on these rows, and why.
             Unavailable: The store or the engine did not answer.
         """
         ...

@@ -6,21 +6,15 @@ any number of concurrent runs and without any lock: the fence lets one of them c
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from icedb_log.clock import Clock
-from icedb_log.errors import InvariantViolated
-from icedb_log.fence import acquire_fence
-from icedb_log.fold import fold
-from icedb_log.invariants import require_merge
-from icedb_log.jobs import GroupMerger, MergedGroup, MergeGroup, MergeJob
+from icedb_log.jobs import GroupMerger, MergedGroup, RowChange
 from icedb_log.keys import TablePaths
-from icedb_log.merge_plan import MergeLimits, MergePlan, build_merge_log, plan_merge
-from icedb_log.model import LogView
+from icedb_log.merge_plan import MergeLimits, MergePlan, plan_merge
+from icedb_log.merge_session import MergeSession
 from icedb_log.object_store import ObjectStore
 from icedb_log.reader import LogReader
-from icedb_log.stopwatch import Stopwatch
-from icedb_log.table_config import TableConfig, read_table_config
+from icedb_log.table_config import read_table_config
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +65,7 @@ def merge_table(
         store: The object store.
         paths: Keys of the table.
         clock: This host's clock.
-        merger: Rewrites the groups.
+        merger: Rewrites the groups, with the table's ``merge_query`` if it has one.
         owner: Who runs this, for the fence object.
         full: Merge everything below the target size.
         limits: Bounds of the run.
@@ -90,51 +84,16 @@ def merge_table(
     reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
     if plan_merge(reader.read(), paths=paths, config=config, full=full, limits=limits).is_empty:
         return MergeResult()
-    fence = acquire_fence(store, paths, "merge", owner=owner, clock=clock)
-    view = reader.read()  # F2: only what is read after the fence is mine counts
-    plan = plan_merge(view, paths=paths, config=config, full=full, limits=limits)
+    session = MergeSession(
+        store, paths, config=config, clock=clock, owner=owner, reader=reader, check_alive=check_alive
+    )
+    plan = plan_merge(session.view, paths=paths, config=config, full=full, limits=limits)
     if plan.is_empty:
         return MergeResult()
-    commit_id = clock.new_id()
-    stopwatch = Stopwatch(clock)
-    merged = _run_groups(merger, paths=paths, config=config, view=view, plan=plan, commit_id=commit_id, clock=clock)
-    log = build_merge_log(
-        view, merged=merged, folded_log_keys=plan.folded_log_keys, commit_id=commit_id, now_ms=clock.now_ms()
-    )
-    key = paths.log_key(time_ms=log.time_ms, commit_id=commit_id, is_merged=True)
-    require_merge(paths, view, log, merged=merged, commit_key=key)
-    if check_alive is not None:
-        check_alive()
-    within = partial(stopwatch.require_within, config.orphan_age_ms // 2, table=paths.name)
-    committed = fence.commit(log, last_check=within)  # W3
-    fence.release()
-    dead_before = fold(view).log_tombstoned_ms
-    folded = sum(1 for tombstone in log.log_tombstones if tombstone.path not in dead_before)
-    return _result(plan, merged, committed_key=committed.key, folded=folded)
-
-
-def _run_groups(
-    merger: GroupMerger,
-    *,
-    paths: TablePaths,
-    config: TableConfig,
-    view: LogView,
-    plan: MergePlan,
-    commit_id: str,
-    clock: Clock,
-) -> tuple[MergedGroup, ...]:
-    if not plan.groups:
-        return ()
-    job = MergeJob(paths, config, fold(view).schema, plan.groups, commit_id, clock.now_ms())
-    merged = merger.merge_groups(job)  # W1: data files first
-    answered = sorted(_input_paths(group.group) for group in merged)
-    if answered != sorted(_input_paths(group) for group in plan.groups):
-        raise InvariantViolated(f"table {paths.name}: the merge job did not answer for each of its groups once")
-    return merged
-
-
-def _input_paths(group: MergeGroup) -> tuple[str, ...]:
-    return tuple(marker.path for marker in group.inputs)
+    change = None if config.merge_query is None else RowChange("merge_query", config.merge_query)
+    merged = session.run(merger, plan.groups, change=change)
+    committed = session.commit(merged, folded_log_keys=plan.folded_log_keys, may_change_rows=change is not None)
+    return _result(plan, merged, committed_key=committed.key, folded=committed.replaced_log_count)
 
 
 def _result(plan: MergePlan, merged: tuple[MergedGroup, ...], *, committed_key: str, folded: int) -> MergeResult:

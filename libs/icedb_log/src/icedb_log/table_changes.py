@@ -31,13 +31,17 @@ FREE_FIELDS: Final = frozenset(
     {
         "backlog_files_slow",
         "backlog_files_stop",
+        "cold_after_ms",
         "evolution",
         "log_files_slow",
         "log_files_stop",
         "max_files_per_group",
         "max_partitions_per_flush",
         "merge_fan_in",
+        "merge_query",
         "on_bad_rows",
+        "retention_field",
+        "retention_ms",
         "row_group_rows",
         "target_file_bytes",
     }

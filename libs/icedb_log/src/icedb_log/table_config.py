@@ -32,7 +32,7 @@ BadRowsPolicy = Literal["quarantine_batch", "quarantine_rows"]
 
 MAX_COLUMN_NAME_BYTES: Final = 255
 MAX_QUERY_BYTES: Final = 100_000
-"""Of an ``insert_query``."""
+"""Of an ``insert_query``, a ``merge_query`` or a ``view_query``."""
 
 _PARTITION_NAME: Final = re.compile(r"[A-Za-z0-9_]{1,64}")
 _PARTITION_TEXT: Final = re.compile(
@@ -114,6 +114,18 @@ class TableConfig(_Model):
     """Spark SQL over ``_rows`` that every flush runs on the rows it read; its result is what the table gets."""
     source: dict[str, str] = Field(default_factory=dict)
     """Column name to SQL type of ``_rows``: what batches hold before the ``insert_query``."""
+    merge_query: str | None = None
+    """Spark SQL over ``source_files``, the rows of a merge's group, that every merge runs; its result replaces them."""
+    view_of: str | None = None
+    """The table whose commits feed this one (a view); batches are refused then."""
+    view_query: str | None = None
+    """Spark SQL over ``_rows``, the rows that commits of ``view_of`` made live, that feeds a view."""
+    retention_ms: Annotated[int, Field(ge=HOUR_MS)] | None = None
+    """How long after its end a time partition is kept; ``None``: for ever."""
+    retention_field: str | None = None
+    """The time partition field that ``retention_ms`` goes by; the first one if not given."""
+    cold_after_ms: Annotated[int, Field(ge=SECOND_MS)] = HOUR_MS
+    """A partition that got no data file for so long is cold: it is merged rarely, and then as far as possible."""
     target_file_bytes: Annotated[int, Field(ge=1024)] = 128 * MIB
     """Data files of at least this size are mature: a merge leaves them alone."""
     row_group_rows: Annotated[int, Field(ge=2048)] = 122_880
@@ -180,11 +192,12 @@ class TableConfig(_Model):
     def _check_ingest(self) -> Self:
         if self.source and self.insert_query is None:
             raise ValueError("source columns make sense with an insert_query only; declare the table's columns instead")
-        if self.insert_query is not None:
-            size_bytes = len(self.insert_query.encode())
-            if not self.insert_query.strip() or size_bytes > MAX_QUERY_BYTES:
+        for name, view in (("insert_query", "_rows"), ("merge_query", "source_files"), ("view_query", "_rows")):
+            query = getattr(self, name)
+            if query is not None and (not query.strip() or len(query.encode()) > MAX_QUERY_BYTES):
                 raise ValueError(
-                    f"insert_query of {size_bytes} bytes: give a query over _rows of at most {MAX_QUERY_BYTES}, or none"
+                    f"{name} of {len(query.encode())} bytes: give a query over {view} of at most {MAX_QUERY_BYTES}, "
+                    "or none"
                 )
         if self.evolution == "strict" and not self.declared:
             raise ValueError("evolution 'strict' takes declared columns only, but none is declared: declare them")
@@ -202,6 +215,29 @@ class TableConfig(_Model):
         ):
             if slow >= stop:
                 raise ValueError(f"{what}_slow < {what}_stop must hold, but {slow} >= {stop}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_view(self) -> Self:
+        if (self.view_of is None) != (self.view_query is None):
+            raise ValueError("a view needs both: view_of, the table that feeds it, and view_query")
+        if self.view_of is not None:
+            if check_table_name(self.view_of) == self.name:
+                raise ValueError("a view cannot feed itself")
+            if self.insert_query is not None:
+                raise ValueError("a view has a view_query instead of an insert_query")
+        return self
+
+    @model_validator(mode="after")
+    def _check_retention(self) -> Self:
+        fields = [field.name for field in self.partition if field.transform in TIME_TRANSFORMS]
+        if self.retention_field is not None and self.retention_field not in fields:
+            raise ValueError(
+                f"retention_field {self.retention_field[:80]!r} is no time partition (year, month, day, hour) of this "
+                f"table; it has {', '.join(fields) or 'none'}"
+            )
+        if self.retention_ms is not None and not fields:
+            raise ValueError("retention_ms needs a time partition, e.g. d=day(ts)")
         return self
 
     @classmethod

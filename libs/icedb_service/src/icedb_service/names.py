@@ -16,7 +16,12 @@ INGEST_SWEEP: Final = "icedb.ingest.sweep"
 INGEST_ENQUEUE: Final = "icedb.ingest.enqueue"
 INGEST_IMPORT: Final = "icedb.ingest.import"
 INGEST_CHECK_QUERY: Final = "icedb.ingest.check_query"
+INGEST_FEED: Final = "icedb.ingest.feed"
 MERGE_MERGE: Final = "icedb.merge.merge"
+MERGE_CHANGE: Final = "icedb.merge.change"
+MERGE_DROP_PARTITIONS: Final = "icedb.merge.drop_partitions"
+MERGE_RETAIN: Final = "icedb.merge.retain"
+MERGE_ERASE: Final = "icedb.merge.erase"
 MERGE_SWEEP: Final = "icedb.merge.sweep"
 JANITOR_VACUUM: Final = "icedb.janitor.vacuum"
 JANITOR_SWEEP: Final = "icedb.janitor.sweep"
@@ -27,7 +32,12 @@ TASKS: Final[dict[str, Queue]] = {
     INGEST_ENQUEUE: "enqueue",
     INGEST_IMPORT: "ingest",
     INGEST_CHECK_QUERY: "ingest",
+    INGEST_FEED: "ingest",
     MERGE_MERGE: "merge",
+    MERGE_CHANGE: "merge",
+    MERGE_DROP_PARTITIONS: "merge",
+    MERGE_RETAIN: "merge",
+    MERGE_ERASE: "merge",
     MERGE_SWEEP: "merge",
     JANITOR_VACUUM: "janitor",
     JANITOR_SWEEP: "janitor",

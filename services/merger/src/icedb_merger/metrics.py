@@ -4,17 +4,27 @@ from typing import Final
 
 from icedb_log.merge import MergeResult
 from icedb_service.metrics import WorkerMetrics, make_counter
-from icedb_service.names import MERGE_MERGE, MERGE_SWEEP
+from icedb_service.names import (
+    MERGE_CHANGE,
+    MERGE_DROP_PARTITIONS,
+    MERGE_ERASE,
+    MERGE_MERGE,
+    MERGE_RETAIN,
+    MERGE_SWEEP,
+)
 from prometheus_client import CollectorRegistry, Counter
 
 DIRECTIONS: Final = ("in", "out")
+
+
+TASKS: Final = (MERGE_MERGE, MERGE_SWEEP, MERGE_CHANGE, MERGE_DROP_PARTITIONS, MERGE_RETAIN, MERGE_ERASE)
 
 
 class MergeMetrics(WorkerMetrics):
     """Counters of commits, groups, files, bytes and rows."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        super().__init__("merge", package="icedb-merger", tasks=(MERGE_MERGE, MERGE_SWEEP), registry=registry)
+        super().__init__("merge", package="icedb-merger", tasks=TASKS, registry=registry)
         self.commits = Counter("icedb_merge_commits_total", "Log files committed", registry=self.registry)
         self.groups = Counter(
             "icedb_merge_groups_total", "Groups of data files that were merged", registry=self.registry

@@ -15,7 +15,10 @@ from icedb_service.sweeps import sweep_tables
 from icedb_service.tasks import TaskOptions, define_task
 from icedb_service.worker import Engine, WorkerContext
 
+from icedb_merger.changes import register_change_tasks
+from icedb_merger.erasures import register_erasure_tasks
 from icedb_merger.metrics import MergeMetrics
+from icedb_merger.partitions import register_partition_tasks
 from icedb_merger.settings import MergerSettings
 
 MAX_ROUNDS_OF_FULL_MERGE = 10_000
@@ -125,3 +128,6 @@ def register_tasks(
     tasks = MergeTasks(context, settings=settings, metrics=metrics)
     define_task(app, context, TaskOptions(MERGE_MERGE), tasks.merge)
     define_task(app, context, TaskOptions(MERGE_SWEEP, needs_engine=False), tasks.sweep)
+    register_change_tasks(app, context, settings=settings, metrics=metrics)
+    register_partition_tasks(app, context, settings=settings, metrics=metrics)
+    register_erasure_tasks(app, context, settings=settings, metrics=metrics)
