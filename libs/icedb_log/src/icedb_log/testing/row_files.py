@@ -3,24 +3,38 @@
 Implements :class:`~icedb_log.jobs.BatchWriter` and :class:`~icedb_log.jobs.GroupMerger` with the same promises as
 the real one: fresh names, rejected batches with a reason, counts, and no look at the log. Types are the JSON
 types of the values; a partition is the identity of its column. Bad rows are kept as they are, not compressed.
+Changes of rows are written in the tiny language of :mod:`icedb_log.testing.row_sql`.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 
 from icedb_log.clock import Clock
-from icedb_log.errors import NotFound
-from icedb_log.jobs import BadRows, FlushJob, FlushOutput, MergedGroup, MergeJob, RejectedBatch, StagedBatch
+from icedb_log.errors import InvalidRequest, NotFound
+from icedb_log.jobs import (
+    BadRows,
+    CountJob,
+    FlushJob,
+    FlushOutput,
+    MergedGroup,
+    MergeGroup,
+    MergeJob,
+    RejectedBatch,
+    RowChange,
+    StagedBatch,
+)
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker, Snapshot
 from icedb_log.object_store import ObjectStore
+from icedb_log.partition_filter import read_partition_values
 from icedb_log.partition_path import encode_partition_value
 from icedb_log.quarantine import bad_rows_key
 from icedb_log.table_config import TableConfig
+from icedb_log.testing.row_sql import Condition, parse_condition, parse_row_query
 from icedb_log.widening import fixed_columns, is_widening
 
 Row = Mapping[str, Any]
@@ -91,27 +105,77 @@ class RowFileWriter:
 
 @dataclass(frozen=True, slots=True)
 class RowFileMerger:
-    """Merges each group into one data file."""
+    """Merges each group into one data file, or none if no row is left."""
 
     store: ObjectStore
     clock: Clock
 
     def merge_groups(self, job: MergeJob) -> tuple[MergedGroup, ...]:
-        """Run a merge job. Raises NotFound when an input is gone."""
-        results: list[MergedGroup] = []
-        for group in job.groups:
-            rows = [row for marker in group.inputs for row in read_rows(self.store, marker.path)]
-            output = write_rows(
-                self.store,
-                job.paths,
-                partition=group.partition,
-                rows=rows,
-                config=job.config,
-                clock=self.clock,
-                time_ms=job.time_ms,
-            )
-            results.append(MergedGroup(group, (output,), len(rows)))
-        return tuple(results)
+        """Run a merge job. Raises NotFound (an input is gone), InvalidRequest (the change is not understood)."""
+        return tuple(self._merge(job, group) for group in job.groups)
+
+    def _merge(self, job: MergeJob, group: MergeGroup) -> MergedGroup:
+        read = [row for marker in group.inputs for row in read_rows(self.store, marker.path)]
+        rows, rows_removed = _change_rows(read, job.change)
+        if job.change is not None and not rows:
+            return MergedGroup(group, (), len(read), rows_removed)
+        output = write_rows(
+            self.store,
+            job.paths,
+            partition=group.partition,
+            rows=rows,
+            config=job.config,
+            clock=self.clock,
+            time_ms=job.time_ms,
+        )
+        return MergedGroup(group, (output,), len(read), rows_removed)
+
+
+class RowFileChanger(RowFileMerger):
+    """Merges and changes rows."""
+
+    def check_change(self, config: TableConfig, schema: Mapping[str, str], change: RowChange) -> None:
+        """Check that a change is understood and names columns of the table."""
+        condition = parse_condition(change.sql) if change.kind == "delete" else parse_row_query(change).condition
+        known = {**schema, **config.declared}
+        unknown = [column for column in condition.columns if column not in known]
+        if unknown:
+            raise InvalidRequest(f"table {config.name}: no column {unknown[0]!r}; it has {', '.join(sorted(known))}")
+
+    def select_files(
+        self, paths: TablePaths, config: TableConfig, change: RowChange, files: Sequence[FileMarker]
+    ) -> tuple[FileMarker, ...]:
+        """Return the files whose partition may hold rows that a deletion removes."""
+        condition = parse_condition(change.sql)
+        sources = {field.name: field.column for field in config.partition if field.transform == "identity"}
+        return tuple(
+            marker for marker in files if _may_hold(condition, paths.partition_of(marker.path), sources=sources)
+        )
+
+    def count_rows(self, job: CountJob) -> tuple[int, ...]:
+        """Count the rows that a deletion removes. Raises NotFound when a file is gone."""
+        condition = parse_condition(job.change.sql)
+        return tuple(
+            sum(1 for row in read_rows(self.store, marker.path) if condition.holds(row)) for marker in job.files
+        )
+
+
+def _change_rows(rows: list[dict[str, Any]], change: RowChange | None) -> tuple[list[dict[str, Any]], int | None]:
+    """Return the rows that are left, and how many a deletion removed."""
+    if change is None:
+        return rows, 0
+    if change.kind == "delete":
+        condition = parse_condition(change.sql)
+        return [row for row in rows if not condition.holds(row)], sum(1 for row in rows if condition.holds(row))
+    return parse_row_query(change).run(rows), None
+
+
+def _may_hold(condition: Condition, partition: str, *, sources: Mapping[str, str]) -> bool:
+    values = {sources[name]: value for name, value in read_partition_values(partition).items() if name in sources}
+    return all(
+        term.operator != "=" or term.column not in values or str(term.value) == values[term.column]
+        for term in condition.terms
+    )
 
 
 def write_rows(

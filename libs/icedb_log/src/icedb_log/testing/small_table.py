@@ -13,13 +13,15 @@ from icedb_log.merge_plan import MergeLimits
 from icedb_log.model import LogView, Snapshot
 from icedb_log.object_store import ObjectStore, list_all
 from icedb_log.orphans import OrphanResult, sweep_orphans
+from icedb_log.partition_filter import PartitionMatcher, parse_partition_filters
 from icedb_log.reader import LogReader
+from icedb_log.row_changes import ChangeResult, delete_rows, rewrite_partitions
 from icedb_log.staging import stage_batch
 from icedb_log.status import TableStatus, read_status
 from icedb_log.table_config import PartitionField, TableConfig, create_table
 from icedb_log.testing.fake_clock import DEFAULT_START_MS, FakeClock
 from icedb_log.testing.memory_store import MemoryObjectStore
-from icedb_log.testing.row_files import Row, RowFileMerger, RowFileWriter, encode_rows, read_live_rows
+from icedb_log.testing.row_files import Row, RowFileChanger, RowFileMerger, RowFileWriter, encode_rows, read_live_rows
 from icedb_log.testing.scripted_store import Crash, Effect, ScriptedStore
 from icedb_log.vacuum import VacuumResult, vacuum_table
 from icedb_log.warehouse import Warehouse
@@ -104,6 +106,39 @@ class SmallTable:
             owner="merge",
             full=full,
             limits=limits,
+            reader=self.reader(),
+        )
+        self.clock.advance(1)
+        return result
+
+    def delete(self, condition: str, *, dry_run: bool = False, changer: RowFileChanger | None = None) -> ChangeResult:
+        """Delete rows once."""
+        result = delete_rows(
+            self.store,
+            self.paths,
+            clock=self.clock,
+            changer=changer or RowFileChanger(self.store, self.clock),
+            owner="delete",
+            condition=condition,
+            dry_run=dry_run,
+            reader=self.reader(),
+        )
+        self.clock.advance(1)
+        return result
+
+    def rewrite(
+        self, query: str, *filters: str, dry_run: bool = False, changer: RowFileChanger | None = None
+    ) -> ChangeResult:
+        """Rewrite partitions once; ``filters`` as :func:`parse_partition_filters` takes them."""
+        result = rewrite_partitions(
+            self.store,
+            self.paths,
+            clock=self.clock,
+            changer=changer or RowFileChanger(self.store, self.clock),
+            owner="rewrite",
+            query=query,
+            matches=PartitionMatcher(parse_partition_filters(filters), self.config),
+            dry_run=dry_run,
             reader=self.reader(),
         )
         self.clock.advance(1)
