@@ -12,13 +12,13 @@ from typing import Any, Final
 import orjson
 
 from icedb_log.errors import CorruptLog, InvariantViolated, UnsupportedFormat
-from icedb_log.model import EMPTY, FORMAT_VERSION, ColumnStats, FileMarker, LogFile, LogHead, LogTombstone
+from icedb_log.model import EMPTY, FORMAT_VERSION, ColumnStats, FeedState, FileMarker, LogFile, LogHead, LogTombstone
 from icedb_log.widening import find_bad_widening
 
 WIRE_NAMES: Final = frozenset({"v", "t", "sch", "f", "tmb", "p", "b"})
 """Names that both v3 readers take, without regard to case: no other field may be spelt like one of them."""
 
-_METADATA_KEYS: Final = frozenset({"v", "t", "sch", "f", "tmb", "cid", "ids", "h", "seal", "w", "rej"})
+_METADATA_KEYS: Final = frozenset({"v", "t", "sch", "f", "tmb", "cid", "ids", "h", "seal", "w", "rej", "fed"})
 _MARKER_KEYS: Final = frozenset({"p", "b", "t", "tmb", "n", "s", "l"})
 _TOMBSTONE_KEYS: Final = frozenset({"p", "t", "l"})
 _HEAD_LINES: Final = 2
@@ -55,6 +55,8 @@ def encode_log_file(log: LogFile) -> bytes:
         metadata["w"] = dict(log.widened)
     if log.refused_ids:
         metadata["rej"] = list(log.refused_ids)
+    if log.feed is not None:
+        metadata["fed"] = _encode_feed(log.feed)
     lines = [_with_extra(metadata, log.extra), dict(log.schema)]
     lines.extend(_encode_tombstone(tombstone) for tombstone in log.log_tombstones)
     lines.extend(_encode_marker(marker) for marker in log.markers)
@@ -94,6 +96,7 @@ def decode_log_file(key: str, body: bytes) -> LogFile:
         is_seal=head.is_seal,
         widened=head.widened,
         refused_ids=head.refused_ids,
+        feed=head.feed,
         extra=_extra(key, 0, metadata, _METADATA_KEYS),
     )
 
@@ -148,6 +151,7 @@ def _decode_head(key: str, metadata: dict[str, Any], lines: list[bytes]) -> LogH
         is_seal=is_seal,
         widened=_decode_widened(key, metadata, schema),
         refused_ids=_texts(key, metadata, "rej"),
+        feed=_decode_feed(key, metadata),
     )
 
 
@@ -156,6 +160,25 @@ def _texts(key: str, metadata: dict[str, Any], name: str) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise CorruptLog(f"{key}: line 0: {name} is not a list of strings")
     return tuple(values)
+
+
+def _encode_feed(feed: FeedState) -> dict[str, Any]:
+    value: dict[str, Any] = {"seq": feed.sequence, "log": list(feed.names)}
+    if feed.refused:
+        value["rej"] = dict(feed.refused)
+    return value
+
+
+def _decode_feed(key: str, metadata: dict[str, Any]) -> FeedState | None:
+    value = metadata.get("fed")
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise CorruptLog(f"{key}: line 0: fed is {_show(value)}, not an object")
+    refused = value.get("rej", {})
+    if not isinstance(refused, dict) or not all(isinstance(reason, str) for reason in refused.values()):
+        raise CorruptLog(f"{key}: line 0: rej of fed is not an object of reasons")
+    return FeedState(_integer(key, 0, value, "seq", low=1), _texts(key, value, "log"), refused or EMPTY)
 
 
 def _encode_tombstone(tombstone: LogTombstone) -> dict[str, Any]:

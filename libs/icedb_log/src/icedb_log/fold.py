@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from icedb_log.errors import BelowHorizon, SchemaConflict
 from icedb_log.keys import parse_log_key
-from icedb_log.model import FileMarker, ListedLogFile, ListedLogHead, LogView, Snapshot
+from icedb_log.model import FeedState, FileMarker, ListedLogFile, ListedLogHead, LogView, Snapshot
 from icedb_log.widening import LoggedSchema
 
 LONGEST_COMMIT_MS = 60 * 60 * 1000
@@ -76,6 +76,14 @@ def read_horizon_ms(view: LogView) -> int:
         if tombstone.path not in present
     )
     return max(*recorded, *vanished, 0, 0)
+
+
+def newest_feed(states: Iterable[FeedState | None]) -> FeedState | None:
+    """Return what a view has taken of its source (V1): the state with the highest number; ``None`` if there is none.
+
+    Each feed commit says all that counts, so that nothing older has to be carried along.
+    """
+    return max((state for state in states if state is not None), key=lambda state: state.sequence, default=None)
 
 
 def union_schema(table: str, files: Iterable[ListedLogFile | ListedLogHead]) -> LoggedSchema:

@@ -7,7 +7,7 @@ bug in a planner or in the data path stops a table instead of losing rows.
 from collections.abc import Collection, Iterable, Sequence
 
 from icedb_log.errors import InvariantViolated
-from icedb_log.fold import fold, union_schema
+from icedb_log.fold import fold, newest_feed, union_schema
 from icedb_log.jobs import MergedGroup
 from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
@@ -60,6 +60,8 @@ def require_merge(
     if dict(after.schema) != dict(before.schema) or dict(after.logged_schema) != dict(before.logged_schema):
         raise InvariantViolated(f"table {paths.name}: the merge changes the schema (S2)")
     require_schema_carried(paths, log, known=union_schema(view.table, view.files))
+    if newest_feed(file.log.feed for file in (*remaining, new)) != newest_feed(file.log.feed for file in view.files):
+        raise InvariantViolated(f"table {paths.name}: the merge forgets what the view has taken of its source (V1)")
     _require_order(paths, view, log, commit_key=commit_key)
 
 

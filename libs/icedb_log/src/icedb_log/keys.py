@@ -108,6 +108,16 @@ class TablePaths:
         return f"{self.prefix}/_icedb/leases/"
 
     @property
+    def views_prefix(self) -> str:
+        """What every registration of a view of this table begins with (V3)."""
+        return f"{self.prefix}/_icedb/views/"
+
+    @property
+    def refused_prefix(self) -> str:
+        """What every record of a commit begins with that this view has refused (V5)."""
+        return f"{self.prefix}/_icedb/refused/"
+
+    @property
     def config_key(self) -> str:
         """The table's configuration."""
         return f"{self.prefix}/_icedb/table.json"
@@ -148,6 +158,19 @@ class TablePaths:
             raise InvalidRequest(f"format {staging_format!r} is unknown: use one of {', '.join(STAGING_FORMATS)}")
         return f"{self.staging_prefix}{batch_id}.{staging_format}"
 
+    def view_key(self, view: str) -> str:
+        """Return the key of the registration of a view of this table."""
+        return f"{self.views_prefix}{check_table_name(view)}.json"
+
+    def refused_key(self, name: str) -> str:
+        """Return the key of the record of a refused commit, given the name of its log file."""
+        return f"{self.refused_prefix}{name}.json"
+
+    def sibling(self, name: str) -> "TablePaths":
+        """Return the keys of another table of the same warehouse. Raises InvalidRequest for a bad name."""
+        root = self.prefix.removesuffix(self.name)
+        return TablePaths(check_table_name(name), f"{root}{name}")
+
     def quarantine_key(self, name: str) -> str:
         """Return the key of a quarantined object called ``name`` (no slash)."""
         return f"{self.quarantine_prefix}{name}"
@@ -169,6 +192,11 @@ def parse_log_key(key: str) -> LogName:
     if match is None:
         raise CorruptLog(f"{key}: not the name of a log file; only log files may stand below _log")
     return LogName(int(match["ms"]), match["merged"] is not None, match["id"])
+
+
+def log_name(key: str) -> str:
+    """Return the name of a log file by which feeds know it: the last component of its key, without the suffix."""
+    return key.rpartition("/")[2].removesuffix(".jsonl")
 
 
 def parse_staged_key(key: str) -> StagedName:

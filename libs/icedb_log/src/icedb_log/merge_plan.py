@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from icedb_log.fold import fold
+from icedb_log.fold import fold, newest_feed
 from icedb_log.jobs import MergedGroup, MergeGroup
 from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogTombstone, LogView, Snapshot
@@ -144,6 +144,7 @@ def build_merge_log(
         log_tombstones=_carried_log_tombstones(involved, time_ms),
         commit_id=commit_id,
         horizon_ms=snapshot.horizon_ms or None,
+        feed=newest_feed(file.log.feed for file in involved),
         extra=extra,
     )
 

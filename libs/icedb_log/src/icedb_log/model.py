@@ -67,6 +67,21 @@ class LogTombstone:
 
 
 @dataclass(frozen=True, slots=True)
+class FeedState:
+    """Which commits of its source a view has taken, whole as of one of its own commits (V1).
+
+    Attributes:
+        sequence: Number of the feed; the state with the highest one in a log counts, whatever the others say.
+        names: Names of the source's log files that were taken or refused and were still there (:func:`log_name`).
+        refused: Those of them that the last feed refused, with the reason.
+    """
+
+    sequence: int
+    names: tuple[str, ...]
+    refused: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+
+
+@dataclass(frozen=True, slots=True)
 class LogFile:
     """The content of one log file.
 
@@ -81,6 +96,7 @@ class LogFile:
         is_seal: An empty log file that keeps another commit from landing at this key (F1, F4).
         widened: Columns of ``schema`` that became wider, with the wider type (S2).
         refused_ids: Batches that this commit refused: they are in quarantine, or on their way (I5).
+        feed: What a view has taken of its source, as of the commit that said it (V1); ``None``: nothing said here.
         extra: Unknown metadata fields, carried forward.
     """
 
@@ -94,6 +110,7 @@ class LogFile:
     is_seal: bool = False
     widened: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     refused_ids: tuple[str, ...] = ()
+    feed: FeedState | None = None
     extra: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
 
 
@@ -127,6 +144,7 @@ class LogHead:
     is_seal: bool
     widened: Mapping[str, str]
     refused_ids: tuple[str, ...]
+    feed: FeedState | None = None
 
 
 @dataclass(frozen=True, slots=True)
