@@ -123,6 +123,21 @@ class HeldFence:
         """
         self._advance(commit=None)
 
+    def require_held(self) -> None:
+        """Look whether another owner took the fence; no proof that none will (:meth:`confirm`, :meth:`commit`).
+
+        Raises:
+            Fenced: Another owner took over.
+            Unavailable: No usable answer.
+        """
+        key = self._paths.fence_key(self._role)
+        try:
+            is_mine = self._store.head(key).etag == self._etag
+        except NotFound:
+            is_mine = False
+        if not is_mine:
+            raise self._taken()
+
     def release(self) -> None:
         """Say that no commit is under way, so that the next owner has nothing to settle. Best effort.
 
@@ -138,11 +153,14 @@ class HeldFence:
         state = replace(self._state, commit=commit, sequence=self._state.sequence + 1)
         etag = write_fence(self._store, self._paths.fence_key(self._role), state, etag=self._etag, clock=self._clock)
         if etag is None:
-            raise Fenced(
-                f"table {self._paths.name}: another {self._role} worker took the fence from epoch {state.epoch}; "
-                "this run stops, the other one goes on"
-            )
+            raise self._taken()
         self._state, self._etag = state, etag
+
+    def _taken(self) -> Fenced:
+        return Fenced(
+            f"table {self._paths.name}: another {self._role} worker took the fence from epoch {self._state.epoch}; "
+            "this run stops, the other one goes on"
+        )
 
     def _require_landed(self, key: str, log: LogFile, *, is_key_taken: bool) -> None:
         """Find out what became of a PUT (W2); return if it landed."""

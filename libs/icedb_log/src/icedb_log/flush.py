@@ -10,10 +10,11 @@ from functools import partial
 
 from icedb_log.clock import Clock
 from icedb_log.fence import HeldFence, acquire_fence
+from icedb_log.fence_watch import FenceWatch
 from icedb_log.flush_checks import require_accounted, require_bad_rows
 from icedb_log.fold import fold, union_schema
 from icedb_log.invariants import require_append, require_schema_carried
-from icedb_log.jobs import BatchWriter, FlushJob, FlushOutput, RejectedBatch, StagedBatch
+from icedb_log.jobs import BatchWriter, CheckAlive, FlushJob, FlushOutput, RejectedBatch, StagedBatch, never_stop
 from icedb_log.keys import TablePaths, parse_staged_key
 from icedb_log.model import FileMarker, LogFile, LogHeads
 from icedb_log.object_store import MAX_KEYS_PER_PAGE, ObjectStore
@@ -86,6 +87,7 @@ def flush_table(
     owner: str,
     limits: FlushLimits | None = None,
     reader: LogReader | None = None,
+    check_alive: CheckAlive | None = None,
 ) -> FlushResult:
     """Commit what is staged for a table, in one log file.
 
@@ -101,6 +103,8 @@ def flush_table(
         limits: Bounds of the run.
         reader: A reader to reuse, with its caches. A flush reads heads; whole log files only if a column is to become
             wider.
+        check_alive: Called while the batches are read and written; raises if the run should stop (a lost lock). Saves
+            work only.
 
     Raises:
         NotFound: No such table.
@@ -132,7 +136,8 @@ def flush_table(
     )
     if not (sorted_out.taken or sorted_out.late):
         return found
-    run = _Run(store, paths, clock, config, writer, fence, reader)
+    watch = FenceWatch(fence, check_alive=check_alive or never_stop, clock=clock)
+    run = _Run(store, paths, clock, config, writer, fence, reader, watch)
     return run.decide(sorted_out, found=found, known=union_schema(paths.name, view.files))
 
 
@@ -214,6 +219,7 @@ class _Run:
     writer: BatchWriter
     fence: HeldFence
     reader: LogReader
+    still_mine: FenceWatch
 
     def decide(self, sorted_out: _SortedOut, *, found: FlushResult, known: LoggedSchema) -> FlushResult:
         """Write, commit, and clear staging of what the commit decided."""
@@ -247,6 +253,7 @@ class _Run:
             commit_id=commit_id,
             time_ms=self.clock.now_ms(),
             read_live=self._read_live,
+            check_alive=self.still_mine,
         )
         output = self.writer.write_batches(job)
         require_accounted(self.paths, job, output)

@@ -13,6 +13,14 @@ from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
 from icedb_log.table_config import TableConfig
 
+CheckAlive = Callable[[], None]
+"""Raises if the run should stop, e.g. because its lock is lost; then that is what stops its job. Saves work only: the
+fence saves data. Called from another thread while the job works, at most every second or so."""
+
+
+def never_stop() -> None:
+    """Nothing watches this run."""
+
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
@@ -46,6 +54,7 @@ class FlushJob:
         commit_id: Goes into each file's footer.
         time_ms: ``created_ms`` of each new marker.
         read_live: Reads the markers of all live data files; needed only to prove that a widening loses nothing.
+        check_alive: Asked while the job works; what it raises stops the job.
     """
 
     paths: TablePaths
@@ -55,6 +64,7 @@ class FlushJob:
     commit_id: str
     time_ms: int
     read_live: Callable[[], tuple[FileMarker, ...]] = tuple
+    check_alive: CheckAlive = never_stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +185,7 @@ class CountJob:
         schema: Column to SQL type of the whole table.
         change: Of kind ``delete``.
         files: Data files, live or not; at least one.
+        check_alive: Asked while the job works; what it raises stops the job.
     """
 
     paths: TablePaths
@@ -182,6 +193,7 @@ class CountJob:
     schema: Mapping[str, str]
     change: RowChange
     files: tuple[FileMarker, ...]
+    check_alive: CheckAlive = never_stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +208,7 @@ class MergeJob:
         commit_id: Goes into each file's footer.
         time_ms: ``created_ms`` of each new marker.
         change: What else becomes of the rows; ``None``: nothing.
+        check_alive: Asked while the job works; what it raises stops the job.
     """
 
     paths: TablePaths
@@ -205,6 +218,7 @@ class MergeJob:
     commit_id: str
     time_ms: int
     change: RowChange | None = None
+    check_alive: CheckAlive = never_stop
 
 
 @dataclass(frozen=True, slots=True)

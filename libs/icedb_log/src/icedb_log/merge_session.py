@@ -4,7 +4,7 @@ Everything that exchanges live data files goes through here: merges, rewrites, d
 share one fence, so that none brings back what another one took away (M4).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -12,9 +12,10 @@ from typing import Final
 from icedb_log.clock import Clock
 from icedb_log.errors import InvariantViolated
 from icedb_log.fence import HeldFence, acquire_fence
+from icedb_log.fence_watch import FenceWatch
 from icedb_log.fold import fold
 from icedb_log.invariants import require_merge
-from icedb_log.jobs import GroupMerger, MergedGroup, MergeGroup, MergeJob, RowChange
+from icedb_log.jobs import CheckAlive, GroupMerger, MergedGroup, MergeGroup, MergeJob, RowChange, never_stop
 from icedb_log.keys import TablePaths
 from icedb_log.merge_plan import build_merge_log
 from icedb_log.model import LogView, Snapshot
@@ -22,9 +23,6 @@ from icedb_log.object_store import ObjectStore
 from icedb_log.reader import LogReader
 from icedb_log.stopwatch import Stopwatch
 from icedb_log.table_config import TableConfig
-
-CheckAlive = Callable[[], None]
-"""Raises if the run should stop, e.g. because its lock is lost. Saves work only: the fence saves data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class MergeSession:
         clock: This host's clock.
         owner: Who runs this, for the fence object.
         reader: Reads the log, after the fence was acquired (F2).
-        check_alive: Called before each step.
+        check_alive: Called before each step, and while a job works.
 
     Raises:
         Unavailable: The store did not answer, or others kept taking the fence.
@@ -73,9 +71,10 @@ class MergeSession:
         self._paths: Final = paths
         self._config: Final = config
         self._clock: Final = clock
-        self._check_alive: Final[CheckAlive] = check_alive or _never
+        self._check_alive: Final[CheckAlive] = check_alive or never_stop
         self._check_alive()
         self._fence: Final[HeldFence] = acquire_fence(store, paths, "merge", owner=owner, clock=clock)
+        self._still_mine: Final = FenceWatch(self._fence, check_alive=self._check_alive, clock=clock)
         self.view: Final[LogView] = reader.read()  # F2: only what is read after the fence is mine counts
         self.snapshot: Final[Snapshot] = fold(self.view)
         self.commit_id: Final = clock.new_id()
@@ -102,6 +101,7 @@ class MergeSession:
             self.commit_id,
             self._clock.now_ms(),
             change,
+            self._still_mine,
         )
         merged = merger.merge_groups(job)
         if sorted(_input_paths(group.group) for group in merged) != sorted(_input_paths(group) for group in groups):
@@ -144,7 +144,3 @@ class MergeSession:
 
 def _input_paths(group: MergeGroup) -> tuple[str, ...]:
     return tuple(marker.path for marker in group.inputs)
-
-
-def _never() -> None:
-    """Nothing watches this run."""

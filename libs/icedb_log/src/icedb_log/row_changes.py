@@ -17,9 +17,9 @@ from typing import Final, TypeVar
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, InvariantViolated
 from icedb_log.fold import fold
-from icedb_log.jobs import CountJob, MergedGroup, MergeGroup, RowChange, RowChanger
+from icedb_log.jobs import CheckAlive, CountJob, MergedGroup, MergeGroup, RowChange, RowChanger, never_stop
 from icedb_log.keys import TablePaths
-from icedb_log.merge_session import CheckAlive, MergeCommit, MergeSession
+from icedb_log.merge_session import MergeCommit, MergeSession
 from icedb_log.model import FileMarker, Snapshot
 from icedb_log.object_store import ObjectStore
 from icedb_log.partition_filter import PartitionMatcher, read_partition_values
@@ -203,7 +203,7 @@ class _Run:
         self.changer: Final = changer
         self.change: Final = change
         self.config: Final = read_table_config(store, paths)
-        self.check_alive: Final[Callable[[], None]] = check_alive or _never
+        self.check_alive: Final[Callable[[], None]] = check_alive or never_stop
         self._store: Final = store
         self._clock: Final = clock
         self._reader: Final = reader or LogReader(
@@ -266,7 +266,9 @@ class _RowCounter:
         unknown = [marker for marker in candidates if marker.path not in self.counts]
         for files in _batched(unknown, MAX_FILES_PER_COUNT):
             run.check_alive()
-            counts = run.changer.count_rows(CountJob(run.paths, run.config, snapshot.schema, run.change, tuple(files)))
+            counts = run.changer.count_rows(
+                CountJob(run.paths, run.config, snapshot.schema, run.change, tuple(files), run.check_alive)
+            )
             if len(counts) != len(files):
                 raise InvariantViolated(
                     f"table {run.paths.name}: rows were to be counted in {len(files)} data files, and {len(counts)} "
@@ -363,7 +365,3 @@ def _planned(paths: TablePaths, inputs: Sequence[FileMarker], *, counter: _RowCo
 def _batched(values: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
     for start in range(0, len(values), size):
         yield values[start : start + size]
-
-
-def _never() -> None:
-    """Nothing watches this run."""

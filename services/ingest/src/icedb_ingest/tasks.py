@@ -159,7 +159,7 @@ class IngestTasks:
     def _flush_once(self, paths: TablePaths) -> FlushResult:
         store = self._context.warehouse.store
         started_ms = self._context.clock.monotonic_ms()
-        with self._context.lock(paths.name):
+        with self._context.lock(paths.name) as lock:
             result = flush_table(
                 store,
                 paths,
@@ -168,6 +168,7 @@ class IngestTasks:
                 owner=self._context.owner,
                 limits=self._limits.of_table(paths.name),
                 reader=self._readers.of_table(store, paths),
+                check_alive=lock.check_alive,
             )
         self._metrics.record(result, duration_ms=self._context.clock.monotonic_ms() - started_ms)
         self._limits.record(paths.name, result)

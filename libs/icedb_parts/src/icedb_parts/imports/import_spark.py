@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from icedb_parts.imports.import_unit import ImportUnit, ImportUnitResult, import_unit, open_source
 from icedb_parts.limits import MIB, EngineLimits
 from icedb_parts.spark.spark_runner import SparkRunner
+from icedb_parts.spark.spark_watch import WatchRules
 from icedb_parts.units.work_units import IMPORT_RESULTS, encode
 
 DIRECT_FILES: Final = 64
@@ -42,6 +43,7 @@ class SparkFileImporter:
         clock: For durations in the log, and names of copies.
         source_s3: How tasks reach S3 sources if the table is not on S3.
         engine: Bounds of tasks.
+        rules: How jobs are watched.
     """
 
     def __init__(
@@ -52,10 +54,11 @@ class SparkFileImporter:
         clock: Clock,
         source_s3: S3Options | None = None,
         engine: EngineLimits | None = None,
+        rules: WatchRules | None = None,
     ) -> None:
         # A directory has no use for it: its settings carry it to the tasks, where no plan or log shows a secret.
         self._store = store if store.s3 else StoreSettings(store.url, source_s3)
-        self._runner = SparkRunner(spark, self._store)
+        self._runner = SparkRunner(spark, self._store, rules=rules)
         self._clock = clock
         self._engine = engine or EngineLimits()
 

@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
 from icedb_parts.limits import EngineLimits
-from icedb_parts.spark.spark_runner import OK, Chunks, SparkRunner, make_answer, read_answers, spark_errors
+from icedb_parts.spark.spark_runner import OK, Chunks, SparkRunner, make_answer, read_answers
 
 BLOB_SCHEMA: Final = "unit INT, outcome STRING, body STRING, number INT, blob BINARY"
 ARROW_BLOB: Final = pa.schema(
@@ -73,7 +73,7 @@ class SparkBlobs:
 
         Raises: as :meth:`parse`.
         """
-        with spark_errors(f"a flush job of {unit_count} units"):
+        with self._runner.job(f"a flush job of {unit_count} units"):
             rows = self._collect_results(frame)
         first, self._unit_count = self._unit_count, self._unit_count + unit_count
         return read_answers(rows, range(first, self._unit_count))
@@ -128,7 +128,7 @@ class SparkBlobs:
         """
         spark: Any = self._runner.spark
         task = make_write_task(self._runner.store, limits)
-        with spark_errors(f"a write job of {len(bodies)} units"):
+        with self._runner.job(f"a write job of {len(bodies)} units"):
             plan = spark.createDataFrame(list(places), schema="unit INT, number INT, task INT")
             units = spark.createDataFrame(list(enumerate(bodies)), schema="task INT, body STRING")
             taken = self._unite().select("unit", "number", "blob").join(sf.broadcast(plan), ["unit", "number"])

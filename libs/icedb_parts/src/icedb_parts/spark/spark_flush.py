@@ -22,6 +22,7 @@ from icedb_parts.spark.spark_blobs import SparkBlobs
 from icedb_parts.spark.spark_query import QueryRun
 from icedb_parts.spark.spark_read import Batches, ReadUnit, UnitReader, find_bad_rows
 from icedb_parts.spark.spark_runner import SparkRunner
+from icedb_parts.spark.spark_watch import WatchRules
 from icedb_parts.spark.spark_write import write_blobs
 from icedb_parts.units.flush_plan import UnitBlobs, count_prefix
 from icedb_parts.units.flush_types import FlushUnitResult
@@ -39,12 +40,19 @@ class SparkBatchWriter:
         store: How tasks reach the store.
         clock: For durations in the log.
         limits: Bounds of batches and tasks.
+        rules: How jobs are watched.
     """
 
     def __init__(
-        self, spark: SparkSession, store: StoreSettings, *, clock: Clock, limits: JobLimits | None = None
+        self,
+        spark: SparkSession,
+        store: StoreSettings,
+        *,
+        clock: Clock,
+        limits: JobLimits | None = None,
+        rules: WatchRules | None = None,
     ) -> None:
-        self._runner = SparkRunner(spark, store)
+        self._runner = SparkRunner(spark, store, rules=rules)
         self._clock = clock
         self._limits = limits or JobLimits()
 
@@ -55,11 +63,11 @@ class SparkBatchWriter:
 
         Raises:
             SchemaConflict: A declared column has another type in the log.
-            Unavailable: The store or the engine did not answer, or lost rows on the way.
+            Unavailable: The store or the engine did not answer, took too long, or lost rows on the way.
         """
         started_ms = self._clock.monotonic_ms()
         kind = _FlushRun if job.config.insert_query is None else QueryRun
-        run = kind(job, self._runner, self._limits)
+        run = kind(job, self._runner.checking(job.check_alive), self._limits)
         output = run.run()
         _log.info(
             "batches written",

@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from icedb_parts.limits import JobLimits, share_threads
 from icedb_parts.spark.spark_runner import SparkRunner
+from icedb_parts.spark.spark_watch import WatchRules
 from icedb_parts.units.merge_unit import MergeUnit
 from icedb_parts.units.work_units import MERGE_RESULTS, encode
 
@@ -22,12 +23,19 @@ class SparkGroupMerger:
         store: How tasks reach the store.
         clock: For durations in the log.
         limits: Bounds of tasks.
+        rules: How jobs are watched.
     """
 
     def __init__(
-        self, spark: SparkSession, store: StoreSettings, *, clock: Clock, limits: JobLimits | None = None
+        self,
+        spark: SparkSession,
+        store: StoreSettings,
+        *,
+        clock: Clock,
+        limits: JobLimits | None = None,
+        rules: WatchRules | None = None,
     ) -> None:
-        self._runner = SparkRunner(spark, store)
+        self._runner = SparkRunner(spark, store, rules=rules)
         self._clock = clock
         self._limits = limits or JobLimits()
 
@@ -59,7 +67,9 @@ class SparkGroupMerger:
             )
             for group in groups
         ]
-        results = [MERGE_RESULTS.validate_json(body) for body in self._runner.run("merge", bodies)]
+        results = [
+            MERGE_RESULTS.validate_json(body) for body in self._runner.checking(job.check_alive).run("merge", bodies)
+        ]
         _log.info(
             "groups merged",
             table=job.paths.name,

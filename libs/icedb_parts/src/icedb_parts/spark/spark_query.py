@@ -162,7 +162,8 @@ class QueryRun:
     def _encode(self, rows: Any, blobs: SparkBlobs, *, task_count: int) -> tuple[dict[str, str], tuple[UnitBlobs, ...]]:
         spark: Any = self._runner.spark
         first = blobs.unit_count
-        with rows_view(rows), query_errors("a query of a flush"):
+        what = f"the insert_query of table {self._job.paths.name}"
+        with rows_view(rows), query_errors(what), self._runner.watch(what):
             result = spark.sql(self._query)
             require_no_files(result)
             try:

@@ -6,7 +6,7 @@ result, or one of our errors by name; anything else fails the task, which Spark 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, Literal
 
 import pyarrow as pa
@@ -17,6 +17,8 @@ from icedb_log.stores import StoreSettings
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+
+from icedb_parts.spark.spark_watch import JobWatch, WatchRules
 
 UnitKind = Literal["flush", "merge", "import"]
 Chunks = Iterator[pa.RecordBatch]
@@ -30,14 +32,33 @@ _SHOWN_CHARS: Final = 500
 class SparkRunner:
     """Runs units on one session against one store.
 
+    Args:
+        spark: The session.
+        store: How tasks reach the store.
+        rules: How jobs are watched.
+        check_alive: Raises if the run should stop; its jobs are interrupted then.
+
     Attributes:
         spark: The session.
         store: How tasks reach the store.
     """
 
-    def __init__(self, spark: SparkSession, store: StoreSettings) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        store: StoreSettings,
+        *,
+        rules: WatchRules | None = None,
+        check_alive: Callable[[], None] | None = None,
+    ) -> None:
         self.spark = spark
         self.store = store
+        self._rules = rules or WatchRules()
+        self._check_alive = check_alive
+
+    def checking(self, check_alive: Callable[[], None] | None) -> "SparkRunner":
+        """Return a runner for one run: its jobs stop when ``check_alive`` raises, with what that raised."""
+        return SparkRunner(self.spark, self.store, rules=self._rules, check_alive=check_alive)
 
     def run(self, kind: UnitKind, bodies: Sequence[str]) -> list[str]:
         """Run units, the first ones first, and return their results in the same order.
@@ -47,12 +68,29 @@ class SparkRunner:
             bodies: The units as text (:func:`icedb_parts.units.work_units.encode`); at least one.
 
         Raises:
-            IceDBError: What the first unit that failed raised, as the same class.
-            Unavailable: Spark lost the job.
+            IceDBError: What the first unit that failed raised, as the same class; or why the run should stop.
+            Unavailable: Spark lost the job, or it took too long.
         """
-        with spark_errors(f"a {kind} job of {len(bodies)} units"):
+        with self.job(f"a {kind} job of {len(bodies)} units"):
             frame = self.make_units(bodies).mapInArrow(make_task(kind, self.store), schema=_ANSWER_SCHEMA)
             return read_answers(frame.collect(), range(len(bodies)))
+
+    @contextmanager
+    def job(self, what: str) -> Iterator[None]:
+        """Watch a job (:meth:`watch`), and turn Spark's errors into Unavailable."""
+        with spark_errors(what), self.watch(what):
+            yield
+
+    def watch(self, what: str, *, is_users: bool = False) -> AbstractContextManager[None]:
+        """Watch what a block does on the session; see :class:`JobWatch`.
+
+        Goes inside of what turns Spark's errors into ours: ``with query_errors(what), runner.watch(what):``.
+
+        Args:
+            what: The job, in words.
+            is_users: A user's query that somebody waits for: at the time limit InvalidRequest, not Unavailable.
+        """
+        return JobWatch(self.spark, what, rules=self._rules, check_alive=self._check_alive, is_users=is_users)
 
     def make_units(self, bodies: Sequence[str], *, first: int = 0) -> Any:
         """Return a DataFrame with one row and one partition for each unit; numbered from ``first``."""
