@@ -14,6 +14,8 @@ from icedb_log.model import LogView, Snapshot
 from icedb_log.object_store import ObjectStore, list_all
 from icedb_log.orphans import OrphanResult, sweep_orphans
 from icedb_log.partition_filter import PartitionMatcher, parse_partition_filters
+from icedb_log.partition_glob import select_partitions
+from icedb_log.partition_removal import RemovalResult, remove_chosen_partitions
 from icedb_log.reader import LogReader
 from icedb_log.row_changes import ChangeResult, delete_rows, rewrite_partitions
 from icedb_log.staging import stage_batch
@@ -138,6 +140,22 @@ class SmallTable:
             owner="rewrite",
             query=query,
             matches=PartitionMatcher(parse_partition_filters(filters), self.config),
+            dry_run=dry_run,
+            reader=self.reader(),
+        )
+        self.clock.advance(1)
+        return result
+
+    def drop(self, *globs: str, dry_run: bool = False, may_match_all: bool = True) -> RemovalResult:
+        """Remove partitions once."""
+        result = remove_chosen_partitions(
+            self.store,
+            self.paths,
+            clock=self.clock,
+            owner="drop",
+            choose=lambda _, infos: select_partitions(
+                self.paths.name, globs, [info.path for info in infos], may_match_all=may_match_all
+            ),
             dry_run=dry_run,
             reader=self.reader(),
         )
