@@ -6,11 +6,11 @@ import subprocess
 
 import icedb_parts.spark.java
 import pytest
-from icedb_log.errors import InvalidRequest
+from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_parts.engine import open_scratch, remove_abandoned_scratch
 from icedb_parts.limits import EngineLimits
 from icedb_parts.spark.java import find_java
-from icedb_parts.spark.spark_session import SparkSettings
+from icedb_parts.spark.spark_session import SparkSettings, open_spark
 
 
 def make_java(folder, version):
@@ -70,7 +70,11 @@ def test_without_any_java_the_remedy_is_named(monkeypatch):
     ("fields", "expected"),
     [
         ({"master": "locl[2]"}, "Spark master is 'locl"),
-        ({"remote": "http://x"}, "use sc://host:port"),
+        ({"master": "http://x"}, "sc://host:port for Spark Connect"),
+        ({"master": "sc://"}, "Spark master is 'sc://'"),
+        ({"options": {"spark.sql.ansi.enabled": "false"}}, "cannot be set: results depend on it"),
+        ({"options": {"cores": "1"}}, "names begin with spark."),
+        ({"master": "sc://host", "options": {"spark.cores.max": "1"}}, "is one of the server's"),
         ({"driver_memory": "lots"}, "use e.g. 512m or 2g"),
     ],
 )
@@ -81,7 +85,16 @@ def test_wrong_spark_settings_are_named(fields, expected):
 
 def test_spark_settings_have_defaults():
     settings = SparkSettings()
-    assert (settings.master, settings.remote, settings.is_local) == ("local[2]", None, True)
+    assert (settings.master, settings.is_local, settings.is_remote) == ("local[2]", True, False)
+
+
+def test_a_token_of_a_spark_connect_server_is_never_shown():
+    settings = SparkSettings(master="sc://127.0.0.1:1/;token=hunter2")
+    assert settings.is_remote
+    assert "hunter2" not in repr(settings)
+    with pytest.raises(Unavailable, match=r"no Spark Connect server at sc://127\.0\.0\.1:1/ ") as caught:
+        open_spark(settings)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_scratch_folder_of_a_dead_process_is_removed_and_of_a_living_one_kept(tmp_path):

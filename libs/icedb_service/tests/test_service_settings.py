@@ -79,9 +79,57 @@ def test_a_password_is_never_shown(monkeypatch):
     assert redact_url("redis://me:hunter2@host:1/0") == "redis://host:1/0"
 
 
-def test_spark_remote_is_a_connect_address(monkeypatch):
-    monkeypatch.setenv("ICEDB_SPARK_REMOTE", "spark://host:7077")
-    with pytest.raises(InvalidRequest, match="write sc://host:15002"):
+@pytest.mark.parametrize(
+    "master", ["local[2]", "local[*]", "spark://host:7077", "k8s://https://host", "sc://host/;token=a"]
+)
+def test_one_setting_says_where_spark_runs(monkeypatch, master):
+    monkeypatch.setenv("ICEDB_SPARK_MASTER", master)
+    assert load_settings(SparkServiceSettings).spark_master == master
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("ICEDB_SPARK_MASTER", "http://host:7077", r"no place where Spark runs; write local\[2\]"),
+        ("ICEDB_SPARK_OPTIONS", "spark.cores.max=2", "ICEDB_SPARK_OPTIONS"),
+        ("ICEDB_SPARK_OPTIONS", '["spark.cores.max"]', "ICEDB_SPARK_OPTIONS"),
+        ("ICEDB_SPARK_JOB_LIMIT_MS", "3600000", "ICEDB_SPARK_JOB_LIMIT_MS < ICEDB_TASK_TIME_LIMIT_MS must hold"),
+        ("ICEDB_SPARK_SENDS_KEYS", "1", "ICEDB_SPARK_SENDS_KEYS needs AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+    ],
+)
+def test_what_is_wrong_with_spark_is_named(monkeypatch, name, value, message):
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY", raising=False)
+    monkeypatch.setenv(name, value)
+    with pytest.raises(InvalidRequest, match=message):
+        load_settings(SparkServiceSettings)
+
+
+def test_a_token_of_spark_connect_is_never_shown(monkeypatch):
+    monkeypatch.setenv("ICEDB_SPARK_MASTER", "sc://ho st/;token=hunter2")
+    with pytest.raises(InvalidRequest, match="sc://ho st/") as caught:
+        load_settings(SparkServiceSettings)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_options_of_spark_are_a_json_object_and_jobs_end_before_tasks(monkeypatch):
+    monkeypatch.setenv("ICEDB_SPARK_OPTIONS", '{"spark.cores.max": "2"}')
+    monkeypatch.setenv("ICEDB_TASK_TIME_LIMIT_MS", "10000")
+    settings = load_settings(SparkServiceSettings)
+    assert settings.spark_options == {"spark.cores.max": "2"}
+    assert settings.job_limit_ms == 9000
+
+
+def test_tasks_get_the_keys_only_if_they_are_sent(monkeypatch):
+    monkeypatch.setenv("ICEDB_STORE", "s3://bucket/wh")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+    assert load_settings(SparkServiceSettings).store_settings.s3.access_key_id is None
+    monkeypatch.setenv("ICEDB_SPARK_SENDS_KEYS", "1")
+    sent = load_settings(SparkServiceSettings).store_settings.s3
+    assert (sent.access_key_id, sent.secret_access_key) == ("id", "hunter2")
+    assert "hunter2" not in repr(sent)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "short")
+    with pytest.raises(InvalidRequest, match="cannot send keys that expire"):
         load_settings(SparkServiceSettings)
 
 

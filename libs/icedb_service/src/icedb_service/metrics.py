@@ -34,6 +34,7 @@ OUTCOMES: Final = (
 )
 """What can become of a run; see :class:`icedb_service.runs.TaskRunner`."""
 
+INTERRUPT_REASONS: Final = ("time_limit", "stopped")
 LOCK_OUTCOMES: Final = ("acquired", "busy", "lost", "unavailable")
 WAKE_OUTCOMES: Final = ("sent", "collapsed", "failed")
 DURATION_BUCKETS_S: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600)
@@ -130,3 +131,28 @@ class WorkerMetrics:
             for outcome in OUTCOMES:
                 self.runs.labels(task, outcome)
         add_build_info(self.registry, component, package=package)
+
+
+class SparkWorkerMetrics(WorkerMetrics):
+    """What every worker with a Spark session counts besides."""
+
+    def __init__(
+        self,
+        component: Component,
+        *,
+        package: str,
+        tasks: Sequence[str],
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        super().__init__(component, package=package, tasks=tasks, registry=registry)
+        self.interrupted = make_counter(
+            self.registry,
+            f"icedb_{component}_interrupted_jobs_total",
+            "Spark jobs that were interrupted; time_limit: ran too long; stopped: the run had lost its lock or fence",
+            label="reason",
+            values=INTERRUPT_REASONS,
+        )
+
+    def count_interrupted(self, reason: str) -> None:
+        """Count one job."""
+        self.interrupted.labels(reason).inc()

@@ -60,4 +60,4 @@ def _label_texts(names: Sequence[str], values: Sequence[tuple[str, ...]]) -> lis
 def _default_text(default: object) -> str:
     if default is PydanticUndefined:
         return "required"
-    return "not set" if default in (None, (), "") else f"`{default}`"
+    return "not set" if default in (None, (), {}, "") else f"`{default}`"

@@ -4,8 +4,11 @@ Each field says what it means, its unit and what is traded. A service adds its o
 check relations between fields and name the inequality that fails. Values are fixed once read.
 """
 
+import json
 import os
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Final, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -20,7 +23,8 @@ HOUR_MS: Final = 60 * MINUTE_MS
 
 MAX_PORT: Final = 65_535
 _REDIS_SCHEMES: Final = ("redis", "rediss")
-_REMOTE: Final = re.compile(r"sc://[^/\s]+.*")
+_MASTER: Final = re.compile(r"local(\[[^\s\]]+\])?|yarn|(spark|k8s|sc)://\S+")
+_KEY_NAMES: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
 class ServiceSettings(BaseSettings):
@@ -152,23 +156,75 @@ class SparkServiceSettings(ServiceSettings):
     """What services with a Spark session need in addition."""
 
     spark_master: str = "local[*]"
-    """Spark master: `local[n]` in the worker's own process tree, `spark://host:7077`, `k8s://…`."""
+    """Where Spark runs: `local[n]` in the worker's own process tree, `spark://host:7077` or `k8s://…` on a cluster,
+    `sc://host:15002` on a Spark Connect server. See docs/spark.md for what each needs."""
 
-    spark_remote: str | None = None
-    """Spark Connect server, `sc://host:15002`; takes the place of `ICEDB_SPARK_MASTER`."""
+    spark_options: Annotated[Mapping[str, str], NoDecode] = {}
+    """Further options of Spark, a JSON object, e.g. `{"spark.cores.max": "4", "spark.driver.host": "merger"}`. For
+    Spark Connect only `spark.sql.…`: the others are the server's."""
+
+    spark_sends_keys: bool = False
+    """Whether tasks get this worker's `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`, inside the functions that they
+    run. Else they find keys as boto3 does, where they run: a role, or the executors' own environment. Sending is for
+    clusters that have neither; it needs encrypted connections to the cluster, and keys that do not expire."""
+
+    spark_job_limit_ms: Annotated[int, Field(ge=SECOND_MS)] | None = None
+    """A Spark job that runs longer is interrupted, milliseconds. Longer lets larger jobs through; shorter frees the
+    cluster sooner from a query that never ends. Empty: nine tenths of `ICEDB_TASK_TIME_LIMIT_MS`."""
 
     spark_memory_mb: Annotated[int, Field(ge=512)] = 1024
-    """Heap of the Spark driver, MiB. Rows do not pass through it; tasks have `ICEDB_TASK_MEMORY_MB` of their own."""
+    """Heap of the Spark driver, MiB. Rows do not pass through it; tasks have `ICEDB_TASK_MEMORY_MB` of their own. A
+    Spark Connect server has its own."""
 
     task_memory_mb: Annotated[int, Field(ge=64)] = 1024
     """Memory that one merge or flush task may take before it spills to disk, MiB."""
 
-    @field_validator("spark_remote")
+    @field_validator("spark_master")
     @classmethod
-    def _check_remote(cls, remote: str | None) -> str | None:
-        if remote is not None and not _REMOTE.fullmatch(remote):
-            raise ValueError(f"{remote[:80]!r} is not a Spark Connect address; write sc://host:15002")
-        return remote
+    def _check_master(cls, master: str) -> str:
+        if not _MASTER.fullmatch(master):
+            raise ValueError("no place where Spark runs; write local[2], spark://host:7077, k8s://… or sc://host:15002")
+        return master
+
+    @field_validator("spark_options", mode="before")
+    @classmethod
+    def _read_options(cls, value: object) -> object:
+        return json.loads(value) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_job_limit(self) -> Self:
+        if self.job_limit_ms >= self.task_time_limit_ms:
+            # Celery would kill the task first, and leave its job to run on at a cluster.
+            raise ValueError(
+                f"{env_name('spark_job_limit_ms')} < {env_name('task_time_limit_ms')} must hold, but "
+                f"{self.job_limit_ms} >= {self.task_time_limit_ms}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> Self:
+        if self.spark_sends_keys and os.environ.get("AWS_SESSION_TOKEN"):
+            raise ValueError(
+                f"{env_name('spark_sends_keys')} cannot send keys that expire (AWS_SESSION_TOKEN is set): "
+                "give the executors a role"
+            )
+        if self.spark_sends_keys and not all(os.environ.get(name) for name in _KEY_NAMES):
+            raise ValueError(f"{env_name('spark_sends_keys')} needs {' and '.join(_KEY_NAMES)}")
+        return self
+
+    @property
+    def job_limit_ms(self) -> int:
+        """How long one Spark job may take."""
+        return self.spark_job_limit_ms or self.task_time_limit_ms * 9 // 10
+
+    @property
+    def store_settings(self) -> StoreSettings:
+        """What is needed to open the warehouse, also from a Spark task."""
+        settings = super().store_settings
+        if settings.s3 is None or not self.spark_sends_keys:
+            return settings
+        key_id, secret = (os.environ[name] for name in _KEY_NAMES)
+        return replace(settings, s3=replace(settings.s3, access_key_id=key_id, secret_access_key=secret))
 
 
 S = TypeVar("S", bound=ServiceSettings)
@@ -192,7 +248,9 @@ def env_name(field: str) -> str:
 
 
 def redact_url(url: str) -> str:
-    """Return a URL without its user and password, fit for logs."""
+    """Return a URL without its user and password, or the parameters of a Spark Connect server, fit for logs."""
+    if url.startswith("sc:"):
+        return url.partition(";")[0]
     parts = urlsplit(url)
     if "@" not in parts.netloc:
         return url

@@ -18,7 +18,13 @@ def serve(settings: IngestSettings) -> int:
     service = WorkerService(
         queue="ingest",
         metrics=metrics,
-        open_engine=partial(open_spark_engine, settings, app_name="icedb-ingest", source_s3=source_s3(settings)),
+        open_engine=partial(
+            open_spark_engine,
+            settings,
+            app_name="icedb-ingest",
+            source_s3=source_s3(settings),
+            on_interrupt=metrics.count_interrupted,
+        ),
         register_tasks=partial(register_tasks, settings=settings, metrics=metrics),
     )
     return run_worker(service, settings)

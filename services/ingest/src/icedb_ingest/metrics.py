@@ -4,7 +4,7 @@ from typing import Final
 
 from icedb_log.flush import FlushResult
 from icedb_log.imports import ImportResult
-from icedb_service.metrics import DURATION_BUCKETS_S, WorkerMetrics, make_counter
+from icedb_service.metrics import DURATION_BUCKETS_S, SparkWorkerMetrics, make_counter
 from icedb_service.names import INGEST_FLUSH, INGEST_IMPORT, INGEST_SWEEP
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -16,7 +16,7 @@ FILE_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_
 MS_PER_S: Final = 1000
 
 
-class IngestMetrics(WorkerMetrics):
+class IngestMetrics(SparkWorkerMetrics):
     """Counters of batches, rows, files and commits."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:

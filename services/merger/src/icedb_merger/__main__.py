@@ -17,7 +17,9 @@ def serve(settings: MergerSettings) -> int:
     service = WorkerService(
         queue="merge",
         metrics=metrics,
-        open_engine=partial(open_spark_engine, settings, app_name="icedb-merger"),
+        open_engine=partial(
+            open_spark_engine, settings, app_name="icedb-merger", on_interrupt=metrics.count_interrupted
+        ),
         register_tasks=partial(register_tasks, settings=settings, metrics=metrics),
     )
     return run_worker(service, settings)

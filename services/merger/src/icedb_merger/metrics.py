@@ -3,7 +3,7 @@
 from typing import Final
 
 from icedb_log.merge import MergeResult
-from icedb_service.metrics import WorkerMetrics, make_counter
+from icedb_service.metrics import SparkWorkerMetrics, make_counter
 from icedb_service.names import (
     MERGE_CHANGE,
     MERGE_DROP_PARTITIONS,
@@ -20,7 +20,7 @@ DIRECTIONS: Final = ("in", "out")
 TASKS: Final = (MERGE_MERGE, MERGE_SWEEP, MERGE_CHANGE, MERGE_DROP_PARTITIONS, MERGE_RETAIN, MERGE_ERASE)
 
 
-class MergeMetrics(WorkerMetrics):
+class MergeMetrics(SparkWorkerMetrics):
     """Counters of commits, groups, files, bytes and rows."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:

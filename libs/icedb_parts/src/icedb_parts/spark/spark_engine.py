@@ -1,6 +1,6 @@
 """The engine of a worker: one Spark session, and everything that runs on it. Opened and closed here only."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from icedb_parts.query.insert_query import check_insert_query
 from icedb_parts.spark.spark_jobs import SparkBatchWriter, SparkGroupMerger
 from icedb_parts.spark.spark_runner import warm_up
 from icedb_parts.spark.spark_session import SparkSettings, close_spark, is_session_alive, open_spark
+from icedb_parts.spark.spark_watch import InterruptReason, WatchRules, ignore_interrupt
 
 
 class SparkWorkerSettings(Protocol):
@@ -23,12 +24,17 @@ class SparkWorkerSettings(Protocol):
 
     @property
     def spark_master(self) -> str:
-        """Where tasks run, without ``spark_remote``."""
+        """Where tasks run."""
         ...
 
     @property
-    def spark_remote(self) -> str | None:
-        """A Spark Connect server."""
+    def spark_options(self) -> Mapping[str, str]:
+        """Further options of Spark."""
+        ...
+
+    @property
+    def job_limit_ms(self) -> int:
+        """How long one Spark job may take."""
         ...
 
     @property
@@ -77,7 +83,11 @@ class SparkEngine:
 
 
 def open_spark_engine(
-    settings: SparkWorkerSettings, *, app_name: str, source_s3: S3Options | None = None
+    settings: SparkWorkerSettings,
+    *,
+    app_name: str,
+    source_s3: S3Options | None = None,
+    on_interrupt: Callable[[InterruptReason], None] = ignore_interrupt,
 ) -> SparkEngine:
     """Open the engine of this process.
 
@@ -85,6 +95,7 @@ def open_spark_engine(
         settings: Of the worker.
         app_name: What Spark calls it.
         source_s3: How tasks reach sources of imports on S3 if the warehouse is not on S3.
+        on_interrupt: Told about each job that was interrupted.
 
     Raises:
         InvalidRequest: No Java, or an address that cannot be right.
@@ -93,17 +104,18 @@ def open_spark_engine(
     spark = open_spark(
         SparkSettings(
             master=settings.spark_master,
-            remote=settings.spark_remote,
             app_name=app_name,
             driver_memory=f"{settings.spark_memory_mb}m",
+            options=settings.spark_options,
         )
     )
     warm_up(spark)
     engine = EngineLimits(memory_bytes=settings.task_memory_mb * MIB)
     store, clock, limits = settings.store_settings, SystemClock(), JobLimits(engine=engine)
+    rules = WatchRules(job_limit_ms=settings.job_limit_ms, on_interrupt=on_interrupt)
     return SparkEngine(
         spark,
-        SparkBatchWriter(spark, store, clock=clock, limits=limits),
-        SparkGroupMerger(spark, store, clock=clock, limits=limits),
-        SparkFileImporter(spark, store, clock=clock, source_s3=source_s3, engine=engine),
+        SparkBatchWriter(spark, store, clock=clock, limits=limits, rules=rules),
+        SparkGroupMerger(spark, store, clock=clock, limits=limits, rules=rules),
+        SparkFileImporter(spark, store, clock=clock, source_s3=source_s3, engine=engine, rules=rules),
     )

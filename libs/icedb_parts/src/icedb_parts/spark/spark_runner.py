@@ -27,6 +27,8 @@ UNIT_SCHEMA: Final = "unit INT, body STRING"
 _ANSWER_SCHEMA: Final = "unit INT, outcome STRING, body STRING"
 _ARROW_ANSWER: Final = pa.schema([("unit", pa.int32()), ("outcome", pa.string()), ("body", pa.string())])
 _SHOWN_CHARS: Final = 500
+WARM_UP_LIMIT_MS: Final = 120_000
+"""How long a cluster may take to give this application its first cores."""
 
 
 class SparkRunner:
@@ -126,7 +128,7 @@ def warm_up(spark: SparkSession, *, task_count: int = 2) -> None:
     """Start Spark's Python workers and load the engine in them, so that the first real job does not pay for it.
 
     Raises:
-        Unavailable: Spark lost the job.
+        Unavailable: Spark lost the job, or no executor took it.
     """
 
     def load(chunks: Chunks) -> Chunks:
@@ -134,7 +136,9 @@ def warm_up(spark: SparkSession, *, task_count: int = 2) -> None:
 
         yield from chunks
 
-    with spark_errors("its first job"):
+    what = "its first job (tasks need the Python and the packages of this process, see docs/spark.md)"
+    rules = WatchRules(job_limit_ms=WARM_UP_LIMIT_MS)
+    with spark_errors(what), JobWatch(spark, "the first Spark job, which waits for free cores", rules=rules):
         units: Any = spark.createDataFrame([(number,) for number in range(task_count)], schema="unit INT")
         units.repartitionById(task_count, units["unit"]).mapInArrow(load, schema="unit INT").collect()
 
