@@ -136,6 +136,14 @@ def plan_retention(
     return RetentionPlan(field.name, tuple(expired), tuple(kept), _refuse(config, infos, expired))
 
 
+def count_kept(plan: RetentionPlan) -> dict[KeptReason, int]:
+    """Return how many partitions stay for each reason; every reason is there."""
+    counts = dict.fromkeys(KEPT_REASONS, 0)
+    for one in plan.kept:
+        counts[one.reason] += 1
+    return counts
+
+
 def require_allowed(plan: RetentionPlan) -> None:
     """Raise InvalidRequest if a plan has to be asked for by a person."""
     if plan.refusal:

@@ -1,8 +1,11 @@
 """What the merger counts."""
 
-from typing import Final
+from typing import Final, Literal
 
 from icedb_log.merge import MergeResult
+from icedb_log.partition_removal import RemovalResult
+from icedb_log.retain import RetentionResult
+from icedb_log.retention import count_kept
 from icedb_service.metrics import SparkWorkerMetrics, make_counter
 from icedb_service.names import (
     MERGE_CHANGE,
@@ -12,9 +15,10 @@ from icedb_service.names import (
     MERGE_RETAIN,
     MERGE_SWEEP,
 )
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 DIRECTIONS: Final = ("in", "out")
+REMOVAL_CAUSES: Final = ("drop", "retention")
 
 
 TASKS: Final = (MERGE_MERGE, MERGE_SWEEP, MERGE_CHANGE, MERGE_DROP_PARTITIONS, MERGE_RETAIN, MERGE_ERASE)
@@ -47,6 +51,48 @@ class MergeMetrics(SparkWorkerMetrics):
         self.folded = Counter(
             "icedb_merge_folded_log_files_total", "Log files that a commit replaced", registry=self.registry
         )
+        self.partitions_removed = make_counter(
+            self.registry,
+            "icedb_merge_partitions_removed_total",
+            "Partitions removed; drop: by hand, retention: their time had passed",
+            label="cause",
+            values=REMOVAL_CAUSES,
+        )
+        self.rows_removed = make_counter(
+            self.registry,
+            "icedb_merge_partition_rows_removed_total",
+            "Rows of removed partitions, where the log says how many; drop: by hand, retention: their time had passed",
+            label="cause",
+            values=REMOVAL_CAUSES,
+        )
+        self.bytes_removed = make_counter(
+            self.registry,
+            "icedb_merge_partition_bytes_removed_total",
+            "Bytes of removed partitions; drop: by hand, retention: their time had passed",
+            label="cause",
+            values=REMOVAL_CAUSES,
+        )
+        self.retention_kept = Gauge(
+            "icedb_merge_retention_kept_partitions",
+            "Partitions that the last run of retention kept, by reason (docs/partitions.md)",
+            ("table", "reason"),
+            registry=self.registry,
+        )
+
+    def record_removal(self, cause: Literal["drop", "retention"], removal: RemovalResult) -> None:
+        """Count what one commit removed."""
+        if removal.committed_key is None:
+            return
+        self.commits.inc()
+        self.partitions_removed.labels(cause).inc(len(removal.partitions))
+        self.rows_removed.labels(cause).inc(removal.row_count or 0)
+        self.bytes_removed.labels(cause).inc(removal.size_bytes)
+
+    def record_retention(self, table: str, result: RetentionResult) -> None:
+        """Count one run of retention."""
+        self.record_removal("retention", result.removal)
+        for reason, count in count_kept(result.plan).items():
+            self.retention_kept.labels(table, reason).set(count)
 
     def record(self, result: MergeResult) -> None:
         """Count one merge run."""

@@ -11,3 +11,7 @@ class MergerSettings(SparkServiceSettings):
 
     merge_max_rounds: Annotated[int, Field(ge=1, le=1000)] = 4
     """Commits of one table in a row before another table gets its turn. A full merge takes as many as it needs."""
+
+    merge_retain_interval_ms: Annotated[int, Field(ge=1000)] = 3_600_000
+    """How often a sweep looks whether partitions of a table with a retention have expired, at most. Longer keeps
+    expired rows longer; shorter costs a look at the log each time."""

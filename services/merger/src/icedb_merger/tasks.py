@@ -7,7 +7,7 @@ from celery import Celery
 from icedb_log.jobs import GroupMerger
 from icedb_log.keys import TablePaths
 from icedb_log.merge import MergeResult, merge_table
-from icedb_service.names import MERGE_MERGE, MERGE_SWEEP
+from icedb_service.names import MERGE_MERGE, MERGE_RETAIN, MERGE_SWEEP
 from icedb_service.readers import LogReaders
 from icedb_service.redlock import TableLock
 from icedb_service.runs import Work
@@ -18,7 +18,7 @@ from icedb_service.worker import Engine, WorkerContext
 from icedb_merger.changes import register_change_tasks
 from icedb_merger.erasures import register_erasure_tasks
 from icedb_merger.metrics import MergeMetrics
-from icedb_merger.partitions import register_partition_tasks
+from icedb_merger.partitions import RetentionSchedule, register_partition_tasks
 from icedb_merger.settings import MergerSettings
 
 MAX_ROUNDS_OF_FULL_MERGE = 10_000
@@ -74,6 +74,7 @@ class MergeTasks:
         self._settings = settings
         self._metrics = metrics
         self._readers = LogReaders(context.clock)
+        self.retention = RetentionSchedule(context, interval_ms=settings.merge_retain_interval_ms)
 
     def merge(self, table: str, full: bool = False) -> Work:  # noqa: FBT001, FBT002 - the message's own form
         """Merge a table until nothing is worth it, or until other tables should have their turn.
@@ -99,11 +100,16 @@ class MergeTasks:
         return Work(is_idle=totals.commits == 0, details={**totals.to_json(), "has_more": has_more})
 
     def sweep(self) -> Work:
-        """Wake the merge of every table; a merge that is not worth it costs one listing.
+        """Wake the merge of every table; a merge that is not worth it costs one listing. Now and then, its retention.
 
         Delivery: sent by beat, collapsed while one waits. A lost one is made good by the next.
         """
-        return sweep_tables(self._context, task=MERGE_MERGE)
+        merges = sweep_tables(self._context, task=MERGE_MERGE)
+        retention = sweep_tables(self._context, task=MERGE_RETAIN, is_needed=self.retention.take)
+        return Work(
+            is_idle=merges.is_idle and retention.is_idle,
+            details={**merges.details, "woken_retention": retention.details["woken"]},
+        )
 
     def _merge_once(self, paths: TablePaths, *, lock: TableLock, full: bool) -> MergeResult:
         store = self._context.warehouse.store
@@ -129,5 +135,5 @@ def register_tasks(
     define_task(app, context, TaskOptions(MERGE_MERGE), tasks.merge)
     define_task(app, context, TaskOptions(MERGE_SWEEP, needs_engine=False), tasks.sweep)
     register_change_tasks(app, context, settings=settings, metrics=metrics)
-    register_partition_tasks(app, context, settings=settings, metrics=metrics)
+    register_partition_tasks(app, context, metrics=metrics, schedule=tasks.retention)
     register_erasure_tasks(app, context, settings=settings, metrics=metrics)

@@ -1,0 +1,169 @@
+"""The tasks that remove partitions: what they remove, count and refuse, and when the sweep wakes retention."""
+
+import pytest
+from icedb_log.clock import new_batch_id
+from icedb_log.errors import InvalidRequest, Unavailable
+from icedb_log.flush import flush_table
+from icedb_log.fold import fold
+from icedb_log.reader import LogReader
+from icedb_log.staging import stage_batch
+from icedb_log.table_config import DAY_MS, HOUR_MS, PartitionField
+from icedb_log.testing.row_files import RowFileWriter, encode_rows, read_live_rows
+from icedb_merger.metrics import MergeMetrics
+from icedb_merger.partitions import PartitionTasks
+from icedb_merger.settings import MergerSettings
+from icedb_merger.tasks import MergeTasks
+from icedb_service.names import MERGE_MERGE, MERGE_RETAIN
+from icedb_service.redlock import LockBusy, LockLost
+from icedb_service.testing.task_context import MemoryContext
+
+DAYS = ("2023-06-01", "2023-06-02", "2023-07-01")
+
+
+class DayWriter(RowFileWriter):
+    """Lays rows out by a text that stands for the day of a time."""
+
+    def write_batches(self, job):
+        identity = tuple(PartitionField(name=field.name, column=field.name) for field in job.config.partition)
+        config = job.config.model_copy(update={"partition": identity})
+        return super().write_batches(type(job)(**{**_fields(job), "config": config}))
+
+
+def _fields(job):
+    return {name: getattr(job, name) for name in job.__dataclass_fields__}
+
+
+@pytest.fixture
+def context():
+    return MemoryContext(MergeMetrics())
+
+
+def create(context, name="events", **options):
+    context.create_table(name, partition=(PartitionField.parse("d=day(ts)"),), **options)
+
+
+def append(context, *days, table="events"):
+    store, paths = context.warehouse.store, context.warehouse.table(table)
+    body = encode_rows([{"d": day} for day in days])
+    stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
+    writer = DayWriter(store, context.clock)
+    flush_table(store, paths, clock=context.clock, writer=writer, owner="test")
+    context.clock.advance(1)
+
+
+def days(context, table="events"):
+    paths = context.warehouse.table(table)
+    snapshot = fold(LogReader(context.warehouse.store, paths, clock=context.clock).read())
+    return sorted(row["d"] for row in read_live_rows(context.warehouse.store, snapshot))
+
+
+def make_tasks(context, **options):
+    settings = MergerSettings(store="file:///tmp/w", **options)
+    merges = MergeTasks(context, settings=settings, metrics=context.metrics)
+    return merges, PartitionTasks(context, metrics=context.metrics, schedule=merges.retention)
+
+
+def test_partitions_are_dropped_and_counted(context):
+    create(context)
+    append(context, *DAYS, "2023-06-01")
+    _, tasks = make_tasks(context)
+    dry = tasks.drop_partitions("events", ["d=2023-06-*"], dry_run=True)
+    assert len(days(context)) == 4
+    assert context.metric("icedb_merge_partitions_removed_total", cause="drop") == 0
+    work = tasks.drop_partitions("events", ["d=2023-06-*"])
+    assert days(context) == ["2023-07-01"]
+    assert work.details == {**dry.details, "committed_key": work.details["committed_key"]}
+    assert (work.is_idle, work.details["partitions"], work.details["files"], work.details["rows"]) == (False, 2, 2, 3)
+    assert work.details["paths"] == ["d=2023-06-01", "d=2023-06-02"]
+    assert context.metric("icedb_merge_partitions_removed_total", cause="drop") == 2
+    assert context.metric("icedb_merge_partition_rows_removed_total", cause="drop") == 3
+    assert context.metric("icedb_merge_partition_bytes_removed_total", cause="drop") == work.details["bytes"] > 0
+    assert context.metric("icedb_merge_partitions_removed_total", cause="retention") == 0
+    assert context.metric("icedb_merge_commits_total") == 1
+    assert context.locked == ["events", "events"]
+
+
+def test_a_wrong_glob_removes_nothing(context):
+    create(context)
+    append(context, *DAYS)
+    _, tasks = make_tasks(context)
+    for globs in (["d=2024-*"], ["d=*"], ["nonsense"], "d=2023-06-01", [1], []):
+        with pytest.raises(InvalidRequest):
+            tasks.drop_partitions("events", globs)
+    assert days(context) == sorted(DAYS)
+    assert tasks.drop_partitions("events", ["d=*"], may_match_all=True).details["partitions"] == 3
+
+
+def test_a_lost_lock_stops_a_removal(context):
+    create(context)
+    append(context, *DAYS)
+    context.held.failure = LockLost("gone")
+    _, tasks = make_tasks(context)
+    with pytest.raises(LockLost):
+        tasks.drop_partitions("events", ["d=2023-06-01"])
+    assert days(context) == sorted(DAYS)
+
+
+def test_retention_removes_what_has_expired_and_says_why_the_rest_stays(context):
+    create(context, retention_ms=30 * DAY_MS)
+    # The clock of the tests stands in November 2023.
+    append(context, "2023-06-01", "2023-11-14", "nonsense", "2033-01-01")
+    _, tasks = make_tasks(context)
+    assert tasks.retain("events").details["kept_late"] == 1
+    context.clock.advance(7 * HOUR_MS)
+    work = tasks.retain("events")
+    assert days(context) == ["2023-11-14", "2033-01-01", "nonsense"]
+    assert (work.details["partitions"], work.details["rows"], work.details["paths"]) == (1, 1, ["d=2023-06-01"])
+    assert context.metric("icedb_merge_partitions_removed_total", cause="retention") == 1
+    for reason, count in {"young": 1, "late": 0, "future": 1, "null": 0, "unparsable": 1}.items():
+        assert context.metric("icedb_merge_retention_kept_partitions", table="events", reason=reason) == count
+        assert work.details[f"kept_{reason}"] == count
+    assert tasks.retain("events").is_idle
+
+
+def test_retention_of_most_of_a_table_is_refused_unless_forced(context):
+    create(context, retention_ms=30 * DAY_MS)
+    append(context, "2023-06-01", "2023-06-02", "2023-11-14")
+    context.clock.advance(7 * HOUR_MS)
+    _, tasks = make_tasks(context)
+    with pytest.raises(InvalidRequest, match="allow it once"):
+        tasks.retain("events")
+    assert len(days(context)) == 3
+    assert tasks.retain("events", force=True).details["partitions"] == 2
+    assert days(context) == ["2023-11-14"]
+
+
+def test_a_host_with_a_wrong_clock_removes_nothing(context):
+    create(context, retention_ms=30 * DAY_MS)
+    append(context, "2023-06-01", "2023-11-14")
+    context.clock.advance(7 * HOUR_MS)
+    store_now_ms = context.clock.now_ms()
+    context.warehouse.store._now_ms = lambda: store_now_ms
+    context.clock.advance(2 * HOUR_MS)
+    _, tasks = make_tasks(context)
+    with pytest.raises(Unavailable, match="clock"):
+        tasks.retain("events")
+    assert len(days(context)) == 2
+
+
+def test_the_sweep_wakes_retention_now_and_then_where_there_is_one(context):
+    create(context)
+    create(context, "short", retention_ms=30 * DAY_MS)
+    sweeps, tasks = make_tasks(context, merge_retain_interval_ms=60_000)
+    work = sweeps.sweep()
+    assert context.wakeups.woken == [(MERGE_MERGE, "events"), (MERGE_MERGE, "short"), (MERGE_RETAIN, "short")]
+    assert (work.details["woken"], work.details["woken_retention"]) == (2, 1)
+    context.wakeups.woken.clear()
+    context.clock.advance(59_999)
+    sweeps.sweep()
+    assert (MERGE_RETAIN, "short") not in context.wakeups.woken
+    context.clock.advance(1)
+    sweeps.sweep()
+    assert (MERGE_RETAIN, "short") in context.wakeups.woken
+
+    context.wakeups.woken.clear()
+    context.busy.add("short")
+    with pytest.raises(LockBusy):
+        tasks.retain("short")
+    sweeps.sweep()
+    assert (MERGE_RETAIN, "short") in context.wakeups.woken, "a run that did not get its turn is tried again"
