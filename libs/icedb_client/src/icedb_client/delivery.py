@@ -15,6 +15,7 @@ from icedb_log.errors import Overloaded, Unavailable
 from icedb_log.pressure import PressureGate
 from icedb_log.staging import stage_batch
 from icedb_log.table_config import TableConfig, read_table_config
+from icedb_log.views import require_takes_batches
 from icedb_log.warehouse import Warehouse
 
 from icedb_client.batches import BatchBody
@@ -105,7 +106,7 @@ class StagingDoor:
         Staging does not look at the table: a batch for an unknown one would wait for ever.
 
         Raises:
-            InvalidRequest: Not a table's name.
+            InvalidRequest: Not a table's name, or the table is a view.
             NotFound: No such table.
             Overloaded: The table takes no batches now; says when to try again.
             Unavailable: The store did not answer.
@@ -115,13 +116,20 @@ class StagingDoor:
         return config
 
     def config(self, table: str) -> TableConfig:
-        """Return a table's configuration, at most a minute old. Raises InvalidRequest, NotFound, Unavailable."""
+        """Return the configuration of a table for batches, at most a minute old.
+
+        Raises:
+            InvalidRequest: Not a table's name, or the table is a view.
+            NotFound: No such table.
+            Unavailable: The store did not answer.
+        """
         now_ms = self.clock.monotonic_ms()
         with self._lock:
             known = self._known.get(table)
         if known is not None and now_ms - known[0] <= CONFIG_MAX_AGE_MS:
             return known[1]
         config = read_table_config(self._warehouse.store, self._warehouse.table(table))
+        require_takes_batches(config)
         with self._lock:
             self._known[table] = (now_ms, config)
         return config

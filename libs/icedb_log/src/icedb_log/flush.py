@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from icedb_log.clock import Clock
+from icedb_log.errors import InvalidRequest
 from icedb_log.fence import HeldFence, acquire_fence
 from icedb_log.fence_watch import FenceWatch
 from icedb_log.flush_checks import require_accounted, require_bad_rows
@@ -29,6 +30,7 @@ from icedb_log.reader import LogReader
 from icedb_log.staging import list_staged
 from icedb_log.stopwatch import Stopwatch
 from icedb_log.table_config import MIB, TableConfig, read_table_config
+from icedb_log.views import require_takes_batches
 from icedb_log.widening import LoggedSchema, grow_schema
 
 
@@ -177,6 +179,11 @@ def _sort_out(
         reason = refuse_stale_id(batch, config)
         if reason is not None:
             late.append(RejectedBatch(batch, reason, is_doubtful=True))
+            continue
+        try:
+            require_takes_batches(config)
+        except InvalidRequest as error:
+            late.append(RejectedBatch(batch, str(error)))
             continue
         if taken and taken_bytes + batch.size_bytes > limits.max_bytes:
             has_more = True

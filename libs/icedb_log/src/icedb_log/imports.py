@@ -27,6 +27,7 @@ from icedb_log.model import EMPTY, FileMarker, LogFile
 from icedb_log.object_store import ObjectStore
 from icedb_log.reader import LogReader
 from icedb_log.table_config import MIB, TableConfig, read_table_config
+from icedb_log.views import require_takes_batches
 from icedb_log.widening import LoggedSchema, grow_schema
 
 COMMIT_ATTEMPTS: Final = 3
@@ -135,8 +136,8 @@ def import_files(
 
     Raises:
         NotFound: No such table.
-        InvalidRequest: A file lies where this mode cannot take it from, or nobody can tell whether an earlier import
-            landed (``assumed``).
+        InvalidRequest: The table is a view, a file lies where this mode cannot take it from, or nobody can tell
+            whether an earlier import landed (``assumed``).
         Fenced: Other workers took the fence again and again; run again.
         CommitConflict: The same.
         CommitOutcomeUnknown: Nobody knows yet; the next run settles it.
@@ -145,6 +146,7 @@ def import_files(
     """
     options = options or ImportOptions()
     config = read_table_config(store, paths)
+    require_takes_batches(config)
     placement: Placement = (
         InPlacePlacement(store, paths, config, clock=clock)
         if options.mode == "in_place"

@@ -25,7 +25,8 @@ class Waiting:
 
     Attributes:
         path: Its key.
-        guard: ``grace``, ``lease``, or ``refusal``: a batch that the log file refused has not left staging yet (J2).
+        guard: ``grace``, ``lease``, ``refusal``: a batch that the log file refused has not left staging yet (J2), or
+            ``view``: a view has not taken the rows of this append yet (V4).
         until_ms: When the guard ends, by the store's clock, as far as is known today.
     """
 
@@ -60,13 +61,16 @@ class VacuumPlan:
         return not self.log_keys and not self.data_paths
 
 
-def plan_vacuum(view: LogView, *, config: TableConfig, leases: Iterable[Lease] = ()) -> VacuumPlan:
+def plan_vacuum(
+    view: LogView, *, config: TableConfig, leases: Iterable[Lease] = (), wanted_logs: Collection[str] = ()
+) -> VacuumPlan:
     """Plan one vacuum run of a table.
 
     Args:
         view: The log, read by the janitor; ages count from ``view.store_now_ms``.
         config: Grace periods.
         leases: Leases that have not expired, read *after* the log (J4).
+        wanted_logs: Log files that views of this table have still to take, found *after* the log was read (V4).
     """
     snapshot = fold(view)
     leases = tuple(leases)
@@ -88,6 +92,8 @@ def plan_vacuum(view: LogView, *, config: TableConfig, leases: Iterable[Lease] =
                 landed_ms=log_landed[path],
                 grace_ms=config.log_grace_ms,
             )
+            if guard is None and path in wanted_logs:
+                guard = Waiting(path, "view", view.store_now_ms)
             waiting.append(guard) if guard else log_keys.append(path)
     log_keys += _expired_seals(view, config)
     dead_logs = set(log_keys)

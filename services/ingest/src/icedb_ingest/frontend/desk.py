@@ -14,6 +14,7 @@ from icedb_log.keys import StagingFormat, TablePaths
 from icedb_log.pressure import PressureGate
 from icedb_log.staging import stage_batch
 from icedb_log.table_config import TableConfig
+from icedb_log.views import require_takes_batches
 from icedb_log.warehouse import Warehouse
 from icedb_service.logs import get_logger
 
@@ -95,13 +96,14 @@ class Desk:
         """Return the configuration of a table that takes batches now.
 
         Raises:
-            InvalidRequest: No such name is possible.
+            InvalidRequest: No such name is possible, or the table is a view.
             NotFound: No such table.
             Overloaded: It takes no batches just now.
             Unavailable: The store did not answer.
         """
         paths = self._warehouse.table(table)
         config = self._tables.config(paths)
+        require_takes_batches(config)
         self._gate.check(paths)
         return config
 

@@ -1,0 +1,587 @@
+"""Feeds: every commit of a source is in a view exactly once, whatever happens to either log in between (V1 to V5)."""
+
+import contextlib
+
+import orjson
+import pytest
+from icedb_log.codec import decode_log_file, encode_log_file
+from icedb_log.errors import CorruptLog, Fenced, IceDBError, InvalidRequest, InvariantViolated, NotFound
+from icedb_log.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit, require_commits_accounted
+from icedb_log.feeds import FeedLimits, is_feed_needed
+from icedb_log.fold import newest_feed
+from icedb_log.invariants import require_merge
+from icedb_log.keys import log_name
+from icedb_log.merge_log import build_merge_log
+from icedb_log.model import FeedState, FileMarker, LogFile
+from icedb_log.table_config import TableConfig
+from icedb_log.testing.row_feeds import RowFileFeeder
+from icedb_log.testing.scripted_store import Crash, Effect, Fault
+from icedb_log.testing.small_table import SmallTable
+from icedb_log.testing.small_view import SmallView
+from icedb_log.views import create_view, detach_view, read_registration, register_view
+
+
+@pytest.fixture
+def table():
+    return SmallTable()
+
+
+def grow_old(table):
+    """Let every grace period of log and data files pass."""
+    table.clock.advance(70_000)
+
+
+def feed_state(view):
+    return newest_feed(file.log.feed for file in view.view().files)
+
+
+def test_a_view_has_the_rows_of_every_commit_once(table):
+    table.append(1)
+    view = SmallView(table)  # what was there before is not its business
+    table.append(2, 3)
+    table.append(4, p="b")
+    result = view.feed()
+    assert (result.commit_count, result.rows_read, result.row_count, result.waiting_count) == (2, 3, 3, 0)
+    assert view.ids() == [2, 3, 4]
+    assert not view.feed().committed_key
+    table.append(5)
+    assert view.feed().commit_count == 1
+    assert view.ids() == [2, 3, 4, 5]
+    assert table.ids() == [1, 2, 3, 4, 5]
+
+
+def test_a_feed_takes_the_oldest_within_its_bounds(table):
+    view = SmallView(table)
+    for number in range(5):
+        table.append(number)
+    first = view.feed(limits=FeedLimits(max_commits=2))
+    assert (first.commit_count, first.waiting_count, view.ids()) == (2, 3, [0, 1])
+    second = view.feed(limits=FeedLimits(max_bytes=1))  # one commit may exceed it
+    assert (second.commit_count, second.waiting_count, view.ids()) == (1, 2, [0, 1, 2])
+    assert view.feed_all() == 2
+    assert view.ids() == [0, 1, 2, 3, 4]
+
+
+def test_commits_that_were_merged_before_they_were_fed_are_fed_as_appended(table):
+    view = SmallView(table)
+    table.append(1)
+    table.append(2)
+    table.merge(full=True)
+    grow_old(table)
+    assert {(each.path, each.guard) for each in table.vacuum(dry_run=True).waiting if each.guard == "view"} == {
+        (key, "view") for key in table.keys(table.paths.log_prefix) if "_m_" not in key
+    }
+    table.vacuum()  # V4: must not take what the view has not taken
+    table.append(3)
+    assert view.feed_all() == 3
+    assert view.ids() == table.ids() == [1, 2, 3]
+    vacuumed = table.vacuum()
+    assert (len(vacuumed.deleted_logs), len(vacuumed.waiting)) == (2, 0)
+    assert len(table.vacuum().deleted_data) + len(vacuumed.deleted_data) == 2
+    assert not view.feed().committed_key
+    assert view.ids() == [1, 2, 3]
+
+
+def test_without_a_view_nothing_waits(table):
+    table.append(1)
+    table.append(2)
+    table.merge(full=True)
+    grow_old(table)
+    assert len(table.vacuum().deleted_logs) == 2
+
+
+def test_what_was_taken_outlives_merges_and_vacuums_of_the_view(table):
+    view = SmallView(table)
+    for number in range(4):
+        table.append(number)
+        view.feed()
+    for _ in range(2):
+        view.merge(full=True)
+        grow_old(table)
+        view.vacuum()
+        table.append(10 + table.clock.now_ms() % 7)
+        view.feed()
+    ids = table.ids()
+    assert len(view.view().files) < 7
+    assert view.ids() == ids
+    assert not view.feed().committed_key
+
+
+def test_names_whose_log_file_is_gone_are_forgotten(table):
+    view = SmallView(table)
+    for number in range(4):
+        table.append(number)
+    view.feed()
+    assert len(feed_state(view).names) == 4
+    table.merge(full=True)
+    grow_old(table)
+    table.vacuum()
+    table.append(5)
+    view.feed()
+    assert len(feed_state(view).names) == 1
+    assert view.ids() == table.ids()
+
+
+def test_an_empty_commit_and_one_of_which_the_query_makes_nothing_are_taken(table):
+    view = SmallView(table)
+    table.stage_bytes(b"no json")
+    table.flush()  # refused: a commit without data files
+    first = view.feed()
+    assert (first.commit_count, first.file_count) == (1, 0)
+    table.append(1)
+    second = view.feed(feeder=RowFileFeeder(table.store, table.clock, query=lambda _rows: []))
+    assert (second.commit_count, second.rows_read, second.file_count) == (1, 1, 0)
+    assert not view.feed().committed_key
+
+
+def append_poison(table, number):
+    table.stage([{"id": number, "p": "a", "poison": "x"}])
+    table.flush()
+
+
+def test_a_commit_that_the_query_cannot_take_is_refused_alone(table):
+    view = SmallView(table)
+    for number in (1, 2):
+        table.append(number)
+    append_poison(table, 3)
+    table.append(4)
+    result = view.feed()
+    assert [each.reason for each in result.refused] == ["a row is poisoned"]
+    assert result.commit_count == 3
+    assert view.ids() == [1, 2, 4]
+    (key,) = table.keys(view.paths.refused_prefix)
+    record = orjson.loads(table.store.get(key).body)
+    assert record["source"] == "t"
+    assert record["reason"] == "a row is poisoned"
+    assert view.paths.refused_key(record["log_file"]) == key
+    assert view.lag().refused_commits == 1
+    assert not view.feed().committed_key
+
+
+@pytest.mark.parametrize("effect", [Effect.CRASH_BEFORE, Effect.DROP])
+def test_a_refusal_whose_record_was_not_written_is_recorded_by_the_next_feed(table, effect):
+    view = SmallView(table)
+    append_poison(table, 1)
+    table.store.script.append(Fault("put_if_absent", effect, key="_icedb/refused/"))
+    with contextlib.suppress(IceDBError, Crash):
+        view.feed()
+    assert not table.keys(view.paths.refused_prefix)
+    table.append(2)
+    table.merge(full=True)
+    grow_old(table)
+    table.vacuum()  # the source forgets the commit; the view must not
+    view.merge(full=True)
+    grow_old(table)
+    view.vacuum()
+    assert is_feed_needed(table.store, view.paths, config=view.config, readers=view.readers())
+    view.feed()
+    assert len(table.keys(view.paths.refused_prefix)) == 1
+    assert view.ids() == [2]
+    assert not is_feed_needed(table.store, view.paths, config=view.config, readers=view.readers())
+
+
+EFFECTS = [
+    Effect.CRASH_BEFORE,
+    Effect.CRASH_AFTER,
+    Effect.LOSE_ANSWER,
+    Effect.DROP,
+    Effect.DELAY,
+    Effect.TRY_TWICE,
+    Effect.UNAVAILABLE,
+]
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_a_feed_that_is_disturbed_at_any_call_leaves_each_commit_to_be_taken_once(effect):
+    number = 0
+    while True:
+        table = SmallTable()
+        view = SmallView(table)
+        table.append(1)
+        append_poison(table, 2)
+        table.append(3)
+        table.store.calls.clear()
+        table.store.fault_at = {number: effect}
+        with contextlib.suppress(IceDBError, Crash):
+            view.feed()
+        is_over = len(table.store.calls) <= number
+        table.store.fault_at = {}
+        table.append(4)
+        view.feed_all()
+        table.store.land_delayed()
+        view.feed_all()
+        assert view.ids() == [1, 3, 4], number
+        assert len(table.keys(view.paths.refused_prefix)) == 1
+        grow_old(table)
+        table.merge(full=True)
+        grow_old(table)
+        assert not [each for each in table.vacuum().waiting if each.guard == "view"]
+        if is_over:
+            assert number > 10
+            return
+        number += 1
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_a_creation_that_is_disturbed_at_any_call_can_be_repeated(effect):
+    number = 0
+    while True:
+        table = SmallTable()
+        table.append(1)
+        view = SmallView(table, is_created=False)
+        table.store.calls.clear()
+        table.store.fault_at = {number: effect}
+        with contextlib.suppress(IceDBError, Crash):
+            view.create()
+        is_over = len(table.store.calls) <= number
+        table.store.fault_at = {}
+        with contextlib.suppress(InvalidRequest):  # it exists
+            view.create()
+        register_view(table.store, table.paths, "v", clock=table.clock)
+        table.append(2)
+        table.store.land_delayed()
+        view.feed_all()
+        assert view.ids() == [2], number
+        if is_over:
+            assert number > 5
+            return
+        number += 1
+
+
+def test_two_feeds_without_a_lock_take_a_commit_once(table):
+    view = SmallView(table)
+    table.append(1)
+
+    class SlowFeeder(RowFileFeeder):
+        def feed_rows(self, job):
+            output = super().feed_rows(job)
+            view.feed()  # somebody else takes the fence meanwhile, and the commit
+            return output
+
+    with pytest.raises(Fenced):
+        view.feed(feeder=SlowFeeder(table.store, table.clock))
+    assert view.ids() == [1]
+
+
+def test_a_feed_that_slept_since_before_its_fence_takes_nothing_twice(table):
+    """V2: between its first look and its fence another feed takes the commit, and everybody forgets it."""
+    view = SmallView(table)
+    table.append(1)
+
+    def meanwhile():
+        view.feed()
+        table.append(2)
+        table.merge(full=True)
+        grow_old(table)
+        table.vacuum()
+        view.feed()  # forgets the name of the first commit
+        assert len(feed_state(view).names) == 1
+
+    table.store.script.append(Fault("get", None, key="v/_icedb/fence/ingest", before=meanwhile))
+    view.feed()
+    assert view.ids() == [1, 2]
+
+
+def test_a_commit_that_lands_while_the_view_is_registered_is_fed_although_a_janitor_runs(table):
+    """V3: the janitor reads registrations after the log, and the view lists the log after it is registered."""
+    table.append(1)
+    view = SmallView(table, is_created=False)
+
+    def meanwhile():
+        """The creator stalls between its pending registration and its listing."""
+        table.append(2)
+        table.append(3)
+        table.merge(full=True)
+        grow_old(table)
+        assert not table.vacuum().deleted_logs  # all appends are kept: nobody knows yet which the view skips
+
+    table.store.script.append(Fault("list_page", None, key="t/_log/", before=meanwhile))
+    view.create()
+    table.append(4)
+    view.feed_all()
+    assert view.ids() == [4]  # 2 and 3 were there before the listing
+
+    def late():
+        """A commit lands after the listing, and gets old, before the registration says what is skipped."""
+        table.append(5)
+        table.append(6)
+        table.merge(full=True)
+        grow_old(table)
+        table.vacuum()
+
+    other = SmallView(table, name="w", is_created=False)
+    table.store.script.append(Fault("put_if_match", None, key="_icedb/views/w.json", before=late))
+    other.create()
+    other.feed_all()
+    assert other.ids() == [5, 6]
+
+
+def test_a_janitor_that_stalls_after_its_log_read_sees_a_view_that_was_registered_meanwhile(table):
+    """V4: registrations are read after the log."""
+    created = []
+
+    def meanwhile():
+        created.append(SmallView(table))
+
+    table.append(1)
+    table.append(2)
+    table.merge(full=True)
+    grow_old(table)
+    table.store.script.append(Fault("list_page", None, key="t/_icedb/leases/", before=meanwhile))
+    table.vacuum()
+    table.append(3)
+    created[0].feed_all()
+    assert created[0].ids() == [3]
+
+
+def test_a_registration_whose_view_is_gone_holds_nothing_up(table):
+    view = SmallView(table)
+    table.append(1)
+    table.append(2)
+    table.store.delete(table.keys(f"{view.paths.prefix}/"))
+    table.merge(full=True)
+    grow_old(table)
+    assert len(table.vacuum().deleted_logs) == 2
+    # Made anew, it begins anew.
+    table.append(3)
+    again = SmallView(table)
+    table.append(4)
+    again.feed_all()
+    assert again.ids() == [4]
+
+
+def test_a_view_whose_log_cannot_be_read_keeps_the_appends_of_its_source(table):
+    view = SmallView(table)
+    table.append(1)
+    view.feed()
+    table.append(2)
+    table.merge(full=True)
+    grow_old(table)
+    table.store.put(f"{view.paths.log_prefix}0000000000001_aa.jsonl", b"broken")
+    assert not table.vacuum().deleted_logs
+    table.store.put(table.paths.view_key("v"), b"broken")
+    assert not table.vacuum().deleted_logs
+    with pytest.raises(CorruptLog, match="registration"):
+        read_registration(table.store, table.paths, "v")
+
+
+def test_a_detached_view_holds_nothing_up_and_goes_on_from_where_it_is_attached(table):
+    view = SmallView(table)
+    table.append(1)
+    view.feed()
+    table.append(2)
+    assert detach_view(table.store, table.paths, "v", clock=table.clock)
+    assert not detach_view(table.store, table.paths, "v", clock=table.clock)
+    result = view.feed()
+    assert (result.is_attached, result.committed_key) == (False, None)
+    assert not is_feed_needed(table.store, view.paths, config=view.config, readers=view.readers())
+    table.append(3)
+    assert register_view(table.store, table.paths, "v", clock=table.clock).state == "detached"
+    table.merge(full=True)
+    grow_old(table)
+    assert len(table.vacuum().deleted_logs) == 3
+    table.append(4)
+    assert register_view(table.store, table.paths, "v", clock=table.clock, is_new=True).state == "active"
+    table.append(5)
+    view.feed_all()
+    assert view.ids() == [1, 5]
+    with pytest.raises(NotFound, match="feeds no view 'x'"):
+        detach_view(table.store, table.paths, "x", clock=table.clock)
+
+
+def test_a_stalled_creator_cannot_bring_back_an_old_list_of_what_is_skipped(table):
+    """A registration has a fresh token each time: content that comes back does not bring its ETag back."""
+    view = SmallView(table, is_created=False)
+
+    def meanwhile():
+        register_view(table.store, table.paths, "v", clock=table.clock)
+        detach_view(table.store, table.paths, "v", clock=table.clock)
+        table.append(1)
+        table.store.script.append(Fault("list_page", Effect.CRASH_BEFORE, key="t/_log/"))
+        with contextlib.suppress(Crash):
+            register_view(table.store, table.paths, "v", clock=table.clock, is_new=True)
+
+    table.store.script.append(Fault("put_if_match", None, key="_icedb/views/v.json", before=meanwhile))
+    view.create()
+    table.append(2)
+    view.feed_all()
+    assert view.ids() == [2]
+
+
+def test_views_of_views_are_fed_and_cycles_refused(table):
+    first = SmallView(table)
+    second = SmallView(table, name="w", source=first.paths)
+    table.append(1)
+    first.feed()
+    second.feed()
+    first.merge(full=True)  # a merge of the source is no commit to be fed
+    assert not second.feed().committed_key
+    assert (first.ids(), second.ids()) == ([1], [1])
+    # The only way to a cycle: a table is removed by hand, and comes back as a view of what it feeds.
+    table.store.delete([table.paths.config_key])
+    config = TableConfig.create(name="t", view_of="w", view_query="select * from _rows")
+    with pytest.raises(InvalidRequest, match="view t of w of v of t: it would feed itself"):
+        create_view(table.store, table.paths, config, clock=table.clock)
+    with pytest.raises(NotFound):
+        SmallView(table, name="x", source=table.paths.sibling("nobody"))
+
+
+def test_a_chain_of_views_has_an_end(table):
+    source = table.paths
+    for number in range(7):
+        source = SmallView(table, name=f"v{number}", source=source).paths
+    with pytest.raises(InvalidRequest, match="at most 8 in a row"):
+        SmallView(table, name="v8", source=source)
+
+
+def test_a_view_takes_no_batches(table):
+    view = SmallView(table)
+    table.append(1)
+    view.feed()
+    as_table = SmallTable(store=table.store, name="other")
+    as_table.paths = view.paths  # somebody stages past every check
+    as_table.stage([{"id": 7, "p": "a"}])
+    result = as_table.flush()
+    assert "is a view of 't': it takes no batches" in result.rejected[0].reason
+    assert view.ids() == [1]
+    table.append(2)
+    view.feed()
+    assert view.ids() == [1, 2]
+
+
+def test_only_a_view_can_be_fed(table):
+    view = SmallView(table)
+    view.paths = table.paths
+    with pytest.raises(InvalidRequest, match="table t is no view"):
+        view.feed()
+
+
+def test_a_view_with_a_full_log_takes_nothing(table, monkeypatch):
+    view = SmallView(table)
+    table.append(1)
+    view.feed()
+    table.append(2)
+    monkeypatch.setattr("icedb_log.feeds.MAX_LOG_FILES", 1)
+    result = view.feed()
+    assert (result.is_log_full, result.committed_key, result.waiting_count) == (True, None, 1)
+
+
+def test_a_missing_data_file_halts_the_view(table):
+    view = SmallView(table)
+    table.append(1)
+    table.store.delete([table.snapshot().live[0].path])
+    with pytest.raises(CorruptLog, match="icedb view detach v"):
+        view.feed()
+
+
+def test_the_lag_is_the_age_of_the_oldest_commit_that_waits(table):
+    view = SmallView(table)
+    assert (view.lag().state, view.lag().waiting_commits, view.lag().lag_ms) == ("active", 0, 0)
+    table.append(1)
+    table.clock.advance(5000)
+    table.append(2)
+    lag = view.lag()
+    assert (lag.view, lag.source, lag.waiting_commits) == ("v", "t", 2)
+    assert 5000 <= lag.lag_ms <= 5010
+    view.feed()
+    assert view.lag().lag_ms == 0
+    unknown = SmallView(table, name="w", is_created=False)
+    table.store.put(unknown.paths.config_key, unknown.config.model_dump_json().encode())
+    assert unknown.lag().state == "unregistered"
+
+
+def test_a_view_that_its_source_does_not_know_is_registered_by_its_first_feed(table):
+    view = SmallView(table, is_created=False)
+    table.store.put(view.paths.config_key, view.config.model_dump_json().encode())
+    assert is_feed_needed(table.store, view.paths, config=view.config, readers=view.readers())
+    table.append(1)
+    assert not view.feed().committed_key
+    table.append(2)
+    view.feed()
+    assert view.ids() == [2]
+
+
+def test_seals_of_the_source_are_no_commits(table):
+    view = SmallView(table)
+    key = table.paths.log_key(time_ms=table.clock.now_ms(), commit_id="ab", is_merged=False)
+    table.store.put(key, encode_log_file(LogFile(time_ms=table.clock.now_ms(), is_seal=True)))
+    assert not view.feed().committed_key
+    assert view.lag().waiting_commits == 0
+
+
+def test_a_merge_that_forgets_what_was_taken_is_not_committed(table):
+    view = SmallView(table)
+    table.append(1)
+    view.feed()
+    seen = view.view()
+    log = build_merge_log(
+        seen, merged=(), folded_log_keys=[file.key for file in seen.files], commit_id="ab", now_ms=table.clock.now_ms()
+    )
+    key = view.paths.log_key(time_ms=log.time_ms, commit_id="ab", is_merged=True)
+    require_merge(view.paths, seen, log, merged=(), commit_key=key)
+    for wrong in (None, FeedState(1, ())):
+        forgetful = LogFile(**{**{name: getattr(log, name) for name in log.__dataclass_fields__}, "feed": wrong})
+        with pytest.raises(InvariantViolated, match="forgets what the view has taken"):
+            require_merge(view.paths, seen, forgetful, merged=(), commit_key=key)
+
+
+def job_of(table, *commits):
+    return FeedJob(
+        paths=table.paths.sibling("v"),
+        config=TableConfig.create(name="v", view_of="t", view_query="q"),
+        schema={},
+        source=table.paths,
+        source_schema={},
+        commits=commits,
+        commit_id="ab",
+        time_ms=1,
+    )
+
+
+def commit_of(name, rows=2):
+    return SourceCommit(name, 1, (FileMarker(f"wh/t/_data/{name}.parquet", 10, 1, row_count=rows),))
+
+
+def output_of(*taken, refused=(), deferred=(), files=(), row_count=0, rows_read=None):
+    read = sum(marker.row_count for commit in taken for marker in commit.files) if rows_read is None else rows_read
+    refused = tuple(RefusedCommit(commit, "no") for commit in refused)
+    return FeedOutput(files, {}, taken, refused, tuple(deferred), row_count, read)
+
+
+A, B = commit_of("a"), commit_of("b")
+FILE = FileMarker("wh/v/_data/x.parquet", 1, 1, row_count=1)
+
+
+@pytest.mark.parametrize(
+    ("output", "problem"),
+    [
+        (output_of(A), "did not decide each"),
+        (output_of(A, B, deferred=(A,)), "did not decide each"),
+        (output_of(deferred=(A, B)), "deferred all"),
+        (output_of(refused=(A, B), files=(FILE,), row_count=1), "took no commit"),
+        (output_of(A, B, files=(FILE,), row_count=2), "its files differ"),
+        (output_of(A, B, rows_read=3), "hold 4 rows by the log of t, 3 were read"),
+    ],
+)
+def test_an_answer_of_the_data_path_that_does_not_add_up_is_not_committed(table, output, problem):
+    with pytest.raises(InvariantViolated, match=problem):
+        require_commits_accounted(job_of(table, A, B), output)
+
+
+def test_a_good_answer_passes(table):
+    require_commits_accounted(job_of(table, A, B), output_of(A, refused=(B,), files=(FILE,), row_count=1))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b'"fed":7', b'"fed":{"log":[]}', b'"fed":{"seq":0,"log":[]}', b'"fed":{"seq":1,"log":[1]}',
+     b'"fed":{"seq":1,"log":[],"rej":{"a":1}}'],
+)  # fmt: skip
+def test_a_damaged_statement_of_what_was_taken_is_corrupt(text):
+    body = b'{"v":1,"t":5,"sch":1,"f":2,' + text + b"}\n{}"
+    with pytest.raises(CorruptLog, match="line 0"):
+        decode_log_file("wh/v/_log/0000000000005_ab.jsonl", body)
+
+
+def test_names_of_log_files_have_no_folder_and_no_suffix(table):
+    assert log_name(table.paths.log_key(time_ms=5, commit_id="ab", is_merged=False)) == "0000000000005_ab"
