@@ -43,7 +43,7 @@ def merge(
     """
     with open_client(context, table=table) as client:
         client.table_config(table)
-        _run(
+        run_task(
             client,
             "icedb.merge.merge",
             table,
@@ -76,7 +76,7 @@ def vacuum(
             _print_dry_run(table, result, as_json=as_json)
             return
         client.table_config(table)
-        _run(
+        run_task(
             client,
             "icedb.janitor.vacuum",
             table,
@@ -86,9 +86,24 @@ def vacuum(
         )
 
 
-def _run(
+def run_task(
     client: Client, task: str, table: str, *, arguments: dict[str, Any], wait_ms: int | None, as_json: bool
 ) -> None:
+    """Send a task, wait for its result and print it.
+
+    Args:
+        client: An open client.
+        task: Its name.
+        table: Its table.
+        arguments: Its other arguments.
+        wait_ms: How long to wait; ``None``: only send it.
+        as_json: Print JSON.
+
+    Raises:
+        TimedOut: No result in time.
+        Unavailable: Redis does not answer.
+        typer.Exit: The task ended badly; the error is printed.
+    """
     if wait_ms is None:
         task_id = client.workers.send(task, table, arguments=arguments)
         if as_json:
