@@ -126,7 +126,7 @@ def engine():
         yield connection
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=ROWS, condition=CONDITIONS, spec=st.sampled_from(PARTITIONS), knows_types=st.booleans(), data=st.data())
 def test_no_file_with_such_a_row_is_dropped(engine, rows, condition, spec, knows_types, data):
     fields = tuple(PartitionField.parse(text) for text in spec)
@@ -168,6 +168,9 @@ def marker(path, row_count=10, **stats):
         ("user IS NOT NULL", [0, 1, 2]),
         ("user <=> 'ann'", [0, 1]),
         ("NOT (user <=> 'ann')", [1, 2]),
+        ("user IS DISTINCT FROM 'ann'", [1, 2]),
+        ("user IS NOT DISTINCT FROM NULL", [1]),
+        ("NOT (user IS DISTINCT FROM NULL)", [1]),
         ("n = 5.5 AND country = 'de'", []),
         ("n > 1 AND n < 5", [0, 1]),
         ("lower(user) = 'ann'", [0, 1, 2]),

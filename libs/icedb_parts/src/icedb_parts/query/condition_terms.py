@@ -75,7 +75,8 @@ def _read_number(value: Any) -> Any:
 def _read_double(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None
-    return float(value) if isinstance(value, float) or abs(value) < EXACT_DOUBLE_MAX else None
+    number = float(value)
+    return number if isinstance(value, float) or abs(number) < EXACT_DOUBLE_MAX else None
 
 
 def _read_day(value: Any) -> Any:

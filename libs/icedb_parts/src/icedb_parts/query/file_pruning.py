@@ -120,17 +120,15 @@ class FilePruner:
         column, literal = read_column(node.this), read_literal(node.expression)
         if column is None or literal is None:
             return _anything
-        if literal.is_null:
-            return lambda domains: _is_null(column.domain(domains))
         equal = self._equal_any(column, [literal])
-        negated = isinstance(node, exp.NullSafeNEQ)
 
         def test(domains: DomainsOfFile) -> int:
+            if literal.is_null:
+                return _is_null(column.domain(domains))
             found = equal(domains)
-            found = (found & (TRUE | FALSE)) | (FALSE if found & NULL else 0)
-            return _swap(found) if negated else found
+            return (found & (TRUE | FALSE)) | (FALSE if found & NULL else 0)
 
-        return test
+        return _negate(test) if isinstance(node, exp.NullSafeNEQ) else test
 
     def compile_in(self, node: Any) -> _Test:
         """Return the test of ``column IN (literals)``."""

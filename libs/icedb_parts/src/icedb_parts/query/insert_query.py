@@ -72,21 +72,21 @@ def make_spark_schema(types: Mapping[str, str]) -> Any:
 
 
 @contextmanager
-def rows_view(rows: Any) -> Iterator[None]:
+def rows_view(rows: Any, *, name: str = ROWS_VIEW) -> Iterator[None]:
     """Give rows the name that queries know them by. One at a time: others wait."""
     with _view_lock:
-        rows.createOrReplaceTempView(ROWS_VIEW)
+        rows.createOrReplaceTempView(name)
         try:
             yield
         finally:
-            rows.sparkSession.catalog.dropTempView(ROWS_VIEW)
+            rows.sparkSession.catalog.dropTempView(name)
 
 
-def require_no_files(result: Any) -> None:
+def require_no_files(result: Any, *, view: str = ROWS_VIEW) -> None:
     """Raise QueryProblem if a query reads files, whatever the static check thought of it."""
     files = result.inputFiles()
     if files:
-        raise QueryProblem(f"it reads {files[0][:200]}; only {ROWS_VIEW} can be read")
+        raise QueryProblem(f"it reads {files[0][:200]}; only {view} can be read")
 
 
 @contextmanager

@@ -13,15 +13,13 @@ from typing import Any, Final
 from icedb_log.errors import InvalidRequest, SchemaConflict
 from icedb_log.jobs import FlushJob, FlushOutput, RejectedBatch
 from icedb_log.table_config import TableConfig
-from pyspark.sql import functions as sf
 
 from icedb_parts.limits import JobLimits, share_threads
 from icedb_parts.query.insert_query import QueryProblem, make_spark_schema, query_errors, require_no_files, rows_view
 from icedb_parts.query.query_tasks import make_decode_task, make_encode_task
-from icedb_parts.query.query_types import ROWS_VIEW, SPARK_TYPES, OutputColumn, read_output_columns
+from icedb_parts.query.query_types import ROWS_VIEW, read_output_columns, store_column
 from icedb_parts.query.user_sql import check_user_sql
 from icedb_parts.reading.column_types import unite_known
-from icedb_parts.reading.json_types import EXACT_DOUBLE_MAX
 from icedb_parts.reading.widening import make_proof
 from icedb_parts.spark.spark_blobs import BLOB_SCHEMA, SparkBlobs
 from icedb_parts.spark.spark_read import Batches, ReadUnit, UnitReader, find_bad_rows
@@ -177,7 +175,7 @@ class QueryRun:
                 columns = {column.name: column.sql_type for column in outputs}
                 engine = share_threads(self._limits.engine, task_count)
                 task = make_encode_task(EncodeUnit(self._job.paths, self._job.config, columns, engine), first=first)
-                stored = result.select(*(_store(column) for column in outputs))
+                stored = result.select(*(store_column(column) for column in outputs))
                 bodies = blobs.keep_any(stored.mapInArrow(task, schema=BLOB_SCHEMA))
             except InvalidRequest as error:
                 raise QueryProblem(str(error)) from error
@@ -223,15 +221,3 @@ def make_source_config(config: TableConfig) -> TableConfig:
             "evolution": "strict" if config.evolution == "strict" else "add_columns",
         }
     )
-
-
-def _store(column: OutputColumn) -> Any:
-    """Return a column of a query's result as the table stores it; an integer that a DOUBLE cannot hold is an error."""
-    quoted = "`" + column.name.replace("`", "``") + "`"
-    value: Any = sf.col(quoted)
-    if (column.found_type, column.sql_type) == ("BIGINT", "DOUBLE"):
-        whole = value.cast(SPARK_TYPES["BIGINT"])
-        problem = sf.raise_error(sf.lit(f"column {column.name} is DOUBLE; integers beyond 2^53 lose digits"))
-        fits = whole.isNull() | whole.between(-EXACT_DOUBLE_MAX, EXACT_DOUBLE_MAX)
-        value = sf.when(fits, whole).otherwise(problem.cast(SPARK_TYPES["BIGINT"]))
-    return value.cast(SPARK_TYPES[column.sql_type]).alias(column.name)
