@@ -93,6 +93,21 @@ class TablePaths:
         return f"{self.prefix}/_icedb/imports/"
 
     @property
+    def erasures_prefix(self) -> str:
+        """What every record of an erasure begins with."""
+        return f"{self.prefix}/_icedb/erasures/"
+
+    @property
+    def open_erasures_prefix(self) -> str:
+        """What every record of an erasure that has not ended begins with."""
+        return f"{self.erasures_prefix}open/"
+
+    @property
+    def closed_erasures_prefix(self) -> str:
+        """What every certificate of an erasure, or its refusal, begins with."""
+        return f"{self.erasures_prefix}closed/"
+
+    @property
     def idempotency_prefix(self) -> str:
         """What every record of a producer's own key begins with."""
         return f"{self.prefix}/_icedb/idempotency/"
@@ -133,6 +148,14 @@ class TablePaths:
     def import_key(self, import_id: str) -> str:
         """Return the key of an import's record."""
         return f"{self.imports_prefix}{import_id}.json"
+
+    def open_erasure_key(self, erasure_id: str) -> str:
+        """Return the key of an erasure's record while it has not ended."""
+        return f"{self.open_erasures_prefix}{erasure_id}.json"
+
+    def closed_erasure_key(self, erasure_id: str) -> str:
+        """Return the key of an erasure's record once it has ended."""
+        return f"{self.closed_erasures_prefix}{erasure_id}.json"
 
     def idempotency_key(self, key_sha256: str) -> str:
         """Return the key of the record of a producer's own key, given its SHA-256 in hex."""

@@ -1,0 +1,656 @@
+"""Erasures: nothing of the rows is left when the certificate says so (E1 to E6), whatever fails on the way."""
+
+import contextlib
+
+import orjson
+import pytest
+from icedb_log.clock import new_batch_id
+from icedb_log.erasures import (
+    create_erasure,
+    list_erasures,
+    list_open_ids,
+    note_deletions,
+    read_erasure,
+)
+from icedb_log.errors import (
+    CommitOutcomeUnknown,
+    CorruptLog,
+    Fenced,
+    IceDBError,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+    UnsupportedFormat,
+)
+from icedb_log.keys import TablePaths
+from icedb_log.leases import put_lease
+from icedb_log.testing.erasure_steps import (
+    StatsChanger,
+    StatsWriter,
+    advance,
+    ask,
+    clean,
+    find_traces,
+    finish,
+)
+from icedb_log.testing.row_files import encode_rows, write_rows
+from icedb_log.testing.scripted_store import Crash, Effect, Fault
+from icedb_log.testing.small_table import SmallTable, try_each_call
+
+DAY = 24 * 3600 * 1000
+
+
+def append(table, *users, p="a"):
+    table.stage([{"id": number, "p": p, "u": user} for number, user in enumerate(users)])
+    table.flush(writer=StatsWriter(table.store, table.clock))
+
+
+def users(table):
+    from icedb_log.testing.row_files import read_live_rows
+
+    return sorted(row["u"] for row in read_live_rows(table.store, table.snapshot()))
+
+
+def put_orphan(table, *users, p="a"):
+    rows = [{"id": 1, "p": p, "u": user} for user in users]
+    return write_rows(
+        table.store,
+        table.paths,
+        partition=f"p={p}",
+        rows=rows,
+        config=table.config,
+        clock=table.clock,
+        time_ms=table.clock.now_ms(),
+    )
+
+
+def commit_marker(table, marker):
+    """Commit a data file as a flush does."""
+    from icedb_log.codec import encode_log_file
+    from icedb_log.model import LogFile
+
+    commit_id = table.clock.new_id()
+    now_ms = table.clock.now_ms()
+    log = LogFile(now_ms, {"id": "BIGINT", "p": "VARCHAR", "u": "VARCHAR"}, (marker,), commit_id=commit_id)
+    key = table.paths.log_key(time_ms=now_ms, commit_id=commit_id, is_merged=False)
+    table.store.put_if_absent(key, encode_log_file(log))
+
+
+def by_reason(erasure):
+    return {
+        reason: sorted(target.key for target in erasure.targets if target.reason == reason)
+        for reason in {target.reason for target in erasure.targets}
+    }
+
+
+@pytest.fixture
+def table():
+    table = SmallTable()
+    append(table, "ann", "victim")
+    append(table, "bob", "victim", "victim", p="b")
+    append(table, "cid")
+    return table
+
+
+# ── what is gone ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_live_rows_are_deleted_and_their_files_waited_for(table):
+    held = [m.path for m in table.snapshot().live if b"victim" in table.store.get(m.path).body]
+    erasure_id = ask(table)
+    progress = advance(table, erasure_id)
+    assert users(table) == ["ann", "bob", "cid"]
+    assert (progress.waits_for, progress.waiting_count, progress.erasure.state) == ("janitor", 2, "deleted")
+    assert by_reason(progress.erasure) == {"rewritten": held}
+    assert not advance(table, erasure_id).has_changed  # nothing is due yet
+    table.clock.advance(59_000)
+    clean(table)
+    assert not advance(table, erasure_id).erasure.is_closed
+    table.clock.advance(2_000)
+    clean(table)
+    done = finish(table, erasure_id)
+    assert (done.state, done.row_count, done.is_row_count_exact) == ("complete", 3, True)
+    assert [target.known_by for target in done.targets] == ["janitor", "janitor"]
+    assert find_traces(table, b"victim") == []
+    assert done.requested_ms <= done.deleted_ms <= min(t.gone_ms for t in done.targets)
+    assert max(t.gone_ms for t in done.targets) <= done.checked_ms <= done.completed_ms
+    assert [run.log_key for run in done.runs] == [key for key in [done.runs[0].log_key] if "_m_" in key]
+    assert {t.key: t.row_count for t in done.targets} == dict(zip(sorted(held), (1, 2), strict=True))
+    assert all(t.size_bytes and t.due_ms and t.due_ms <= t.gone_ms for t in done.targets)
+    assert users(table) == ["ann", "bob", "cid"]
+
+
+def test_a_dead_file_that_held_such_rows_is_waited_for_as_well(table):
+    before = {marker.path for marker in table.snapshot().live}
+    table.merge(full=True)
+    inputs = before - {marker.path for marker in table.snapshot().live}
+    erasure_id = ask(table)
+    erasure = advance(table, erasure_id).erasure
+    with_rows = sorted(path for path in inputs if b"victim" in table.store.get(path).body)
+    assert by_reason(erasure)["tombstoned"] == with_rows
+    assert by_reason(erasure)["rewritten"]
+    assert erasure.row_count == 3
+    finish(table, erasure_id)
+    assert find_traces(table, b"victim") == []
+
+
+def test_no_live_row_and_a_dead_file_is_enough_to_wait(table):
+    table.delete("u = 'victim'")
+    erasure_id = ask(table)
+    erasure = advance(table, erasure_id).erasure
+    assert (erasure.row_count, set(by_reason(erasure))) == (0, {"tombstoned"})
+    finish(table, erasure_id)
+    assert find_traces(table, b"victim") == []
+
+
+def test_an_orphan_with_such_rows_is_waited_for_and_others_are_not(table):
+    orphan, harmless = put_orphan(table, "victim"), put_orphan(table, "dan")
+    erasure_id = ask(table)
+    erasure = advance(table, erasure_id).erasure
+    assert by_reason(erasure)["orphan"] == [orphan.path]
+    assert next(t for t in erasure.targets if t.reason == "orphan").due_ms == orphan.created_ms + 200_000
+    done = finish(table, erasure_id)
+    assert done.completed_ms >= orphan.created_ms + 200_000
+    assert orphan.path not in table.keys(table.paths.data_prefix)
+    assert harmless.path not in {t.key for t in done.targets}
+
+
+def test_an_orphan_that_appears_after_the_deletion_is_found_by_the_last_look(table):
+    erasure_id = ask(table)
+    advance(table, erasure_id)
+    table.clock.advance(61_000)
+    clean(table)
+    table.clock.advance(25_000)
+    orphan = put_orphan(table, "victim")  # a merge that lost the fence and only now gets to its upload
+    clean(table)
+    progress = advance(table, erasure_id)
+    assert (progress.waits_for, by_reason(progress.erasure)["orphan"]) == ("janitor", [orphan.path])
+    assert progress.erasure.suspects == (orphan.path,)
+    second = []
+
+    def upload_once_more():
+        second.append(put_orphan(table, "victim").path)
+
+    table.clock.advance(200_000)
+    upload_once_more()
+    clean(table)
+    done = finish(table, erasure_id)
+    assert by_reason(done)["orphan"] == sorted([orphan.path, *second])
+    assert find_traces(table, b"victim") == []
+
+
+def test_rows_that_are_just_being_committed_do_not_keep_it_open_for_ever(table):
+    erasure_id = ask(table)
+    advance(table, erasure_id)
+    table.clock.advance(61_000)
+    clean(table)
+    table.clock.advance(25_000)
+    clean(table)
+    late = []
+    for _ in range(4):
+        late.append(put_orphan(table, "victim"))  # each look meets another flush between its upload and its commit
+        progress = advance(table, erasure_id)
+        if progress.erasure.is_closed:
+            break
+        commit_marker(table, late[-1])
+    done = progress.erasure
+    assert done.state == "complete"
+    assert len(late) == 2
+    assert (done.not_covered.late.count, done.not_covered.late.names) == (1, (late[0].path,))
+    assert done.checked_ms < done.completed_ms
+    assert "orphan" not in by_reason(done)
+
+
+def test_an_unnamed_file_at_the_deletion_that_is_committed_later_is_not_covered(table):
+    early = put_orphan(table, "victim")
+    erasure_id = ask(table)
+    assert by_reason(advance(table, erasure_id).erasure)["orphan"] == [early.path]
+    commit_marker(table, early)
+    done = finish(table, erasure_id)
+    assert done.not_covered.late.names == (early.path,)
+    assert users(table) == ["ann", "bob", "cid", "victim"]
+
+
+def test_a_batch_that_was_accepted_before_the_request_is_committed_first(table):
+    table.stage([{"id": 7, "p": "a", "u": "victim"}])
+    erasure_id = ask(table)
+    progress = advance(table, erasure_id)
+    assert (progress.waits_for, progress.waiting_count, progress.erasure.state) == ("flush", 1, "requested")
+    assert users(table).count("victim") == 3
+    table.flush(writer=StatsWriter(table.store, table.clock))
+    assert advance(table, erasure_id).erasure.row_count == 4
+    finish(table, erasure_id)
+    assert find_traces(table, b"victim") == []
+
+
+def test_a_batch_that_is_accepted_later_is_not_waited_for(table):
+    erasure_id = ask(table)
+    table.clock.advance(2_000)
+    table.stage([{"id": 7, "p": "a", "u": "victim"}])
+    assert advance(table, erasure_id).erasure.state == "deleted"
+    finish(table, erasure_id)
+    table.flush()
+    assert users(table) == ["ann", "bob", "cid", "victim"]
+
+
+def test_a_lease_holds_it_open(table):
+    lease = put_lease(table.store, table.paths, at_ms=table.clock.now_ms(), ttl_ms=DAY, clock=table.clock)
+    table.clock.advance(1)
+    erasure_id = ask(table)
+    with pytest.raises(AssertionError, match="does not end"):
+        finish(table, erasure_id, max_rounds=20)
+    table.store.delete([table.paths.lease_key(lease)])
+    assert finish(table, erasure_id).state == "complete"
+
+
+def test_statistics_in_the_log_are_waited_for(table):
+    erasure_id = ask(table)
+    advance(table, erasure_id)
+    assert find_traces(table, b'"victim"')
+    table.clock.advance(61_000)
+    table.store.script = [Fault("put_if_match", Effect.REFUSE, "_log/")]
+    clean(table)  # the files are gone, the strip was refused
+    progress = advance(table, erasure_id)
+    assert (progress.waits_for, progress.waiting_count) == ("janitor", 2)
+    assert all(target.gone_ms for target in progress.erasure.targets)
+    assert find_traces(table, b'"victim"')
+    clean(table)
+    assert finish(table, erasure_id).state == "complete"
+    assert find_traces(table, b"victim") == []
+
+
+def test_a_dead_file_that_is_gone_but_still_named_is_waited_for(table):
+    table.delete("u = 'victim'")
+    table.clock.advance(61_000)
+    table.store.script = [Fault("put_if_match", Effect.REFUSE, "_log/")]
+    clean(table)
+    erasure_id = ask(table)
+    progress = advance(table, erasure_id)
+    # Nobody can say any more which of them held such rows; their statistics are there, however.
+    assert {target.row_count for target in progress.erasure.targets} == {None}
+    assert {target.known_by for target in progress.erasure.targets} == {"absent"}
+    assert progress.waits_for == "janitor"
+    finish(table, erasure_id)
+    assert find_traces(table, b"victim") == []
+
+
+def test_the_janitors_word_alone_is_not_enough(table):
+    erasure_id = ask(table)
+    targets = advance(table, erasure_id).erasure.targets
+    note_deletions(table.store, table.paths, [target.key for target in targets])
+    assert not read_erasure(table.store, table.paths, erasure_id).open_targets
+    table.clock.advance(5_000)
+    progress = advance(table, erasure_id)
+    assert progress.waits_for == "janitor"
+    assert len(progress.erasure.open_targets) == 2
+    done = finish(table, erasure_id)
+    assert all(target.gone_ms >= target.due_ms for target in done.targets)
+
+
+def test_a_deletion_that_the_janitor_did_not_note_is_seen(table):
+    erasure_id = ask(table)
+    advance(table, erasure_id)
+    table.clock.advance(61_000)
+    clean(table, is_noted=False)
+    erasure = advance(table, erasure_id).erasure
+    assert {target.known_by for target in erasure.targets} == {"absent"}
+    assert note_deletions(table.store, table.paths, [target.key for target in erasure.targets]) == 0
+    assert finish(table, erasure_id).targets == erasure.targets
+
+
+def test_a_data_object_that_cannot_be_read_has_to_go(table):
+    broken = put_orphan(table, "dan")
+    fine = put_orphan(table, "eve")
+
+    class Picky(StatsChanger):
+        def count_rows(self, job):
+            if any(marker.path == broken.path for marker in job.files):
+                raise CorruptLog(f"{broken.path} is damaged")
+            return super().count_rows(job)
+
+    erasure_id = ask(table)
+    erasure = advance(table, erasure_id, changer=Picky(table.store, table.clock)).erasure
+    assert {t.key: t.row_count for t in erasure.targets if t.reason == "orphan"} == {broken.path: None}
+    assert fine.path not in {t.key for t in erasure.targets}
+
+
+def test_no_such_rows_anywhere_ends_at_once(table):
+    erasure_id = ask(table, "u = 'nobody'")
+    done = advance(table, erasure_id).erasure
+    assert (done.state, done.targets, done.runs, done.row_count) == ("complete", (), (), 0)
+    assert list_open_ids(table.store, table.paths) == ()
+    assert advance(table, erasure_id).erasure == done
+
+
+# ── what is not covered ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_not_covered_is_named(table):
+    refused = table.stage_bytes(b"no json")
+    table.flush()
+    table.store.put(f"{table.paths.staging_prefix}readme.txt", b"x")
+    table.store.put(f"{table.paths.data_prefix}notes.txt", b"x")
+    table.store.put(f"{table.paths.imports_prefix}x.json", b"damaged")
+    erasure_id = ask(table)
+    erasure = advance(table, erasure_id, find_views=lambda: ("hourly",)).erasure
+    assert erasure.not_covered.model_dump(exclude_defaults=True) == {
+        "quarantine": {"count": 1, "names": (refused,)},
+        "unknown_staged": {"count": 1, "names": (f"{table.paths.staging_prefix}readme.txt",)},
+        "unknown_data": {"count": 1, "names": (f"{table.paths.data_prefix}notes.txt",)},
+        "import_sources": {"count": 1, "names": (f"{table.paths.imports_prefix}x.json",)},
+        "views": {"count": 1, "names": ("hourly",)},
+    }
+
+
+# ── refusals and requests ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("condition", ["nope = 1", "drop table t", "u = 3"])
+def test_a_condition_that_does_not_fit_is_refused_and_nothing_is_changed(table, condition):
+    before = {key: table.store.get(key).info.etag for key in table.keys()}
+    erasure_id = ask(table, condition)
+    done = advance(table, erasure_id).erasure
+    assert done.state == "refused"
+    assert done.refusal
+    closed = table.paths.closed_erasure_key(erasure_id)
+    assert {k: table.store.get(k).info.etag for k in table.keys() if k != closed} == before
+    assert read_erasure(table.store, table.paths, erasure_id) == done
+
+
+def test_a_refusal_while_it_rewrites_changes_nothing(table):
+    class Refusing(StatsChanger):
+        def merge_groups(self, job):
+            merged = super().merge_groups(job)
+            if len(job.groups) == 1:
+                raise InvalidRequest("cannot be rewritten")
+            return merged
+
+    live = table.snapshot().snapshot_id
+    erasure_id = ask(table, "u = 'victim' and p = 'a'")
+    assert advance(table, erasure_id, changer=Refusing(table.store, table.clock)).erasure.state == "refused"
+    assert table.snapshot().snapshot_id == live
+
+
+def test_too_many_files_are_refused(table, monkeypatch):
+    monkeypatch.setattr("icedb_log.erasure_deletion.MAX_FILES_TO_REWRITE", 1)
+    done = advance(table, ask(table)).erasure
+    assert done.state == "refused"
+    assert "more than 1 data files" in done.refusal
+    assert users(table).count("victim") == 3
+
+
+def test_a_request_that_makes_no_sense_is_not_written(table):
+    keys = table.keys()
+    for options in ({"condition": " "}, {"condition": "x" * 200_000}, {"condition": "u = 'a'", "note": "n" * 3000}):
+        with pytest.raises(InvalidRequest):
+            create_erasure(table.store, table.paths, clock=table.clock, **options)
+    with pytest.raises(NotFound, match="ghost"):
+        create_erasure(table.store, TablePaths("ghost", "wh/ghost"), clock=table.clock, condition="u = 'a'")
+    assert table.keys() == keys
+
+
+def test_open_erasures_are_bounded(table, monkeypatch):
+    monkeypatch.setattr("icedb_log.erasures.MAX_OPEN_ERASURES", 2)
+    ask(table)
+    ask(table)
+    with pytest.raises(InvalidRequest, match="2 erasures are open"):
+        ask(table)
+
+
+@pytest.mark.parametrize(("effect", "is_there"), [(Effect.LOSE_ANSWER, True), (Effect.DROP, False)])
+def test_a_request_whose_answer_is_lost_is_looked_for(table, effect, is_there):
+    table.store.script = [Fault("put_if_absent", effect, "erasures/open")]
+    if is_there:
+        erasure_id = ask(table)
+        assert read_erasure(table.store, table.paths, erasure_id).state == "requested"
+    else:
+        with pytest.raises(CommitOutcomeUnknown, match="erasure list"):
+            ask(table)
+        assert list_open_ids(table.store, table.paths) == ()
+
+
+def test_a_request_that_lands_again_after_the_end_is_cleared_away(table):
+    erasure_id = ask(table)
+    body = table.store.get(table.paths.open_erasure_key(erasure_id)).body
+    done = finish(table, erasure_id)
+    append(table, "victim")
+    table.store.put(table.paths.open_erasure_key(erasure_id), body)
+    assert advance(table, erasure_id).erasure == done
+    assert list_open_ids(table.store, table.paths) == ()
+    assert users(table) == ["ann", "bob", "cid", "victim"]
+
+
+def test_erasures_are_listed_newest_first_open_and_closed(table):
+    first = ask(table, "u = 'nobody'")
+    advance(table, first)
+    second = ask(table)
+    assert [e.erasure_id for e in list_erasures(table.store, table.paths, limit=10)] == [second, first]
+    assert [e.state for e in list_erasures(table.store, table.paths, limit=10)] == ["requested", "complete"]
+    assert [e.erasure_id for e in list_erasures(table.store, table.paths, limit=1)] == [second]
+    with pytest.raises(NotFound, match="no erasure"):
+        read_erasure(table.store, table.paths, new_batch_id(table.clock))
+    with pytest.raises(InvalidRequest, match="is not the id of an erasure"):
+        read_erasure(table.store, table.paths, "../table")
+
+
+def test_a_record_that_is_not_understood_is_named(table):
+    erasure_id = ask(table)
+    key = table.paths.open_erasure_key(erasure_id)
+    body = orjson.loads(table.store.get(key).body)
+    table.store.put(key, orjson.dumps({**body, "format": 2}))
+    with pytest.raises(UnsupportedFormat, match=f"{key}.*format"):
+        advance(table, erasure_id)
+
+
+# ── faults ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+EFFECTS = [Effect.CRASH_BEFORE, Effect.CRASH_AFTER, Effect.LOSE_ANSWER, Effect.DROP, Effect.DELAY, Effect.TRY_TWICE]
+
+
+def make_asked():
+    table = SmallTable(start_ms=1_700_000_000_000)
+    append(table, "ann", "victim")
+    append(table, "bob", "victim", "victim", p="b")
+    before = {marker.path for marker in table.snapshot().live}
+    table.delete("u = 'ann'")
+    table.victim_files = sorted(before | {m.path for m in table.snapshot().live if "p=a" in m.path})
+    table.erasure_id = ask(table)
+    return table
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_a_fault_at_any_call_of_the_deletion_loses_nothing(effect):
+    for table in try_each_call(make_asked, lambda t: advance(t, t.erasure_id), effect):
+        table.store.land_delayed()
+        with contextlib.suppress(IceDBError):  # e.g. a delayed commit that landed only now took the fence
+            advance(table, table.erasure_id)
+        done = finish(table, table.erasure_id)
+        assert (done.state, done.row_count, done.is_row_count_exact) == ("complete", 3, True)
+        assert set(table.victim_files) <= {target.key for target in done.targets}
+        assert find_traces(table, b"victim") == []
+        assert users(table) == ["bob"]
+        assert list_open_ids(table.store, table.paths) == ()
+
+
+def make_due():
+    table = make_asked()
+    advance(table, table.erasure_id)
+    table.clock.advance(61_000)
+    clean(table, is_noted=False)
+    return table
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_a_fault_at_any_call_of_the_last_look_loses_nothing(effect):
+    for table in try_each_call(make_due, lambda t: advance(t, t.erasure_id), effect):
+        table.store.land_delayed()
+        done = finish(table, table.erasure_id)
+        assert (done.state, done.row_count) == ("complete", 3)
+        assert all(target.gone_ms for target in done.targets)
+        assert find_traces(table, b"victim") == []
+        assert list_open_ids(table.store, table.paths) == ()
+
+
+@pytest.mark.parametrize("make", [make_asked, make_due])
+def test_two_workers_at_once_come_to_one_end(make):
+    probe = make()
+    probe.store.calls.clear()
+    advance(probe, probe.erasure_id)
+    for number in range(len(probe.store.calls)):
+        table = make()
+        disturb_at(table, number, lambda table=table: advance_as_other(table))
+        with contextlib.suppress(IceDBError):
+            advance(table, table.erasure_id)
+        done = finish(table, table.erasure_id)
+        assert (done.state, done.row_count, done.is_row_count_exact) == ("complete", 3, True), number
+        assert set(table.victim_files) <= {target.key for target in done.targets}
+        assert find_traces(table, b"victim") == []
+
+
+@pytest.mark.parametrize("act", ["merge", "clean", "orphan", "append"])
+def test_others_may_do_anything_at_any_call(act):
+    acts = {
+        "merge": lambda table: table.merge(full=True),
+        "clean": lambda table: (table.clock.advance(61_000), clean(table)),
+        "orphan": lambda table: put_orphan(table, "victim"),
+        "append": lambda table: append(table, "zoe"),
+    }
+    probe = make_asked()
+    probe.store.calls.clear()
+    advance(probe, probe.erasure_id)
+    for number in range(len(probe.store.calls)):
+        table = make_asked()
+        append(table, "yan", p="b")
+        disturb_at(table, number, lambda table=table: acts[act](table))
+        with contextlib.suppress(IceDBError):
+            advance(table, table.erasure_id)
+        done = finish(table, table.erasure_id)
+        assert done.state == "complete", number
+        assert find_traces(table, b"victim") == []
+        assert users(table) == ["bob", "yan", *(["zoe"] if act == "append" else [])]
+
+
+def disturb_at(table, number, act):
+    """Let somebody else act right before a call."""
+    table.store.calls.clear()
+    store, plain = table.store, table.store._run
+    is_due = [True]
+
+    def run(method, key, action):
+        if is_due[0] and len(store.calls) == number:
+            is_due[0] = False
+            act()
+        return plain(method, key, action)
+
+    store._run = run
+
+
+def advance_as_other(table):
+    other = SmallTable(store=table.store.inner, name="other")
+    other.paths, other.config = table.paths, table.config
+    other.clock = table.clock
+    with contextlib.suppress(IceDBError):
+        advance(other, table.erasure_id)
+
+
+def test_a_worker_that_wakes_up_late_stops(table):
+    """A deletion that another worker has gone on from is not written down any more, and cannot commit."""
+    erasure_id = ask(table)
+
+    class Sleepy(StatsChanger):
+        def merge_groups(self, job):
+            merged = super().merge_groups(job)
+            advance(table, erasure_id)
+            return merged
+
+    with pytest.raises(Fenced, match="deleted by another worker"):
+        advance(table, erasure_id, changer=Sleepy(table.store, table.clock))
+    assert finish(table, erasure_id).row_count == 3
+
+
+def test_a_store_that_does_not_answer_leaves_the_record_as_it_is(table):
+    erasure_id = ask(table)
+    table.store.script = [Fault("list_page", Effect.UNAVAILABLE, "_data")]
+    with pytest.raises(Unavailable):
+        advance(table, erasure_id)
+    assert read_erasure(table.store, table.paths, erasure_id).state == "requested"
+    assert finish(table, erasure_id).row_count == 3
+
+
+def test_a_commit_that_the_log_has_forgotten_makes_the_figure_a_lower_bound(table):
+    erasure_id = ask(table)
+    table.store.script = [Fault("list_page", Effect.CRASH_BEFORE, "_data")]
+    table.store.script += []
+    with pytest.raises(Crash):
+        advance(table, erasure_id)
+    body = orjson.loads(table.store.get(table.paths.open_erasure_key(erasure_id)).body)
+    for run in body["runs"]:
+        run.update(has_landed=None, log_key=None)  # it died before it could say so
+    table.store.put(table.paths.open_erasure_key(erasure_id), orjson.dumps(body))
+    append(table, "dan")
+    append(table, "eve")
+    table.merge(full=True)
+    table.clock.advance(21_000)
+    clean(table, is_noted=False)
+    done = finish(table, erasure_id)
+    assert (done.state, done.row_count, done.is_row_count_exact) == ("complete", 0, False)
+    assert len(by_reason(done)["rewritten"]) == 2
+    assert find_traces(table, b"victim") == []
+
+
+# ── any history ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_histories_leave_no_trace(seed):
+    """Appends, merges, deletions, crashes, leases and cleanings in any order before and while it runs."""
+    import random  # a seeded one: the same history each time
+
+    dice = random.Random(seed)
+    table = SmallTable(start_ms=1_700_000_000_000, merge_fan_in=2)
+    append(table, "ann", "victim")
+
+    def crash(act):
+        table.store.fault_at = {len(table.store.calls) + dice.randrange(30): dice.choice(EFFECTS)}
+        with contextlib.suppress(IceDBError, Crash):
+            act()
+        table.store.fault_at = {}
+        if dice.random() < 0.5:
+            table.store.land_delayed()
+
+    def add(user):
+        table.stage([{"id": dice.randrange(9), "p": dice.choice("ab"), "u": user}])
+        crash(lambda: table.flush(writer=StatsWriter(table.store, table.clock)))
+
+    def merge():
+        crash(lambda: table.merge(full=dice.random() < 0.3, merger=StatsChanger(table.store, table.clock)))
+
+    def lease():
+        put_lease(
+            table.store, table.paths, at_ms=table.clock.now_ms(), ttl_ms=dice.randrange(60_000), clock=table.clock
+        )
+
+    def vacuum():
+        crash(lambda: clean(table, is_noted=dice.random() < 0.5))
+
+    def pause():
+        table.clock.advance(dice.randrange(30_000))
+
+    before = [lambda: add("victim"), lambda: add("bob"), merge, vacuum, lease, pause]
+    for _ in range(14):
+        dice.choice(before)()
+    erasure_id = ask(table)
+    table.clock.advance(2_000)
+    after = [lambda: add("bob"), merge, vacuum, lease, pause, lambda: crash(lambda: advance(table, erasure_id))]
+    for _ in range(14):
+        dice.choice(after)()
+    table.store.land_delayed()
+    done = finish(table, erasure_id, max_rounds=80)
+    assert done.state == "complete"
+    assert find_traces(table, b"victim") == []
+    assert "victim" not in users(table)
+    assert all(target.gone_ms is not None for target in done.targets)
+
+
+def test_the_batch_body_of_these_tests_is_what_they_think():
+    assert encode_rows([{"u": "victim"}]) == b'{"u":"victim"}'
