@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from icedb_log.codec import decode_log_file, encode_log_file
-from icedb_log.model import FileMarker, LogFile, LogTombstone
+from icedb_log.model import FeedState, FileMarker, LogFile, LogTombstone
 
 GOLDEN = Path(__file__).with_name("golden")
 LOG = "wh/events/_log/"
@@ -93,6 +93,19 @@ CASES = {
         schema={"n": "BIGINT"},
         commit_id="01889a1bdde070008000000000000005",
         refused_ids=("01889a1b-dde0-7000-8000-00000000000d",),
+    ),
+    "fed": LogFile(
+        time_ms=1686176990000,
+        schema={"hour": "TIMESTAMP", "n": "BIGINT"},
+        markers=(
+            FileMarker("wh/hourly/_data/01889a1c04f070008000000000000017.parquet", 99, 1686176989000, row_count=1),
+        ),
+        commit_id="01889a1c04f070008000000000000006",
+        feed=FeedState(
+            7,
+            ("1686176939445_01889a1b3f7570008000000000000001", "1686176939446_01889a1b3f7670008000000000000002"),
+            {"1686176939446_01889a1b3f7670008000000000000002": "CAST_INVALID_INPUT: größe"},
+        ),
     ),
     "seal": LogFile(time_ms=1686176960000, is_seal=True),
 }
