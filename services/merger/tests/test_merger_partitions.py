@@ -8,7 +8,7 @@ from icedb_log.fold import fold
 from icedb_log.reader import LogReader
 from icedb_log.staging import stage_batch
 from icedb_log.table_config import DAY_MS, HOUR_MS, PartitionField
-from icedb_log.testing.row_files import RowFileWriter, encode_rows, read_live_rows
+from icedb_log.testing.row_files import encode_rows, read_live_rows
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.partitions import PartitionTasks
 from icedb_merger.settings import MergerSettings
@@ -18,19 +18,6 @@ from icedb_service.redlock import LockBusy, LockLost
 from icedb_service.testing.task_context import MemoryContext
 
 DAYS = ("2023-06-01", "2023-06-02", "2023-07-01")
-
-
-class DayWriter(RowFileWriter):
-    """Lays rows out by a text that stands for the day of a time."""
-
-    def write_batches(self, job):
-        identity = tuple(PartitionField(name=field.name, column=field.name) for field in job.config.partition)
-        config = job.config.model_copy(update={"partition": identity})
-        return super().write_batches(type(job)(**{**_fields(job), "config": config}))
-
-
-def _fields(job):
-    return {name: getattr(job, name) for name in job.__dataclass_fields__}
 
 
 @pytest.fixture
@@ -44,17 +31,16 @@ def create(context, name="events", **options):
 
 def append(context, *days, table="events"):
     store, paths = context.warehouse.store, context.warehouse.table(table)
-    body = encode_rows([{"d": day} for day in days])
+    body = encode_rows([{"ts": day} for day in days])
     stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
-    writer = DayWriter(store, context.clock)
-    flush_table(store, paths, clock=context.clock, writer=writer, owner="test")
+    flush_table(store, paths, clock=context.clock, writer=context.engine.writer, owner="test")
     context.clock.advance(1)
 
 
 def days(context, table="events"):
     paths = context.warehouse.table(table)
     snapshot = fold(LogReader(context.warehouse.store, paths, clock=context.clock).read())
-    return sorted(row["d"] for row in read_live_rows(context.warehouse.store, snapshot))
+    return sorted(row["ts"] for row in read_live_rows(context.warehouse.store, snapshot))
 
 
 def make_tasks(context, **options):

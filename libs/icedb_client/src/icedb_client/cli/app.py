@@ -11,7 +11,7 @@ import typer
 from icedb_log.errors import IceDBError
 from typer.exceptions import TyperException
 
-from icedb_client.cli import import_files, ingest, quarantine, read, status, table, work
+from icedb_client.cli import import_files, ingest, partitions, quarantine, read, status, table, work
 from icedb_client.cli.exits import FAILED, INTERRUPTED, INVALID, exit_code
 from icedb_client.cli.output import JsonFlag, WarningPrinter, out, print_error, print_json
 from icedb_client.cli.session import GlobalOptions
@@ -37,6 +37,7 @@ app.command("snapshot")(read.snapshot)
 app.command("query")(read.query)
 app.command("merge")(work.merge)
 app.command("vacuum")(work.vacuum)
+app.add_typer(partitions.app, name="partitions")
 app.add_typer(quarantine.app, name="quarantine")
 app.command("status")(status.status)
 

@@ -38,9 +38,12 @@ from icedb_client.cli.table_options import (
     MergeFanIn,
     OnBadRows,
     OrphanAge,
+    Retention,
+    RetentionField,
     Source,
     TargetFileMb,
     read_fields,
+    read_retention,
 )
 
 app = typer.Typer(no_args_is_help=True, help="Create, change and look at tables.")
@@ -78,6 +81,8 @@ def create(
     data_grace: DataGrace = None,
     log_grace: LogGrace = None,
     orphan_age: OrphanAge = None,
+    retention: Retention = None,
+    retention_field: RetentionField = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Succeed if the table is there with the same configuration.")
     ] = False,
@@ -110,6 +115,7 @@ def create(
         partition=tuple(PartitionField.parse(text) for text in partition or ()),
         sort=split_names(sort or ()),
         **fields,
+        **read_retention(retention, retention_field),
     )
     if config.insert_query is not None and not config.source:
         raise InvalidRequest(
@@ -162,6 +168,8 @@ def alter(
     backlog_files_stop: BacklogFilesStop = None,
     data_grace: DataGrace = None,
     orphan_age: OrphanAge = None,
+    retention: Retention = None,
+    retention_field: RetentionField = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Change what may change of a table; grace periods can only grow. Partitions, sort order and queries are fixed.
@@ -185,6 +193,7 @@ def alter(
         backlog_files_slow=backlog_files_slow,
         backlog_files_stop=backlog_files_stop,
     )
+    change |= read_retention(retention, retention_field)
     taken_back = dict.fromkeys(split_names(undeclare or ()))
     both = sorted(taken_back.keys() & change.get("declared", {}).keys())
     if both:
@@ -200,6 +209,8 @@ def alter(
         print_json({"table": name, "changed": config != before, "config": config.model_dump(mode="json")})
     elif config != before:
         out.print(f"table [bold]{name}[/] changed; workers go by it from their next run on")
+        if config.retention_ms != before.retention_ms and config.retention_ms is not None:
+            print_note(f"`icedb partitions expire {name} --dry-run` shows what retention will remove")
     else:
         out.print(f"table [bold]{name}[/] is so already")
 
@@ -274,6 +285,7 @@ def _print_config(config: TableConfig) -> None:
             "log grace": format_span(config.log_grace_ms),
             "retry window": format_span(config.retry_window_ms),
             "orphan age": format_span(config.orphan_age_ms),
+            "retention": _describe_retention(config),
         }
     )
     if config.insert_query is not None:
@@ -282,6 +294,13 @@ def _print_config(config: TableConfig) -> None:
         if config.source:
             columns = ", ".join(f"{column} {sql_type}" for column, sql_type in config.source.items())
             out.print(f"[bold]over[/] {escape(columns)}", soft_wrap=True)
+
+
+def _describe_retention(config: TableConfig) -> str:
+    if config.retention_ms is None:
+        return "for ever"
+    field = config.retention_field or "the first time partition"
+    return f"{format_span(config.retention_ms)} after the end of a partition, by {field}"
 
 
 def _to_json(config: TableConfig) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from icedb_client.cli.parsing import parse_columns, parse_duration
 
 QUERY_FROM_FILE: Final = "@"
 MAX_QUERY_BYTES: Final = 1024 * 1024
+RETENTION_OFF: Final = "off"
 
 
 class EvolutionChoice(StrEnum):
@@ -114,6 +115,20 @@ BacklogFilesStop = Annotated[
     int | None,
     typer.Option("--backlog-files-stop", metavar="N", help="From so many data files to merge on batches are refused."),
 ]
+Retention = Annotated[
+    str | None,
+    typer.Option(
+        "--retention",
+        metavar="TIME",
+        help="How long a time partition is kept after its end, e.g. 90d; off: for ever. Rows beyond it are removed.",
+    ),
+]
+RetentionField = Annotated[
+    str | None,
+    typer.Option(
+        "--retention-field", metavar="FIELD", help="The time partition that --retention goes by; the first by default."
+    ),
+]
 CheckTimeout = Annotated[
     str,
     typer.Option(
@@ -165,6 +180,21 @@ def read_fields(
         },
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def read_retention(retention: str | None, retention_field: str | None) -> dict[str, Any]:
+    """Return the fields of ``--retention`` and ``--retention-field``; what was not given is left out.
+
+    Raises:
+        InvalidRequest: Not a duration.
+    """
+    fields: dict[str, Any] = {}
+    if retention is not None:
+        is_off = retention.strip() == RETENTION_OFF
+        fields["retention_ms"] = None if is_off else parse_duration(retention, option="--retention")
+    if retention_field is not None:
+        fields["retention_field"] = retention_field
+    return fields
 
 
 def _read_query(text: str) -> str:

@@ -2,7 +2,8 @@
 
 Implements :class:`~icedb_log.jobs.BatchWriter` and :class:`~icedb_log.jobs.GroupMerger` with the same promises as
 the real one: fresh names, rejected batches with a reason, counts, and no look at the log. Types are the JSON
-types of the values; a partition is the identity of its column. Bad rows are kept as they are, not compressed.
+types of the values, times are ISO texts; a partition is the identity of its column, or the year, month, day or hour
+of a time. Bad rows are kept as they are, not compressed.
 Changes of rows are written in the tiny language of :mod:`icedb_log.testing.row_sql`.
 """
 
@@ -33,12 +34,14 @@ from icedb_log.object_store import ObjectStore
 from icedb_log.partition_filter import read_partition_values
 from icedb_log.partition_path import encode_partition_value
 from icedb_log.quarantine import bad_rows_key
-from icedb_log.table_config import TableConfig
+from icedb_log.table_config import PartitionField, TableConfig
 from icedb_log.testing.row_sql import Condition, parse_condition, parse_row_query
 from icedb_log.widening import fixed_columns, is_widening
 
 Row = Mapping[str, Any]
 
+_TIME_TYPES: Final = ("DATE", "TIMESTAMP")
+_TIME_LENGTHS: Final = {"year": 4, "month": 7, "day": 10, "hour": 13}
 _TYPES: Final = {str: "VARCHAR", int: "BIGINT", float: "DOUBLE", bool: "BOOLEAN"}
 
 
@@ -257,6 +260,8 @@ def _grow_schema(schema: Mapping[str, str], row: Row, *, config: TableConfig) ->
             continue
         sql_type = _TYPES.get(type(value), "VARCHAR")
         known = grown.get(column, sql_type)
+        if sql_type == "VARCHAR" and known in _TIME_TYPES:
+            continue
         if known == sql_type or is_widening(sql_type, known):
             grown[column] = known
         elif config.evolution == "widen" and is_widening(known, sql_type) and column not in fixed_columns(config):
@@ -270,4 +275,12 @@ def _partition_of(config: TableConfig, row: Row) -> str:
     missing = [field.column for field in config.partition if row.get(field.column) is None]
     if missing:
         raise _Refused(f"partition column {missing[0]} is missing")
-    return "/".join(f"{field.name}={encode_partition_value(str(row[field.column]))}" for field in config.partition)
+    return "/".join(
+        f"{field.name}={encode_partition_value(_partition_value(field, row))}" for field in config.partition
+    )
+
+
+def _partition_value(field: PartitionField, row: Row) -> str:
+    value = str(row[field.column])
+    length = _TIME_LENGTHS.get(field.transform)
+    return value if length is None else value[:length].replace("T", "-")
