@@ -97,9 +97,7 @@ CASES = {
     "fed": LogFile(
         time_ms=1686176990000,
         schema={"hour": "TIMESTAMP", "n": "BIGINT"},
-        markers=(
-            FileMarker("wh/hourly/_data/01889a1c04f070008000000000000017.parquet", 99, 1686176989000, row_count=1),
-        ),
+        markers=(FileMarker(f"{DATA}01889a1c04f070008000000000000017.parquet", 99, 1686176989000, row_count=1),),
         commit_id="01889a1c04f070008000000000000006",
         feed=FeedState(
             7,

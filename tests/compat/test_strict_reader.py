@@ -124,7 +124,7 @@ def test_two_types_of_a_column_are_refused_by_both(strict_reader):
         fold(view(listed(1, schema={"c": "BIGINT"}), listed(2, schema={"c": "DOUBLE"})))
 
 
-@pytest.mark.parametrize("name", ["append", "append_without_markers", "merge", "seal", "widened", "refused"])
+@pytest.mark.parametrize("name", ["append", "append_without_markers", "merge", "seal", "widened", "refused", "fed"])
 def test_golden_log_files_are_read_alike(strict_reader, name):
     body = (GOLDEN / f"{name}.jsonl").read_bytes()
     log = decode_log_file(name, body)
