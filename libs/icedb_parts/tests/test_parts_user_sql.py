@@ -2,7 +2,7 @@
 
 import pytest
 from icedb_log.errors import InvalidRequest
-from icedb_parts.query.user_sql import check_user_sql
+from icedb_parts.query.user_sql import check_condition, check_user_sql
 
 
 def check(query):
@@ -65,3 +65,50 @@ def test_a_query_over_the_rows_is_fine(query):
 def test_anything_else_is_refused_with_the_reason(query, reason):
     with pytest.raises(InvalidRequest, match=rf"insert_query: .*({reason}).*; write one SELECT over _rows"):
         check(query)
+
+
+@pytest.mark.parametrize("query", ["SELECT rand() AS a FROM _rows", "SELECT * FROM _rows TABLESAMPLE (10 PERCENT)"])
+def test_a_query_that_replaces_rows_leaves_nothing_to_chance(query):
+    check(query)
+    with pytest.raises(InvalidRequest, match="is another one"):
+        check_user_sql(query, view="_rows", what="merge_query", is_repeatable=True)
+    check_user_sql("SELECT a FROM _rows WHERE t > now()", view="_rows", what="rewrite query", is_repeatable=True)
+
+
+def test_a_condition_is_about_one_row():
+    found = check_condition("User_ID = 'x' AND `a b` IN (1, 2) AND NOT exists(split(s, ','), y -> y = 'b')", what="c")
+    assert found == {"user_id", "a b", "s", "y"}
+
+
+@pytest.mark.parametrize(
+    ("condition", "reason"),
+    [
+        ("", "empty"),
+        ("a = 1; DROP TABLE x", "no single expression"),
+        ("a = 1) OR (1 = 1", "no single expression"),
+        ("a = 1 AS b", "no single expression"),
+        ("SELECT 1", "no single expression"),
+        ("a = 1 -- OR b", "comment"),
+        ("a = 1 /* OR b */", "comment"),
+        ("a IN (SELECT a FROM x)", "no query inside"),
+        ("EXISTS (SELECT 1)", "no query inside"),
+        ("a = (SELECT max(a) FROM csv.`/etc/passwd`)", "no query inside"),
+        ("count(*) > 1", "no aggregate"),
+        ("row_number() OVER (ORDER BY a) = 1", "no window"),
+        ("explode(split(a, ',')) = 'x'", "no generator"),
+        ("Rand() < 0.5", "it may differ"),
+        ("transform(array(1), z -> random())[0] > 0", "it may differ"),
+        ("ts < now() - INTERVAL 1 DAY", "it may differ"),
+        ("d < current_date", "it may differ"),
+        ("a = session_user", "it may differ"),
+        ("reflect('java.lang.System', 'exit', 1) IS NULL", "reaches beyond"),
+        ("other.f(a) = 1", "bare names"),
+        ("a = :b", "parameters"),
+        ("*", "name the columns"),
+        ("(" * 5000 + "a" + ")" * 5000, "nested too deeply"),
+        ("a = '" + "x" * 70_000 + "'", "70006 characters"),
+    ],
+)
+def test_any_other_condition_is_refused_with_the_reason(condition, reason):
+    with pytest.raises(InvalidRequest, match=rf"condition: .*{reason}.*; write one condition"):
+        check_condition(condition, what="condition")

@@ -31,15 +31,41 @@ _FORBIDDEN_NODES: Final = (
     (exp.Placeholder, "parameters have no value here"),
     (exp.Command, "it must be one query"),
 )
+_NOT_OF_ONE_ROW: Final = (
+    ((exp.Query, exp.Table), "it must be about one row: no query inside"),
+    (exp.Window, "it must be about one row: no window"),
+    (exp.AggFunc, "it must be about one row: no aggregate"),
+    ((exp.UDTF, exp.Explode, exp.Inline), "it must be about one row: no generator"),
+    (exp.Star, "name the columns"),
+)
 
 
-def check_user_sql(query: str, *, view: str, what: str) -> None:
+_CHANCE: Final = frozenset(
+    {
+        *("rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle"),
+        *("monotonically_increasing_id", "spark_partition_id"),
+    }
+)
+"""Functions of which nobody can tell the value: when Spark runs a task again, it is another one."""
+
+_MOMENT: Final = frozenset(
+    {
+        *("current_date", "curdate", "current_timestamp", "now", "localtimestamp", "current_time", "unix_timestamp"),
+        *("current_user", "session_user", "user", "current_timezone", "current_catalog", "current_database"),
+        *("current_schema", "version"),
+    }
+)
+"""Functions whose value depends on when, and by whom, the query is run."""
+
+
+def check_user_sql(query: str, *, view: str, what: str, is_repeatable: bool = False) -> None:
     """Check that a text is one query that reads nothing but a view.
 
     Args:
         query: Spark SQL.
         view: The one relation that it may, and must, read.
         what: What the query is, for messages, e.g. ``insert_query``.
+        is_repeatable: Whether it must give the same when a part of it is run again: no functions of chance.
 
     Raises:
         InvalidRequest: With the first thing that is wrong and where.
@@ -48,8 +74,44 @@ def check_user_sql(query: str, *, view: str, what: str) -> None:
         tree = _parse(query)
         _check_nodes(tree)
         _check_relations(tree, view)
+        if is_repeatable:
+            _check_functions(tree, _CHANCE, "when Spark runs a part of the query again, its value is another one")
+            sample = tree.find(exp.TableSample)
+            if sample is not None:
+                raise _Problem(f"{_show(sample)}: when Spark runs a part of the query again, the sample is another one")
     except _Problem as problem:
         raise InvalidRequest(f"{what}: {problem}; write one SELECT over {view}") from problem
+
+
+def check_condition(condition: str, *, what: str) -> frozenset[str]:
+    """Check that a text is one Boolean expression over the columns of a row, and nothing more.
+
+    Args:
+        condition: Spark SQL.
+        what: What the condition is, for messages, e.g. ``condition``.
+
+    Returns:
+        Every name in it that may be a column, in lower case.
+
+    Raises:
+        InvalidRequest: With the first thing that is wrong and where.
+    """
+    try:
+        tree = _parse_condition(condition)
+        _check_nodes(tree)
+        for node in tree.walk():
+            for kind, reason in _NOT_OF_ONE_ROW:
+                if isinstance(node, kind):
+                    raise _Problem(f"{_show(node)}: {reason}")
+            if node.comments:
+                raise _Problem("it has a comment, which can hide a part of it")
+        reason = "rows are counted first and removed then, and it may differ; write the value itself"
+        _check_functions(tree, _CHANCE | _MOMENT, reason)
+    except _Problem as problem:
+        raise InvalidRequest(
+            f"{what}: {problem}; write one condition over the table's columns, as behind WHERE"
+        ) from problem
+    return frozenset(node.name.lower() for node in tree.find_all(exp.Identifier))
 
 
 class _Problem(Exception):
@@ -71,6 +133,25 @@ def _parse(query: str) -> Any:
     if not isinstance(tree, exp.Query):
         raise _Problem(f"a {type(tree).__name__.upper()} statement instead of a query")
     return tree
+
+
+def _parse_condition(text: str) -> Any:
+    if not text.strip():
+        raise _Problem("it is empty")
+    if len(text) > MAX_QUERY_CHARS:
+        raise _Problem(f"the text has {len(text)} characters; the limit is {MAX_QUERY_CHARS}")
+    try:
+        return sqlglot.parse_one(text, read="spark", into=exp.Condition)
+    except SqlglotError as error:
+        raise _Problem(f"it is no single expression: {_describe(error)}") from error
+    except RecursionError as error:
+        raise _Problem("it is nested too deeply") from error
+
+
+def _check_functions(tree: Any, forbidden: frozenset[str], reason: str) -> None:
+    for node in tree.walk():
+        if isinstance(node, exp.Func) and _function_name(node) in forbidden:
+            raise _Problem(f"{_show(node)}: {reason}")
 
 
 def _describe(error: SqlglotError) -> str:
