@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 FILE_FORMAT: Final = "1"
-FileKind = Literal["flush", "merge"]
+FileKind = Literal["flush", "merge", "delete", "rewrite"]
+"""Which job wrote a data file; a ``merge_query`` runs in merges."""
 
 
 def make_footer(
@@ -18,7 +19,7 @@ def make_footer(
         partition: Encoded partition path; empty without partitions.
         commit_id: Id of the commit that makes the file live.
         kind: Which job wrote it.
-        inputs: Keys of the data files that a merge read.
+        inputs: Keys of the data files that were read; a flush reads none.
     """
     footer = {
         "icedb.format": FILE_FORMAT,
@@ -27,6 +28,6 @@ def make_footer(
         "icedb.commit": commit_id,
         "icedb.kind": kind,
     }
-    if kind == "merge":
+    if kind != "flush":
         footer["icedb.inputs"] = json.dumps(list(inputs))
     return footer

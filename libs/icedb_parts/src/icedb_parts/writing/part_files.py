@@ -39,6 +39,9 @@ class PartFileWriter:
         clock: Gives their ids.
         folder: Where they lie until they are uploaded.
         limits: How many row groups are encoded, and how many files uploaded, at once.
+
+    Attributes:
+        ordinals: The ordinal of each file that was begun, in order: as the markers.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class PartFileWriter:
         self._file: _OpenFile | None = None
         self._opened: set[_OpenFile] = set()
         self._ordinal = -1
+        self.ordinals: list[int] = []
 
     def write_all(self, chunks: Iterable[pa.RecordBatch]) -> tuple[FileMarker, ...]:
         """Write every row of the stream; return the markers of the uploaded files, in order. Once.
@@ -97,6 +101,7 @@ class PartFileWriter:
                 path = self._folder / f"{self._clock.new_id()}.parquet"
                 self._file = _OpenFile(PartEncoder(path, rows.schema, self._layout), self._layout.row_group_rows)
                 self._opened.add(self._file)
+                self.ordinals.append(ordinal)
             taken = self._file.add(rows)
             rows = rows.slice(taken)
             if self._file.is_group_full:
@@ -119,12 +124,12 @@ class PartFileWriter:
         if self._file is None:
             return
         file, self._file = self._file, None
-        partition = self._layout.partitions[self._ordinal]
+        partition, footer = self._layout.partitions[self._ordinal], self._layout.footer(self._ordinal)
         last_group = file.encode_group(self._encoders)
 
         def close() -> Future[FileMarker]:
             last_group.result()  # it was queued before this, so it has begun at least: no deadlock
-            file.encoder.close(self._layout.footer(partition))
+            file.encoder.close(footer)
             return self._uploads.submit(self._upload, file, partition)
 
         self._encoding.append(last_group)

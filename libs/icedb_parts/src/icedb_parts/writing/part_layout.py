@@ -1,4 +1,4 @@
-"""How the data files of a flush are laid out, whoever writes them, and the count of their rows."""
+"""How data files are laid out, whoever writes them, and the count of their rows."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class PartLayout:
     Attributes:
         paths: Keys of the table.
         partitions: Encoded partition path of each ordinal.
-        footer: Gives the footer's key-value metadata for a partition path.
+        footer: Gives the footer's key-value metadata for an ordinal.
         sort_columns: Sorted by these, nulls last; columns of the stream.
         stats_columns: Columns of the stream whose statistics go into the markers.
         row_group_rows: Rows of a row group.
@@ -32,7 +32,7 @@ class PartLayout:
 
     paths: TablePaths
     partitions: Sequence[str]
-    footer: Callable[[str], dict[str, str]]
+    footer: Callable[[int], dict[str, str]]
     sort_columns: Sequence[str]
     stats_columns: Sequence[str]
     row_group_rows: int
@@ -54,8 +54,8 @@ def make_flush_layout(
     sort = [column for column in config.sort if column in columns]
     sources = [field.column for field in config.partition if field.column in columns]
 
-    def footer(partition: str) -> dict[str, str]:
-        return make_footer(table=unit.paths.name, partition=partition, commit_id=unit.commit_id, kind="flush")
+    def footer(ordinal: int) -> dict[str, str]:
+        return make_footer(table=unit.paths.name, partition=partitions[ordinal], commit_id=unit.commit_id, kind="flush")
 
     return PartLayout(
         paths=unit.paths,
