@@ -64,9 +64,9 @@ TableName = Annotated[str, typer.Argument(help="Name of the table.")]
 
 @app.command("list")
 def list_of_table(*, context: typer.Context, table: TableName, as_json: JsonFlag = False) -> None:
-    """List the partitions of a table with what they hold.
+    """List the partitions of a table with what they hold. The word list may be left out.
 
-    Example: icedb partitions events
+    Example: icedb partitions list events
     """
     with open_client(context, table=table) as client:
         infos = list_partitions(_read_log(client, table), client.warehouse.table(table))
