@@ -1,7 +1,5 @@
 """Erasures: nothing of the rows is left when the certificate says so (E1 to E6), whatever fails on the way."""
 
-import contextlib
-
 import orjson
 import pytest
 from icedb_log.clock import new_batch_id
@@ -16,7 +14,6 @@ from icedb_log.errors import (
     CommitOutcomeUnknown,
     CorruptLog,
     Fenced,
-    IceDBError,
     InvalidRequest,
     NotFound,
     Unavailable,
@@ -28,52 +25,19 @@ from icedb_log.testing.erasure_steps import (
     StatsChanger,
     StatsWriter,
     advance,
+    append_users,
     ask,
     clean,
+    commit_marker,
     find_traces,
     finish,
+    live_users,
+    put_orphan,
 )
-from icedb_log.testing.row_files import encode_rows, write_rows
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
-from icedb_log.testing.small_table import SmallTable, try_each_call
+from icedb_log.testing.small_table import SmallTable
 
 DAY = 24 * 3600 * 1000
-
-
-def append(table, *users, p="a"):
-    table.stage([{"id": number, "p": p, "u": user} for number, user in enumerate(users)])
-    table.flush(writer=StatsWriter(table.store, table.clock))
-
-
-def users(table):
-    from icedb_log.testing.row_files import read_live_rows
-
-    return sorted(row["u"] for row in read_live_rows(table.store, table.snapshot()))
-
-
-def put_orphan(table, *users, p="a"):
-    rows = [{"id": 1, "p": p, "u": user} for user in users]
-    return write_rows(
-        table.store,
-        table.paths,
-        partition=f"p={p}",
-        rows=rows,
-        config=table.config,
-        clock=table.clock,
-        time_ms=table.clock.now_ms(),
-    )
-
-
-def commit_marker(table, marker):
-    """Commit a data file as a flush does."""
-    from icedb_log.codec import encode_log_file
-    from icedb_log.model import LogFile
-
-    commit_id = table.clock.new_id()
-    now_ms = table.clock.now_ms()
-    log = LogFile(now_ms, {"id": "BIGINT", "p": "VARCHAR", "u": "VARCHAR"}, (marker,), commit_id=commit_id)
-    key = table.paths.log_key(time_ms=now_ms, commit_id=commit_id, is_merged=False)
-    table.store.put_if_absent(key, encode_log_file(log))
 
 
 def by_reason(erasure):
@@ -86,9 +50,9 @@ def by_reason(erasure):
 @pytest.fixture
 def table():
     table = SmallTable()
-    append(table, "ann", "victim")
-    append(table, "bob", "victim", "victim", p="b")
-    append(table, "cid")
+    append_users(table, "ann", "victim")
+    append_users(table, "bob", "victim", "victim", p="b")
+    append_users(table, "cid")
     return table
 
 
@@ -99,7 +63,7 @@ def test_live_rows_are_deleted_and_their_files_waited_for(table):
     held = [m.path for m in table.snapshot().live if b"victim" in table.store.get(m.path).body]
     erasure_id = ask(table)
     progress = advance(table, erasure_id)
-    assert users(table) == ["ann", "bob", "cid"]
+    assert live_users(table) == ["ann", "bob", "cid"]
     assert (progress.waits_for, progress.waiting_count, progress.erasure.state) == ("janitor", 2, "deleted")
     assert by_reason(progress.erasure) == {"rewritten": held}
     assert not advance(table, erasure_id).has_changed  # nothing is due yet
@@ -117,7 +81,7 @@ def test_live_rows_are_deleted_and_their_files_waited_for(table):
     assert [run.log_key for run in done.runs] == [key for key in [done.runs[0].log_key] if "_m_" in key]
     assert {t.key: t.row_count for t in done.targets} == dict(zip(sorted(held), (1, 2), strict=True))
     assert all(t.size_bytes and t.due_ms and t.due_ms <= t.gone_ms for t in done.targets)
-    assert users(table) == ["ann", "bob", "cid"]
+    assert live_users(table) == ["ann", "bob", "cid"]
 
 
 def test_a_dead_file_that_held_such_rows_is_waited_for_as_well(table):
@@ -208,7 +172,7 @@ def test_an_unnamed_file_at_the_deletion_that_is_committed_later_is_not_covered(
     commit_marker(table, early)
     done = finish(table, erasure_id)
     assert done.not_covered.late.names == (early.path,)
-    assert users(table) == ["ann", "bob", "cid", "victim"]
+    assert live_users(table) == ["ann", "bob", "cid", "victim"]
 
 
 def test_a_batch_that_was_accepted_before_the_request_is_committed_first(table):
@@ -216,7 +180,7 @@ def test_a_batch_that_was_accepted_before_the_request_is_committed_first(table):
     erasure_id = ask(table)
     progress = advance(table, erasure_id)
     assert (progress.waits_for, progress.waiting_count, progress.erasure.state) == ("flush", 1, "requested")
-    assert users(table).count("victim") == 3
+    assert live_users(table).count("victim") == 3
     table.flush(writer=StatsWriter(table.store, table.clock))
     assert advance(table, erasure_id).erasure.row_count == 4
     finish(table, erasure_id)
@@ -230,7 +194,7 @@ def test_a_batch_that_is_accepted_later_is_not_waited_for(table):
     assert advance(table, erasure_id).erasure.state == "deleted"
     finish(table, erasure_id)
     table.flush()
-    assert users(table) == ["ann", "bob", "cid", "victim"]
+    assert live_users(table) == ["ann", "bob", "cid", "victim"]
 
 
 def test_a_lease_holds_it_open(table):
@@ -347,13 +311,13 @@ def test_what_is_not_covered_is_named(table):
 
 @pytest.mark.parametrize("condition", ["nope = 1", "drop table t", "u = 3"])
 def test_a_condition_that_does_not_fit_is_refused_and_nothing_is_changed(table, condition):
-    before = {key: table.store.get(key).info.etag for key in table.keys()}
+    before = {key: table.store.get(key).info.etag for key in list(table.keys())}
     erasure_id = ask(table, condition)
     done = advance(table, erasure_id).erasure
     assert done.state == "refused"
     assert done.refusal
     closed = table.paths.closed_erasure_key(erasure_id)
-    assert {k: table.store.get(k).info.etag for k in table.keys() if k != closed} == before
+    assert {k: table.store.get(k).info.etag for k in list(table.keys()) if k != closed} == before
     assert read_erasure(table.store, table.paths, erasure_id) == done
 
 
@@ -376,7 +340,7 @@ def test_too_many_files_are_refused(table, monkeypatch):
     done = advance(table, ask(table)).erasure
     assert done.state == "refused"
     assert "more than 1 data files" in done.refusal
-    assert users(table).count("victim") == 3
+    assert live_users(table).count("victim") == 3
 
 
 def test_a_request_that_makes_no_sense_is_not_written(table):
@@ -413,11 +377,11 @@ def test_a_request_that_lands_again_after_the_end_is_cleared_away(table):
     erasure_id = ask(table)
     body = table.store.get(table.paths.open_erasure_key(erasure_id)).body
     done = finish(table, erasure_id)
-    append(table, "victim")
+    append_users(table, "victim")
     table.store.put(table.paths.open_erasure_key(erasure_id), body)
     assert advance(table, erasure_id).erasure == done
     assert list_open_ids(table.store, table.paths) == ()
-    assert users(table) == ["ann", "bob", "cid", "victim"]
+    assert live_users(table) == ["ann", "bob", "cid", "victim"]
 
 
 def test_erasures_are_listed_newest_first_open_and_closed(table):
@@ -442,115 +406,7 @@ def test_a_record_that_is_not_understood_is_named(table):
         advance(table, erasure_id)
 
 
-# ── faults ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-EFFECTS = [Effect.CRASH_BEFORE, Effect.CRASH_AFTER, Effect.LOSE_ANSWER, Effect.DROP, Effect.DELAY, Effect.TRY_TWICE]
-
-
-def make_asked():
-    table = SmallTable(start_ms=1_700_000_000_000)
-    append(table, "ann", "victim")
-    append(table, "bob", "victim", "victim", p="b")
-    before = {marker.path for marker in table.snapshot().live}
-    table.delete("u = 'ann'")
-    table.victim_files = sorted(before | {m.path for m in table.snapshot().live if "p=a" in m.path})
-    table.erasure_id = ask(table)
-    return table
-
-
-@pytest.mark.parametrize("effect", EFFECTS)
-def test_a_fault_at_any_call_of_the_deletion_loses_nothing(effect):
-    for table in try_each_call(make_asked, lambda t: advance(t, t.erasure_id), effect):
-        table.store.land_delayed()
-        with contextlib.suppress(IceDBError):  # e.g. a delayed commit that landed only now took the fence
-            advance(table, table.erasure_id)
-        done = finish(table, table.erasure_id)
-        assert (done.state, done.row_count, done.is_row_count_exact) == ("complete", 3, True)
-        assert set(table.victim_files) <= {target.key for target in done.targets}
-        assert find_traces(table, b"victim") == []
-        assert users(table) == ["bob"]
-        assert list_open_ids(table.store, table.paths) == ()
-
-
-def make_due():
-    table = make_asked()
-    advance(table, table.erasure_id)
-    table.clock.advance(61_000)
-    clean(table, is_noted=False)
-    return table
-
-
-@pytest.mark.parametrize("effect", EFFECTS)
-def test_a_fault_at_any_call_of_the_last_look_loses_nothing(effect):
-    for table in try_each_call(make_due, lambda t: advance(t, t.erasure_id), effect):
-        table.store.land_delayed()
-        done = finish(table, table.erasure_id)
-        assert (done.state, done.row_count) == ("complete", 3)
-        assert all(target.gone_ms for target in done.targets)
-        assert find_traces(table, b"victim") == []
-        assert list_open_ids(table.store, table.paths) == ()
-
-
-@pytest.mark.parametrize("make", [make_asked, make_due])
-def test_two_workers_at_once_come_to_one_end(make):
-    probe = make()
-    probe.store.calls.clear()
-    advance(probe, probe.erasure_id)
-    for number in range(len(probe.store.calls)):
-        table = make()
-        disturb_at(table, number, lambda table=table: advance_as_other(table))
-        with contextlib.suppress(IceDBError):
-            advance(table, table.erasure_id)
-        done = finish(table, table.erasure_id)
-        assert (done.state, done.row_count, done.is_row_count_exact) == ("complete", 3, True), number
-        assert set(table.victim_files) <= {target.key for target in done.targets}
-        assert find_traces(table, b"victim") == []
-
-
-@pytest.mark.parametrize("act", ["merge", "clean", "orphan", "append"])
-def test_others_may_do_anything_at_any_call(act):
-    acts = {
-        "merge": lambda table: table.merge(full=True),
-        "clean": lambda table: (table.clock.advance(61_000), clean(table)),
-        "orphan": lambda table: put_orphan(table, "victim"),
-        "append": lambda table: append(table, "zoe"),
-    }
-    probe = make_asked()
-    probe.store.calls.clear()
-    advance(probe, probe.erasure_id)
-    for number in range(len(probe.store.calls)):
-        table = make_asked()
-        append(table, "yan", p="b")
-        disturb_at(table, number, lambda table=table: acts[act](table))
-        with contextlib.suppress(IceDBError):
-            advance(table, table.erasure_id)
-        done = finish(table, table.erasure_id)
-        assert done.state == "complete", number
-        assert find_traces(table, b"victim") == []
-        assert users(table) == ["bob", "yan", *(["zoe"] if act == "append" else [])]
-
-
-def disturb_at(table, number, act):
-    """Let somebody else act right before a call."""
-    table.store.calls.clear()
-    store, plain = table.store, table.store._run
-    is_due = [True]
-
-    def run(method, key, action):
-        if is_due[0] and len(store.calls) == number:
-            is_due[0] = False
-            act()
-        return plain(method, key, action)
-
-    store._run = run
-
-
-def advance_as_other(table):
-    other = SmallTable(store=table.store.inner, name="other")
-    other.paths, other.config = table.paths, table.config
-    other.clock = table.clock
-    with contextlib.suppress(IceDBError):
-        advance(other, table.erasure_id)
+# ── late workers, silent stores ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_worker_that_wakes_up_late_stops(table):
@@ -587,8 +443,8 @@ def test_a_commit_that_the_log_has_forgotten_makes_the_figure_a_lower_bound(tabl
     for run in body["runs"]:
         run.update(has_landed=None, log_key=None)  # it died before it could say so
     table.store.put(table.paths.open_erasure_key(erasure_id), orjson.dumps(body))
-    append(table, "dan")
-    append(table, "eve")
+    append_users(table, "dan")
+    append_users(table, "eve")
     table.merge(full=True)
     table.clock.advance(21_000)
     clean(table, is_noted=False)
@@ -596,61 +452,3 @@ def test_a_commit_that_the_log_has_forgotten_makes_the_figure_a_lower_bound(tabl
     assert (done.state, done.row_count, done.is_row_count_exact) == ("complete", 0, False)
     assert len(by_reason(done)["rewritten"]) == 2
     assert find_traces(table, b"victim") == []
-
-
-# ── any history ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_random_histories_leave_no_trace(seed):
-    """Appends, merges, deletions, crashes, leases and cleanings in any order before and while it runs."""
-    import random  # a seeded one: the same history each time
-
-    dice = random.Random(seed)
-    table = SmallTable(start_ms=1_700_000_000_000, merge_fan_in=2)
-    append(table, "ann", "victim")
-
-    def crash(act):
-        table.store.fault_at = {len(table.store.calls) + dice.randrange(30): dice.choice(EFFECTS)}
-        with contextlib.suppress(IceDBError, Crash):
-            act()
-        table.store.fault_at = {}
-        if dice.random() < 0.5:
-            table.store.land_delayed()
-
-    def add(user):
-        table.stage([{"id": dice.randrange(9), "p": dice.choice("ab"), "u": user}])
-        crash(lambda: table.flush(writer=StatsWriter(table.store, table.clock)))
-
-    def merge():
-        crash(lambda: table.merge(full=dice.random() < 0.3, merger=StatsChanger(table.store, table.clock)))
-
-    def lease():
-        put_lease(
-            table.store, table.paths, at_ms=table.clock.now_ms(), ttl_ms=dice.randrange(60_000), clock=table.clock
-        )
-
-    def vacuum():
-        crash(lambda: clean(table, is_noted=dice.random() < 0.5))
-
-    def pause():
-        table.clock.advance(dice.randrange(30_000))
-
-    before = [lambda: add("victim"), lambda: add("bob"), merge, vacuum, lease, pause]
-    for _ in range(14):
-        dice.choice(before)()
-    erasure_id = ask(table)
-    table.clock.advance(2_000)
-    after = [lambda: add("bob"), merge, vacuum, lease, pause, lambda: crash(lambda: advance(table, erasure_id))]
-    for _ in range(14):
-        dice.choice(after)()
-    table.store.land_delayed()
-    done = finish(table, erasure_id, max_rounds=80)
-    assert done.state == "complete"
-    assert find_traces(table, b"victim") == []
-    assert "victim" not in users(table)
-    assert all(target.gone_ms is not None for target in done.targets)
-
-
-def test_the_batch_body_of_these_tests_is_what_they_think():
-    assert encode_rows([{"u": "victim"}]) == b'{"u":"victim"}'

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from icedb_log.codec import encode_log_file
 from icedb_log.erasure_record import Erasure
 from icedb_log.erasure_run import ErasureProgress, advance_erasure
 from icedb_log.erasures import create_erasure, note_deletions
 from icedb_log.jobs import FlushJob, FlushOutput, MergedGroup, MergeJob, RowChanger
-from icedb_log.model import FileMarker
+from icedb_log.model import FileMarker, LogFile
 from icedb_log.object_store import ObjectStore, list_all
-from icedb_log.testing.row_files import RowFileChanger, RowFileWriter, read_rows
+from icedb_log.testing.row_files import RowFileChanger, RowFileWriter, read_live_rows, read_rows, write_rows
 from icedb_log.testing.small_table import SmallTable
 
 
@@ -37,6 +38,39 @@ class StatsChanger(RowFileChanger):
             replace(group, outputs=tuple(with_stats(self.store, marker, "u") for marker in group.outputs))
             for group in super().merge_groups(job)
         )
+
+
+def append_users(table: SmallTable, *users: str, p: str = "a") -> None:
+    """Flush one batch with a row for each user."""
+    table.stage([{"id": number, "p": p, "u": user} for number, user in enumerate(users)])
+    table.flush(writer=StatsWriter(table.store, table.clock))
+
+
+def live_users(table: SmallTable) -> list[str]:
+    """Return the users of all live rows, ascending."""
+    return sorted(row["u"] for row in read_live_rows(table.store, table.snapshot()))
+
+
+def put_orphan(table: SmallTable, *users: str, p: str = "a") -> FileMarker:
+    """Upload a data file with a row for each user, that no log file names."""
+    return write_rows(
+        table.store,
+        table.paths,
+        partition=f"p={p}",
+        rows=[{"id": 1, "p": p, "u": user} for user in users],
+        config=table.config,
+        clock=table.clock,
+        time_ms=table.clock.now_ms(),
+    )
+
+
+def commit_marker(table: SmallTable, marker: FileMarker) -> None:
+    """Commit a data file that is there, as a flush does."""
+    commit_id, now_ms = table.clock.new_id(), table.clock.now_ms()
+    schema = {"id": "BIGINT", "p": "VARCHAR", "u": "VARCHAR"}
+    log = LogFile(now_ms, schema, (marker,), commit_id=commit_id)
+    key = table.paths.log_key(time_ms=now_ms, commit_id=commit_id, is_merged=False)
+    table.store.put_if_absent(key, encode_log_file(log))
 
 
 def ask(table: SmallTable, condition: str = "u = 'victim'") -> str:
@@ -75,7 +109,7 @@ def clean(table: SmallTable, *, is_noted: bool = True) -> None:
         note_deletions(table.store, table.paths, (*vacuumed.deleted_data, *swept.deleted))
 
 
-def finish(table: SmallTable, erasure_id: str, *, max_rounds: int = 40) -> Erasure:
+def finish(table: SmallTable, erasure_id: str, *, max_rounds: int = 30) -> Erasure:
     """Let janitor and worker take turns, and time pass, until an erasure has ended. Fails if it does not."""
     for _ in range(max_rounds):
         progress = advance(table, erasure_id)
@@ -83,7 +117,7 @@ def finish(table: SmallTable, erasure_id: str, *, max_rounds: int = 40) -> Erasu
             return progress.erasure
         if progress.waits_for == "flush":
             table.flush(writer=StatsWriter(table.store, table.clock))
-        table.clock.advance(15_000)
+        table.clock.advance(22_000)
         clean(table)
     raise AssertionError(f"erasure {erasure_id} does not end: {progress}")
 

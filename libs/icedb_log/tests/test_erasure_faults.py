@@ -1,0 +1,180 @@
+"""Erasures under fire: a fault or another actor at any call, and random histories. No byte of a row may stay."""
+
+import contextlib
+import random
+
+import pytest
+from icedb_log.erasures import list_open_ids
+from icedb_log.errors import IceDBError
+from icedb_log.leases import put_lease
+from icedb_log.testing.erasure_steps import (
+    StatsChanger,
+    StatsWriter,
+    advance,
+    append_users,
+    ask,
+    clean,
+    find_traces,
+    finish,
+    live_users,
+    put_orphan,
+)
+from icedb_log.testing.scripted_store import Crash, Effect
+from icedb_log.testing.small_table import SmallTable, try_each_call
+
+EFFECTS = [Effect.CRASH_BEFORE, Effect.CRASH_AFTER, Effect.LOSE_ANSWER, Effect.DROP, Effect.DELAY, Effect.TRY_TWICE]
+
+
+def make_asked():
+    table = SmallTable(start_ms=1_700_000_000_000)
+    append_users(table, "ann", "victim")
+    append_users(table, "bob", "victim", "victim", p="b")
+    before = {marker.path for marker in table.snapshot().live}
+    table.delete("u = 'ann'")
+    table.victim_files = sorted(before | {m.path for m in table.snapshot().live if "p=a" in m.path})
+    table.erasure_id = ask(table)
+    return table
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_a_fault_at_any_call_of_the_deletion_loses_nothing(effect):
+    for table in try_each_call(make_asked, lambda t: advance(t, t.erasure_id), effect):
+        table.store.land_delayed()
+        with contextlib.suppress(IceDBError):  # e.g. a delayed commit that landed only now took the fence
+            advance(table, table.erasure_id)
+        done = finish(table, table.erasure_id)
+        assert (done.state, done.row_count, done.is_row_count_exact) == ("complete", 3, True)
+        assert set(table.victim_files) <= {target.key for target in done.targets}
+        assert find_traces(table, b"victim") == []
+        assert live_users(table) == ["bob"]
+        assert list_open_ids(table.store, table.paths) == ()
+
+
+def make_due():
+    table = make_asked()
+    advance(table, table.erasure_id)
+    table.clock.advance(61_000)
+    clean(table, is_noted=False)
+    return table
+
+
+@pytest.mark.parametrize("effect", [Effect.CRASH_AFTER, Effect.LOSE_ANSWER, Effect.DELAY])
+def test_a_fault_at_any_call_of_the_last_look_loses_nothing(effect):
+    for table in try_each_call(make_due, lambda t: advance(t, t.erasure_id), effect):
+        table.store.land_delayed()
+        done = finish(table, table.erasure_id)
+        assert (done.state, done.row_count) == ("complete", 3)
+        assert all(target.gone_ms for target in done.targets)
+        assert find_traces(table, b"victim") == []
+        assert list_open_ids(table.store, table.paths) == ()
+
+
+@pytest.mark.parametrize("make", [make_asked, make_due])
+def test_two_workers_at_once_come_to_one_end(make):
+    probe = make()
+    probe.store.calls.clear()
+    advance(probe, probe.erasure_id)
+    for number in range(len(probe.store.calls)):
+        table = make()
+        disturb_at(table, number, lambda table=table: advance_as_other(table))
+        with contextlib.suppress(IceDBError):
+            advance(table, table.erasure_id)
+        done = finish(table, table.erasure_id)
+        assert (done.state, done.row_count, done.is_row_count_exact) == ("complete", 3, True), number
+        assert set(table.victim_files) <= {target.key for target in done.targets}
+        assert find_traces(table, b"victim") == []
+
+
+@pytest.mark.parametrize("act", ["merge", "clean", "orphan", "append"])
+def test_others_may_do_anything_at_any_call(act):
+    acts = {
+        "merge": lambda table: table.merge(full=True),
+        "clean": lambda table: (table.clock.advance(61_000), clean(table)),
+        "orphan": lambda table: put_orphan(table, "victim"),
+        "append": lambda table: append_users(table, "zoe"),
+    }
+    probe = make_asked()
+    probe.store.calls.clear()
+    advance(probe, probe.erasure_id)
+    for number in range(len(probe.store.calls)):
+        table = make_asked()
+        append_users(table, "yan", p="b")
+        disturb_at(table, number, lambda table=table: acts[act](table))
+        with contextlib.suppress(IceDBError):
+            advance(table, table.erasure_id)
+        done = finish(table, table.erasure_id)
+        assert done.state == "complete", number
+        assert find_traces(table, b"victim") == []
+        assert live_users(table) == ["bob", "yan", *(["zoe"] if act == "append" else [])]
+
+
+def disturb_at(table, number, act):
+    """Let somebody else act right before a call."""
+    table.store.calls.clear()
+    store, plain = table.store, table.store._run
+    is_due = [True]
+
+    def run(method, key, action):
+        if is_due[0] and len(store.calls) == number:
+            is_due[0] = False
+            act()
+        return plain(method, key, action)
+
+    store._run = run
+
+
+def advance_as_other(table):
+    other = SmallTable(store=table.store.inner, name="other")
+    other.paths, other.config = table.paths, table.config
+    other.clock = table.clock
+    with contextlib.suppress(IceDBError):
+        advance(other, table.erasure_id)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_histories_leave_no_trace(seed):
+    """Appends, merges, deletions, crashes, leases and cleanings in any order before and while it runs."""
+    dice = random.Random(seed)
+    table = SmallTable(start_ms=1_700_000_000_000, merge_fan_in=2)
+    append_users(table, "ann", "victim")
+
+    def crash(act):
+        table.store.fault_at = {len(table.store.calls) + dice.randrange(30): dice.choice(EFFECTS)}
+        with contextlib.suppress(IceDBError, Crash):
+            act()
+        table.store.fault_at = {}
+        if dice.random() < 0.5:
+            table.store.land_delayed()
+
+    def add(user):
+        table.stage([{"id": dice.randrange(9), "p": dice.choice("ab"), "u": user}])
+        crash(lambda: table.flush(writer=StatsWriter(table.store, table.clock)))
+
+    def merge():
+        crash(lambda: table.merge(full=dice.random() < 0.3, merger=StatsChanger(table.store, table.clock)))
+
+    def lease():
+        put_lease(
+            table.store, table.paths, at_ms=table.clock.now_ms(), ttl_ms=dice.randrange(60_000), clock=table.clock
+        )
+
+    def vacuum():
+        crash(lambda: clean(table, is_noted=dice.random() < 0.5))
+
+    def pause():
+        table.clock.advance(dice.randrange(30_000))
+
+    before = [lambda: add("victim"), lambda: add("bob"), merge, vacuum, lease, pause]
+    for _ in range(14):
+        dice.choice(before)()
+    erasure_id = ask(table)
+    table.clock.advance(2_000)
+    after = [lambda: add("bob"), merge, vacuum, lease, pause, lambda: crash(lambda: advance(table, erasure_id))]
+    for _ in range(14):
+        dice.choice(after)()
+    table.store.land_delayed()
+    done = finish(table, erasure_id, max_rounds=80)
+    assert done.state == "complete"
+    assert find_traces(table, b"victim") == []
+    assert "victim" not in live_users(table)
+    assert all(target.gone_ms is not None for target in done.targets)
