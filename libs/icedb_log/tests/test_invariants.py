@@ -12,7 +12,7 @@ from icedb_log.invariants import (
     require_schema_carried,
 )
 from icedb_log.jobs import MergedGroup, MergeGroup
-from icedb_log.merge_plan import build_merge_log
+from icedb_log.merge_log import build_merge_log
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.testing.log_views import PATHS, data, dead, kill, listed, live, log_key, view
 from icedb_log.widening import LoggedSchema

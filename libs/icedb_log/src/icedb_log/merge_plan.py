@@ -1,45 +1,97 @@
-"""What to merge, and what the log file of a merge says. Pure: no store, no clock.
+"""What one merge run does: which groups in which lane, in which commits, and which log files it folds. Pure.
 
-Policy, size-tiered: in each partition the files below the target size are put in tiers by size, each tier
-``fan_in`` times as large as the one below. A tier with at least ``fan_in`` files is merged, so the output of a
-merge climbs at least one tier, unless the target size cut its group or the files are of the smallest tier. So a
-row is rewritten about log_fan_in(target / smallest) times. A *full* merge puts all small files of a partition
-together instead. Groups never cross partitions and never exceed the target size; files of the target size are
-mature and left alone.
+Puts together what others decide: :mod:`icedb_log.merge_policy` the groups of a partition, :mod:`icedb_log.log_folding`
+which of them wait for their log files, and this module the lanes and their bounds.
+
+* The **hot** lane runs often. All partitions, those with the newest data first; the smallest tier of a partition first.
+* The **cold** lane runs rarely. Partitions that got no data file for ``cold_after_ms`` by the store's clock, those
+  that have waited longest first; each is merged as far as it is worth it.
+
+Each lane has bounds of its own, so that neither keeps the other waiting: what a hot run leaves in old partitions is
+at the head of a cold run.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
 
-from icedb_log.fold import fold, newest_feed
-from icedb_log.jobs import MergedGroup, MergeGroup
-from icedb_log.keys import TablePaths, parse_log_key
-from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogTombstone, LogView, Snapshot
+from icedb_log.jobs import MergeGroup
+from icedb_log.keys import TablePaths
+from icedb_log.log_folding import (
+    FoldPlan,
+    Wanted,
+    folded_along,
+    log_fan_in,
+    log_tier_of,
+    plan_fold,
+    reach_of,
+    tiers_of_logs,
+)
+from icedb_log.log_index import LogIndex, newest_ms
+from icedb_log.merge_policy import plan_full, plan_settling, plan_tiers
+from icedb_log.model import FileMarker, LogView
 from icedb_log.table_config import MIB, TableConfig
 
-SMALLEST_TIER_BYTES = 8 * 1024
-"""Everything up to this size is one tier: below it, a file costs a request whatever its size.
-
-Simulated with 3,000 appends of 2 kB and a fan-in of 8: each byte is rewritten 2.8 times and at most 25 files are
-live; with 64 KiB 4.8 times and 21 files.
-"""
-
-MAX_FOLDED_LOG_BYTES = 1 * MIB
-"""Log files up to this size are folded into the log file of the next merge, so that the log stays short."""
+Lane = Literal["hot", "cold"]
+LANES: Final[tuple[Lane, ...]] = get_args(Lane)
 
 
 @dataclass(frozen=True, slots=True)
 class MergeLimits:
-    """Bounds of one merge run, so that it commits while its work is fresh.
+    """Bounds of one merge run, so that other tables get their turn, and of each of its commits.
+
+    They give way to one thing: a commit that has to rewrite a large log file takes as much as makes that worth it.
 
     Attributes:
-        max_groups: Groups in one commit.
-        max_bytes: Input bytes of one commit; a single group may exceed it.
+        max_groups: Groups of one run.
+        max_files: Input files of one run; a single group may exceed it.
+        max_bytes: Input bytes of one run; a single group may exceed it.
+        commit_bytes: Input bytes from which a commit is made before the run goes on: what a crash loses.
     """
 
-    max_groups: int = 256
-    max_bytes: int = 8 * 1024 * MIB
+    max_groups: int = 1024
+    max_files: int = 8192
+    max_bytes: int = 2048 * MIB
+    commit_bytes: int = 512 * MIB
+
+
+HOT_LIMITS: Final = MergeLimits()
+COLD_LIMITS: Final = MergeLimits(max_groups=4096, max_files=32_768, max_bytes=16 * 1024 * MIB, commit_bytes=1024 * MIB)
+
+CROWD_BYTES: Final = 64 * MIB
+"""Input bytes from which a merge is worth a log file although it replaces few, and there are many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A partition in which something can be merged.
+
+    Attributes:
+        partition: Encoded partition path.
+        newest_ms: When its newest data file was made.
+        groups: Smallest first.
+        reaches: Tier of the largest log file that each group involves.
+    """
+
+    partition: str
+    newest_ms: int
+    groups: tuple[MergeGroup, ...]
+    reaches: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyMerges:
+    """All that a lane would merge now, whatever one run takes.
+
+    Attributes:
+        groups: In the order in which they are taken.
+        waiting: Groups that wait until it pays to rewrite the log files that name their inputs.
+        fold: What may be done to the log.
+    """
+
+    groups: tuple[MergeGroup, ...]
+    waiting: tuple[MergeGroup, ...]
+    fold: FoldPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +99,25 @@ class MergePlan:
     """What one merge run does.
 
     Attributes:
-        groups: Smallest first within a partition, newest partition first.
-        folded_log_keys: Log files that the commit involves besides those that name an input (M1: "may involve more").
+        commits: Groups of each commit. A run that only folds log files has none, and makes one commit.
+        folded_log_keys: Log files that the first commit involves besides those that name an input (M1: "may involve
+            more").
         has_more: Whether the limits left groups for another run.
     """
 
-    groups: tuple[MergeGroup, ...]
-    folded_log_keys: tuple[str, ...]
+    commits: tuple[tuple[MergeGroup, ...], ...] = ()
+    folded_log_keys: tuple[str, ...] = ()
     has_more: bool = False
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do."""
-        return not self.groups and not self.folded_log_keys
+        return not self.commits and not self.folded_log_keys
+
+    @property
+    def groups(self) -> tuple[MergeGroup, ...]:
+        """The groups of all commits."""
+        return tuple(group for commit in self.commits for group in commit)
 
     @property
     def inputs(self) -> tuple[FileMarker, ...]:
@@ -67,201 +125,195 @@ class MergePlan:
         return tuple(marker for group in self.groups for marker in group.inputs)
 
 
+class MergeIndex:
+    """A table's log as the planner sees it, kept up to date from one view to the next. Not thread-safe.
+
+    Groups of the hot lane are worked out once, and again when a partition changes: a look at a large table in which
+    little has happened costs little.
+
+    Args:
+        paths: Keys of the table.
+        config: Its configuration; another one needs another index.
+    """
+
+    def __init__(self, paths: TablePaths, config: TableConfig) -> None:
+        self.paths: Final = paths
+        self.config: Final = config
+        self.log: Final = LogIndex()
+        self.now_ms = 0
+        self.log_file_count = 0
+        self._due: dict[str, Candidate] = {}
+        self._tiers: dict[str, int] = {}
+
+    def update(self, view: LogView) -> None:
+        """Take in a later view of the table."""
+        self.log.update(view)
+        self.now_ms = view.store_now_ms
+        self.log_file_count = len(view.files)
+        self._tiers = tiers_of_logs(self.log, log_fan_in(self.config))
+        for folder in self.log.take_changed():
+            found = self._candidate(folder, plan_tiers)
+            if found is None:
+                self._due.pop(folder, None)
+            else:
+                self._due[folder] = found
+
+    def find_ready(self, *, lane: Lane = "hot", full: bool = False) -> ReadyMerges:
+        """Return what a lane would merge now; ``full`` takes everything, whatever the lane and the log."""
+        if full:
+            candidates = self._newest_first(self._all(plan_full))
+        elif lane == "hot":
+            candidates = self._newest_first(self._due.values())
+        else:
+            cold = self._all(plan_settling, older_than_ms=self.now_ms - self.config.cold_after_ms)
+            candidates = sorted(cold, key=lambda found: (found.newest_ms, found.partition))
+        fan_in = log_fan_in(self.config)
+        fold = plan_fold(self.log.active_files(), _wanted(candidates), fan_in=fan_in, now_ms=self.now_ms)
+        groups: list[MergeGroup] = []
+        waiting: list[MergeGroup] = []
+        for found in candidates:
+            for group, reach in zip(found.groups, found.reaches, strict=True):
+                (groups if full or reach <= fold.reach else waiting).append(group)
+        return ReadyMerges(tuple(groups), tuple(waiting), fold)
+
+    def reach_of(self, groups: Iterable[MergeGroup]) -> int:
+        """Return the tier of the largest log file that some groups involve."""
+        return max((reach_of(group, self.log, self._tiers) for group in groups), default=0)
+
+    def _all(
+        self,
+        plan: Callable[[str, Iterable[FileMarker], TableConfig], tuple[MergeGroup, ...]],
+        *,
+        older_than_ms: int | None = None,
+    ) -> list[Candidate]:
+        found = (
+            self._candidate(folder, plan)
+            for folder, files in self.log.folders.items()
+            if older_than_ms is None or newest_ms(files.values()) <= older_than_ms
+        )
+        return [candidate for candidate in found if candidate is not None]
+
+    def _candidate(
+        self, folder: str, plan: Callable[[str, Iterable[FileMarker], TableConfig], tuple[MergeGroup, ...]]
+    ) -> Candidate | None:
+        files = self.log.folders.get(folder)
+        if files is None:
+            return None
+        partition = self.paths.partition_of(f"{folder}/")
+        groups = plan(partition, files.values(), self.config)
+        if not groups:
+            return None
+        reaches = tuple(reach_of(group, self.log, self._tiers) for group in groups)
+        return Candidate(partition, newest_ms(files.values()), groups, reaches)
+
+    @staticmethod
+    def _newest_first(candidates: Iterable[Candidate]) -> list[Candidate]:
+        return sorted(candidates, key=lambda found: (found.newest_ms, found.partition), reverse=True)
+
+
 def plan_merge(
     view: LogView,
     *,
     paths: TablePaths,
     config: TableConfig,
+    lane: Lane = "hot",
     full: bool = False,
     limits: MergeLimits | None = None,
+    index: MergeIndex | None = None,
 ) -> MergePlan:
     """Plan one merge run of a table.
 
     Args:
-        view: The log, read after the fence was acquired (F2).
+        view: The log; what is committed is planned from one that was read after the fence was acquired (F2).
         paths: Keys of the table.
-        config: Target size and fan-in.
-        full: Merge everything below the target size, whatever its tier.
-        limits: Bounds of the run.
+        config: Target size, fan-in, and when a partition is cold.
+        lane: Which merges; ``full`` takes all.
+        full: Merge everything below the target size, whatever its tier and whatever it costs.
+        limits: Bounds of the run; those of the lane if not given.
+        index: Of an earlier view of the same table with the same configuration, to be brought up to date.
     """
-    limits = limits or MergeLimits()
-    snapshot = fold(view)
-    groups: list[MergeGroup] = []
-    for partition, markers in sorted(_by_partition(paths, snapshot).items(), reverse=True):
-        groups.extend(_plan_partition(partition, markers, config=config, full=full))
-    taken: list[MergeGroup] = []
-    taken_bytes = 0
-    for group in groups:
-        if len(taken) == limits.max_groups or (taken and taken_bytes + group.size_bytes > limits.max_bytes):
-            break
-        taken.append(group)
-        taken_bytes += group.size_bytes
+    index = index or MergeIndex(paths, config)
+    index.update(view)
+    limits = limits or (COLD_LIMITS if full or lane == "cold" else HOT_LIMITS)
+    ready = index.find_ready(lane=lane, full=full)
+    taken = take_within(ready.groups, limits, ready.fold)
+    reach = index.reach_of(taken)
+    files = index.log.active_files()
+    folded = {*ready.fold.due_keys, *folded_along(files, reach=reach, fan_in=log_fan_in(config))}
+    if not full and _waits_in_the_crowd(index, taken, folded):
+        return MergePlan(has_more=False)
     return MergePlan(
-        groups=tuple(taken),
-        folded_log_keys=_plan_log_fold(view, snapshot, fan_in=config.merge_fan_in, has_groups=bool(taken)),
-        has_more=len(taken) < len(groups),
+        commits=split_commits(taken, limits, ready.fold if reach else None),
+        folded_log_keys=tuple(sorted(folded)),
+        has_more=len(taken) < len(ready.groups),
     )
 
 
-def build_merge_log(
-    view: LogView,
-    *,
-    merged: Sequence[MergedGroup],
-    folded_log_keys: Iterable[str],
-    commit_id: str,
-    now_ms: int,
-) -> LogFile:
-    """Build the log file of a merge (M1): outputs, dead inputs, and everything else its log files say.
+def take_within(groups: Sequence[MergeGroup], limits: MergeLimits, fold: FoldPlan) -> tuple[MergeGroup, ...]:
+    """Return the first groups that fit into a run, at least one; more if the log files to be rewritten ask for it."""
+    taken = 0
+    files = size_bytes = 0
+    for group in groups:
+        pays = files >= fold.min_inputs or size_bytes >= fold.min_bytes
+        is_full = (
+            taken == limits.max_groups
+            or files + len(group.inputs) > limits.max_files
+            or size_bytes + group.size_bytes > limits.max_bytes
+        )
+        if taken and pays and is_full:
+            break
+        taken += 1
+        files += len(group.inputs)
+        size_bytes += group.size_bytes
+    return tuple(groups[:taken])
 
-    Args:
-        view: The log, as the merge was planned from.
-        merged: What became of each group; no groups at all folds log files only.
-        folded_log_keys: Further log files to involve.
-        commit_id: Of this commit.
-        now_ms: The committer's clock. The commit's time is later if that is needed to sort after its inputs (S1).
+
+def split_commits(
+    groups: Sequence[MergeGroup], limits: MergeLimits, fold: FoldPlan | None
+) -> tuple[tuple[MergeGroup, ...], ...]:
+    """Cut a run's groups into commits, each large enough to pay for the log files that it rewrites."""
+    commits: list[tuple[MergeGroup, ...]] = []
+    current: list[MergeGroup] = []
+    files = size_bytes = 0
+    for group in groups:
+        pays = fold is None or files >= fold.min_inputs or size_bytes >= fold.min_bytes
+        if current and pays and size_bytes + group.size_bytes > limits.commit_bytes:
+            commits.append(tuple(current))
+            current, files, size_bytes = [], 0, 0
+        current.append(group)
+        files += len(group.inputs)
+        size_bytes += group.size_bytes
+    if current:
+        commits.append(tuple(current))
+    return tuple(commits)
+
+
+def _wanted(candidates: Iterable[Candidate]) -> Wanted:
+    inputs: dict[int, int] = {}
+    size_bytes: dict[int, int] = {}
+    for found in candidates:
+        for group, reach in zip(found.groups, found.reaches, strict=True):
+            inputs[reach] = inputs.get(reach, 0) + len(group.inputs)
+            size_bytes[reach] = size_bytes.get(reach, 0) + group.size_bytes
+    return Wanted(inputs, size_bytes)
+
+
+def _waits_in_the_crowd(index: MergeIndex, groups: Sequence[MergeGroup], folded: set[str]) -> bool:
+    """Whether a commit would add a log file to a long log and take too few away.
+
+    Dead log files stay for their grace period. At a high rate of appends a merge after each of them would double the
+    length of the log; so from half the slow bound on, a commit has to replace as many log files as the fan-in, or move
+    much data.
     """
-    snapshot = fold(view)
-    inputs = {marker.path: marker for group in merged for marker in group.group.inputs}
-    folded = set(folded_log_keys)
-    involved = [
-        file
-        for file in view.files
-        if file.key not in snapshot.log_tombstoned_ms
-        and not file.log.is_seal  # F4: a seal is never merged away, it has to outlive every request
-        and (file.key in folded or any(marker.path in inputs for marker in file.log.markers))
-    ]
-    # S1: names and times are the same in our log files, but not necessarily in those of other writers.
-    time_ms = max([now_ms, *(max(file.log.time_ms, parse_log_key(file.key).time_ms) + 1 for file in involved)])
-    markers = [marker for group in merged for marker in group.outputs]
-    markers += [replace(marker, tombstoned_ms=time_ms, landed_ms=None) for marker in inputs.values()]
-    markers += _carried_markers(involved, snapshot, skipped=inputs.keys())
-    extra = {name: value for file in involved for name, value in file.log.extra.items()}
-    return LogFile(
-        time_ms=time_ms,
-        schema=snapshot.logged_schema,
-        widened=_widened(snapshot),
-        markers=tuple(markers),
-        log_tombstones=_carried_log_tombstones(involved, time_ms),
-        commit_id=commit_id,
-        horizon_ms=snapshot.horizon_ms or None,
-        feed=newest_feed(file.log.feed for file in involved),
-        extra=extra,
-    )
+    if index.log_file_count < index.config.log_files_slow // 2:
+        return False
+    if sum(group.size_bytes for group in groups) >= CROWD_BYTES:
+        return False
+    active = {file.key for file in index.log.active_files()}
+    involved = {key for group in groups for marker in group.inputs for key in index.log.logs_naming(marker.path)}
+    return len((involved & active) | folded) < log_fan_in(index.config)
 
 
-def _widened(snapshot: Snapshot) -> dict[str, str]:
-    """Return the columns whose type is wider than the schema lines say (S2)."""
-    return {column: wide for column, wide in snapshot.schema.items() if wide != snapshot.logged_schema[column]}
-
-
-def _by_partition(paths: TablePaths, snapshot: Snapshot) -> dict[str, list[FileMarker]]:
-    partitions: dict[str, list[FileMarker]] = defaultdict(list)
-    for marker in snapshot.live:
-        partitions[paths.partition_of(marker.path)].append(marker)
-    return partitions
-
-
-def _plan_partition(partition: str, markers: list[FileMarker], *, config: TableConfig, full: bool) -> list[MergeGroup]:
-    small = sorted(
-        (marker for marker in markers if marker.size_bytes < config.target_file_bytes),
-        key=lambda marker: (marker.size_bytes, marker.path),
-    )
-    if full:
-        return _pack(partition, small, config=config, min_files=2)
-    tiers: dict[int, list[FileMarker]] = defaultdict(list)
-    for marker in small:
-        tiers[_tier(marker.size_bytes, config.merge_fan_in)].append(marker)
-    groups: list[MergeGroup] = []
-    for _, tier in sorted(tiers.items()):
-        if len(tier) >= config.merge_fan_in:
-            groups.extend(_pack(partition, tier, config=config, min_files=config.merge_fan_in))
-    return groups
-
-
-def _tier(size_bytes: int, fan_in: int) -> int:
-    tier = 0
-    while size_bytes > SMALLEST_TIER_BYTES:
-        size_bytes //= fan_in
-        tier += 1
-    return tier
-
-
-def _pack(partition: str, markers: list[FileMarker], *, config: TableConfig, min_files: int) -> list[MergeGroup]:
-    """Cut files, smallest first, into groups of at most the target size, at least two files each."""
-    groups: list[MergeGroup] = []
-    current: list[FileMarker] = []
-    current_bytes = 0
-    for marker in markers:
-        is_full = current_bytes + marker.size_bytes > config.target_file_bytes
-        if current and (is_full or len(current) == config.max_files_per_group):
-            groups.append(_group(partition, current))
-            current, current_bytes = [], 0
-        current.append(marker)
-        current_bytes += marker.size_bytes
-    # A rest that is smaller than the fan-in waits for more, unless it is all there is to group.
-    if len(current) >= min_files or (groups and len(current) >= 2):  # noqa: PLR2004 - two files make a merge
-        groups.append(_group(partition, current))
-    return [group for group in groups if len(group.inputs) >= 2]  # noqa: PLR2004
-
-
-def _group(partition: str, markers: list[FileMarker]) -> MergeGroup:
-    return MergeGroup(partition, tuple(sorted(markers, key=lambda marker: marker.path)))
-
-
-def _plan_log_fold(view: LogView, snapshot: Snapshot, *, fan_in: int, has_groups: bool) -> tuple[str, ...]:
-    small = tuple(
-        file.key
-        for file in view.files
-        if file.key not in snapshot.log_tombstoned_ms
-        and not file.log.is_seal
-        and file.size_bytes <= MAX_FOLDED_LOG_BYTES
-    )
-    return small if has_groups or len(small) >= fan_in else ()
-
-
-def _carried_markers(
-    involved: Iterable[ListedLogFile], snapshot: Snapshot, *, skipped: Iterable[str]
-) -> list[FileMarker]:
-    """Every marker of the involved log files, once each; a tombstone keeps the proof of when it landed (J1)."""
-    skipped = set(skipped)
-    live = {marker.path: marker for marker in snapshot.live}
-    dead: dict[str, FileMarker] = {}
-    for file in involved:
-        for marker in file.log.markers:
-            if marker.path in skipped or marker.path in live:
-                continue
-            known = dead.get(marker.path)
-            if marker.tombstoned_ms is not None:
-                marker = replace(marker, landed_ms=earliest_landing(marker.landed_ms, file.modified_ms))  # noqa: PLW2901
-                if known is not None and known.tombstoned_ms is not None:
-                    marker = replace(  # noqa: PLW2901
-                        marker,
-                        tombstoned_ms=min(known.tombstoned_ms, marker.tombstoned_ms or 0),
-                        landed_ms=earliest_landing(known.landed_ms, marker.landed_ms or 0),
-                    )
-                dead[marker.path] = marker
-            elif known is None:
-                # Live here, dead in a log file that is not involved: carried as dead (S1).
-                dead[marker.path] = replace(marker, tombstoned_ms=snapshot.tombstoned_ms[marker.path])
-    named = {marker.path for file in involved for marker in file.log.markers}
-    return [live[path] for path in sorted(named & live.keys() - skipped)] + [dead[path] for path in sorted(dead)]
-
-
-def _carried_log_tombstones(involved: Iterable[ListedLogFile], time_ms: int) -> tuple[LogTombstone, ...]:
-    carried: dict[str, LogTombstone] = {}
-    for file in involved:
-        for tombstone in file.log.log_tombstones:
-            known = carried.get(tombstone.path, tombstone)
-            carried[tombstone.path] = replace(
-                tombstone,
-                tombstoned_ms=min(known.tombstoned_ms, tombstone.tombstoned_ms),
-                landed_ms=earliest_landing(known.landed_ms, earliest_landing(tombstone.landed_ms, file.modified_ms)),
-            )
-    for file in involved:
-        carried.setdefault(file.key, LogTombstone(file.key, time_ms))
-    return tuple(carried[path] for path in sorted(carried))
-
-
-def earliest_landing(landed_ms: int | None, modified_ms: int) -> int:
-    """Return the earlier of two proofs that a tombstone had landed, both by the store's clock (J1)."""
-    return modified_ms if landed_ms is None else min(landed_ms, modified_ms)
+def log_tier(size_bytes: int, config: TableConfig) -> int:
+    """Return the tier of a log file of a table."""
+    return log_tier_of(size_bytes, log_fan_in(config))

@@ -17,7 +17,7 @@ from icedb_log.fold import fold
 from icedb_log.invariants import require_merge
 from icedb_log.jobs import CheckAlive, GroupMerger, MergedGroup, MergeGroup, MergeJob, RowChange, never_stop
 from icedb_log.keys import TablePaths
-from icedb_log.merge_plan import build_merge_log
+from icedb_log.merge_log import build_merge_log
 from icedb_log.model import LogView, Snapshot
 from icedb_log.object_store import ObjectStore
 from icedb_log.reader import LogReader

@@ -5,15 +5,13 @@ from dataclasses import dataclass
 from icedb_log.clock import Clock
 from icedb_log.fold import fold
 from icedb_log.keys import TablePaths
-from icedb_log.merge_plan import MergeLimits, plan_merge
+from icedb_log.merge_plan import MergeIndex
 from icedb_log.model import FileMarker, LogView
 from icedb_log.object_store import ObjectStore, list_all
 from icedb_log.pressure import Pressure, measure_pressure
 from icedb_log.quarantine import batch_id_of, is_bad_rows, is_reason
 from icedb_log.reader import LogReader
 from icedb_log.table_config import TableConfig, read_table_config
-
-_NO_LIMITS = MergeLimits(max_groups=1_000_000_000, max_bytes=1 << 62)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class TableStatus:
         staged_lag_ms: How long the oldest of them has been waiting; 0 when there is none.
         quarantined_batches: Batches that wait for a person, whole or with some of their rows.
         bad_row_batches: Those of them whose other rows are live.
-        merge_lag_ms: Age of the oldest data file that the merge policy would merge now; 0 when there is none.
+        merge_lag_ms: Age of the oldest data file that the hot lane would merge now; 0 when there is none.
         merge_lag_files: Data files that it would merge now.
         merge_lag_bytes: Bytes of them.
         last_commit_ms: Time of the newest commit; 0 for an empty log.
@@ -115,5 +113,11 @@ def read_status(store: ObjectStore, paths: TablePaths, *, clock: Clock, reader: 
 
 
 def list_backlog(view: LogView, *, paths: TablePaths, config: TableConfig) -> tuple[FileMarker, ...]:
-    """Return the data files that the merge policy would merge now, whatever one run would take. Pure."""
-    return plan_merge(view, paths=paths, config=config, limits=_NO_LIMITS).inputs
+    """Return the data files that the hot lane would merge now, whatever one run would take. Pure.
+
+    Not counted is what the policy leaves alone: files below the fan-in of their tier, merges that wait until it pays to
+    rewrite their log files, and what only the cold lane merges, which has no hurry.
+    """
+    index = MergeIndex(paths, config)
+    index.update(view)
+    return tuple(marker for group in index.find_ready().groups for marker in group.inputs)

@@ -11,7 +11,7 @@ from typing import Final
 
 from icedb_log.fold import fold, read_horizon_ms
 from icedb_log.leases import Lease
-from icedb_log.merge_plan import earliest_landing
+from icedb_log.merge_log import earliest_landing
 from icedb_log.model import ListedLogFile, LogFile, LogView
 from icedb_log.table_config import TableConfig
 

@@ -26,7 +26,7 @@ WRITE_RULES: Final = (
         "S1",
         "a merge is named by its own clock alone",
         edit(
-            "merge_plan:build_merge_log",
+            "merge_log:build_merge_log",
             (
                 "max([now_ms, *(max(file.log.time_ms, parse_log_key(file.key).time_ms) + 1 for file in involved)])",
                 "now_ms",
@@ -96,9 +96,12 @@ WRITE_RULES: Final = (
         "F2",
         "a merge is planned from a log read before the fence",
         edit(
-            "merge:merge_table",
-            ("if plan_merge(reader.read(),", "if plan_merge(view := reader.read(),"),
-            ("    view = reader.read()  # F2", "    # F2"),
+            "merge_session:MergeSession.__init__",
+            (
+                "        self._fence: Final[HeldFence] =",
+                "        self.view: Final[LogView] = reader.read()\n        self._fence: Final[HeldFence] =",
+            ),
+            ("        self.view: Final[LogView] = reader.read()  # F2", "        # F2"),
         ),
     ),
     breaks(
@@ -131,8 +134,8 @@ WRITE_RULES: Final = (
     breaks(
         "F4",
         "a seal is merged away like any log file",
-        edit("merge_plan:_plan_log_fold", ("and not file.log.is_seal", "")),
-        edit("merge_plan:build_merge_log", ("and not file.log.is_seal  # F4", "  # F4")),
+        edit("log_index:LogIndex.active_files", ("not file.log.is_seal and ", "")),
+        edit("merge_log:build_merge_log", ("and not file.log.is_seal  # F4", "  # F4")),
     ),
 )
 
@@ -140,25 +143,25 @@ MERGE_RULES: Final = (
     breaks(
         "M1",
         "live markers of the log files involved are not carried",
-        edit("merge_plan:_carried_markers", ("[live[path] for path in sorted(named & live.keys() - skipped)] + ", "")),
+        edit("merge_log:_carried_markers", ("[live[path] for path in sorted(live)] + ", "")),
     ),
     breaks(
         "M1",
         "dead markers of the log files involved are not carried",
-        edit("merge_plan:_carried_markers", (" + [dead[path] for path in sorted(dead)]", "")),
+        edit("merge_log:_carried_markers", (" + [dead[path] for path in sorted(dead)]", "")),
     ),
     breaks(
         "M1",
         "log tombstones of the log files involved are not carried",
         edit(
-            "merge_plan:_carried_log_tombstones", ("for tombstone in file.log.log_tombstones:", "for tombstone in ():")
+            "merge_log:_carried_log_tombstones", ("for tombstone in file.log.log_tombstones:", "for tombstone in ():")
         ),
     ),
     breaks(
         "M1",
         "the log files involved get no tombstone",
         edit(
-            "merge_plan:_carried_log_tombstones",
+            "merge_log:_carried_log_tombstones",
             ("carried.setdefault(file.key, LogTombstone(file.key, time_ms))", "pass"),
         ),
     ),
@@ -166,7 +169,7 @@ MERGE_RULES: Final = (
         "M1",
         "the inputs get no tombstone",
         edit(
-            "merge_plan:build_merge_log",
+            "merge_log:build_merge_log",
             (
                 "for marker in inputs.values()]",
                 "for marker in ()]",
@@ -176,21 +179,21 @@ MERGE_RULES: Final = (
     breaks(
         "S2",
         "a merge forgets what was widened",
-        edit("merge_plan:build_merge_log", ("        widened=_widened(snapshot),\n", "")),
+        edit("merge_log:build_merge_log", ("        widened=_widened(known),\n", "")),
     ),
     breaks(
         "S2",
         "a merge writes the wider type into its schema line",
         edit(
-            "merge_plan:build_merge_log",
-            ("schema=snapshot.logged_schema,", "schema=snapshot.schema,"),
-            ("        widened=_widened(snapshot),\n", ""),
+            "merge_log:build_merge_log",
+            ("schema=known.logged,", "schema=known.effective,"),
+            ("        widened=_widened(known),\n", ""),
         ),
     ),
     keeps(
         "R3",
         "a merge forgets the horizon",
-        edit("merge_plan:build_merge_log", ("horizon_ms=snapshot.horizon_ms or None", "horizon_ms=None")),
+        edit("merge_log:build_merge_log", ("horizon_ms=read_horizon_ms(view) or None", "horizon_ms=None")),
     ),
 )
 

@@ -19,7 +19,7 @@ JANITOR_RULES: Final = (
         "J1",
         "a new tombstone claims to have landed when its input was made",
         edit(
-            "merge_plan:build_merge_log",
+            "merge_log:build_merge_log",
             ("tombstoned_ms=time_ms, landed_ms=None)", "tombstoned_ms=time_ms, landed_ms=view.store_now_ms)"),
         ),
     ),

@@ -1,0 +1,165 @@
+"""Which log files a commit involves, and which merges wait for theirs."""
+
+import pytest
+from icedb_log.log_folding import (
+    LOG_REST_MS,
+    MARKER_BYTES,
+    SMALLEST_LOG_BYTES,
+    Wanted,
+    folded_along,
+    log_fan_in,
+    log_tier_of,
+    plan_fold,
+)
+from icedb_log.merge_log import build_merge_log
+from icedb_log.merge_plan import MergeIndex, plan_merge
+from icedb_log.table_config import TableConfig
+from icedb_log.testing.log_views import PATHS, kill, listed, live, log_key, view
+
+TARGET = 100_000
+KIB = 1024
+
+
+def configure(**fields):
+    return TableConfig.create(name="t", **{"target_file_bytes": TARGET, "merge_fan_in": 4, **fields})
+
+
+def plan(*files, now=1_000_000, **config):
+    return plan_merge(view(*files, now=now), paths=PATHS, config=configure(**config))
+
+
+def waiting(*files, now=1_000_000):
+    index = MergeIndex(PATHS, configure())
+    index.update(view(*files, now=now))
+    return index.find_ready().waiting
+
+
+def mature(number):
+    return live(f"x{number}", size=TARGET)
+
+
+def small(count, prefix="a"):
+    return [live(f"{prefix}{number:04}", size=10) for number in range(count)]
+
+
+def fold_of(*sizes, wanted=None, fan_in=4, now=1_000_000):
+    files = [listed(number, size_bytes=size) for number, size in enumerate(sizes, start=1)]
+    return plan_fold(files, wanted or Wanted({}, {}), fan_in=fan_in, now_ms=now)
+
+
+def test_a_log_file_of_a_tier_is_as_many_times_larger_as_the_fan_in():
+    assert [log_tier_of(size, 4) for size in (1, 64 * KIB, 256 * KIB, 300 * KIB, 4096 * KIB)] == [0, 0, 1, 2, 3]
+
+
+def test_the_fan_in_of_the_log_has_a_bound_of_its_own():
+    assert (log_fan_in(configure(merge_fan_in=3)), log_fan_in(configure(merge_fan_in=500))) == (3, 8)
+
+
+def test_a_tier_is_folded_when_it_has_as_many_log_files_as_the_fan_in():
+    logs = [listed(number, mature(number)) for number in range(1, 5)]
+    assert plan(*logs[:3]).is_empty
+    made = plan(*logs)
+    assert (made.groups, made.folded_log_keys) == ((), tuple(log_key(number) for number in range(1, 5)))
+
+
+def test_a_fold_takes_the_tiers_below_along_and_leaves_those_above():
+    made = fold_of(10, 500 * KIB, 100 * KIB, 100 * KIB, 100 * KIB, 100 * KIB)
+    assert made.due_keys == tuple(log_key(number) for number in (1, 3, 4, 5, 6))
+    assert fold_of(10, 10, 10, 500 * KIB).due_keys == ()
+
+
+def test_a_merge_involves_no_other_log_file_of_its_tier():
+    made = plan(listed(1, *small(4)), listed(2, live("other", partition="p=z")))
+    assert (len(made.groups), made.folded_log_keys) == (1, ())
+
+
+def test_a_merge_that_rewrites_a_log_file_takes_those_of_smaller_tiers_along():
+    due = listed(1, *small(4), size_bytes=200 * KIB)
+    files = [due, listed(2, mature(2)), listed(3, mature(3), size_bytes=100 * KIB), listed(4, mature(4))]
+    assert plan(*files, now=LOG_REST_MS + 1).folded_log_keys == (log_key(2), log_key(4))
+    assert folded_along(list(files), reach=0, fan_in=4) == ()
+
+
+def test_dead_log_files_and_seals_are_not_folded():
+    made = plan(
+        listed(1, mature(1)),
+        listed(2, is_seal=True),
+        *(listed(number, mature(number)) for number in (4, 5, 6)),
+        listed(9, mature(1), kills=[kill(1, 9)], merged=True),
+    )
+    assert made.folded_log_keys == (*(log_key(number) for number in (4, 5, 6)), log_key(9, merged=True))
+
+
+def test_folding_comes_to_an_end():
+    logs = [listed(number, mature(number)) for number in range(1, 5)]
+    keys = plan(*logs).folded_log_keys
+    log = build_merge_log(view(*logs), merged=[], folded_log_keys=keys, commit_id="ab", now_ms=50)
+    merged = listed(50, *log.markers, kills=log.log_tombstones, merged=True)
+    assert plan(*logs, merged).is_empty
+
+
+# -- a large log file is rewritten when it pays
+
+LARGE = 1024 * KIB
+PAYING = LARGE // (4 * MARKER_BYTES)
+
+
+def test_the_smallest_tier_is_free_and_a_large_log_file_is_not():
+    assert (fold_of(SMALLEST_LOG_BYTES).reach, fold_of(LARGE).reach) == (0, 0)
+    assert len(plan(listed(1, *small(4), size_bytes=SMALLEST_LOG_BYTES)).groups) == 1
+    assert plan(listed(1, *small(4), size_bytes=LARGE)).is_empty
+    assert len(waiting(listed(1, *small(4), size_bytes=LARGE))) == 1
+
+
+@pytest.mark.parametrize(
+    ("why", "files", "now"),
+    [
+        (
+            "it is to be folded anyway",
+            [listed(number, mature(number), size_bytes=LARGE) for number in (2, 3, 4)],
+            10**6,
+        ),
+        ("the tiers below hold a quarter of it", [listed(2, mature(2), size_bytes=LARGE // 4)], 10**6),
+        ("it has rested", [], LOG_REST_MS + 1),
+    ],
+)
+def test_a_merge_that_waits_for_its_log_file_goes_on_when(why, files, now):
+    due = listed(1, *small(4), size_bytes=LARGE)
+    assert not plan(due, *files, now=now).is_empty, why
+    assert waiting(due, *files, now=now) == ()
+
+
+def test_what_is_just_too_little_does_not_pay():
+    due = listed(1, *small(4), size_bytes=LARGE)
+    assert plan(due, listed(2, mature(2), size_bytes=LARGE // 4 - 1), now=LOG_REST_MS).is_empty
+    assert fold_of(LARGE, wanted=Wanted({2: PAYING - 1}, {2: 16 * LARGE - 1})).reach == 0
+
+
+def test_many_inputs_or_much_data_pay():
+    tier = log_tier_of(LARGE, 4)
+    for wanted in (Wanted({tier: PAYING}, {}), Wanted({tier: 1}, {tier: 16 * LARGE})):
+        made = fold_of(LARGE, wanted=wanted)
+        assert (made.reach, made.min_inputs, made.min_bytes) == (tier, PAYING, 16 * LARGE)
+
+
+def test_merges_of_small_log_files_go_on_while_others_wait():
+    waits, goes = (
+        listed(1, *small(4, "a"), size_bytes=LARGE),
+        listed(2, *[live(f"b{n}", partition="p=b") for n in range(4)]),
+    )
+    assert [group.partition for group in plan(waits, goes).groups] == ["p=b"]
+    assert [group.partition for group in waiting(waits, goes)] == ["p=a"]
+
+
+def test_a_full_merge_waits_for_nothing():
+    seen = view(listed(1, *small(2), size_bytes=LARGE))
+    assert len(plan_merge(seen, paths=PATHS, config=configure(), full=True).groups) == 1
+
+
+def test_merges_that_wait_come_to_an_end_while_appends_come():
+    # A quarter of the large log file in new ones is enough, whatever they are about.
+    due = listed(1, *small(4), size_bytes=LARGE)
+    appends = [listed(number, mature(number), size_bytes=60 * KIB) for number in (2, 3, 4)]
+    assert plan(due, *appends).is_empty
+    made = plan(due, *appends, listed(5, mature(5), size_bytes=80 * KIB))
+    assert (len(made.groups), len(made.folded_log_keys)) == (1, 4)
