@@ -5,13 +5,13 @@ from typing import Final
 from icedb_log.testing.simulation_mutations import breaks, code, edit, keeps
 
 _DELETE_OUTPUTS: Final = (
-    "    committed = fence.commit(log, last_check=within)",
+    "    committed = self._fence.commit(log, last_check=within)",
     code(
         "    try:",
-        "        committed = fence.commit(log, last_check=within)",
+        "        committed = self._fence.commit(log, last_check=within)",
         "    except Exception as error:",
         "        if type(error).__name__ in ('CommitConflict', 'Fenced'):",
-        "            store.delete([marker.path for group in merged for marker in group.outputs])",
+        "            self._fence._store.delete([marker.path for group in merged for marker in group.outputs])",
         "        raise",
     ),
 )
@@ -63,12 +63,12 @@ WRITE_RULES: Final = (
         "W2",
         "a refusal is taken for a lost commit, whose outputs are deleted",
         _REFUSED_IS_LOST,
-        edit("merge:merge_table", _DELETE_OUTPUTS),
+        edit("merge_session:MergeSession.commit", _DELETE_OUTPUTS),
     ),
     keeps(
         "W2",
         "outputs are deleted when a commit was certainly refused",
-        edit("merge:merge_table", _DELETE_OUTPUTS),
+        edit("merge_session:MergeSession.commit", _DELETE_OUTPUTS),
     ),
     keeps("W2", "a refusal is taken for a lost commit, whose outputs stay", _REFUSED_IS_LOST),
     breaks(
@@ -98,10 +98,10 @@ WRITE_RULES: Final = (
         edit(
             "merge_session:MergeSession.__init__",
             (
-                "        self._fence: Final[HeldFence] =",
-                "        self.view: Final[LogView] = reader.read()\n        self._fence: Final[HeldFence] =",
+                "    self._fence: Final[HeldFence] =",
+                "    self.view: Final[LogView] = reader.read()\n    self._fence: Final[HeldFence] =",
             ),
-            ("        self.view: Final[LogView] = reader.read()  # F2", "        # F2"),
+            ("    self.view: Final[LogView] = reader.read()  # F2", "    # F2"),
         ),
     ),
     breaks(
