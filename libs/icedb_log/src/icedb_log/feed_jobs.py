@@ -5,7 +5,7 @@ Owns no logic. :mod:`icedb_log.feeds` decides which commits a view takes and com
 names: it never deletes, and never touches a log.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,7 +49,6 @@ class FeedJob:
         commits: Oldest first; at least one, and at least one has data files.
         commit_id: Goes into each file's footer.
         time_ms: ``created_ms`` of each new marker.
-        read_live: Reads the markers of all live data files of the view; see :class:`icedb_log.jobs.FlushJob`.
         check_alive: Asked while the job works; what it raises stops the job.
     """
 
@@ -61,7 +60,6 @@ class FeedJob:
     commits: tuple[SourceCommit, ...]
     commit_id: str
     time_ms: int
-    read_live: Callable[[], tuple[FileMarker, ...]] = tuple
     check_alive: CheckAlive = never_stop
 
 

@@ -26,11 +26,11 @@ from icedb_log.feed_jobs import (
 )
 from icedb_log.fence import HeldFence, acquire_fence
 from icedb_log.fence_watch import FenceWatch
-from icedb_log.fold import fold, newest_feed, union_schema
+from icedb_log.fold import newest_feed, union_schema
 from icedb_log.invariants import require_append, require_schema_carried
 from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.keys import TablePaths, log_name
-from icedb_log.model import FeedState, FileMarker, ListedLogHead, LogFile, LogHeads
+from icedb_log.model import FeedState, ListedLogHead, LogFile, LogHeads
 from icedb_log.object_store import ObjectStore, list_all
 from icedb_log.pressure import MAX_LOG_FILES
 from icedb_log.reader import LogReader
@@ -310,7 +310,6 @@ class _FeedRun:
                 commits=taken.commits,
                 commit_id=commit_id,
                 time_ms=self.clock.now_ms(),
-                read_live=self._read_live,
                 check_alive=self.still_mine,
             )
             output = self._run(job)  # W1: data files first
@@ -361,10 +360,6 @@ class _FeedRun:
             ) from error
         require_commits_accounted(job, output)
         return output
-
-    def _read_live(self) -> tuple[FileMarker, ...]:
-        """Read the view's log whole: rows are only ever added under the fence that this run holds."""
-        return fold(self.readers.view.read()).live
 
     def _record_refusals(self, state: FeedState, names: Sequence[str]) -> None:
         """Write down why commits were refused. The content follows from the log: whoever comes second is done."""

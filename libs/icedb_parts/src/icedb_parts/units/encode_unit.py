@@ -38,12 +38,14 @@ class EncodeUnit:
         config: Its configuration.
         columns: Columns of the rows, with types.
         engine: Bounds of the task.
+        what: What the query is, for messages.
     """
 
     paths: TablePaths
     config: TableConfig
     columns: Mapping[str, str]
     engine: EngineLimits
+    what: str = "insert_query"
 
 
 def encode_unit(unit: EncodeUnit, chunks: Iterable[pa.RecordBatch]) -> Iterator[FilledBlob | FlushUnitResult]:
@@ -114,14 +116,14 @@ def _make_partitions(unit: EncodeUnit, engine: Any) -> tuple[str, ...]:
         for field, value in zip(partition, row, strict=True):
             if value is None:
                 raise InvalidRequest(
-                    f"the insert_query gives a row in which column {field.column!r} is NULL, and partition {field} of "
+                    f"the {unit.what} gives a row in which column {field.column!r} is NULL, and partition {field} of "
                     f"table {unit.paths.name} needs it: leave such rows out with WHERE, or give them a value"
                 )
         encoded = [encode_partition_value(value) for value in row]
         longest = max(range(len(encoded)), key=lambda place: len(encoded[place]))
         if len(encoded[longest]) > MAX_PARTITION_VALUE_BYTES or sum(map(len, encoded)) > room:
             raise InvalidRequest(
-                f"partition {partition[longest]}: value {row[longest][:_SHOWN_CHARS]!r} of the insert_query has "
+                f"partition {partition[longest]}: value {row[longest][:_SHOWN_CHARS]!r} of the {unit.what} has "
                 f"{len(encoded[longest])} bytes in a key; the limit is {MAX_PARTITION_VALUE_BYTES} bytes a value and "
                 f"{room} a key: use truncate[n] or bucket[n]"
             )
