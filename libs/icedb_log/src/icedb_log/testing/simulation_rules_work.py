@@ -88,7 +88,9 @@ JANITOR_RULES: Final = (
         "a strip replaces whatever is there",
         edit("vacuum:_strip", ("store.put_if_match(file.key, body, etag=file.etag)", "store.put(file.key, body)")),
     ),
-    breaks("J4", "leases are ignored", edit("vacuum:vacuum_table", ("leases = read_leases(store, paths)", "leases = ()"))),
+    breaks(
+        "J4", "leases are ignored", edit("vacuum:vacuum_table", ("leases = read_leases(store, paths)", "leases = ()"))
+    ),
     breaks(
         "J4",
         "a lease believes the time that a committer gave its tombstones",
