@@ -38,6 +38,7 @@ RARE = {
     "the reason of bad rows is written over whatever is there",
     "staging is listed before the log is read",
     "an id may lie in the future",
+    "a removal commits what it planned before the fence",
 }
 
 # What the checks at a commit see by themselves, before anything is written.
@@ -50,6 +51,10 @@ SEEN_BY_INVARIANTS = {
     "the inputs get no tombstone",
     "data files go although a log file still lists them as live",
     "data files go although their log file could not be deleted",
+    "a removal carries no other markers of the log files involved",
+    "a removal carries live markers only",
+    "a data file of which no row is left gets no tombstone",
+    "a deletion rewrites what it found before the fence",
 }
 
 

@@ -79,6 +79,7 @@ def run_schedule(seed: int) -> ScheduleResult:
         ("reader", settings.readers),
         ("lease", settings.lease_holders),
         ("operator", settings.operators),
+        ("changer", settings.changers),
     ):
         for _ in range(count):
             spawn_actor(sim, kind)

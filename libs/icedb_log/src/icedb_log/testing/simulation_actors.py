@@ -16,11 +16,16 @@ from icedb_log.fold import fold
 from icedb_log.leases import Lease, put_lease
 from icedb_log.merge import merge_table
 from icedb_log.orphans import sweep_orphans
+from icedb_log.partition_filter import PartitionFilter, PartitionMatcher
+from icedb_log.partition_removal import remove_partitions
 from icedb_log.quarantine_ops import retry_quarantined
 from icedb_log.reader import LogReader
+from icedb_log.row_changes import delete_rows, rewrite_partitions
 from icedb_log.staging import stage_batch
 from icedb_log.table_changes import alter_table_config
+from icedb_log.table_config import PartitionField, TableConfig
 from icedb_log.testing.faulty_store import FaultyStore
+from icedb_log.testing.simulation_changes import Intent, IntentClock, RowTest, SimRowChanger
 from icedb_log.testing.simulation_data import BAD_BODY, ROW_BITS, SimBatchWriter, SimGroupMerger, encode_batch
 from icedb_log.testing.simulation_facts import SimBatch
 from icedb_log.testing.simulation_model import SimModel
@@ -34,8 +39,10 @@ ORDINARY: Final = (Unavailable, CommitConflict, CommitOutcomeUnknown, Fenced, No
 _MAX_ROWS: Final = 5
 _RECENT: Final = 4
 _RETRY_RATE: Final = 0.5
-_READER_RESTS: Final = 3
-"""How much longer those rest who change nothing, or little: steps are dear."""
+_RESTS: Final = {"reader": 3, "janitor": 3, "changer": 6}
+"""How much longer those rest who change nothing, or little, or much: steps are dear."""
+
+_PARTITIONED: Final = TableConfig.create(name=PATHS.name, partition=(PartitionField(name="p", column="p"),))
 
 
 @dataclass(slots=True)
@@ -67,6 +74,7 @@ def spawn_actor(sim: Simulation, kind: str) -> None:
         "reader": read_for_ever,
         "lease": hold_leases_for_ever,
         "operator": operate_for_ever,
+        "changer": change_for_ever,
     }
     body = bodies[kind]
     world.spawn(Actor(kind, f"{kind}{sim.actor_count}", lambda actor: body(sim, actor), skew_ms))
@@ -157,6 +165,67 @@ def operate_for_ever(sim: Simulation, actor: Actor) -> None:
         _try(sim, actor, partial(alter_table_config, sim.store, PATHS, change, clock=clock))
 
 
+def change_for_ever(sim: Simulation, actor: Actor) -> None:
+    """Delete some rows of all partitions, or of one; remove a partition, now and then."""
+    reader = sim.make_reader(SimClock(sim.world, actor.skew_ms))
+    while True:
+        _try(sim, actor, partial(_change, sim, actor, reader))
+
+
+def _change(sim: Simulation, actor: Actor, reader: LogReader) -> None:
+    rng, model = sim.world.rng, sim.model
+    dice = rng.random()
+    partition = rng.choice(("p=a", "p=b"))
+    modulus = rng.randint(2, 12)
+    test = RowTest(modulus, rng.randrange(modulus))
+    what, wants = _draw_intent(dice, partition, test)
+    intent = Intent(what, wants, frozenset(model.committed))
+    clock = IntentClock(sim.world, actor.skew_ms, intent=intent, intents=model.removed.intents)
+    changer = SimRowChanger(sim.store, clock)
+    try:
+        if what.startswith("delete"):
+            delete_rows(
+                sim.store,
+                PATHS,
+                clock=clock,
+                changer=changer,
+                owner=actor.name,
+                condition=test.to_sql(),
+                reader=reader,
+            )
+        elif what.startswith("rewrite"):
+            matches = PartitionMatcher((PartitionFilter.equals("p", partition[2:]),), _PARTITIONED)
+            rewrite_partitions(
+                sim.store,
+                PATHS,
+                clock=clock,
+                changer=changer,
+                owner=actor.name,
+                query=test.to_sql(),
+                matches=matches,
+                reader=reader,
+            )
+        else:
+            remove_partitions(
+                sim.store,
+                PATHS,
+                clock=clock,
+                owner=actor.name,
+                select=lambda info: info.path == partition,
+                reader=reader,
+            )
+    except InvalidRequest:
+        return  # it took too long (W3)
+
+
+def _draw_intent(dice: float, partition: str, test: RowTest) -> tuple[str, Callable[[str, int], bool]]:
+    if dice < 0.5:
+        return f"delete rows {test}", lambda _, row: test.holds(row)
+    if dice < 0.75:
+        return f"rewrite {partition} without rows {test}", lambda where, row: where == partition and test.holds(row)
+    return f"remove {partition}", lambda where, _: where == partition
+
+
 def _retry_some(sim: Simulation, clock: SimClock, reader: LogReader) -> None:
     model = sim.model
     waiting = [batch_id for batch_id in sorted(model.retriable) if batch_id not in model.retried]
@@ -179,7 +248,7 @@ def _try(sim: Simulation, actor: Actor, run: Callable[[], object]) -> None:
         name = type(error).__name__
         actor.errors[name] = actor.errors.get(name, 0) + 1
         sim.world.note(name, actor.kind)
-    rest_ms = sim.world.settings.think_ms * (_READER_RESTS if actor.kind in ("reader", "janitor") else 1)
+    rest_ms = sim.world.settings.think_ms * _RESTS.get(actor.kind, 1)
     sim.world.sleep(int(sim.world.rng.random() * rest_ms))
 
 

@@ -12,8 +12,17 @@ from typing import Final
 import orjson
 
 from icedb_log.clock import Clock
-from icedb_log.errors import NotFound
-from icedb_log.jobs import BadRows, FlushJob, FlushOutput, MergedGroup, MergeJob, RejectedBatch, StagedBatch
+from icedb_log.errors import InvariantViolated, NotFound
+from icedb_log.jobs import (
+    BadRows,
+    FlushJob,
+    FlushOutput,
+    MergedGroup,
+    MergeJob,
+    RejectedBatch,
+    RowChange,
+    StagedBatch,
+)
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
 from icedb_log.object_store import ObjectStore
@@ -105,7 +114,11 @@ class SimGroupMerger:
         """Run a merge job."""
         results: list[MergedGroup] = []
         for group in job.groups:
-            rows = [row for marker in group.inputs for row in orjson.loads(self.store.get(marker.path).body)]
+            read = [row for marker in group.inputs for row in orjson.loads(self.store.get(marker.path).body)]
+            rows, rows_removed = (read, 0) if job.change is None else self.keep_rows(read, job.change)
+            if job.change is not None and not rows:
+                results.append(MergedGroup(group, (), len(read), rows_removed))
+                continue
             output = write_rows(
                 self.store,
                 job.paths,
@@ -114,8 +127,12 @@ class SimGroupMerger:
                 clock=self.clock,
                 time_ms=job.time_ms,
             )
-            results.append(MergedGroup(group, (output,), len(rows)))
+            results.append(MergedGroup(group, (output,), len(read), rows_removed))
         return tuple(results)
+
+    def keep_rows(self, rows: list[int], change: RowChange) -> tuple[list[int], int | None]:
+        """Return the rows that a change leaves, and how many it removed. A plain merger changes nothing."""
+        raise InvariantViolated(f"{len(rows)} rows are to be changed ({change.kind}) by a merger that cannot")
 
 
 def write_rows(

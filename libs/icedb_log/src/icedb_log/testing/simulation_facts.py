@@ -71,6 +71,7 @@ class Counters:
 
     commits: int = 0
     merges: int = 0
+    removals: int = 0
     widenings: int = 0
     seals: int = 0
     strips: int = 0

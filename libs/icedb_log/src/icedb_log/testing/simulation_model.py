@@ -16,6 +16,7 @@ from icedb_log.keys import parse_staged_key
 from icedb_log.leases import Lease
 from icedb_log.model import LogView, Snapshot
 from icedb_log.quarantine import batch_id_of, is_reason
+from icedb_log.testing.simulation_changes import Removal, RemovedRows
 from icedb_log.testing.simulation_data import BAD_BODY, ROW_BITS
 from icedb_log.testing.simulation_facts import Counters, HeldLease, Landed, Promise, ReadMark, SimBatch
 from icedb_log.testing.simulation_settings import PATHS, Settings
@@ -43,6 +44,7 @@ class SimModel:
         self.refused: dict[str, int] = {}
         self.retriable: set[str] = set()
         self.retried: set[str] = set()
+        self.removed = RemovedRows()
         self.landed: list[Landed] = []
         self.logs: dict[str, WireFile] = {}
         self.types: dict[str, str] = {}
@@ -64,6 +66,7 @@ class SimModel:
             self._on_log_put(key, body)
         elif key.startswith(PATHS.data_prefix):
             self.files[key] = tuple(orjson.loads(body))
+            self.removed.on_data(PATHS.partition_of(key), self.files[key])
         elif key.startswith(PATHS.quarantine_prefix) and key.endswith(".json"):
             self._on_reason_put(orjson.loads(body))
         elif key.startswith(PATHS.staging_prefix):
@@ -111,7 +114,7 @@ class SimModel:
             if path not in self.named and is_live and not self._exists(path):
                 raise Violation(f"{key} names {path}, which does not exist (W1, W3, J5)")
             (self.named if is_live else self.dead).add(path)
-        self._check_truth(key)
+        self._check_truth(key, file.time_ms, commit_id=ours.commit_id or "")
 
     def _on_staging_put(self, key: str, body: bytes) -> None:
         batch_id = parse_staged_key(key).batch_id
@@ -178,9 +181,17 @@ class SimModel:
         if not is_from_the_future or any(batch_id in log.refused_ids for log in self.logs.values()):
             raise Violation(f"batch {batch_id} was refused at {refused_ms}, but {key} commits it (I5)")
 
-    def _check_truth(self, key: str) -> None:
+    def _check_truth(self, key: str, time_ms: int, *, commit_id: str) -> None:
         rows = self._rows_of(self.named - self.dead)
-        expected = self._rows_of_batches(self.committed)
+        expected = self._rows_of_batches(self.committed) - self.removed.rows
+        intent = self.removed.intents.get(commit_id)
+        if intent is not None:
+            live = set(rows)
+            removal = Removal(time_ms, len(self.landed) - 1, frozenset(expected - live))
+            due = self._rows_of_batches(intent.committed)
+            self.removed.on_commit(key, removal, intent=intent, live=live, due=due)
+            self.counters.removals += bool(removal.rows)
+            expected -= removal.rows
         if len(rows) != len(expected) or set(rows) != expected:
             self._explain_rows(rows, expected, f"after {key} landed")
 
@@ -231,7 +242,7 @@ class SimModel:
         self.counters.reads += 1
         live = frozenset(marker.path for marker in snapshot.live)
         self._check_types(mark, snapshot)
-        self._check_rows(self._rows_of(live), mark.committed, self.committed, "a read")
+        self._check_rows(self._rows_of(live), mark.committed, self.committed, "a read", mark=mark)
         now_ms = self._store_now_ms()
         until_ms = view.store_now_ms + self.settings.config.data_grace_ms
         if now_ms < until_ms:
@@ -257,7 +268,7 @@ class SimModel:
             for batch_id in entry.batch_ids
         ]
         rows = self._rows_of(marker.path for marker in snapshot.live)
-        self._check_rows(rows, before, expected, f"a read at {at_ms}")
+        self._check_rows(rows, before, expected, f"a read at {at_ms}", mark=mark, at_ms=at_ms)
         if snapshot.is_stable:
             self._stable_ms = max(self._stable_ms, at_ms)
 
@@ -300,16 +311,32 @@ class SimModel:
     def _rows_of_batches(self, batch_ids: Iterable[str]) -> set[int]:
         return {row for batch_id in batch_ids for row in self.batches[batch_id].rows}
 
-    def _check_rows(self, rows: list[int], at_least: Iterable[str], at_most: Iterable[str], what: str) -> None:
+    def _check_rows(
+        self,
+        rows: list[int],
+        at_least: Iterable[str],
+        at_most: Iterable[str],
+        what: str,
+        *,
+        mark: ReadMark,
+        at_ms: int | None = None,
+    ) -> None:
         seen = set(rows)
-        most = self._rows_of_batches(at_most)
+        most = self._rows_of_batches(at_most) - self.removed.before(mark.commit_count, at_ms=at_ms)
         if len(seen) == len(rows) and seen == most:
             return
-        least = self._rows_of_batches(at_least)
+        going = self.removed.since(mark.commit_count, at_ms=at_ms)
+        leaving = {row for gone in going for row in gone}
         by_number = {row >> ROW_BITS for row in seen}
-        whole = self._rows_of_batches(b.batch_id for b in self.batches.values() if _number(b) in by_number)
-        if len(seen) != len(rows) or not least <= seen <= most or seen != whole:
+        whole = self._rows_of_batches(b.batch_id for b in self.batches.values() if _number(b) in by_number) & most
+        # What was there when the read began, and batches of which it saw something; less what went meanwhile.
+        due = (self._rows_of_batches(at_least) & most) | whole
+        least = due - leaving
+        if len(seen) != len(rows) or not least <= seen <= most:
             self._explain_rows(rows, least if not least <= seen else seen & most, what)
+        for gone in going:
+            if gone & seen and not gone & due <= seen:
+                self._explain_rows(rows, seen | (gone & due), f"{what} saw a part of a removal")
 
     def _explain_rows(self, rows: list[int], expected: set[int], what: str) -> None:
         twice = sorted({row for row in rows if rows.count(row) > 1})

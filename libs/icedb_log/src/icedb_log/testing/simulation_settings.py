@@ -62,6 +62,7 @@ class Settings:
         readers: Actors that read, now and in the past.
         lease_holders: Actors that pin a time.
         operators: Actors that change the table's policies.
+        changers: Actors that delete rows, rewrite and remove partitions.
         steps: Store calls and sleeps, of all actors together.
         jump_rate: Probability that time jumps at a step.
         jump_ms: By how much at most.
@@ -82,6 +83,7 @@ class Settings:
     readers: int
     lease_holders: int
     operators: int
+    changers: int
     steps: int
     jump_rate: float
     jump_ms: int
@@ -110,7 +112,7 @@ def draw_settings(rng: random.Random) -> Settings:
             partial=_rate(rng, 0.3),
             stubborn=rng.choice((0.0, 0.0, 0.1, 0.4)),
         ),
-        sleepy_kind=rng.choice(("", "", "", "flusher", "merger", "janitor", "reader")),
+        sleepy_kind=rng.choice(("", "", "", "flusher", "merger", "janitor", "reader", "changer")),
         flushers=rng.choice((1, 2, 2, 3)),
         mergers=rng.choice((1, 2, 2, 3)),
         janitors=rng.choice((1, 2, 2)),
@@ -118,6 +120,7 @@ def draw_settings(rng: random.Random) -> Settings:
         readers=rng.choice((1, 1, 2)),
         lease_holders=rng.choice((0, 0, 1)),
         operators=rng.choice((0, 1)),
+        changers=rng.choice((0, 0, 1, 1, 2)),
         steps=rng.choice((300, 800, 1600)),
         jump_rate=rng.choice((0.005, 0.01, 0.03)),
         jump_ms=rng.choice((1, 3)) * log_grace_ms,

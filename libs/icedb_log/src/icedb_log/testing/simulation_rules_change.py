@@ -1,0 +1,112 @@
+"""How the rules of deletions, rewrites and removals are switched off."""
+
+from typing import Final
+
+from icedb_log.testing.simulation_mutations import breaks, code, edit
+
+CHANGE_RULES: Final = (
+    breaks(
+        "M3",
+        "a removal carries no other markers of the log files involved",
+        edit(
+            "merge_log:build_merge_log",
+            (
+                "    markers += _carried_markers(",
+                code(
+                    "    is_removal = bool(merged) and not any(group.outputs for group in merged)",
+                    "    markers += [] if is_removal else _carried_markers(",
+                ),
+            ),
+        ),
+    ),
+    breaks(
+        "M3",
+        "a removal carries live markers only",
+        edit(
+            "merge_log:build_merge_log",
+            (
+                "    extra = ",
+                code(
+                    "    if merged and not any(group.outputs for group in merged):",
+                    "        markers = [m for m in markers if m.is_live or m.path in inputs]",
+                    "    extra = ",
+                ),
+            ),
+        ),
+    ),
+    breaks(
+        "M3",
+        "a data file of which no row is left gets no tombstone",
+        edit(
+            "merge_log:build_merge_log",
+            (
+                "for marker in inputs.values()]",
+                "for group in merged if group.outputs for marker in group.group.inputs]",
+            ),
+        ),
+    ),
+    breaks(
+        "M3",
+        "a deletion keeps the rows for which the condition holds",
+        edit(
+            "testing.simulation_changes:SimRowChanger.keep_rows",
+            ("if not test.holds(row)", "if test.holds(row)"),
+        ),
+        edit("row_changes:_require_counted", ("if merged.rows_removed != counted:", "if False:")),
+    ),
+    breaks(
+        "M3",
+        "files that are not counted are not rewritten",
+        edit(
+            "row_changes:_RowCounter.find_hits",
+            ("    for files in _batched(unknown, MAX_FILES_PER_COUNT):", "    for files in _batched(unknown[:1], 1):"),
+        ),
+    ),
+    breaks(
+        "M4",
+        "a removal commits what it planned before the fence",
+        edit(
+            "partition_removal:remove_chosen_partitions",
+            ("chosen = _plan(session.view, paths, choose)", "chosen = planned"),
+        ),
+    ),
+    breaks(
+        "M4",
+        "a deletion rewrites what it found before the fence",
+        edit("row_changes:delete_rows", ("hits = counter.find_hits(session.snapshot)", "hits = hits")),
+    ),
+    breaks(
+        "M4",
+        "a removal commits without the fence",
+        edit(
+            "partition_removal:remove_chosen_partitions",
+            (
+                "    session = MergeSession(\n",
+                code(
+                    "    from icedb_log.codec import encode_log_file",
+                    "    from icedb_log.merge_log import build_merge_log",
+                    "    view = reader.read()",
+                    "    chosen = _plan(view, paths, choose)",
+                    "    merged = [_remove(path, markers) for path, markers in chosen.items()]",
+                    "    log = build_merge_log(",
+                    "        view, merged=merged, folded_log_keys=(), commit_id=clock.new_id(), now_ms=clock.now_ms())",
+                    "    key = paths.log_key(time_ms=log.time_ms, commit_id=log.commit_id, is_merged=True)",
+                    "    store.put_if_absent(key, encode_log_file(log))",
+                    "    return _result(chosen)",
+                    "    session = MergeSession(\n",
+                ),
+            ),
+        ),
+    ),
+    breaks(
+        "M4",
+        "changes of rows have a fence of their own",
+        edit(
+            "merge_session:MergeSession.__init__",
+            (
+                'acquire_fence(store, paths, "merge", owner',
+                'acquire_fence(store, paths, "ingest" if "changer" in owner else "merge", owner',
+            ),
+        ),
+    ),
+)
