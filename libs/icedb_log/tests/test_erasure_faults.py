@@ -69,19 +69,31 @@ def test_a_fault_at_any_call_of_the_last_look_loses_nothing(effect):
         assert list_open_ids(table.store, table.paths) == ()
 
 
-@pytest.mark.parametrize("make", [make_asked, make_due])
-def test_two_workers_at_once_come_to_one_end(make):
+def meet(table):
+    advance_as_other(table)
+
+
+def meet_and_upload(table):
+    put_orphan(table, "victim")
+    advance_as_other(table)
+
+
+@pytest.mark.parametrize(("make", "act"), [(make_asked, meet), (make_due, meet), (make_due, meet_and_upload)])
+def test_two_workers_at_once_come_to_one_end(make, act):
     probe = make()
     probe.store.calls.clear()
     advance(probe, probe.erasure_id)
     for number in range(len(probe.store.calls)):
         table = make()
-        disturb_at(table, number, lambda table=table: advance_as_other(table))
+        disturb_at(table, number, lambda table=table: act(table))
         with contextlib.suppress(IceDBError):
             advance(table, table.erasure_id)
         done = finish(table, table.erasure_id)
         assert (done.state, done.row_count, done.is_row_count_exact) == ("complete", 3, True), number
         assert set(table.victim_files) <= {target.key for target in done.targets}
+        assert all(target.gone_ms for target in done.targets), number
+        table.clock.advance(200_000)
+        table.sweep()  # what was uploaded after the last look
         assert find_traces(table, b"victim") == []
 
 

@@ -11,6 +11,7 @@ from icedb_log.erasures import (
     read_erasure,
 )
 from icedb_log.errors import (
+    CommitConflict,
     CommitOutcomeUnknown,
     CorruptLog,
     Fenced,
@@ -66,7 +67,9 @@ def test_live_rows_are_deleted_and_their_files_waited_for(table):
     assert live_users(table) == ["ann", "bob", "cid"]
     assert (progress.waits_for, progress.waiting_count, progress.erasure.state) == ("janitor", 2, "deleted")
     assert by_reason(progress.erasure) == {"rewritten": held}
+    table.store.calls.clear()
     assert not advance(table, erasure_id).has_changed  # nothing is due yet
+    assert table.paths.data_prefix not in table.store.keys_of("list_page")
     table.clock.advance(59_000)
     clean(table)
     assert not advance(table, erasure_id).erasure.is_closed
@@ -197,6 +200,13 @@ def test_a_batch_that_is_accepted_later_is_not_waited_for(table):
     assert live_users(table) == ["ann", "bob", "cid", "victim"]
 
 
+def test_a_store_that_tells_whole_seconds_does_not_hide_a_batch(table):
+    erasure_id = ask(table)
+    table.clock.advance(900)
+    table.stage([{"id": 7, "p": "a", "u": "victim"}])
+    assert advance(table, erasure_id).waits_for == "flush"
+
+
 def test_a_lease_holds_it_open(table):
     lease = put_lease(table.store, table.paths, at_ms=table.clock.now_ms(), ttl_ms=DAY, clock=table.clock)
     table.clock.advance(1)
@@ -249,6 +259,38 @@ def test_the_janitors_word_alone_is_not_enough(table):
     assert len(progress.erasure.open_targets) == 2
     done = finish(table, erasure_id)
     assert all(target.gone_ms >= target.due_ms for target in done.targets)
+
+
+def test_the_janitors_word_on_an_orphan_is_not_enough_either(table):
+    orphan = put_orphan(table, "victim")
+    table.delete("u = 'victim'")
+    erasure_id = ask(table)
+    advance(table, erasure_id)
+    table.clock.advance(61_000)
+    clean(table)
+    table.clock.advance(25_000)
+    clean(table)
+    note_deletions(table.store, table.paths, [orphan.path])
+    assert not read_erasure(table.store, table.paths, erasure_id).open_targets
+    assert advance(table, erasure_id).erasure.state == "deleted"
+    assert [t.key for t in read_erasure(table.store, table.paths, erasure_id).open_targets] == [orphan.path]
+
+
+def test_the_first_time_that_is_known_stays(table):
+    erasure_id = ask(table)
+    key = advance(table, erasure_id).erasure.targets[0].key
+    assert note_deletions(table.store, table.paths, [key]) == 1
+    noted = read_erasure(table.store, table.paths, erasure_id)
+    table.clock.advance(1000)
+    assert note_deletions(table.store, table.paths, [key, *(t.key for t in noted.targets)]) == 1
+    assert read_erasure(table.store, table.paths, erasure_id).targets[0] == noted.targets[0]
+
+
+def test_a_deletion_in_several_jobs_is_one_run(table, monkeypatch):
+    monkeypatch.setattr("icedb_log.row_changes.MAX_GROUPS_PER_JOB", 1)
+    erasure = advance(table, ask(table)).erasure
+    assert (len(erasure.runs), erasure.row_count) == (1, 3)
+    assert len(by_reason(erasure)["rewritten"]) == 2
 
 
 def test_a_deletion_that_the_janitor_did_not_note_is_seen(table):
@@ -422,6 +464,51 @@ def test_a_worker_that_wakes_up_late_stops(table):
     with pytest.raises(Fenced, match="deleted by another worker"):
         advance(table, erasure_id, changer=Sleepy(table.store, table.clock))
     assert finish(table, erasure_id).row_count == 3
+
+
+class Doubtful(StatsChanger):
+    """Does not understand any condition."""
+
+    def check_change(self, config, schema, change):
+        raise InvalidRequest(f"{change.sql} is not understood")
+
+
+def test_what_is_refused_is_not_deleted_by_a_worker_that_sleeps(table):
+    """A worker with an older release refuses; another one is just before its commit."""
+    erasure_id = ask(table)
+    changer = Doubtful(table.store.inner, table.clock)
+    fence = table.paths.fence_key("merge")
+    table.store.script = [
+        Fault("put_if_match", None, fence, before=lambda: advance(table, erasure_id, changer=changer))
+    ]
+    with pytest.raises(Fenced):
+        advance(table, erasure_id)
+    assert read_erasure(table.store, table.paths, erasure_id).state == "refused"
+    assert live_users(table).count("victim") == 3
+
+
+def test_what_another_worker_has_done_is_not_refused_any_more(table):
+    erasure_id = ask(table)
+    done = []
+
+    def other():
+        done.append(advance(table, erasure_id).erasure.state)
+
+    table.store.script = [Fault("list_page", None, table.paths.open_erasures_prefix, before=other)]
+    progress = advance(table, erasure_id, changer=Doubtful(table.store, table.clock))
+    assert (done, progress.erasure.state) == (["deleted"], "deleted")
+    assert finish(table, erasure_id).row_count == 3
+
+
+def test_a_record_that_others_changed_meanwhile_is_changed_again(table):
+    erasure_id = ask(table)
+    table.store.script = [Fault("put_if_match", Effect.REFUSE, "erasures/open") for _ in range(3)]
+    assert advance(table, erasure_id).erasure.row_count == 3
+    table.store.script = [Fault("put_if_match", Effect.REFUSE, "erasures/open") for _ in range(10)]
+    with pytest.raises(CommitConflict, match="10 times in a row"):
+        note_deletions(
+            table.store, table.paths, [t.key for t in read_erasure(table.store, table.paths, erasure_id).targets]
+        )
 
 
 def test_a_store_that_does_not_answer_leaves_the_record_as_it_is(table):

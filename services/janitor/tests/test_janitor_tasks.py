@@ -3,13 +3,15 @@ from icedb_janitor.metrics import JanitorMetrics, kinds_of_failures
 from icedb_janitor.settings import JanitorSettings
 from icedb_janitor.tasks import JanitorTasks
 from icedb_log.clock import new_batch_id
+from icedb_log.erasure_run import advance_erasure
+from icedb_log.erasures import create_erasure, read_erasure
 from icedb_log.flush import flush_table
 from icedb_log.idempotency import KEEP_MS
 from icedb_log.merge import merge_table
 from icedb_log.object_store import DeleteReport, FailedDelete, list_all
 from icedb_log.staging import stage_batch
 from icedb_log.testing.row_files import encode_rows
-from icedb_service.names import JANITOR_VACUUM
+from icedb_service.names import JANITOR_VACUUM, MERGE_ERASE
 from icedb_service.redlock import LockBusy
 from icedb_service.testing.task_context import MemoryContext
 
@@ -129,3 +131,44 @@ def test_a_held_lock_skips_the_run_and_the_sweep_wakes_every_table(context):
         tasks.vacuum("events")
     tasks.sweep()
     assert context.wakeups.woken == [(JANITOR_VACUUM, "events"), (JANITOR_VACUUM, "other")]
+
+
+def test_open_erasures_are_told_what_was_deleted_and_woken(context):
+    fill_and_merge(context)
+    store, paths = context.warehouse.store, context.warehouse.table("events")
+    erasure_id = ask_and_advance(context)
+    open_keys = {target.key for target in read_erasure(store, paths, erasure_id).open_targets}
+    context.clock.advance(GRACE_MS + 1000)
+    make_tasks(context).vacuum("events")
+    targets = read_erasure(store, paths, erasure_id).targets
+    assert {target.key for target in targets if target.known_by == "janitor"} == open_keys
+    assert {target.gone_ms for target in targets} == {context.clock.now_ms()}
+    assert context.wakeups.woken == [(MERGE_ERASE, "events")]
+
+
+def test_an_orphan_that_an_erasure_waits_for_is_noted(context):
+    store, paths = context.warehouse.store, context.warehouse.table("events")
+    orphan = paths.data_key(partition="", file_id="ab")
+    store.put(orphan, encode_rows([{"n": 2}]))
+    fill_and_merge(context, 2)
+    erasure_id = ask_and_advance(context)
+    context.clock.advance(10 * GRACE_MS + 1000)
+    make_tasks(context).vacuum("events")
+    assert [t.known_by for t in read_erasure(store, paths, erasure_id).targets if t.key == orphan] == ["janitor"]
+
+
+def test_a_record_that_cannot_be_written_does_not_fail_the_vacuum(context):
+    fill_and_merge(context)
+    store, paths = context.warehouse.store, context.warehouse.table("events")
+    erasure_id = ask_and_advance(context)
+    store.put(paths.open_erasure_key(erasure_id), b"damaged")
+    context.clock.advance(GRACE_MS + 1000)
+    assert make_tasks(context).vacuum("events").details["deleted_data_files"] > 0
+    assert context.wakeups.woken == []
+
+
+def ask_and_advance(context):
+    store, paths = context.warehouse.store, context.warehouse.table("events")
+    erasure = create_erasure(store, paths, condition="n = 2", clock=context.clock)
+    advance_erasure(store, paths, erasure.erasure_id, clock=context.clock, changer=context.engine.changer, owner="test")
+    return erasure.erasure_id

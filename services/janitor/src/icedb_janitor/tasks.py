@@ -1,14 +1,17 @@
 """The tasks of the janitor: which table is cleaned when. What may go, is :mod:`icedb_log.vacuum`'s business."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from celery import Celery
+from icedb_log.erasures import note_deletions
+from icedb_log.errors import IceDBError
 from icedb_log.idempotency import sweep_keys
 from icedb_log.keys import TablePaths
 from icedb_log.orphans import sweep_orphans
 from icedb_log.vacuum import vacuum_table
 from icedb_service.logs import get_logger
-from icedb_service.names import JANITOR_SWEEP, JANITOR_VACUUM
+from icedb_service.names import JANITOR_SWEEP, JANITOR_VACUUM, MERGE_ERASE
 from icedb_service.readers import LogReaders
 from icedb_service.runs import Work
 from icedb_service.sweeps import sweep_tables
@@ -64,6 +67,7 @@ class JanitorTasks:
                     reason=first.reason,
                     mitigation="next run",
                 )
+            self._note_deletions(paths, result.deleted_data)
             details |= self._sweep_orphans(paths)
         did = result.deleted_logs or result.deleted_data or result.stripped_count or details.get("deleted_orphans")
         return Work(is_idle=not did, details=details)
@@ -83,6 +87,7 @@ class JanitorTasks:
         result = sweep_orphans(self._context.warehouse.store, paths, clock=self._context.clock)
         key_count, failed_keys = sweep_keys(self._context.warehouse.store, paths)
         self._orphans_swept_ms[paths.name] = now_ms
+        self._note_deletions(paths, result.deleted)
         self._metrics.record_orphans(paths, result)
         self._metrics.record_keys(deleted_count=key_count, failed_count=len(failed_keys))
         if result.unknown:
@@ -98,6 +103,18 @@ class JanitorTasks:
             "young_orphans": result.young_count,
             "forgotten_keys": key_count,
         }
+
+    def _note_deletions(self, paths: TablePaths, keys: Sequence[str]) -> None:
+        """Tell open erasures what was deleted, and wake who carries them on. Never fails: who looks sees it, too."""
+        try:
+            noted_count = note_deletions(self._context.warehouse.store, paths, keys)
+        except IceDBError as error:
+            get_logger().warning(
+                "deletions_not_noted", error=type(error).__name__, mitigation="open erasures look for themselves"
+            )
+            return
+        if noted_count:
+            self._context.wakeups.try_wake(MERGE_ERASE, paths.name)
 
 
 def register_tasks(

@@ -18,6 +18,7 @@ from icedb_service.names import (
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 DIRECTIONS: Final = ("in", "out")
+ERASURE_ENDS: Final = ("complete", "refused")
 REMOVAL_CAUSES: Final = ("drop", "retention")
 
 
@@ -77,6 +78,13 @@ class MergeMetrics(SparkWorkerMetrics):
             "Partitions that the last run of retention kept, by reason (docs/partitions.md)",
             ("table", "reason"),
             registry=self.registry,
+        )
+        self.erasures = make_counter(
+            self.registry,
+            "icedb_merge_erasures_total",
+            "Erasures that ended; complete: every object is gone, refused: the condition does not fit the table",
+            label="state",
+            values=ERASURE_ENDS,
         )
 
     def record_removal(self, cause: Literal["drop", "retention"], removal: RemovalResult) -> None:

@@ -16,7 +16,7 @@ from icedb_service.tasks import TaskOptions, define_task
 from icedb_service.worker import Engine, WorkerContext
 
 from icedb_merger.changes import register_change_tasks
-from icedb_merger.erasures import register_erasure_tasks
+from icedb_merger.erasures import ErasureSchedule, register_erasure_tasks
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.partitions import RetentionSchedule, register_partition_tasks
 from icedb_merger.settings import MergerSettings
@@ -75,6 +75,7 @@ class MergeTasks:
         self._metrics = metrics
         self._readers = LogReaders(context.clock)
         self.retention = RetentionSchedule(context, interval_ms=settings.merge_retain_interval_ms)
+        self.erasures = ErasureSchedule(context, interval_ms=settings.merge_erase_interval_ms)
 
     def merge(self, table: str, full: bool = False) -> Work:  # noqa: FBT001, FBT002 - the message's own form
         """Merge a table until nothing is worth it, or until other tables should have their turn.
@@ -100,15 +101,22 @@ class MergeTasks:
         return Work(is_idle=totals.commits == 0, details={**totals.to_json(), "has_more": has_more})
 
     def sweep(self) -> Work:
-        """Wake the merge of every table; a merge that is not worth it costs one listing. Now and then, its retention.
+        """Wake the merge of every table; now and then, its retention and its open erasures.
+
+        A merge that is not worth it costs one listing.
 
         Delivery: sent by beat, collapsed while one waits. A lost one is made good by the next.
         """
         merges = sweep_tables(self._context, task=MERGE_MERGE)
         retention = sweep_tables(self._context, task=MERGE_RETAIN, is_needed=self.retention.take)
+        erasure_count = self.erasures.sweep()
         return Work(
-            is_idle=merges.is_idle and retention.is_idle,
-            details={**merges.details, "woken_retention": retention.details["woken"]},
+            is_idle=merges.is_idle and retention.is_idle and not erasure_count,
+            details={
+                **merges.details,
+                "woken_retention": retention.details["woken"],
+                "woken_erasures": erasure_count,
+            },
         )
 
     def _merge_once(self, paths: TablePaths, *, lock: TableLock, full: bool) -> MergeResult:

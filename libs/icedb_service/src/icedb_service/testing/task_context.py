@@ -8,7 +8,7 @@ from typing import Any
 from icedb_log.errors import IceDBError
 from icedb_log.table_config import TableConfig, create_table
 from icedb_log.testing.memory_store import MemoryObjectStore
-from icedb_log.testing.row_files import RowFileMerger, RowFileWriter
+from icedb_log.testing.row_files import RowFileChanger, RowFileMerger, RowFileWriter
 from icedb_log.warehouse import Warehouse
 
 from icedb_service.metrics import WorkerMetrics
@@ -60,11 +60,13 @@ class RowFileEngine:
     Attributes:
         writer: Runs flush jobs.
         merger: Runs merge jobs.
+        changer: Runs merge jobs that change rows.
         is_running: What :meth:`is_alive` says.
     """
 
     writer: Any
     merger: Any
+    changer: Any
     is_running: bool = True
 
     def is_alive(self) -> bool:
@@ -115,7 +117,9 @@ class MemoryContext:
     def __post_init__(self) -> None:
         store = MemoryObjectStore(self.clock.now_ms)
         self.warehouse = Warehouse(store, "root")
-        self.engine = RowFileEngine(RowFileWriter(store, self.clock), RowFileMerger(store, self.clock))
+        self.engine = RowFileEngine(
+            RowFileWriter(store, self.clock), RowFileMerger(store, self.clock), RowFileChanger(store, self.clock)
+        )
         self.runner = TaskRunner(metrics=self.metrics, clock=self.clock)
 
     def create_table(self, name: str, **options: Any) -> None:

@@ -1,0 +1,158 @@
+import pytest
+from icedb_log.clock import new_batch_id
+from icedb_log.erasures import create_erasure, list_open_ids, note_deletions, read_erasure
+from icedb_log.errors import InvalidRequest, Unavailable
+from icedb_log.flush import flush_table
+from icedb_log.fold import fold
+from icedb_log.reader import LogReader
+from icedb_log.staging import stage_batch
+from icedb_log.testing.row_files import encode_rows, read_live_rows
+from icedb_log.vacuum import vacuum_table
+from icedb_merger.erasures import ErasureTasks
+from icedb_merger.metrics import MergeMetrics
+from icedb_merger.settings import MergerSettings
+from icedb_merger.tasks import MergeTasks
+from icedb_service.names import INGEST_FLUSH, MERGE_ERASE
+from icedb_service.redlock import LockBusy
+from icedb_service.testing.task_context import MemoryContext
+
+GRACE_MS = 60_000
+
+
+@pytest.fixture
+def context():
+    context = MemoryContext(MergeMetrics())
+    for table in ("events", "other"):
+        context.create_table(table, data_grace_ms=GRACE_MS, log_grace_ms=GRACE_MS)
+    flush(context, 1, 2, 3)
+    flush(context, 2, 4)
+    return context
+
+
+@pytest.fixture
+def tasks(context):
+    return ErasureTasks(context, metrics=context.metrics)
+
+
+def stage(context, *numbers):
+    store, paths = context.warehouse.store, context.warehouse.table("events")
+    body = encode_rows([{"n": number} for number in numbers])
+    stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
+
+
+def flush(context, *numbers):
+    stage(context, *numbers)
+    flush_table(
+        context.warehouse.store,
+        context.warehouse.table("events"),
+        clock=context.clock,
+        writer=context.engine.writer,
+        owner="test",
+    )
+    context.clock.advance(1)
+
+
+def ask(context, condition="n = 2", table="events"):
+    store, paths = context.warehouse.store, context.warehouse.table(table)
+    erasure = create_erasure(store, paths, condition=condition, clock=context.clock)
+    context.clock.advance(1)
+    return erasure.erasure_id
+
+
+def clean(context):
+    store, paths = context.warehouse.store, context.warehouse.table("events")
+    result = vacuum_table(store, paths, clock=context.clock)
+    note_deletions(store, paths, result.deleted_data)
+
+
+def rows(context):
+    store, paths = context.warehouse.store, context.warehouse.table("events")
+    return sorted(row["n"] for row in read_live_rows(store, fold(LogReader(store, paths, clock=context.clock).read())))
+
+
+def test_an_erasure_goes_from_its_request_to_its_certificate(context, tasks):
+    erasure_id = ask(context)
+    work = tasks.erase("events")
+    assert rows(context) == [1, 3, 4]
+    assert not work.is_idle
+    assert work.details["erasures"] == [{"id": erasure_id, "state": "deleted", "waits_for": "janitor", "waiting": 2}]
+    assert context.locked == ["events"]
+    assert tasks.erase("events").is_idle
+    context.clock.advance(GRACE_MS + 1000)
+    clean(context)
+    work = tasks.erase("events")
+    assert (work.details["open"], work.details["closed"]) == (0, 1)
+    assert context.locked == ["events"]  # looking takes no lock
+    done = read_erasure(context.warehouse.store, context.warehouse.table("events"), erasure_id)
+    assert (done.state, done.row_count, len(done.targets)) == ("complete", 2, 2)
+    assert context.metric("icedb_merge_erasures_total", state="complete") == 1
+    assert tasks.erase("events").details == {"open": 0, "closed": 0, "erasures": []}
+
+
+def test_batches_of_before_are_flushed_first(context, tasks):
+    stage(context, 2)
+    ask(context)
+    work = tasks.erase("events")
+    assert work.is_idle
+    assert work.details["erasures"][0]["waits_for"] == "flush"
+    assert context.wakeups.woken == [(INGEST_FLUSH, "events")]
+    assert rows(context).count(2) == 2
+
+
+def test_one_that_is_refused_or_fails_does_not_keep_the_others_waiting(context, tasks):
+    refused, fine = ask(context, "nope = 1"), ask(context)
+    work = tasks.erase("events")
+    assert [each["state"] for each in work.details["erasures"]] == ["refused", "deleted"]
+    assert context.metric("icedb_merge_erasures_total", state="refused") == 1
+    assert list_open_ids(context.warehouse.store, context.warehouse.table("events")) == (fine,)
+    paths = context.warehouse.table("events")
+    assert "no column 'nope'" in read_erasure(context.warehouse.store, paths, refused).refusal
+
+
+def test_a_held_lock_leaves_the_deletion_to_the_next_run_and_the_looks_go_on(context, tasks):
+    first = ask(context)
+    tasks.erase("events")
+    second = ask(context, "n = 4")
+    context.clock.advance(GRACE_MS + 1000)
+    clean(context)
+    context.busy.add("events")
+    with pytest.raises(LockBusy):
+        tasks.erase("events")
+    assert list_open_ids(context.warehouse.store, context.warehouse.table("events")) == (second,)
+    paths = context.warehouse.table("events")
+    assert read_erasure(context.warehouse.store, paths, first).state == "complete"
+
+
+def test_a_preview_says_what_would_go_and_changes_nothing(context, tasks):
+    work = tasks.erase("events", preview="n = 2")
+    assert (work.details["rows"], work.details["files"], work.details["files_counted"]) == (2, 2, 2)
+    assert rows(context) == [1, 2, 2, 3, 4]
+    assert context.locked == []
+    with pytest.raises(InvalidRequest, match="no column 'nope'"):
+        tasks.erase("events", preview="nope = 1")
+
+
+def test_the_sweep_wakes_it_where_an_erasure_is_open_once_in_a_while(context):
+    tasks = MergeTasks(
+        context,
+        settings=MergerSettings(store="file:///tmp/w", merge_erase_interval_ms=10_000),
+        metrics=context.metrics,
+    )
+    ask(context)
+    assert tasks.sweep().details["woken_erasures"] == 1
+    assert [woken for woken in context.wakeups.woken if woken[0] == MERGE_ERASE] == [(MERGE_ERASE, "events")]
+    assert tasks.sweep().details["woken_erasures"] == 0
+    context.clock.advance(10_000)
+    assert tasks.sweep().details["woken_erasures"] == 1
+
+
+def test_a_store_that_does_not_answer_is_said_to(context, tasks, monkeypatch):
+    ask(context)
+
+    def silent(*_args, **_options):
+        raise Unavailable("no answer")
+
+    monkeypatch.setattr(context.engine.changer.__class__, "count_rows", silent)
+    with pytest.raises(Unavailable):
+        tasks.erase("events")
+    assert rows(context).count(2) == 2
