@@ -1,0 +1,189 @@
+"""Views through a real Spark session: the check, feeds, commits that the query cannot take, and damaged data files."""
+
+import json
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.errors import CorruptLog, InvalidRequest
+from icedb_log.feeds import feed_view
+from icedb_log.flush import flush_table
+from icedb_log.fold import fold
+from icedb_log.reader import LogReader
+from icedb_log.staging import stage_batch
+from icedb_log.stores import StoreSettings
+from icedb_log.table_config import PartitionField, TableConfig, create_table
+from icedb_log.views import create_view
+from icedb_parts.limits import EngineLimits, FlushUnitLimits, JobLimits
+from icedb_parts.query.view_query import check_view_query
+from icedb_parts.spark.spark_feed import SparkViewFeeder
+from icedb_parts.spark.spark_jobs import SparkBatchWriter
+
+pytestmark = pytest.mark.spark
+
+CLOCK = SystemClock()
+HOURLY = "SELECT date_trunc('hour', ts) AS hour, event, count(*) AS n, sum(amount) AS amount FROM _rows GROUP BY 1, 2"
+MERGED = "SELECT hour, event, sum(n) AS n, sum(amount) AS amount FROM source_files GROUP BY hour, event"
+
+
+class Warehouse:
+    """An events table and its views on a file store."""
+
+    def __init__(self, folder, spark):
+        settings = StoreSettings(f"file://{folder}/store")
+        self.warehouse = settings.open()
+        self.store, self.paths = self.warehouse.store, self.warehouse.table("events")
+        limits = JobLimits(
+            FlushUnitLimits(), EngineLimits(scratch_folder=str(folder / "scratch")), write_task_bytes=4096
+        )
+        self.writer = SparkBatchWriter(spark, settings, clock=CLOCK, limits=limits)
+        self.feeder = SparkViewFeeder(spark, settings, clock=CLOCK, limits=limits)
+        partition = (PartitionField.parse("d=day(ts)"),)
+        create_table(self.store, self.paths, TableConfig.create(name="events", partition=partition, sort=("event",)))
+
+    def append(self, *rows):
+        body = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+        stage_batch(self.store, self.paths, body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
+        assert flush_table(self.store, self.paths, clock=CLOCK, writer=self.writer, owner="test").row_count == len(rows)
+
+    def create_view(self, query=HOURLY, **more):
+        config = TableConfig.create(
+            **{
+                "name": "hourly",
+                "partition": (PartitionField.parse("d=day(hour)"),),
+                "sort": ("event", "hour"),
+                **more,
+            },
+            view_of="events",
+            view_query=query,
+            declared={"hour": "TIMESTAMP", "event": "VARCHAR", "n": "BIGINT", **more.pop("declared", {})},
+        )
+        create_view(self.store, self.warehouse.table(config.name), config, clock=CLOCK)
+
+    def feed(self, name="hourly"):
+        return feed_view(self.store, self.warehouse.table(name), clock=CLOCK, feeder=self.feeder, owner="test")
+
+    def rows(self, name):
+        """Return all rows of a table as Arrow."""
+        snapshot = fold(LogReader(self.store, self.warehouse.table(name), clock=CLOCK).read())
+        tables = [pq.read_table(self.store.uri(marker.path), partitioning=None) for marker in snapshot.live]
+        return pa.concat_tables(tables, promote_options="default")
+
+
+@pytest.fixture
+def warehouse(tmp_path, spark):
+    return Warehouse(tmp_path, spark)
+
+
+def event(second, name="click", **more):
+    return {"ts": f"2023-06-{1 + second // 86400:02d}T{second // 3600 % 24:02d}:{second // 60 % 60:02d}:{second % 60:02d}Z",
+            "event": name, **more}  # fmt: skip
+
+
+def totals(rows, sql):
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("rows", rows)
+        return connection.execute(sql).fetchall()
+
+
+def test_hourly_counts_are_those_of_all_rows(warehouse, spark):
+    source = {"ts": "TIMESTAMP", "event": "VARCHAR", "amount": "BIGINT"}
+    config = TableConfig.create(name="hourly", view_of="events", view_query=HOURLY)
+    assert check_view_query(spark, config, source) == {
+        "hour": "TIMESTAMP",
+        "event": "VARCHAR",
+        "n": "BIGINT",
+        "amount": "BIGINT",
+    }
+    warehouse.create_view()
+    for turn in range(3):
+        warehouse.append(
+            *(event(turn * 40_000 + n * 997, "click" if n % 3 else "view", amount=n) for n in range(60)),
+            event(turn * 40_000, None),
+        )
+        if turn != 1:
+            assert warehouse.feed().waiting_count == 0
+    assert warehouse.feed().committed_key is None
+    expected = totals(
+        warehouse.rows("events"),
+        "SELECT date_trunc('hour', ts) h, event, count(*), sum(amount)::BIGINT FROM rows GROUP BY ALL ORDER BY ALL",
+    )
+    found = totals(
+        warehouse.rows("hourly"),
+        "SELECT hour h, event, sum(n)::BIGINT, sum(amount)::BIGINT FROM rows GROUP BY ALL ORDER BY ALL",
+    )
+    assert len(expected) > 60
+    assert found == expected
+    stats = [m.stats["event"] for m in fold(LogReader(warehouse.store, warehouse.warehouse.table("hourly"), clock=CLOCK).read()).live]  # fmt: skip
+    assert stats[0][:2] == ("click", "view")
+
+
+def test_a_commit_that_the_query_cannot_take_is_refused_alone(warehouse):
+    warehouse.create_view(
+        "SELECT date_trunc('hour', ts) AS hour, event, CAST(amount AS BIGINT) AS n FROM _rows", name="amounts"
+    )
+    for amount in ("1", "2", "none", "4"):
+        warehouse.append(event(1, amount=amount))
+    result = warehouse.feed("amounts")
+    assert (result.commit_count, result.rows_read, result.row_count) == (3, 3, 3)
+    assert "CAST_INVALID_INPUT" in result.refused[0].reason and "'none'" in result.refused[0].reason
+    assert sorted(warehouse.rows("amounts")["n"].to_pylist()) == [1, 2, 4]
+
+
+def test_a_query_that_cannot_be_analysed_refuses_all_commits_at_once(warehouse):
+    warehouse.create_view("SELECT hour, event, n FROM _rows", name="broken")
+    warehouse.append(event(1))
+    warehouse.append(event(2))
+    result = warehouse.feed("broken")
+    assert [reason for each in result.refused if "UNRESOLVED_COLUMN" not in (reason := each.reason)] == []
+    assert (len(result.refused), result.waiting_count) == (2, 0)
+
+
+def test_a_commit_has_no_more_partitions_than_it_may(warehouse):
+    warehouse.create_view(max_partitions_per_flush=1)
+    for day in range(3):
+        warehouse.append(event(86_400 * day, amount=1))
+    taken = [warehouse.feed() for _ in range(3)]
+    assert [(each.commit_count, each.waiting_count) for each in taken] == [(1, 2), (1, 1), (1, 0)]
+
+
+def test_a_damaged_data_file_halts_the_view_and_is_named(warehouse):
+    warehouse.create_view()
+    warehouse.append(event(1, amount=1))
+    (marker,) = fold(LogReader(warehouse.store, warehouse.paths, clock=CLOCK).read()).live
+    body = warehouse.store.get(marker.path).body
+    warehouse.store.put(marker.path, body[: len(body) // 2])
+    with pytest.raises(CorruptLog, match=f"{marker.path} is not readable as Parquet"):
+        warehouse.feed()
+    warehouse.store.delete([marker.path])
+    with pytest.raises(CorruptLog, match=f"{marker.path} is gone from the store"):
+        warehouse.feed()
+    warehouse.store.put(marker.path, body)
+    assert warehouse.feed().commit_count == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ("SELECT nope FROM _rows", "UNRESOLVED_COLUMN"),
+        ("SELECT ts AS hour FROM other", "relation 'other'"),
+        ("SELECT event, count(*) AS n FROM _rows GROUP BY 1", "drops column 'hour'"),
+        ("SELECT date_trunc('hour', ts) AS hour, array(event) AS event FROM _rows", "to_json"),
+    ],
+)
+def test_a_wrong_query_is_refused_before_a_view_is_made_of_it(spark, query, problem):
+    config = TableConfig.create(
+        name="hourly", view_of="events", view_query=query, partition=(PartitionField.parse("d=day(hour)"),)
+    )
+    with pytest.raises(InvalidRequest, match="view_query") as caught:
+        check_view_query(spark, config, {"ts": "TIMESTAMP", "event": "VARCHAR"})
+    assert problem in str(caught.value)
+
+
+def test_a_source_without_columns_is_said_to_have_none(spark):
+    config = TableConfig.create(name="hourly", view_of="events", view_query=HOURLY)
+    with pytest.raises(InvalidRequest, match="table events has no columns yet"):
+        check_view_query(spark, config, {})
