@@ -66,7 +66,6 @@ def advance_erasure(
     clock: Clock,
     changer: RowChanger,
     owner: str,
-    find_views: Callable[[], Sequence[str]] = tuple,
     check_alive: CheckAlive | None = None,
     reader: LogReader | None = None,
 ) -> ErasureProgress:
@@ -79,7 +78,6 @@ def advance_erasure(
         clock: This host's clock; decides nothing about times in the record.
         changer: Counts and rewrites.
         owner: Who runs this, for the fence object.
-        find_views: Names the tables that are fed by this one.
         check_alive: Called before each step of the deletion; raises if the run should stop. Saves work only.
         reader: A reader to reuse, with its cache.
 
@@ -105,7 +103,7 @@ def advance_erasure(
         reader=reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2),
     )
     try:
-        erasure, waits_for, count = run.advance(before, find_views=find_views)
+        erasure, waits_for, count = run.advance(before)
     except NotFound:
         ended = read_erasure(store, paths, erasure_id)
         if not ended.is_closed:
@@ -138,7 +136,7 @@ class _ErasureRun:
         self._check_alive: Final = check_alive
         self._reader: Final = reader
 
-    def advance(self, erasure: Erasure, *, find_views: Callable[[], Sequence[str]]) -> tuple[Erasure, WaitsFor, int]:
+    def advance(self, erasure: Erasure) -> tuple[Erasure, WaitsFor, int]:
         if erasure.state == "requested":
             ended = find_closed(self._store, self._paths, erasure.erasure_id)
             if ended is not None:
@@ -151,7 +149,7 @@ class _ErasureRun:
                 return erasure, "flush", staged_count
             erasure = self._delete(erasure)
             if erasure.state == "requested":
-                erasure = self._find_targets(erasure, views=find_views())
+                erasure = self._find_targets(erasure)
         waiting_count = 0
         if erasure.state == "deleted":
             erasure, waiting_count = self._look(erasure)
@@ -206,7 +204,7 @@ class _ErasureRun:
 
     # ── find ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _find_targets(self, erasure: Erasure, *, views: Sequence[str]) -> Erasure:
+    def _find_targets(self, erasure: Erasure) -> Erasure:
         """Find every object that is not live and holds such rows.
 
         WARN: E4: after the deletion. Before it: a merge takes a file that is live to this look, which passes it over,
@@ -245,9 +243,7 @@ class _ErasureRun:
             )
             for key, row_count in self._count(erasure, others, objects).items()
         ]
-        not_covered = find_not_covered(
-            self._store, self._paths, config=self._config, listing=objects.listing, views=views
-        )
+        not_covered = find_not_covered(self._store, self._paths, config=self._config, listing=objects.listing)
         update = {
             "state": "deleted",
             "deleted_ms": objects.listing.store_now_ms,

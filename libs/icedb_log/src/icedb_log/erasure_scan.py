@@ -19,6 +19,7 @@ from icedb_log.quarantine import batch_id_of, is_reason
 from icedb_log.reader import LogReader
 from icedb_log.table_config import TableConfig
 from icedb_log.vacuum_plan import plan_vacuum
+from icedb_log.views import list_view_names
 
 MAX_FILES_PER_COUNT: Final = 512
 DATA_SUFFIX: Final = ".parquet"
@@ -140,9 +141,7 @@ def _on_halves(
     return _on_halves(work, files[:half]) | _on_halves(work, files[half:])
 
 
-def find_not_covered(
-    store: ObjectStore, paths: TablePaths, *, config: TableConfig, listing: Listing, views: Sequence[str]
-) -> NotCovered:
+def find_not_covered(store: ObjectStore, paths: TablePaths, *, config: TableConfig, listing: Listing) -> NotCovered:
     """Return what may hold such rows and is none of the erasure's business: a person has to look at it.
 
     Args:
@@ -150,7 +149,6 @@ def find_not_covered(
         paths: Keys of the table.
         config: Its configuration.
         listing: Every object below ``_data``.
-        views: Tables that are fed by this one.
     """
     in_quarantine = [info.key for info in list_all(store, paths.quarantine_prefix).objects]
     staged = [info.key for info in list_all(store, paths.staging_prefix).objects]
@@ -161,7 +159,7 @@ def find_not_covered(
             [info.key for info in listing.objects if not info.key.endswith(DATA_SUFFIX)],
         ),
         import_sources=NamedObjects.of(_import_sources(store, paths)),
-        views=NamedObjects.of(views),
+        views=NamedObjects.of(list_view_names(store, paths)),
         view_of=config.view_of,
     )
 

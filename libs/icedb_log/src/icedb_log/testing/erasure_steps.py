@@ -1,6 +1,5 @@
 """An erasure on a :class:`~icedb_log.testing.small_table.SmallTable`: asked for, carried on, and looked behind."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from icedb_log.codec import encode_log_file
@@ -85,7 +84,6 @@ def advance(
     erasure_id: str,
     *,
     changer: RowChanger | None = None,
-    find_views: Callable[[], Sequence[str]] = tuple,
 ) -> ErasureProgress:
     """Carry an erasure on."""
     progress = advance_erasure(
@@ -95,7 +93,6 @@ def advance(
         clock=table.clock,
         changer=changer or StatsChanger(table.store, table.clock),
         owner="erase",
-        find_views=find_views,
         reader=table.reader(),
     )
     table.clock.advance(1)
