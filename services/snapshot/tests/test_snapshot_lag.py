@@ -1,8 +1,10 @@
 """Figures of every table, whatever is wrong with one of them."""
 
 import pytest
+from icedb_log.clock import new_batch_id
 from icedb_log.errors import Unavailable
 from icedb_log.staging import stage_batch
+from icedb_log.testing.fake_clock import FakeClock
 from icedb_snapshot.lag import LagExporter
 from icedb_snapshot.metrics import ExporterMetrics, TableMetrics
 from icedb_snapshot.table_cache import TableCache
@@ -46,10 +48,23 @@ def test_figures_of_a_table(tables, exporter, registry, clock):
     assert value("merge_lag_files") == 4
     assert value("merge_lag_bytes") == 400
     assert value("merge_lag_seconds") == 5
-    assert value("data_grace_seconds") == 6 * 3600
+    assert value("open_erasures") == value("oldest_erasure_seconds") == 0
+    assert (value("data_grace_seconds"), value("orphan_age_seconds")) == (6 * 3600, 24 * 3600)
     assert value("log_grace_seconds") == 600
     assert value("last_commit_timestamp_seconds") == (first + 3) / 1000
     assert registry.get_sample_value("icedb_snapshot_exporter_last_success_timestamp_seconds") == clock.ms / 1000
+
+
+def test_open_erasures_and_the_age_of_the_oldest(tables, exporter, registry, warehouse, clock):
+    tables.create()
+    paths = warehouse.table("events")
+    for age_ms in (5000, 90_000):
+        old = FakeClock(clock.ms - age_ms)
+        warehouse.store.put(paths.open_erasure_key(new_batch_id(old)), b"{}")
+    warehouse.store.put(paths.open_erasure_key("what-is-this"), b"{}")
+    exporter.export_once()
+    assert registry.get_sample_value("icedb_table_open_erasures", {"table": "events"}) == 3
+    assert registry.get_sample_value("icedb_table_oldest_erasure_seconds", {"table": "events"}) == 90
 
 
 def test_back_pressure_is_computed_from_the_log(tables, exporter, registry):

@@ -11,6 +11,7 @@ A record that has ended is written once more under ``closed/``, with ``If-None-M
 the open one goes. So the open ones, which workers look for all the time, stay few however many certificates there are.
 """
 
+import contextlib
 from collections.abc import Callable, Collection
 from typing import Final
 
@@ -111,6 +112,19 @@ def find_closed(store: ObjectStore, paths: TablePaths, erasure_id: str) -> Erasu
 def list_open_ids(store: ObjectStore, paths: TablePaths) -> tuple[str, ...]:
     """Return the ids of the erasures that have not ended, oldest first. Costs one listing."""
     return tuple(_id_of(info.key) for info in list_all(store, paths.open_erasures_prefix).objects)
+
+
+def find_oldest_open(store: ObjectStore, paths: TablePaths) -> tuple[int, int | None]:
+    """Return how many erasures have not ended, and when the oldest of them was asked for. Costs one listing.
+
+    The time is that of its id, by the clock of whoever asked, unix ms; ``None`` without one.
+    """
+    ids = list_open_ids(store, paths)
+    times: list[int] = []
+    for erasure_id in ids:
+        with contextlib.suppress(InvalidRequest):  # not an erasure of ours; it is counted all the same
+            times.append(parse_uuid7_ms(erasure_id))
+    return len(ids), min(times, default=None)
 
 
 def list_erasures(store: ObjectStore, paths: TablePaths, *, limit: int) -> tuple[Erasure, ...]:

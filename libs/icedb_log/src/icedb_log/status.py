@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from icedb_log.clock import Clock
+from icedb_log.erasures import find_oldest_open
 from icedb_log.fold import fold
 from icedb_log.keys import TablePaths
 from icedb_log.merge_plan import MergeIndex
@@ -38,6 +39,8 @@ class TableStatus:
         merge_lag_ms: Age of the oldest data file that the hot lane would merge now; 0 when there is none.
         merge_lag_files: Data files that it would merge now.
         merge_lag_bytes: Bytes of them.
+        open_erasures: Erasures that have not ended.
+        oldest_erasure_ms: How long ago the oldest of them was asked for; 0 when there is none.
         last_commit_ms: Time of the newest commit; 0 for an empty log.
         horizon_ms: Oldest time that can still be read.
         store_now_ms: The store's clock at the reading.
@@ -62,13 +65,15 @@ class TableStatus:
     merge_lag_ms: int
     merge_lag_files: int
     merge_lag_bytes: int
+    open_erasures: int
+    oldest_erasure_ms: int
     last_commit_ms: int
     horizon_ms: int
     store_now_ms: int
 
 
 def read_status(store: ObjectStore, paths: TablePaths, *, clock: Clock, reader: LogReader | None = None) -> TableStatus:
-    """Read a table's figures. Costs three listings and the log files that the reader does not know yet.
+    """Read a table's figures. Costs four listings and the log files that the reader does not know yet.
 
     Raises:
         NotFound: No such table.
@@ -85,6 +90,7 @@ def read_status(store: ObjectStore, paths: TablePaths, *, clock: Clock, reader: 
     in_quarantine = [info.key for info in list_all(store, paths.quarantine_prefix).objects]
     quarantined = {batch_id_of(key) for key in in_quarantine if is_reason(key)}
     with_bad_rows = {batch_id_of(key) for key in in_quarantine if is_bad_rows(key)}
+    erasure_count, asked_ms = find_oldest_open(store, paths)
     oldest_staged_ms = min((info.modified_ms for info in staged.objects), default=staged.store_now_ms)
     return TableStatus(
         config=config,
@@ -106,6 +112,8 @@ def read_status(store: ObjectStore, paths: TablePaths, *, clock: Clock, reader: 
         merge_lag_ms=max(0, view.store_now_ms - oldest_ms),
         merge_lag_files=len(waiting),
         merge_lag_bytes=sum(marker.size_bytes for marker in waiting),
+        open_erasures=erasure_count,
+        oldest_erasure_ms=max(0, view.store_now_ms - asked_ms) if asked_ms else 0,
         last_commit_ms=snapshot.last_commit_ms,
         horizon_ms=snapshot.horizon_ms,
         store_now_ms=view.store_now_ms,

@@ -120,8 +120,13 @@ class TableMetrics:
         )
         self._bad_row_batches = gauge("bad_row_batches", "Batches of which only bad rows wait for a person.")
         self._tombstoned_files = gauge("tombstoned_files", "Dead data files that the log still names.")
+        self._open_erasures = gauge("open_erasures", "Erasures that have not ended.")
+        self._oldest_erasure_seconds = gauge(
+            "oldest_erasure_seconds", "How long ago the oldest open erasure was asked for; 0: none is open."
+        )
         self._halted = gauge("halted", "1 while the table's log cannot be trusted and nothing works on it.")
         self._data_grace_seconds = gauge("data_grace_seconds", "How long a tombstoned data file stays.")
+        self._orphan_age_seconds = gauge("orphan_age_seconds", "How long a data file stays that no log file names.")
         self._log_grace_seconds = gauge("log_grace_seconds", "How long a tombstoned log file stays.")
         self._last_commit = gauge(
             "last_commit_timestamp_seconds", "Time of the newest commit; absent before the first one."
@@ -143,7 +148,10 @@ class TableMetrics:
             self._quarantined_batches,
             self._bad_row_batches,
             self._tombstoned_files,
+            self._open_erasures,
+            self._oldest_erasure_seconds,
             self._data_grace_seconds,
+            self._orphan_age_seconds,
             self._log_grace_seconds,
             self._last_commit,
             self._read,
@@ -167,6 +175,9 @@ class TableMetrics:
         self._quarantined_batches.labels(table).set(status.quarantined_batches)
         self._bad_row_batches.labels(table).set(status.bad_row_batches)
         self._tombstoned_files.labels(table).set(status.tombstoned_files)
+        self._open_erasures.labels(table).set(status.open_erasures)
+        self._oldest_erasure_seconds.labels(table).set(status.oldest_erasure_ms / MS_PER_S)
+        self._orphan_age_seconds.labels(table).set(status.config.orphan_age_ms / MS_PER_S)
         self._data_grace_seconds.labels(table).set(status.config.data_grace_ms / MS_PER_S)
         self._log_grace_seconds.labels(table).set(status.config.log_grace_ms / MS_PER_S)
         last_commit_s = status.last_commit_ms / MS_PER_S if status.last_commit_ms else None

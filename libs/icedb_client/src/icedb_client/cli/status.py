@@ -96,6 +96,7 @@ def _print_one(state: TableStatus) -> None:
             "pressure": _format_pressure(state),
             "staged batches": _format_staged(state),
             "quarantined batches": _format_quarantined(state),
+            "open erasures": _format_erasures(state),
             "merge lag": lag,
             "last commit": format_time(state.last_commit_ms) if state.last_commit_ms else "none yet",
             "oldest time": format_time(state.horizon_ms) if state.horizon_ms else "the beginning",
@@ -119,6 +120,12 @@ def _format_quarantined(state: TableStatus) -> str:
     return (
         f"{text}, {format_count(state.bad_row_batches)} of them only some bad rows" if state.bad_row_batches else text
     )
+
+
+def _format_erasures(state: TableStatus) -> str:
+    if not state.open_erasures:
+        return "none"
+    return f"{format_count(state.open_erasures)}; the oldest for {format_span(state.oldest_erasure_ms)}"
 
 
 def _format_pressure(state: TableStatus) -> str:
