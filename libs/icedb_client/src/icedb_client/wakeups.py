@@ -24,13 +24,23 @@ from icedb_client.settings import SECOND_MS, ClientSettings, redact_url
 INGEST_FLUSH: Final = "icedb.ingest.flush"
 INGEST_IMPORT: Final = "icedb.ingest.import"
 INGEST_CHECK_QUERY: Final = "icedb.ingest.check_query"
+INGEST_FEED: Final = "icedb.ingest.feed"
 MERGE_MERGE: Final = "icedb.merge.merge"
+MERGE_CHANGE: Final = "icedb.merge.change"
+MERGE_DROP_PARTITIONS: Final = "icedb.merge.drop_partitions"
+MERGE_RETAIN: Final = "icedb.merge.retain"
+MERGE_ERASE: Final = "icedb.merge.erase"
 JANITOR_VACUUM: Final = "icedb.janitor.vacuum"
 QUEUES: Final = {
     INGEST_FLUSH: "ingest",
     INGEST_IMPORT: "ingest",
     INGEST_CHECK_QUERY: "ingest",
+    INGEST_FEED: "ingest",
     MERGE_MERGE: "merge",
+    MERGE_CHANGE: "merge",
+    MERGE_DROP_PARTITIONS: "merge",
+    MERGE_RETAIN: "merge",
+    MERGE_ERASE: "merge",
     JANITOR_VACUUM: "janitor",
 }
 
