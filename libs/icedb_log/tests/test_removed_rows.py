@@ -2,8 +2,8 @@
 
 import random
 from collections import Counter
-from zlib import crc32
 from dataclasses import dataclass
+from zlib import crc32
 
 import pytest
 from hypothesis import given, settings
