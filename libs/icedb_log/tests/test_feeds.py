@@ -7,7 +7,8 @@ import pytest
 from icedb_log.codec import decode_log_file, encode_log_file
 from icedb_log.errors import CorruptLog, Fenced, IceDBError, InvalidRequest, InvariantViolated, NotFound
 from icedb_log.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit, require_commits_accounted
-from icedb_log.feeds import FeedLimits, is_feed_needed
+from icedb_log.feed_state import is_feed_needed
+from icedb_log.feeds import FeedLimits
 from icedb_log.fold import newest_feed
 from icedb_log.invariants import require_merge
 from icedb_log.keys import log_name

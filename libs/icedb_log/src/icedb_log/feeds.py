@@ -9,7 +9,6 @@ Safe under any number of concurrent feeds, flushes, merges and janitors, without
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 import orjson
 
@@ -24,22 +23,20 @@ from icedb_log.feed_jobs import (
     ViewFeeder,
     require_commits_accounted,
 )
+from icedb_log.feed_state import FeedReaders, find_unrecorded, open_readers, read_feed_state, unite_source_schema
 from icedb_log.fence import HeldFence, acquire_fence
 from icedb_log.fence_watch import FenceWatch
-from icedb_log.fold import newest_feed, union_schema
+from icedb_log.fold import union_schema
 from icedb_log.invariants import require_append, require_schema_carried
 from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.keys import TablePaths, log_name
 from icedb_log.model import FeedState, ListedLogHead, LogFile, LogHeads
-from icedb_log.object_store import ObjectStore, list_all
+from icedb_log.object_store import ObjectStore
 from icedb_log.pressure import MAX_LOG_FILES
-from icedb_log.reader import LogReader
 from icedb_log.stopwatch import Stopwatch
 from icedb_log.table_config import MIB, TableConfig, read_table_config
-from icedb_log.views import Registration, find_unfed, read_registration, register_view, source_of
+from icedb_log.views import Registration, find_unfed, register_view, source_of
 from icedb_log.widening import grow_schema
-
-_NOTHING: Final = FeedState(0, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,41 +79,6 @@ class FeedResult:
     waiting_count: int = 0
     is_attached: bool = True
     is_log_full: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ViewLag:
-    """How far a view is behind its source.
-
-    Attributes:
-        view: Its name.
-        source: Name of its source.
-        state: ``pending``, ``active`` or ``detached``, see :data:`icedb_log.views.ViewState`; ``unregistered`` before
-            its creation has ended.
-        waiting_commits: Commits of the source that it has still to take.
-        lag_ms: How long the oldest of them has been there, by the store's clock; 0 if none waits.
-        refused_commits: Commits that its query could not take, since ever.
-    """
-
-    view: str
-    source: str
-    state: str
-    waiting_commits: int
-    lag_ms: int
-    refused_commits: int
-
-
-@dataclass(frozen=True, slots=True)
-class FeedReaders:
-    """The logs that a feed reads, with their caches.
-
-    Attributes:
-        view: Of the view.
-        source: Of its source.
-    """
-
-    view: LogReader
-    source: LogReader
 
 
 def feed_view(
@@ -162,74 +124,13 @@ def feed_view(
         return FeedResult(is_attached=False)
     readers = readers or open_readers(store, paths, source, configs=(config, source_config), clock=clock)
     seen = readers.source.heads.read()
-    state = _read_state(readers.view.heads.read())
-    if not find_unfed(seen.files, registration, state.names) and not _find_unrecorded(store, paths, state):
+    state = read_feed_state(readers.view.heads.read())
+    if not find_unfed(seen.files, registration, state.names) and not find_unrecorded(store, paths, state):
         return FeedResult()
     fence = acquire_fence(store, paths, "ingest", owner=owner, clock=clock)
     watch = FenceWatch(fence, check_alive=check_alive or never_stop, clock=clock)
     run = _FeedRun(store, paths, config, source, source_config, clock, feeder, fence, readers, watch, Stopwatch(clock))
     return run.feed(registration, limits or FeedLimits())
-
-
-def is_feed_needed(store: ObjectStore, paths: TablePaths, *, config: TableConfig, readers: FeedReaders) -> bool:
-    """Return whether a feed of a view would find something to do. Two listings; nothing is written.
-
-    Raises:
-        InvalidRequest: The table is no view.
-        HaltError: A log cannot be read.
-        Unavailable: The store did not answer.
-    """
-    registration = read_registration(store, source_of(paths, config), paths.name)
-    if registration is None or registration.state == "pending":
-        return True
-    if registration.state == "detached":
-        return False
-    state = _read_state(readers.view.heads.read())
-    unfed = find_unfed(readers.source.heads.read().files, registration, state.names)
-    return bool(unfed) or bool(_find_unrecorded(store, paths, state))
-
-
-def read_view_lag(store: ObjectStore, paths: TablePaths, *, config: TableConfig, readers: FeedReaders) -> ViewLag:
-    """Return how far a view is behind. Raises as :func:`is_feed_needed`."""
-    source = source_of(paths, config)
-    registration = read_registration(store, source, paths.name)
-    refused = len(list_all(store, paths.refused_prefix).objects)
-    if registration is None:
-        return ViewLag(paths.name, source.name, "unregistered", 0, 0, refused)
-    state = _read_state(readers.view.heads.read())
-    heads = readers.source.heads.read()
-    unfed = set(find_unfed(heads.files, registration, state.names))
-    oldest_ms = min((file.modified_ms for file in heads.files if file.key in unfed), default=heads.store_now_ms)
-    lag_ms = max(0, heads.store_now_ms - oldest_ms)
-    return ViewLag(paths.name, source.name, registration.state, len(unfed), lag_ms, refused)
-
-
-def open_readers(
-    store: ObjectStore,
-    paths: TablePaths,
-    source: TablePaths,
-    *,
-    configs: tuple[TableConfig, TableConfig],
-    clock: Clock,
-) -> FeedReaders:
-    """Return fresh readers of a view and its source, given their configurations."""
-    view, of_source = (
-        LogReader(store, each, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
-        for each, config in zip((paths, source), configs, strict=True)
-    )
-    return FeedReaders(view, of_source)
-
-
-def _read_state(heads: LogHeads) -> FeedState:
-    return newest_feed(file.log.feed for file in heads.files) or _NOTHING
-
-
-def _find_unrecorded(store: ObjectStore, paths: TablePaths, state: FeedState) -> tuple[str, ...]:
-    """Return the commits that the last feed refused and of which there is no record yet (V5)."""
-    if not state.refused:
-        return ()
-    present = {info.key for info in list_all(store, paths.refused_prefix).objects}
-    return tuple(name for name in state.refused if paths.refused_key(name) not in present)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,9 +159,9 @@ class _FeedRun:
 
     def feed(self, registration: Registration, limits: FeedLimits) -> FeedResult:
         view = self.readers.view.heads.read()  # F2
-        state = _read_state(view)
+        state = read_feed_state(view)
         # V5: before anything that could forget the reasons.
-        self._record_refusals(state, _find_unrecorded(self.store, self.paths, state))
+        self._record_refusals(state, find_unrecorded(self.store, self.paths, state))
         # WARN: V2: the source's log is listed after the fence was acquired. The other way round: a commit is listed,
         # another feed takes it, its log file is merged and vacuumed, a third feed forgets its name, and this one, with
         # the fence after that, does not find the name among those that were taken: rows twice.
@@ -306,7 +207,7 @@ class _FeedRun:
                 config=self.config,
                 schema=known.effective,
                 source=self.source,
-                source_schema={**self.source_config.declared, **union_schema(self.source.name, source.files).effective},
+                source_schema=unite_source_schema(self.source_config, source),
                 commits=taken.commits,
                 commit_id=commit_id,
                 time_ms=self.clock.now_ms(),

@@ -1,6 +1,6 @@
 """The task ``icedb.ingest.import``: existing Parquet files become data files of a table. How, is ``docs/import.md``."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final, Protocol
 
@@ -51,11 +51,18 @@ class ImportTasks:
         context: Warehouse, engine, locks, wake-ups.
         settings: Of the service.
         metrics: Of the service.
+        wake_views: Told of tables that got rows.
     """
 
     def __init__(
-        self, context: WorkerContext[ImportingEngine], *, settings: IngestSettings, metrics: IngestMetrics
+        self,
+        context: WorkerContext[ImportingEngine],
+        *,
+        settings: IngestSettings,
+        metrics: IngestMetrics,
+        wake_views: Callable[[TablePaths], None] | None = None,
     ) -> None:
+        self._wake_views = wake_views
         self._context = context
         self._settings = settings
         self._metrics = metrics
@@ -107,6 +114,8 @@ class ImportTasks:
             self._metrics.record_import(result)
             if result.committed_keys:
                 self._context.wakeups.try_wake(MERGE_MERGE, table)
+                if self._wake_views is not None:
+                    self._wake_views(self._context.warehouse.table(table))
         is_idle = not (result.file_count or result.refused or dry_run)
         return Work(is_idle=is_idle, details={"mode": mode, "sources": len(found), **_describe(result)})
 

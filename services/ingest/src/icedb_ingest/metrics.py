@@ -2,13 +2,15 @@
 
 from typing import Final
 
+from icedb_log.feeds import FeedResult
 from icedb_log.flush import FlushResult
 from icedb_log.imports import ImportResult
 from icedb_service.metrics import DURATION_BUCKETS_S, SparkWorkerMetrics, make_counter
-from icedb_service.names import INGEST_FLUSH, INGEST_IMPORT, INGEST_SWEEP
+from icedb_service.names import INGEST_FEED, INGEST_FLUSH, INGEST_IMPORT, INGEST_SWEEP
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 BATCH_OUTCOMES: Final = ("committed", "rejected", "duplicate")
+FEED_OUTCOMES: Final = ("taken", "refused")
 IMPORT_OUTCOMES: Final = ("imported", "imported_before", "empty", "refused")
 PUT_OFF_REASONS: Final = ("interval", "log_full")
 BATCH_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -21,7 +23,10 @@ class IngestMetrics(SparkWorkerMetrics):
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         super().__init__(
-            "ingest", package="icedb-ingest", tasks=(INGEST_FLUSH, INGEST_SWEEP, INGEST_IMPORT), registry=registry
+            "ingest",
+            package="icedb-ingest",
+            tasks=(INGEST_FLUSH, INGEST_SWEEP, INGEST_IMPORT, INGEST_FEED),
+            registry=registry,
         )
         self.batches = make_counter(
             self.registry,
@@ -60,6 +65,22 @@ class IngestMetrics(SparkWorkerMetrics):
             label="outcome",
             values=IMPORT_OUTCOMES,
         )
+        self.feed_commits = make_counter(
+            self.registry,
+            "icedb_ingest_feed_commits_total",
+            "Commits of their sources that views took; refused: a view's query cannot run over its rows",
+            label="outcome",
+            values=FEED_OUTCOMES,
+        )
+        self.feed_rows_read = Counter(
+            "icedb_ingest_feed_read_rows_total", "Rows that queries of views have read", registry=self.registry
+        )
+        self.feed_duration = Histogram(
+            "icedb_ingest_feed_duration_seconds",
+            "Time of one feed of a view, from the lock to the commit",
+            buckets=DURATION_BUCKETS_S,
+            registry=self.registry,
+        )
         self.flush_duration = Histogram(
             "icedb_ingest_flush_duration_seconds",
             "Time of one commit, from the lock to the last delete; a run makes many and waits in between",
@@ -90,6 +111,17 @@ class IngestMetrics(SparkWorkerMetrics):
         self.commits.inc(1 if result.committed_key else 0)
         self.deferred.inc(result.deferred_count)
         self.bad_rows.inc(result.bad_row_count)
+        self.rows.inc(result.row_count)
+        self.files.inc(result.file_count)
+        self.written.inc(result.size_bytes)
+
+    def record_feed(self, result: FeedResult, *, duration_ms: int) -> None:
+        """Count one feed of a view; what it wrote counts as what a flush writes."""
+        self.feed_duration.observe(duration_ms / MS_PER_S)
+        self.feed_commits.labels("taken").inc(result.commit_count)
+        self.feed_commits.labels("refused").inc(len(result.refused))
+        self.feed_rows_read.inc(result.rows_read)
+        self.commits.inc(1 if result.committed_key else 0)
         self.rows.inc(result.row_count)
         self.files.inc(result.file_count)
         self.written.inc(result.size_bytes)

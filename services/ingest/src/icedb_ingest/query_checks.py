@@ -1,9 +1,10 @@
-"""The task that checks an ``insert_query`` for the CLI, which has no Spark, before a table is created or altered."""
+"""The task that checks a table's queries for the CLI, which has no Spark, before a table is created or altered."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from icedb_log.errors import InvalidRequest
+from icedb_log.feed_state import read_source_schema
 from icedb_log.table_config import TableConfig
 from icedb_service.runs import Work
 from icedb_service.worker import Engine, WorkerContext
@@ -15,6 +16,10 @@ class CheckingEngine(Engine, Protocol):
 
     def check_insert_query(self, config: TableConfig) -> Mapping[str, str]:
         """Return the columns of the result, with types."""
+        ...
+
+    def check_view_query(self, config: TableConfig, source_schema: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the columns of the result over rows of the source, with types."""
         ...
 
 
@@ -29,7 +34,7 @@ class QueryTasks:
         self._context = context
 
     def check_query(self, table: str, config: dict[str, Any]) -> Work:
-        """Say which columns a table's ``insert_query`` gives; nothing is read or written.
+        """Say which columns a table's ``insert_query`` gives, or a view's ``view_query``; nothing is written.
 
         Delivery: sent by the CLI, which waits for the result; a lost or repeated one changes nothing.
 
@@ -45,4 +50,11 @@ class QueryTasks:
         except ValidationError as error:
             problem = error.errors(include_url=False, include_input=False)[0]
             raise InvalidRequest(f"table {table}: configuration: {problem['loc']}: {problem['msg']}") from error
-        return Work(is_idle=False, details={"schema": dict(self._context.engine.check_insert_query(parsed))})
+        return Work(is_idle=False, details={"schema": dict(self._check(parsed))})
+
+    def _check(self, config: TableConfig) -> Mapping[str, str]:
+        if config.view_of is None:
+            return self._context.engine.check_insert_query(config)
+        warehouse = self._context.warehouse
+        source_schema = read_source_schema(warehouse.store, warehouse.table(config.view_of), clock=self._context.clock)
+        return self._context.engine.check_view_query(config, source_schema)

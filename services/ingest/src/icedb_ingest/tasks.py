@@ -11,7 +11,14 @@ from icedb_log.pressure import MAX_LOG_FILES
 from icedb_log.staging import list_staged
 from icedb_log.table_config import MIB
 from icedb_service.logs import get_logger
-from icedb_service.names import INGEST_CHECK_QUERY, INGEST_FLUSH, INGEST_IMPORT, INGEST_SWEEP, MERGE_MERGE
+from icedb_service.names import (
+    INGEST_CHECK_QUERY,
+    INGEST_FEED,
+    INGEST_FLUSH,
+    INGEST_IMPORT,
+    INGEST_SWEEP,
+    MERGE_MERGE,
+)
 from icedb_service.readers import LogReaders
 from icedb_service.runs import Work
 from icedb_service.settings import SECOND_MS
@@ -20,6 +27,7 @@ from icedb_service.tasks import TaskOptions, define_task
 from icedb_service.worker import Engine, WorkerContext
 
 from icedb_ingest.batch_limits import BatchLimits
+from icedb_ingest.feeds import FeedTasks, FeedTools
 from icedb_ingest.imports import ImportTasks
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.pacing import Pacer
@@ -104,6 +112,8 @@ class IngestTasks:
             context, readers=self._readers, pacer=self._pacer, interval_ms=settings.pressure_interval_ms
         )
         self._commits_since_wake: dict[str, int] = {}
+        tools = FeedTools(self._readers, self._pacer, self._watch, self._wake_merge)
+        self.feeds: Final = FeedTasks(context, settings=settings, metrics=metrics, tools=tools)
 
     def flush(self, table: str) -> Work:
         """Commit what is staged for a table, many batches in one log file, and measure its back-pressure.
@@ -132,6 +142,8 @@ class IngestTasks:
         if has_more and put_off is None:
             self._context.wakeups.try_wake(INGEST_FLUSH, table)
         self._wake_merge(table, totals.commits)
+        if totals.commits:
+            self.feeds.wake_views(paths)
         is_idle = totals.commits == 0 and not rejected and totals.duplicates == 0
         details = {
             **totals.to_json(),
@@ -144,13 +156,14 @@ class IngestTasks:
         return Work(is_idle=is_idle, details=details)
 
     def sweep(self) -> Work:
-        """Find tables with staged batches whose turn it is, and tables under pressure, and wake their flush.
+        """Find tables with staged batches whose turn it is, tables under pressure, and views with commits to take.
 
         Delivery: sent by beat, collapsed while one waits. A lost one is made good by the next.
         """
         return sweep_tables(self._context, task=INGEST_FLUSH, is_needed=self._needs_flush)
 
     def _needs_flush(self, paths: TablePaths) -> bool:
+        self.feeds.sweep_table(paths)
         is_turn = not self._watch.is_log_full(paths.name) and self._pacer.due_in_ms(paths.name) <= MAX_SLEEP_MS
         if is_turn and list_staged(self._context.warehouse.store, paths, limit=1).batches:
             return True
@@ -228,6 +241,7 @@ def register_tasks(
     tasks = IngestTasks(context, settings=settings, metrics=metrics)
     define_task(app, context, TaskOptions(INGEST_FLUSH), tasks.flush)
     define_task(app, context, TaskOptions(INGEST_SWEEP, needs_engine=False), tasks.sweep)
-    imports = ImportTasks(context, settings=settings, metrics=metrics)
+    define_task(app, context, TaskOptions(INGEST_FEED), tasks.feeds.feed)
+    imports = ImportTasks(context, settings=settings, metrics=metrics, wake_views=tasks.feeds.wake_views)
     define_task(app, context, TaskOptions(INGEST_IMPORT), imports.import_files)
     define_task(app, context, TaskOptions(INGEST_CHECK_QUERY), QueryTasks(context).check_query)

@@ -1,6 +1,7 @@
 """The tasks of the janitor: which table is cleaned when. What may go, is :mod:`icedb_log.vacuum`'s business."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from celery import Celery
@@ -48,7 +49,8 @@ class JanitorTasks:
         paths = self._context.warehouse.table(table)
         with self._context.lock(table):
             reader = self._readers.of_table(store, paths)
-            result = vacuum_table(store, paths, clock=self._context.clock, reader=reader)
+            read_view = partial(self._readers.of_table, store)
+            result = vacuum_table(store, paths, clock=self._context.clock, reader=reader, read_view=read_view)
             self._metrics.record_vacuum(paths, result)
             details: dict[str, Any] = {
                 "deleted_log_files": len(result.deleted_logs),

@@ -12,6 +12,7 @@ from typing import Any
 from icedb_log.clock import Clock
 from icedb_log.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
 from icedb_log.object_store import ObjectStore
+from icedb_log.partition_path import encode_partition_value
 from icedb_log.testing.row_files import Row, read_rows, write_rows
 
 Query = Callable[[list[dict[str, Any]]], Sequence[Row]]
@@ -27,7 +28,7 @@ def copy_rows(rows: list[dict[str, Any]]) -> Sequence[Row]:
 
 @dataclass(frozen=True, slots=True)
 class RowFileFeeder:
-    """Writes what a query makes of some commits into one data file for each value of ``p``."""
+    """Writes what a query makes of some commits into one data file for each partition."""
 
     store: ObjectStore
     clock: Clock
@@ -54,18 +55,18 @@ class RowFileFeeder:
             taken += commits
             rows_read += len(read)
             for row in made:
-                rows[str(row["p"])].append(row)
+                rows[_partition_of(job, row)].append(row)
         files = tuple(
             write_rows(
                 self.store,
                 job.paths,
-                partition=f"p={value}",
+                partition=partition,
                 rows=part,
                 config=job.config,
                 clock=self.clock,
                 time_ms=job.time_ms,
             )
-            for value, part in sorted(rows.items())
+            for partition, part in sorted(rows.items())
         )
         types = {
             column: {int: "BIGINT", str: "VARCHAR"}[type(value)]
@@ -82,3 +83,7 @@ class RowFileFeeder:
             row_count=sum(len(part) for part in rows.values()),
             rows_read=rows_read,
         )
+
+
+def _partition_of(job: FeedJob, row: Row) -> str:
+    return "/".join(f"{each.name}={encode_partition_value(str(row[each.column]))}" for each in job.config.partition)

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from icedb_log.feeds import FeedLimits, FeedReaders, FeedResult, ViewLag, feed_view, read_view_lag
+from icedb_log.feed_state import FeedReaders, ViewLag, read_view_lag
+from icedb_log.feeds import FeedLimits, FeedResult, feed_view
 from icedb_log.fold import fold
 from icedb_log.keys import TablePaths
 from icedb_log.merge import MergeResult, merge_table

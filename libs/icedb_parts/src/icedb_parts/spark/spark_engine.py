@@ -13,6 +13,8 @@ from pyspark.sql import SparkSession
 from icedb_parts.imports.import_spark import SparkFileImporter
 from icedb_parts.limits import MIB, EngineLimits, JobLimits
 from icedb_parts.query.insert_query import check_insert_query
+from icedb_parts.query.view_query import check_view_query
+from icedb_parts.spark.spark_feed import SparkViewFeeder
 from icedb_parts.spark.spark_jobs import SparkBatchWriter, SparkGroupMerger
 from icedb_parts.spark.spark_runner import warm_up
 from icedb_parts.spark.spark_session import SparkSettings, close_spark, is_session_alive, open_spark
@@ -62,12 +64,14 @@ class SparkEngine:
         writer: Runs flush jobs.
         merger: Runs merge jobs.
         importer: Runs the jobs of imports.
+        feeder: Runs the jobs that feed views.
     """
 
     spark: SparkSession
     writer: SparkBatchWriter
     merger: SparkGroupMerger
     importer: SparkFileImporter
+    feeder: SparkViewFeeder
 
     def is_alive(self) -> bool:
         """Whether the session's JVM or server answers."""
@@ -76,6 +80,10 @@ class SparkEngine:
     def check_insert_query(self, config: TableConfig) -> Mapping[str, str]:
         """Return the columns that a table's ``insert_query`` gives. Raises InvalidRequest, Unavailable."""
         return check_insert_query(self.spark, config)
+
+    def check_view_query(self, config: TableConfig, source_schema: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the columns that a view's query gives, given its source's. Raises InvalidRequest, Unavailable."""
+        return check_view_query(self.spark, config, source_schema)
 
     def close(self) -> None:
         """Stop the session, and with it the JVM."""
@@ -118,4 +126,5 @@ def open_spark_engine(
         SparkBatchWriter(spark, store, clock=clock, limits=limits, rules=rules),
         SparkGroupMerger(spark, store, clock=clock, limits=limits, rules=rules),
         SparkFileImporter(spark, store, clock=clock, source_s3=source_s3, engine=engine, rules=rules),
+        SparkViewFeeder(spark, store, clock=clock, limits=limits, rules=rules),
     )

@@ -8,6 +8,7 @@ from typing import Any
 from icedb_log.errors import IceDBError
 from icedb_log.table_config import TableConfig, create_table
 from icedb_log.testing.memory_store import MemoryObjectStore
+from icedb_log.testing.row_feeds import RowFileFeeder
 from icedb_log.testing.row_files import RowFileChanger, RowFileMerger, RowFileWriter
 from icedb_log.warehouse import Warehouse
 
@@ -61,12 +62,14 @@ class RowFileEngine:
         writer: Runs flush jobs.
         merger: Runs merge jobs.
         changer: Runs merge jobs that change rows.
+        feeder: Runs feed jobs.
         is_running: What :meth:`is_alive` says.
     """
 
     writer: Any
     merger: Any
     changer: Any
+    feeder: Any
     is_running: bool = True
 
     def is_alive(self) -> bool:
@@ -118,7 +121,10 @@ class MemoryContext:
         store = MemoryObjectStore(self.clock.now_ms)
         self.warehouse = Warehouse(store, "root")
         self.engine = RowFileEngine(
-            RowFileWriter(store, self.clock), RowFileMerger(store, self.clock), RowFileChanger(store, self.clock)
+            RowFileWriter(store, self.clock),
+            RowFileMerger(store, self.clock),
+            RowFileChanger(store, self.clock),
+            RowFileFeeder(store, self.clock),
         )
         self.runner = TaskRunner(metrics=self.metrics, clock=self.clock)
 

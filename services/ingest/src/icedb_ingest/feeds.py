@@ -1,0 +1,206 @@
+"""The tasks that feed views: which view is fed when. How, is :mod:`icedb_log.feeds`' business.
+
+A view is woken by each commit to its source that this service makes, flushes and imports alike, and found by the sweep:
+what was committed stands in the source's log, and no wake-up is needed for it to be fed in the end.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from icedb_log.errors import HaltError, IceDBError
+from icedb_log.feed_jobs import ViewFeeder
+from icedb_log.feed_state import FeedReaders, is_feed_needed
+from icedb_log.feeds import FeedResult, feed_view
+from icedb_log.keys import TablePaths
+from icedb_log.table_config import read_table_config
+from icedb_log.views import list_view_names, source_of
+from icedb_service.logs import get_logger
+from icedb_service.names import INGEST_FEED
+from icedb_service.readers import LogReaders
+from icedb_service.runs import Work, backoff_key
+from icedb_service.settings import MINUTE_MS, SECOND_MS
+from icedb_service.worker import WorkerContext
+
+from icedb_ingest.metrics import IngestMetrics
+from icedb_ingest.pacing import Pacer
+from icedb_ingest.pressure_watch import PressureWatch
+from icedb_ingest.settings import IngestSettings
+
+VIEW_NAMES_AGE_MS: Final = 30 * SECOND_MS
+"""How long a process remembers which views a table has; a new one is found by the sweep before that."""
+
+TABLE_KIND_AGE_MS: Final = MINUTE_MS
+"""How long a process remembers that a table is no view: it can only become one by being removed by hand."""
+
+MAX_SLEEP_MS: Final = SECOND_MS
+MAX_REASONS: Final = 20
+"""Reasons of refused commits in a task's result; all of them lie below the view's ``_icedb/refused/``."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedTools:
+    """What feeds share with flushes.
+
+    Attributes:
+        readers: Of all logs.
+        pacer: When a table's next commit is due.
+        watch: Measures a table's log and backlog.
+        wake_merge: Told how many commits a run made to a table.
+    """
+
+    readers: LogReaders
+    pacer: Pacer
+    watch: PressureWatch
+    wake_merge: Callable[[str, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    read_ms: int
+    names: tuple[str, ...]
+
+
+class FeedTasks:
+    """The work of the task, in the process that runs it.
+
+    Args:
+        context: Warehouse, engine, locks, wake-ups.
+        settings: Of the service.
+        metrics: Of the service.
+        tools: Shared with flushes.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext[Any],
+        *,
+        settings: IngestSettings,
+        metrics: IngestMetrics,
+        tools: FeedTools,
+    ) -> None:
+        self._context = context
+        self._settings = settings
+        self._metrics = metrics
+        self._tools = tools
+        self._views: dict[str, _Known] = {}
+        self._no_view_ms: dict[str, int] = {}
+
+    def feed(self, table: str) -> Work:
+        """Let a view take what was committed to its source, many commits in one.
+
+        Delivery: woken after commits to the source and by the sweep, any number of times. A run that is lost leaves
+        the commits to the next one; two at once exclude each other by the lock, and if that fails by the fence.
+
+        Args:
+            table: The view.
+        """
+        paths = self._context.warehouse.table(table)
+        results: list[FeedResult] = []
+        is_put_off = False
+        while len(results) < self._settings.flush_max_rounds:
+            due_in_ms = self._tools.pacer.due_in_ms(table)
+            if due_in_ms > MAX_SLEEP_MS:
+                is_put_off = True  # the sweep takes it up
+                break
+            self._context.clock.sleep_ms(due_in_ms)
+            results.append(self._feed_once(paths))
+            if results[-1].committed_key is None or not results[-1].waiting_count:
+                break
+        waiting_count = results[-1].waiting_count if results else 0
+        commits = sum(1 for result in results if result.committed_key)
+        if commits:
+            self._tools.wake_merge(table, commits)
+            self.wake_views(paths)
+            if waiting_count and not is_put_off:
+                self._context.wakeups.try_wake(INGEST_FEED, table)
+        refused = [each for result in results for each in result.refused]
+        details = {
+            "commits": commits,
+            "taken": sum(result.commit_count for result in results),
+            "refused": len(refused),
+            "rows_read": sum(result.rows_read for result in results),
+            "rows": sum(result.row_count for result in results),
+            "files": sum(result.file_count for result in results),
+            "waiting": waiting_count,
+            "attached": all(result.is_attached for result in results),
+            "log_full": any(result.is_log_full for result in results),
+            "put_off": is_put_off,
+            "reasons": [{"commit": each.commit.name, "reason": each.reason} for each in refused[:MAX_REASONS]],
+        }
+        return Work(is_idle=commits == 0, details=details)
+
+    def wake_views(self, paths: TablePaths) -> None:
+        """Wake the feeds of a table's views. Best effort: what is lost, the sweep finds."""
+        now_ms = self._context.clock.monotonic_ms()
+        known = self._views.get(paths.name)
+        if known is None or now_ms - known.read_ms > VIEW_NAMES_AGE_MS:
+            try:
+                names = list_view_names(self._context.warehouse.store, paths)
+            except IceDBError as error:
+                get_logger().warning("views_not_woken", error=str(error), mitigation="the sweep wakes them")
+                return
+            known = self._views[paths.name] = _Known(now_ms, names)
+        for name in known.names:
+            self._context.wakeups.try_wake(INGEST_FEED, name)
+
+    def sweep_table(self, paths: TablePaths) -> None:
+        """Wake the feed of a table if it is a view with something to take. Raises nothing of ours."""
+        now_ms = self._context.clock.monotonic_ms()
+        asked_ms = self._no_view_ms.get(paths.name)
+        if asked_ms is not None and now_ms - asked_ms < TABLE_KIND_AGE_MS:
+            return
+        key = backoff_key(INGEST_FEED, paths.name)
+        backoff = self._context.runner.backoff
+        if not backoff.is_due(key) or self._tools.pacer.due_in_ms(paths.name) > MAX_SLEEP_MS:
+            return
+        try:
+            if self._needs_feed(paths, now_ms=now_ms):
+                self._context.wakeups.wake(INGEST_FEED, paths.name)
+        except IceDBError as error:
+            if isinstance(error, HaltError):
+                self._context.metrics.halted.labels(paths.name).set(1)
+            backoff.record_failure(key)
+            get_logger().warning(
+                "view_not_swept", swept_table=paths.name, error=str(error), mitigation="looked at again after a pause"
+            )
+
+    def _needs_feed(self, paths: TablePaths, *, now_ms: int) -> bool:
+        store = self._context.warehouse.store
+        config = read_table_config(store, paths)
+        if config.view_of is None:
+            self._no_view_ms[paths.name] = now_ms
+            return False
+        return is_feed_needed(store, paths, config=config, readers=self._readers_of(paths, source_of(paths, config)))
+
+    def _feed_once(self, paths: TablePaths) -> FeedResult:
+        store = self._context.warehouse.store
+        feeder: ViewFeeder = self._context.engine.feeder
+        started_ms = self._context.clock.monotonic_ms()
+        readers = self._readers_of(paths, source_of(paths, read_table_config(store, paths)))
+        with self._context.lock(paths.name) as lock:
+            result = feed_view(
+                store,
+                paths,
+                clock=self._context.clock,
+                feeder=feeder,
+                owner=self._context.owner,
+                readers=readers,
+                check_alive=lock.check_alive,
+            )
+        self._metrics.record_feed(result, duration_ms=self._context.clock.monotonic_ms() - started_ms)
+        if result.committed_key:
+            self._tools.watch.record_commit(paths.name, file_count=result.file_count)
+        self._tools.watch.look(paths)
+        for refusal in result.refused:
+            get_logger().warning(
+                "commit_refused_by_view",
+                commit=refusal.commit.name,
+                reason=refusal.reason,
+                mitigation="its rows stay in the source, and out of the view; the other commits are fed",
+            )
+        return result
+
+    def _readers_of(self, paths: TablePaths, source: TablePaths) -> FeedReaders:
+        store, readers = self._context.warehouse.store, self._tools.readers
+        return FeedReaders(readers.of_table(store, paths), readers.of_table(store, source))
