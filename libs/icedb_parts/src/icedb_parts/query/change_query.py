@@ -101,15 +101,29 @@ def require_known_types(config: TableConfig, schema: Mapping[str, str]) -> None:
             )
 
 
-def require_declared(config: TableConfig, schema: Mapping[str, str]) -> None:
-    """Raise InvalidRequest unless the types of all columns that data files are laid out by are known."""
+def check_merge_query(spark: SparkSession, config: TableConfig, schema: Mapping[str, str]) -> None:
+    """Check a table's ``merge_query`` before the table gets it; nothing is read or written.
+
+    Args:
+        spark: The session.
+        config: The configuration that the table will have.
+        schema: Columns that the log has already, if the table exists; declared ones come on top.
+
+    Raises:
+        InvalidRequest: No query, one that does not fit, or types that must be known for that are not declared.
+        Unavailable: Spark did not answer.
+    """
+    if config.merge_query is None:
+        raise InvalidRequest(f"table {config.name} has no merge_query to check")
+    known = {**config.declared, **schema}
     for column in dict.fromkeys((*(field.column for field in config.partition), *config.sort)):
-        if column not in schema:
+        if column not in known:
             raise InvalidRequest(
                 f"table {config.name}: a merge_query can only be checked if the type of column {column!r}, by which "
                 f"data files are laid out, is known: declare it (--column {column}:TYPE), and every other one that "
                 "the query names"
             )
+    check_row_change(spark, config, known, RowChange("merge_query", config.merge_query))
 
 
 def _check_text(change: RowChange) -> None:

@@ -12,10 +12,12 @@ from pyspark.sql import SparkSession
 
 from icedb_parts.imports.import_spark import SparkFileImporter
 from icedb_parts.limits import MIB, EngineLimits, JobLimits
+from icedb_parts.query.change_query import check_merge_query
 from icedb_parts.query.insert_query import check_insert_query
 from icedb_parts.query.view_query import check_view_query
+from icedb_parts.spark.spark_change import SparkRowChanger
 from icedb_parts.spark.spark_feed import SparkViewFeeder
-from icedb_parts.spark.spark_jobs import SparkBatchWriter, SparkGroupMerger
+from icedb_parts.spark.spark_jobs import SparkBatchWriter
 from icedb_parts.spark.spark_runner import warm_up
 from icedb_parts.spark.spark_session import SparkSettings, close_spark, is_session_alive, open_spark
 from icedb_parts.spark.spark_watch import InterruptReason, WatchRules, ignore_interrupt
@@ -62,20 +64,29 @@ class SparkEngine:
     Attributes:
         spark: The session.
         writer: Runs flush jobs.
-        merger: Runs merge jobs.
+        merger: Runs merge jobs, with or without a change of rows, and tells what a change would do.
         importer: Runs the jobs of imports.
         feeder: Runs the jobs that feed views.
     """
 
     spark: SparkSession
     writer: SparkBatchWriter
-    merger: SparkGroupMerger
+    merger: SparkRowChanger
     importer: SparkFileImporter
     feeder: SparkViewFeeder
 
     def is_alive(self) -> bool:
         """Whether the session's JVM or server answers."""
         return is_session_alive(self.spark)
+
+    @property
+    def changer(self) -> SparkRowChanger:
+        """The merger, by its other name."""
+        return self.merger
+
+    def check_merge_query(self, config: TableConfig, schema: Mapping[str, str]) -> None:
+        """Check a table's ``merge_query`` against the columns that it has. Raises InvalidRequest, Unavailable."""
+        check_merge_query(self.spark, config, schema)
 
     def check_insert_query(self, config: TableConfig) -> Mapping[str, str]:
         """Return the columns that a table's ``insert_query`` gives. Raises InvalidRequest, Unavailable."""
@@ -124,7 +135,7 @@ def open_spark_engine(
     return SparkEngine(
         spark,
         SparkBatchWriter(spark, store, clock=clock, limits=limits, rules=rules),
-        SparkGroupMerger(spark, store, clock=clock, limits=limits, rules=rules),
+        SparkRowChanger(spark, store, clock=clock, limits=limits, rules=rules),
         SparkFileImporter(spark, store, clock=clock, source_s3=source_s3, engine=engine, rules=rules),
         SparkViewFeeder(spark, store, clock=clock, limits=limits, rules=rules),
     )
