@@ -4,14 +4,13 @@ import json
 from dataclasses import replace
 from datetime import datetime
 
-import icedb_parts.units.merge_unit
 import numpy as np
 import pyarrow as pa
 import pytest
 from icedb_log.errors import CorruptLog, NotFound, SchemaConflict, Unavailable
 from icedb_log.model import FileMarker
-from icedb_parts.engine import open_engine
 from icedb_parts.limits import MIB
+from pyarrow.parquet import SortingColumn
 
 SCHEMA = {"ts": "TIMESTAMP", "event": "VARCHAR", "n": "BIGINT", "late": "DOUBLE"}
 
@@ -46,7 +45,10 @@ def test_rows_are_kept_sorted_and_united_by_column_name(make_table):
     assert all(table.store.head(file.path) for file in files), "a merge deletes nothing"
 
 
-@pytest.mark.parametrize(("memory_bytes", "thread_count", "row_count"), [(48 * MIB, 1, 40_000), (512 * MIB, 2, 20_000)])
+@pytest.mark.parametrize(
+    ("memory_bytes", "thread_count", "row_count"),
+    [(48 * MIB, 1, 40_000), (64 * MIB, 2, 20_000), (512 * MIB, 2, 20_000)],
+)
 def test_a_merge_stays_sorted_also_when_it_is_larger_than_its_memory(make_table, memory_bytes, thread_count, row_count):
     table = make_table(sort=("k", "n"), row_group_rows=20_480)
     random = np.random.default_rng(7)
@@ -127,8 +129,10 @@ def test_an_input_with_damaged_pages_halts_and_is_named(make_table):
     good, bad = (table.put_file(pa.table({"n": list(range(1000))}), name) for name in "ab")
     body = table.store.get(bad.path).body
     table.store.put(bad.path, b"PAR1" + b"\xff" * 40 + body[44:])
-    with pytest.raises(CorruptLog, match=r"a data file of partition '', one of 2 .* cannot be merged"):
+    with pytest.raises(CorruptLog, match=r"data file wh/events/_data/b.parquet is not readable as Parquet"):
         table.merge(good, bad)
+    with pytest.raises(CorruptLog, match=r"a data file, one of 2 from .*_data/a.parquet on, cannot be merged"):
+        table.merge(good, bad, schema={"n": "DOUBLE"})
 
 
 def test_columns_keep_the_order_of_the_schema(make_table):
@@ -152,18 +156,53 @@ def test_a_failed_upload_raises_and_leaves_no_scratch(make_table, monkeypatch):
         table.flush(table.stage({"n": 1}))
 
 
-@pytest.mark.parametrize(("target_file_bytes", "thread_count"), [(1024, 1), (1024 * MIB, 2)])
-def test_only_an_output_that_is_not_split_is_written_by_several_threads(
-    make_table, monkeypatch, target_file_bytes, thread_count
-):
-    opened = []
+def test_text_of_few_values_stays_a_dictionary_of_the_words_that_a_row_group_has(make_table):
+    table = make_table(sort=("word",), row_group_rows=2048)
+    words = [f"word-{number:04}" for number in range(500)]
+    unique = [f"{number:08}" for number in range(4000)]
+    files = [
+        table.put_file(pa.table({"word": words * 8, "unique": unique, "late": [None, "x"] * 2000}), "0"),
+        table.put_file(
+            pa.table({"word": words * 8, "unique": [f"x{each}" for each in unique]}), "1", use_dictionary=False
+        ),
+    ]
+    (marker,) = table.merge(*files).outputs
+    parquet = table.parquet(marker)
+    assert parquet.schema_arrow.types == [pa.string()] * 3
+    assert parquet.read()["word"].to_pylist() == sorted(words * 16)
+    assert parquet.read()["late"].null_count == 6000
+    group = parquet.metadata.row_group(0)
+    assert [group.column(number).has_dictionary_page for number in range(3)] == [True, False, True]
+    assert group.column(0).total_uncompressed_size < 128 * 20 + 2048 * 2, "the words of all other rows are in it"
+    assert group.sorting_columns == (SortingColumn(0, nulls_first=False),)
+    table_of_nulls = table.put_file(pa.table({"word": pa.nulls(3, pa.string())}), "2")
+    assert table.merge(table_of_nulls, table_of_nulls).outputs[0].stats == {"word": (None, None, 6)}
 
-    def record(limits, scratch):
-        opened.append(limits.thread_count)
-        return open_engine(limits, scratch)
 
-    monkeypatch.setattr(icedb_parts.units.merge_unit, "open_engine", record)
-    table = make_table(sort=("n",), target_file_bytes=target_file_bytes)
-    files = [table.put_file(pa.table({"n": list(range(2000))}), f"{number}") for number in range(2)]
-    table.merge(*files, engine=replace(table.engine, thread_count=2))
-    assert opened == [thread_count]
+def test_values_that_have_to_be_converted_are(make_table):
+    table = make_table(sort=("n",))
+    files = [
+        table.put_file(pa.table({"n": pa.array([3, 1], pa.int32()), "x": pa.array([0.5, 1.5], pa.float32())}), "0"),
+        table.put_file(pa.table({"n": [2], "x": [7.25]}), "1"),
+    ]
+    (marker,) = table.merge(*files, schema={"n": "BIGINT", "x": "DOUBLE"}).outputs
+    assert table.parquet(marker).schema_arrow.types == [pa.int64(), pa.float64()]
+    assert table.rows(marker) == [{"n": 1, "x": 1.5}, {"n": 2, "x": 7.25}, {"n": 3, "x": 0.5}]
+
+
+def test_files_without_rows_become_none(make_table):
+    table = make_table(sort=("n",))
+    files = [table.put_file(pa.table({"n": pa.array([], pa.int64())}), name) for name in "ab"]
+    result = table.merge(*files)
+    assert (result.outputs, result.rows_read) == ((), 0)
+
+
+@pytest.mark.parametrize("memory_bytes", [16 * MIB, 256 * MIB])
+def test_statistics_that_are_not_true_do_not_break_the_order(make_table, memory_bytes):
+    table = make_table(sort=("n",))
+    numbers = [list(range(0, 400_000, 2)), list(range(1, 400_000, 2))]
+    files = [table.put_file(pa.table({"n": each}), f"{name}") for name, each in enumerate(numbers)]
+    lying = [replace(file, stats={"n": (name, name, 0)}) for name, file in enumerate(files)]
+    (marker,) = table.merge(*lying, engine=replace(table.engine, memory_bytes=memory_bytes)).outputs
+    assert table.parquet(marker).read()["n"].to_pylist() == list(range(400_000))
+    assert marker.stats == {"n": (0, 399_999, 0)}

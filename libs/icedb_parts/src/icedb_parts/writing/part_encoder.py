@@ -4,6 +4,7 @@ A dictionary makes columns of few values small and quick; on others it costs tim
 is seen from a sample of the first row group.
 """
 
+import contextlib
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 
 from icedb_parts.writing.column_stats import StatsCollector
 from icedb_parts.writing.part_layout import PartLayout
+from icedb_parts.writing.words import cast_rows, compact_dictionaries
 
 COMPRESSION_LEVEL: Final = 1
 SAMPLE_ROWS: Final = 2048
@@ -46,8 +48,11 @@ class PartEncoder:
 
     def write_group(self, rows: pa.Table) -> None:
         """Append one row group."""
+        rows = compact_dictionaries(rows)
         if self._writer is None:
-            self._open(rows)
+            self._schema = choose_types(rows)
+            self._open(cast_rows(rows, self._schema))
+        rows = cast_rows(rows, self._schema)
         self.stats.add(rows)
         self.row_count += rows.num_rows
         self._writer.write_table(rows, row_group_size=rows.num_rows)
@@ -60,6 +65,9 @@ class PartEncoder:
 
     def abandon(self) -> None:
         """Let go of the file without finishing it. Idempotent, and harmless after :meth:`close`."""
+        if self._writer is not None:
+            with contextlib.suppress(OSError, ValueError, pa.ArrowException):  # it may have failed before
+                self._writer.close()
         if self._sink is not None:
             self._sink.close()
 
@@ -73,11 +81,26 @@ class PartEncoder:
             self._schema,
             compression="zstd",
             compression_level=COMPRESSION_LEVEL,
-            use_dictionary=find_dictionary_columns(rows),
+            use_dictionary=[*_find_words(rows), *find_dictionary_columns(rows.drop_columns(_find_words(rows)))],
             store_schema=False,
             write_statistics=True,
             sorting_columns=sorting or None,
         )
+
+
+def choose_types(rows: pa.Table) -> pa.Schema:
+    """Return the types of a file's columns: a dictionary that holds much of the row group's rows becomes text again."""
+    limit = MAX_DISTINCT_SHARE * rows.num_rows
+    return pa.schema(
+        pa.field(field.name, field.type.value_type)
+        if pa.types.is_dictionary(field.type) and len(rows.column(field.name).chunk(0).dictionary) > limit
+        else field
+        for field in rows.schema
+    )
+
+
+def _find_words(rows: pa.Table) -> list[str]:
+    return [field.name for field in rows.schema if pa.types.is_dictionary(field.type)]
 
 
 def find_dictionary_columns(rows: pa.Table) -> list[str]:

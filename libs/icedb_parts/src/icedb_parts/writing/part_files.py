@@ -7,11 +7,12 @@ order of the stream.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,8 @@ ORDINAL: Final = "__ordinal"
 
 ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 """A row group ends early above this size in memory: rows may be wide."""
+
+_Piece = TypeVar("_Piece", pa.RecordBatch, pa.Table)
 
 
 class PartFileWriter:
@@ -70,10 +73,17 @@ class PartFileWriter:
         Raises:
             Unavailable: The store did not take a file.
         """
+        return self._write(chunks, self._write_chunk)
+
+    def write_partition(self, tables: Iterable[pa.Table]) -> tuple[FileMarker, ...]:
+        """Write the rows of the only partition, which come without an ordinal. As :meth:`write_all`."""
+        return self._write(tables, partial(self._write_rows, 0))
+
+    def _write(self, pieces: Iterable[_Piece], write: Callable[[_Piece], None]) -> tuple[FileMarker, ...]:
         self._folder.mkdir(parents=True, exist_ok=True)
         try:
-            for chunk in chunks:
-                self._write_chunk(chunk)
+            for piece in pieces:
+                write(piece)
             self._close_file()
             self._settle(0)
         finally:

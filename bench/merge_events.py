@@ -1,0 +1,172 @@
+"""The input of the merge benchmark: a table of ours with very many small data files, as flushes leave them.
+
+Product events of ten columns. Each file is sorted, written by the writer of the ingest job, and named in a log file
+with the statistics that a flush gives; a log file names some tens of them. Deterministic by seed.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from icedb_log.clock import SystemClock
+from icedb_log.fence import acquire_fence
+from icedb_log.keys import TablePaths
+from icedb_log.model import FileMarker, LogFile
+from icedb_log.object_store import ObjectStore
+from icedb_log.stores import StoreSettings
+from icedb_log.table_config import TableConfig, create_table
+from icedb_parts.writing.footer import make_footer
+from icedb_parts.writing.part_encoder import PartEncoder
+from icedb_parts.writing.part_layout import PartLayout
+
+TABLE: Final = "events"
+SCHEMA: Final = {
+    "ts": "TIMESTAMP",
+    "event": "VARCHAR",
+    "user_id": "VARCHAR",
+    "path": "VARCHAR",
+    "country": "VARCHAR",
+    "session_id": "VARCHAR",
+    "duration_ms": "BIGINT",
+    "price": "DOUBLE",
+    "is_new": "BOOLEAN",
+    "campaign": "VARCHAR",
+}
+_FILES_PER_LOG_FILE: Final = 50
+_FIRST_TS_US: Final = 1_748_736_000_000_000  # 2025-06-01T00:00:00Z
+_DAY_US: Final = 86_400_000_000
+_EVENTS: Final = ("page_view", "click", "scroll", "search", "add_to_cart", "purchase", "sign_up", "error")
+_PATHS: Final = ("/", "/pricing", "/docs", "/docs/start", "/blog", "/login", "/cart", "/checkout", "/about")
+_COUNTRIES: Final = ("US", "DE", "IN", "BR", "GB", "FR", "JP", "NL", "SE", "ZA", "MX", "VN")
+_CAMPAIGNS: Final = ("spring_sale", "newsletter_23", "podcast")
+_CAMPAIGN_SHARE: Final = 0.3
+_USER_COUNT: Final = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class MergeInput:
+    """A table with its small data files.
+
+    Attributes:
+        root: Folder of the store.
+        files: The data files.
+        sort: The table's sort columns.
+        row_count: Rows in all of them.
+        size_bytes: Bytes of all of them.
+        duration_sum: Sum of the column ``duration_ms``: what every system must find again.
+    """
+
+    root: Path
+    files: tuple[Path, ...]
+    sort: tuple[str, ...]
+    row_count: int
+    size_bytes: int
+    duration_sum: int
+
+
+def write_merge_input(
+    root: Path, *, file_count: int, rows_per_file: int, sort: tuple[str, ...], is_in_time_order: bool
+) -> MergeInput:
+    """Make a table of ``file_count`` sorted data files.
+
+    Args:
+        root: Folder of the store; made here.
+        file_count: Data files.
+        rows_per_file: Rows of each.
+        sort: The table's sort columns.
+        is_in_time_order: Whether each file's times follow those of the file before it; else all cover the same day.
+    """
+    root.mkdir(parents=True)
+    warehouse = StoreSettings(f"file://{root}").open()
+    paths = warehouse.table(TABLE)
+    # Everything goes into one group and one file, whatever its size, so that all systems make the same.
+    config = TableConfig.create(name=TABLE, sort=sort, target_file_bytes=1 << 33, max_files_per_group=10_000)
+    create_table(warehouse.store, paths, config)
+    markers: list[FileMarker] = []
+    duration_sum = 0
+    for number in range(file_count):
+        window = (number, file_count) if is_in_time_order else (0, 1)
+        rows = make_rows(number, rows_per_file, window).sort_by([(column, "ascending") for column in sort])
+        duration_sum += int(np.sum(rows["duration_ms"].to_numpy()))
+        markers.append(_put_file(warehouse.store, paths, config, rows, scratch=root.parent))
+    _commit(warehouse.store, paths, markers)
+    return MergeInput(
+        root=root,
+        files=tuple(root / marker.path for marker in markers),
+        sort=sort,
+        row_count=file_count * rows_per_file,
+        size_bytes=sum(marker.size_bytes for marker in markers),
+        duration_sum=duration_sum,
+    )
+
+
+def make_rows(seed: int, count: int, window: tuple[int, int] = (0, 1)) -> pa.Table:
+    """Make events in random order; ``window``: which of how many equal parts of the day their times fall in."""
+    rng = np.random.default_rng((7, seed))
+    part_us = _DAY_US // window[1]
+    ts = _FIRST_TS_US + window[0] * part_us + rng.integers(0, part_us, count)
+    has_campaign = rng.random(count) < _CAMPAIGN_SHARE
+    campaigns = np.where(has_campaign, np.array(_CAMPAIGNS)[rng.integers(0, len(_CAMPAIGNS), count)], None)
+    columns: list[Any] = [
+        pa.array(ts, pa.timestamp("us")),
+        _pick(rng, _EVENTS, count),
+        _text("u", rng.zipf(1.3, count) % _USER_COUNT),
+        _pick(rng, _PATHS, count),
+        _pick(rng, _COUNTRIES, count),
+        _text("s", rng.integers(10**11, 10**12, count)),
+        pa.array(rng.integers(0, 60_000, count)),
+        pa.array(rng.integers(1, 500, count) + rng.integers(1, 4, count) / 4),
+        pa.array(rng.random(count) < 0.5),
+        pa.array(campaigns, pa.string()),
+    ]
+    return pa.table(columns, names=list(SCHEMA))
+
+
+def _pick(rng: np.random.Generator, words: tuple[str, ...], count: int) -> pa.Array:
+    return pa.array(words).take(pa.array(rng.integers(0, len(words), count)))
+
+
+def _text(prefix: str, numbers: np.ndarray) -> pa.Array:
+    return pa.array(np.char.add(prefix, numbers.astype(str)), pa.string())
+
+
+def _put_file(
+    store: ObjectStore, paths: TablePaths, config: TableConfig, rows: pa.Table, *, scratch: Path
+) -> FileMarker:
+    clock = SystemClock()
+    layout = PartLayout(
+        paths=paths,
+        partitions=("",),
+        footer=lambda _ordinal: make_footer(table=TABLE, partition="", commit_id="bench", kind="flush"),
+        sort_columns=config.sort,
+        stats_columns=config.sort,
+        row_group_rows=config.row_group_rows,
+        split_bytes=config.target_file_bytes,
+        created_ms=clock.now_ms(),
+    )
+    path = scratch / "next.parquet"
+    encoder = PartEncoder(path, rows.schema, layout)
+    encoder.write_group(rows)
+    encoder.close(layout.footer(0))
+    key = paths.data_key(partition="", file_id=clock.new_id())
+    store.upload(key, path)
+    return FileMarker(
+        key, path.stat().st_size, layout.created_ms, row_count=rows.num_rows, stats=encoder.stats.finish()
+    )
+
+
+def _commit(store: ObjectStore, paths: TablePaths, markers: list[FileMarker]) -> None:
+    clock = SystemClock()
+    fence = acquire_fence(store, paths, "ingest", owner="bench", clock=clock)
+    time_ms = clock.now_ms()
+    for first in range(0, len(markers), _FILES_PER_LOG_FILE):
+        log = LogFile(
+            time_ms=time_ms + first,
+            schema=SCHEMA,
+            markers=tuple(markers[first : first + _FILES_PER_LOG_FILE]),
+            commit_id=clock.new_id(),
+        )
+        fence.commit(log)
+    fence.release()

@@ -1,0 +1,176 @@
+"""The data files of a merge's group: fetched, their footers read once, their columns united.
+
+A small group is fetched into memory and never touches the disk; a large one waits in the scratch folder.
+Only the footer's schema and row count are read here, never what it says of single columns: pyarrow ends the process
+on some damaged column metadata.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from icedb_log.errors import CorruptLog, NotFound, SchemaConflict
+from icedb_log.model import FileMarker
+from icedb_log.object_store import ObjectStore
+from icedb_log.widening import is_widening
+
+from icedb_parts.arrow_types import ARROW_TYPES
+from icedb_parts.imports.import_types import NARROW_TYPES
+
+_SQL_TYPES: Final[Mapping[Any, str]] = {arrow_type: sql_type for sql_type, arrow_type in ARROW_TYPES.items()}
+_SHOWN_CHARS: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class MergeInput:
+    """One data file that is merged.
+
+    Attributes:
+        marker: What the log says of it.
+        source: Its content, or the file that holds it.
+        metadata: Its footer.
+        types: Column to SQL type; ``None`` if some column is of a type that only the native engine can name.
+    """
+
+    marker: FileMarker
+    source: Path | pa.Buffer
+    metadata: Any
+    types: Mapping[str, str] | None
+
+    @property
+    def row_count(self) -> int:
+        """Rows, by its footer."""
+        return int(self.metadata.num_rows)
+
+    def open(self, *, dictionary_columns: Sequence[str] = ()) -> Any:
+        """Open it, with those of some columns of text that it has as numbers of the words in a dictionary."""
+        source = str(self.source) if isinstance(self.source, Path) else pa.BufferReader(self.source)
+        known = [name for name in dictionary_columns if self.types is None or name in self.types]
+        return pq.ParquetFile(source, metadata=self.metadata, read_dictionary=known)
+
+    def make_file(self, folder: Path) -> Path:
+        """Return a file with its content. Idempotent."""
+        if isinstance(self.source, Path):
+            return self.source
+        path = folder / Path(self.marker.path).name
+        if not path.exists():
+            path.write_bytes(self.source)
+        return path
+
+
+def fetch_inputs(
+    markers: Sequence[FileMarker],
+    store: ObjectStore,
+    *,
+    table: str,
+    folder: Path | None,
+    transfer_count: int,
+) -> list[MergeInput]:
+    """Fetch data files and read their footers.
+
+    Args:
+        markers: Which ones.
+        store: Where they are.
+        table: Name of the table, for messages.
+        folder: Where to put them; ``None``: into memory.
+        transfer_count: How many at once.
+
+    Raises:
+        NotFound: One is gone.
+        CorruptLog: One is not readable as Parquet, though the log names it.
+        Unavailable: The store did not answer.
+    """
+
+    def fetch(numbered: tuple[int, FileMarker]) -> tuple[FileMarker, Path | pa.Buffer]:
+        number, marker = numbered
+        try:
+            if folder is None:
+                return marker, pa.py_buffer(store.get(marker.path).body)
+            file = folder / f"{number:06d}.parquet"
+            store.download(marker.path, file)
+        except NotFound as error:
+            raise NotFound(
+                f"table {table}: data file {marker.path} is live but gone from the store: "
+                "read the log again; if it is still named there, restore the object"
+            ) from error
+        return marker, file
+
+    with ThreadPoolExecutor(transfer_count, thread_name_prefix="icedb-download") as pool:
+        return [_read_footer(marker, source) for marker, source in pool.map(fetch, enumerate(markers))]
+
+
+def _read_footer(marker: FileMarker, source: Path | pa.Buffer) -> MergeInput:
+    try:
+        with pq.ParquetFile(str(source) if isinstance(source, Path) else pa.BufferReader(source)) as file:
+            metadata, schema = file.metadata, file.schema_arrow
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise unreadable(marker, error) from error
+    names = [_SQL_TYPES.get(kind) for kind in schema.types]
+    types = None if None in names else dict(zip(schema.names, names, strict=True))
+    return MergeInput(marker, source, metadata, types)
+
+
+def unreadable(marker: FileMarker, error: Exception) -> CorruptLog:
+    """Return what a data file that cannot be read means."""
+    return CorruptLog(
+        f"data file {marker.path} is not readable as Parquet ({str(error)[:_SHOWN_CHARS]}): restore the object"
+    )
+
+
+def unite_columns(
+    inputs: Iterable[MergeInput],
+    *,
+    table: str,
+    schema: Mapping[str, str],
+    describe: Callable[[MergeInput], Mapping[str, str]],
+) -> dict[str, str]:
+    """Return the union of the inputs' columns with the types to be written: the schema's order, then the others'.
+
+    A narrower type of an input becomes the table's: of an imported file, or from before the column became wider (S2).
+
+    Args:
+        inputs: The data files.
+        table: Name of the table, for messages.
+        schema: Column to SQL type of the whole table.
+        describe: Names the types of a file's columns where its footer alone does not.
+
+    Raises:
+        SchemaConflict: One column has two types or two spellings; names the file.
+    """
+    found: dict[str, str] = {}
+    spelling = {name.lower(): name for name in schema}
+    seen: Mapping[str, str] | None = None
+    for each in inputs:
+        types = describe(each) if each.types is None else each.types
+        if types == seen:
+            continue
+        seen = types
+        for name, sql_type in types.items():
+            known_name = spelling.setdefault(name.lower(), name)
+            known_type = schema.get(name) or found.get(name) or sql_type
+            if known_name != name or not _is_read_as(sql_type, known_type):
+                raise SchemaConflict(
+                    f"table {table}: column {name!r} is {sql_type} in data file {each.marker.path}, "
+                    f"but the table has {known_name!r} as {schema.get(known_name) or known_type}: "
+                    "rewrite that file with the table's type"
+                )
+            found[name] = known_type
+    ordered = [name for name in schema if name in found]
+    return {name: found[name] for name in dict.fromkeys([*ordered, *found])}
+
+
+def _is_read_as(found_type: str, table_type: str) -> bool:
+    read_type = NARROW_TYPES.get(found_type, found_type)
+    return table_type in (found_type, read_type) or is_widening(read_type, table_type)
+
+
+def have_types(inputs: Iterable[MergeInput], columns: Mapping[str, str]) -> bool:
+    """Return whether every column of every input has the type that is written: no value has to be converted."""
+    return all(
+        each.types is not None and all(columns[name] == sql_type for name, sql_type in each.types.items())
+        for each in inputs
+    )
