@@ -1,4 +1,4 @@
-"""Asks an ingest worker whether an ``insert_query`` fits a table: the client has no Spark."""
+"""Asks an ingest worker whether a query fits a table or a view: the client has no Spark."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ CHECK_QUERY = "icedb.ingest.check_query"
 
 
 def check_insert_query(client: Client, config: TableConfig, *, timeout_ms: int) -> dict[str, str]:
-    """Return the columns that a configuration's ``insert_query`` gives, with their types.
+    """Return the columns that a configuration's ``insert_query`` gives, or a view's ``view_query``, with their types.
 
     Args:
         client: An open client.
@@ -27,30 +27,28 @@ def check_insert_query(client: Client, config: TableConfig, *, timeout_ms: int) 
     """
     from icedb_client.wakeups import TaskTimeout  # noqa: PLC0415 - redis and celery only where they are used
 
+    what = f"the {'insert' if config.view_of is None else 'view'}_query of table {config.name}"
     try:
         result = client.workers.run(
             CHECK_QUERY, config.name, arguments={"config": config.model_dump(mode="json")}, timeout_ms=timeout_ms
         )
     except TaskTimeout as error:
         raise TimedOut(
-            f"the insert_query of table {config.name} was not checked, and nothing was changed: no ingest worker "
+            f"{what} was not checked, and nothing was changed: no ingest worker "
             f"answered within {timeout_ms / 1000:g} s. Start one and try again, or raise --check-timeout"
         ) from error
     except Unavailable as error:
-        raise Unavailable(
-            f"the insert_query of table {config.name} has to be checked by an ingest worker, and nothing was changed: "
-            f"{error}"
-        ) from error
-    return _read_schema(config.name, result)
+        raise Unavailable(f"{what} has to be checked by an ingest worker, and nothing was changed: {error}") from error
+    return _read_schema(what, result)
 
 
-def _read_schema(table: str, result: dict[str, Any]) -> dict[str, str]:
+def _read_schema(what: str, result: dict[str, Any]) -> dict[str, str]:
     outcome = str(result.get("outcome"))
     schema = result.get("schema")
     if outcome == "done" and isinstance(schema, dict):
         return {str(column): str(sql_type) for column, sql_type in schema.items()}
     problem = result.get("error") or {}
-    message = f"the insert_query of table {table} is refused: {problem.get('message', outcome)}"
+    message = f"{what} is refused: {problem.get('message', outcome)}"
     if outcome_exit_code(outcome) == INVALID:
         raise InvalidRequest(message)
-    raise IceDBError(f"the insert_query of table {table} could not be checked: {problem.get('message', outcome)}")
+    raise IceDBError(f"{what} could not be checked: {problem.get('message', outcome)}")

@@ -6,7 +6,8 @@ import typer
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
 from icedb_log.table_changes import alter_table_config
-from icedb_log.table_config import PartitionField, TableConfig, create_table, read_table_config
+from icedb_log.table_config import PartitionField, TableConfig, read_table_config
+from icedb_log.views import require_no_cycle
 from rich.markup import escape
 
 from icedb_client.cli.output import (
@@ -42,9 +43,13 @@ from icedb_client.cli.table_options import (
     RetentionField,
     Source,
     TargetFileMb,
+    ViewQuery,
+    ViewSource,
     read_fields,
     read_retention,
+    read_view,
 )
+from icedb_client.cli.view import create_any_table, describe_view, finish_creation
 
 app = typer.Typer(no_args_is_help=True, help="Create, change and look at tables.")
 
@@ -71,6 +76,8 @@ def create(
     on_bad_rows: OnBadRows = None,
     insert_query: InsertQuery = None,
     source: Source = None,
+    view_source: ViewSource = None,
+    view_query: ViewQuery = None,
     target_file_mb: TargetFileMb = None,
     merge_fan_in: MergeFanIn = None,
     max_partitions_per_flush: MaxPartitions = None,
@@ -116,6 +123,7 @@ def create(
         sort=split_names(sort or ()),
         **fields,
         **read_retention(retention, retention_field),
+        **read_view(view_source, view_query),
     )
     if config.insert_query is not None and not config.source:
         raise InvalidRequest(
@@ -125,12 +133,14 @@ def create(
     with open_client(context) as client:
         store, paths = client.warehouse.store, client.warehouse.table(name)
         store.probe()
-        if config.insert_query is not None:
+        if config.view_of is not None:
+            require_no_cycle(store, paths, config)
+        if config.insert_query is not None or config.view_query is not None:
             found = check_insert_query(client, config, timeout_ms=check_timeout_ms)
             config = config.model_copy(update={"declared": {**found, **config.declared}})
         is_new = True
         try:
-            create_table(store, paths, config)
+            create_any_table(store, paths, config)
         except InvalidRequest:
             if not if_not_exists:
                 raise
@@ -139,6 +149,7 @@ def create(
                 raise InvalidRequest(
                     f"table {name!r} exists with another configuration; see `icedb table show {name}`"
                 ) from None
+            finish_creation(store, paths, config)
     if as_json:
         print_json({"table": name, "created": is_new, "config": config.model_dump(mode="json")})
     elif is_new:
@@ -270,6 +281,7 @@ def _print_config(config: TableConfig) -> None:
     print_pairs(
         {
             "table": config.name,
+            **describe_view(config),
             "partitions": ", ".join(str(field) for field in config.partition) or "-",
             "sorted by": ", ".join(config.sort) or "-",
             "evolution": config.evolution,
@@ -288,6 +300,9 @@ def _print_config(config: TableConfig) -> None:
             "retention": _describe_retention(config),
         }
     )
+    if config.view_query is not None:
+        out.print("\n[bold]view query[/]")
+        out.print(escape(config.view_query), soft_wrap=True)
     if config.insert_query is not None:
         out.print("\n[bold]insert query[/]")
         out.print(escape(config.insert_query), soft_wrap=True)

@@ -63,6 +63,18 @@ InsertQuery = Annotated[
         help="Spark SQL over _rows that every flush runs, or @FILE. An ingest worker checks it now.",
     ),
 ]
+ViewSource = Annotated[
+    str | None,
+    typer.Option("--from", metavar="TABLE", help="Make it a view: each commit to this table feeds it, with --query."),
+]
+ViewQuery = Annotated[
+    str | None,
+    typer.Option(
+        "--query",
+        metavar="SQL",
+        help="Of a view: Spark SQL over _rows, the rows of those commits, or @FILE. An ingest worker checks it now.",
+    ),
+]
 Source = Annotated[
     list[str] | None,
     typer.Option(
@@ -182,6 +194,19 @@ def read_fields(
     return {name: value for name, value in fields.items() if value is not None}
 
 
+def read_view(view_source: str | None, view_query: str | None) -> dict[str, Any]:
+    """Return the fields of ``--from`` and ``--query``; none if neither is given.
+
+    Raises:
+        InvalidRequest: Only one of them, or the query cannot be read.
+    """
+    if view_source is None and view_query is None:
+        return {}
+    if view_source is None or view_query is None:
+        raise InvalidRequest("a view needs both: --from TABLE, which feeds it, and --query SQL over _rows")
+    return {"view_of": view_source, "view_query": _read_query(view_query, option="--query")}
+
+
 def read_retention(retention: str | None, retention_field: str | None) -> dict[str, Any]:
     """Return the fields of ``--retention`` and ``--retention-field``; what was not given is left out.
 
@@ -197,7 +222,7 @@ def read_retention(retention: str | None, retention_field: str | None) -> dict[s
     return fields
 
 
-def _read_query(text: str) -> str:
+def _read_query(text: str, *, option: str = "--insert-query") -> str:
     if not text.startswith(QUERY_FROM_FILE):
         query = text
     else:
@@ -206,7 +231,7 @@ def _read_query(text: str) -> str:
             body = path.read_bytes()
             query = body.decode()
         except (OSError, ValueError) as error:
-            raise InvalidRequest(f"--insert-query {str(path)[:200]!r} cannot be read: {error}") from error
+            raise InvalidRequest(f"{option} {str(path)[:200]!r} cannot be read: {error}") from error
     if not query.strip() or len(query.encode()) > MAX_QUERY_BYTES:
-        raise InvalidRequest(f"--insert-query: 1 to {MAX_QUERY_BYTES} bytes of SQL, not {len(query.encode())}")
+        raise InvalidRequest(f"{option}: 1 to {MAX_QUERY_BYTES} bytes of SQL, not {len(query.encode())}")
     return query.strip()
