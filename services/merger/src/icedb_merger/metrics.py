@@ -1,11 +1,12 @@
 """What the merger counts."""
 
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from icedb_log.merge import MergeResult
 from icedb_log.partition_removal import RemovalResult
 from icedb_log.retain import RetentionResult
 from icedb_log.retention import count_kept
+from icedb_log.row_changes import ChangeResult
 from icedb_service.metrics import SparkWorkerMetrics, make_counter
 from icedb_service.names import (
     MERGE_CHANGE,
@@ -20,6 +21,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 DIRECTIONS: Final = ("in", "out")
 ERASURE_ENDS: Final = ("complete", "refused")
 REMOVAL_CAUSES: Final = ("drop", "retention")
+ChangeCause = Literal["delete", "rewrite"]
+"""What somebody asked for."""
 
 
 TASKS: Final = (MERGE_MERGE, MERGE_SWEEP, MERGE_CHANGE, MERGE_DROP_PARTITIONS, MERGE_RETAIN, MERGE_ERASE)
@@ -51,6 +54,20 @@ class MergeMetrics(SparkWorkerMetrics):
         self.rows = Counter("icedb_merge_rows_total", "Rows rewritten", registry=self.registry)
         self.folded = Counter(
             "icedb_merge_folded_log_files_total", "Log files that a commit replaced", registry=self.registry
+        )
+        self.changes = make_counter(
+            self.registry,
+            "icedb_merge_changes_total",
+            "Changes of rows that were committed, by what was asked for",
+            label="kind",
+            values=get_args(ChangeCause),
+        )
+        self.changed_rows = make_counter(
+            self.registry,
+            "icedb_merge_changed_rows_total",
+            "Rows that changes took away; what a rewrite adds is not taken off",
+            label="kind",
+            values=get_args(ChangeCause),
         )
         self.partitions_removed = make_counter(
             self.registry,
@@ -86,6 +103,19 @@ class MergeMetrics(SparkWorkerMetrics):
             label="state",
             values=ERASURE_ENDS,
         )
+
+    def record_change(self, kind: ChangeCause, result: ChangeResult) -> None:
+        """Count what one change of rows committed; a dry run commits nothing."""
+        if result.committed_key is None:
+            return
+        self.commits.inc()
+        self.changes.labels(kind).inc()
+        self.changed_rows.labels(kind).inc(max(0, result.rows_removed))
+        self.files.labels("in").inc(result.file_count)
+        self.files.labels("out").inc(result.output_count)
+        self.moved.labels("in").inc(result.input_bytes)
+        self.moved.labels("out").inc(result.output_bytes)
+        self.rows.inc(max(0, result.rows_read - result.rows_removed))
 
     def record_removal(self, cause: Literal["drop", "retention"], removal: RemovalResult) -> None:
         """Count what one commit removed."""

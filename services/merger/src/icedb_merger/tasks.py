@@ -142,6 +142,6 @@ def register_tasks(
     tasks = MergeTasks(context, settings=settings, metrics=metrics)
     define_task(app, context, TaskOptions(MERGE_MERGE), tasks.merge)
     define_task(app, context, TaskOptions(MERGE_SWEEP, needs_engine=False), tasks.sweep)
-    register_change_tasks(app, context, settings=settings, metrics=metrics)
+    register_change_tasks(app, context, metrics=metrics)
     register_partition_tasks(app, context, metrics=metrics, schedule=tasks.retention)
     register_erasure_tasks(app, context, settings=settings, metrics=metrics)

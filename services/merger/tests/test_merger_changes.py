@@ -1,0 +1,102 @@
+"""The task that changes rows, on a store in memory with data files of JSON lines."""
+
+import pytest
+from icedb_log.clock import new_batch_id
+from icedb_log.errors import InvalidRequest
+from icedb_log.flush import flush_table
+from icedb_log.fold import fold
+from icedb_log.reader import LogReader
+from icedb_log.staging import stage_batch
+from icedb_log.table_config import PartitionField
+from icedb_log.testing.row_files import encode_rows, read_live_rows
+from icedb_merger.changes import ChangeTasks
+from icedb_merger.metrics import MergeMetrics
+from icedb_service.names import MERGE_CHANGE
+from icedb_service.redlock import LockBusy, LockLost
+from icedb_service.testing.task_context import MemoryContext
+
+
+@pytest.fixture
+def context():
+    context = MemoryContext(MergeMetrics())
+    context.create_table("events", partition=(PartitionField(name="p", column="p"),))
+    store, paths = context.warehouse.store, context.warehouse.table("events")
+    for number in range(4):
+        body = encode_rows([{"p": place, "n": number} for place in "ab"])
+        stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
+        flush_table(store, paths, clock=context.clock, writer=context.engine.writer, owner="test")
+        context.clock.advance(1)
+    return context
+
+
+@pytest.fixture
+def tasks(context):
+    return ChangeTasks(context, metrics=context.metrics)
+
+
+def rows(context):
+    view = LogReader(context.warehouse.store, context.warehouse.table("events"), clock=context.clock).read()
+    return sorted((row["p"], row["n"]) for row in read_live_rows(context.warehouse.store, fold(view)))
+
+
+def test_a_deletion_says_which_rows_and_files_it_touched(context, tasks):
+    planned = tasks.change("events", "delete", "n = 2", dry_run=True)
+    assert len(rows(context)) == 8
+    assert context.locked == [], "a dry run waits for nobody"
+    work = tasks.change("events", "delete", "n = 2")
+    assert rows(context) == [(place, number) for place in "ab" for number in (0, 1, 3)]
+    figures = ("rows_removed", "rows_read", "files_scanned", "files_rewritten", "partitions", "paths", "bytes_in")
+    assert [work.details[name] for name in figures[:-1]] == [2, 2, 8, 2, 2, ["p=a", "p=b"]]
+    assert [planned.details[name] for name in figures] == [work.details[name] for name in figures]
+    assert (planned.details["committed_key"], planned.details["dry_run"]) == (None, True)
+    assert context.metric("icedb_merge_changes_total", kind="delete") == 1
+    assert context.metric("icedb_merge_changed_rows_total", kind="delete") == 2
+    assert context.metric("icedb_merge_files_total", direction="in") == 2
+    assert context.locked == ["events"]
+    assert tasks.change("events", "delete", "n = 2").is_idle
+
+
+def test_a_rewrite_replaces_the_partitions_that_are_named(context, tasks):
+    query = "select * from _rows where n > 2"
+    assert tasks.change("events", "rewrite", query, ["p=a"], dry_run=True).details["files_rewritten"] == 4
+    work = tasks.change("events", "rewrite", query, ["p=a"])
+    assert [row for row in rows(context) if row[0] == "a"] == [("a", 3)]
+    assert len(rows(context)) == 5
+    assert (work.details["rows_removed"], work.details["files_written"], work.details["paths"]) == (3, 1, ["p=a"])
+    assert "files_scanned" not in work.details
+    assert context.metric("icedb_merge_changed_rows_total", kind="rewrite") == 3
+    assert tasks.change("events", "rewrite", query, ["p=z"]).is_idle
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("merge_query", "select * from source_files"), "'delete' or 'rewrite'"),
+        (("delete", None), "SQL as text"),
+        (("delete", "n = 1", ["p=a"]), "partitions only for a rewrite"),
+        (("rewrite", "select * from _rows"), "needs a list of partition filters"),
+        (("rewrite", "select * from _rows", "p=a"), "needs a list of partition filters"),
+        (("rewrite", "select * from _rows", ["q=a"]), "no partition field 'q'"),
+        (("rewrite", "drop table x", ["p=a"]), "drop table x"),
+        (("delete", "n in (select 1)"), "select 1"),
+    ],
+)
+def test_a_request_that_is_wrong_changes_nothing(context, tasks, arguments, reason):
+    with pytest.raises(InvalidRequest, match=reason):
+        tasks.change("events", *arguments)
+    assert len(rows(context)) == 8
+    result = context.runner.run(
+        lambda: tasks.change("events", *arguments), task=MERGE_CHANGE, task_id="1", table="events"
+    )
+    assert result["outcome"] == "refused"
+
+
+def test_the_lock_is_held_and_watched(context, tasks):
+    context.busy.add("events")
+    with pytest.raises(LockBusy):
+        tasks.change("events", "delete", "n = 2")
+    context.busy.clear()
+    context.held.failure = LockLost("gone")
+    with pytest.raises(LockLost):
+        tasks.change("events", "delete", "n = 2")
+    assert len(rows(context)) == 8
