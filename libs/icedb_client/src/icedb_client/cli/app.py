@@ -11,7 +11,7 @@ import typer
 from icedb_log.errors import IceDBError
 from typer.exceptions import TyperException
 
-from icedb_client.cli import import_files, ingest, partitions, quarantine, read, status, table, work
+from icedb_client.cli import erasure, import_files, ingest, partitions, quarantine, read, status, table, view, work
 from icedb_client.cli.exits import FAILED, INTERRUPTED, INVALID, exit_code
 from icedb_client.cli.output import JsonFlag, WarningPrinter, out, print_error, print_json
 from icedb_client.cli.session import GlobalOptions
@@ -31,6 +31,7 @@ app: Final = typer.Typer(
     help="An event warehouse on object storage: enqueue events, read consistent snapshots, query them.",
 )
 app.add_typer(table.app, name="table")
+app.add_typer(view.app, name="view")
 app.command("ingest")(ingest.ingest)
 app.command("import")(import_files.import_files)
 app.command("snapshot")(read.snapshot)
@@ -38,6 +39,8 @@ app.command("query")(read.query)
 app.command("merge")(work.merge)
 app.command("vacuum")(work.vacuum)
 app.add_typer(partitions.app, name="partitions")
+app.command("erase")(erasure.erase)
+app.add_typer(erasure.app, name="erasure")
 app.add_typer(quarantine.app, name="quarantine")
 app.command("status")(status.status)
 

@@ -1,0 +1,316 @@
+"""``icedb erase`` and ``icedb erasure``: rows that have to be gone, and the proof that they are."""
+
+import sys
+from typing import Annotated, Any, Final
+
+import typer
+from icedb_log.clock import SystemClock
+from icedb_log.erasure_certificate import certificate
+from icedb_log.erasure_record import Erasure, NamedObjects
+from icedb_log.erasure_scan import count_staged_until
+from icedb_log.erasures import create_erasure, list_erasures, read_erasure
+from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
+from icedb_log.vacuum_plan import STORE_RESOLUTION_MS
+from rich.markup import escape
+
+from icedb_client.cli.exits import FAILED, INVALID, TimedOut, outcome_exit_code
+from icedb_client.cli.output import (
+    JsonFlag,
+    err,
+    format_bytes,
+    format_count,
+    make_table,
+    out,
+    print_error,
+    print_json,
+    print_note,
+    print_pairs,
+)
+from icedb_client.cli.parsing import format_time, parse_duration
+from icedb_client.cli.session import open_client
+from icedb_client.client import Client
+
+ERASE: Final = "icedb.merge.erase"
+POLL_MS: Final = 3000
+WAKE_MS: Final = 30_000
+SHOWN_OBJECTS: Final = 20
+"""Objects that are shown to people; ``--json`` has all."""
+SHOWN_CHARS: Final = 60
+
+app: Final = typer.Typer(name="erasure", no_args_is_help=True, help="Look at erasures and their certificates.")
+
+TableName = Annotated[str, typer.Argument(help="Name of the table.")]
+ErasureId = Annotated[str, typer.Argument(metavar="ID", help="Id of the erasure, as `icedb erase` printed it.")]
+
+_NOT_COVERED: Final = {
+    "quarantine": "batches in quarantine",
+    "unknown_staged": "objects in staging that are no batches",
+    "unknown_data": "objects among the data files that are none",
+    "import_sources": "sources that were imported from",
+    "views": "tables that are fed by this one",
+    "late": "data files with such rows that came after the request",
+}
+
+
+def erase(
+    *,
+    context: typer.Context,
+    table: TableName,
+    where: Annotated[str, typer.Option("--where", help="Spark SQL condition: rows for which it is true are erased.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed now.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    note: Annotated[str, typer.Option("--note", help="Why, for the certificate; nothing personal.")] = "",
+    requested_by: Annotated[str, typer.Option("--by", help="Who asks, for the certificate.")] = "",
+    check_timeout: Annotated[
+        str, typer.Option("--check-timeout", help="How long a worker may take to say what would be removed.")
+    ] = "10m",
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is complete; takes the grace period.")] = False,
+    timeout: Annotated[str, typer.Option("--timeout", help="How long to wait at most.")] = "2d",
+    as_json: JsonFlag = False,
+) -> None:
+    """Erase rows for good, and prove it: rewrite, wait for every object that held them to be deleted, certify.
+
+    A merge worker first says what would be removed. Then the request is written; workers carry it on by themselves.
+
+    Example: icedb erase events --where "user_id = 'x'" --dry-run
+    """
+    check_ms = parse_duration(check_timeout, option="--check-timeout")
+    wait_ms = parse_duration(timeout, option="--timeout")
+    with open_client(context, table=table) as client:
+        client.table_config(table)
+        found = _preview(client, table, where, timeout_ms=check_ms)
+        if dry_run:
+            _print_preview(table, found, as_json=as_json)
+            return
+        if not yes:
+            _confirm(table, found)
+        erasure = create_erasure(
+            client.warehouse.store,
+            client.warehouse.table(table),
+            condition=where,
+            clock=SystemClock(),
+            requested_by=requested_by,
+            note=note,
+        )
+        is_woken = client.workers.wake(ERASE, table)
+        if not wait:
+            _print_asked(erasure, is_woken=is_woken, as_json=as_json)
+            return
+        print_note(f"erasure {erasure.erasure_id} of table {table} was asked for")
+        _print_end(_wait(client, erasure, timeout_ms=wait_ms), as_json=as_json)
+
+
+@app.command("list")
+def list_of_table(
+    *,
+    context: typer.Context,
+    table: TableName,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many, newest first.")] = 50,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the erasures of a table, newest first.
+
+    Example: icedb erasure list events
+    """
+    with open_client(context, table=table) as client:
+        client.table_config(table)
+        found = list_erasures(client.warehouse.store, client.warehouse.table(table), limit=limit)
+    if as_json:
+        print_json({"table": table, "erasures": [_to_json(erasure) for erasure in found]})
+    elif found:
+        view = make_table("id", "state", "asked", "ended", "rows", "objects", "condition", right=("rows", "objects"))
+        for erasure in found:
+            view.add_row(
+                erasure.erasure_id,
+                erasure.state,
+                format_time(erasure.requested_ms),
+                format_time(erasure.completed_ms) if erasure.completed_ms else "-",
+                format_count(erasure.row_count),
+                format_count(len(erasure.targets)),
+                escape(_shorten(erasure.condition)),
+            )
+        out.print(view)
+    else:
+        print_note(f"no erasure of table {table} was asked for")
+
+
+@app.command("show")
+def show(*, context: typer.Context, table: TableName, erasure_id: ErasureId, as_json: JsonFlag = False) -> None:
+    """Show one erasure: how far it is, or its certificate. With --json: the whole certificate.
+
+    Example: icedb erasure show events 019b7d3c-0000-7000-8000-000000000001 --json
+    """
+    with open_client(context, table=table) as client:
+        client.table_config(table)
+        erasure = read_erasure(client.warehouse.store, client.warehouse.table(table), erasure_id)
+        waits_for = _waits_for(client, erasure)
+    if as_json:
+        print_json(certificate(erasure))
+    else:
+        _print_one(erasure, waits_for)
+
+
+def _preview(client: Client, table: str, condition: str, *, timeout_ms: int) -> dict[str, Any]:
+    from icedb_client.wakeups import TaskTimeout  # noqa: PLC0415 - redis and celery only where they are used
+
+    try:
+        result = client.workers.run(ERASE, table, arguments={"preview": condition}, timeout_ms=timeout_ms)
+    except TaskTimeout as error:
+        raise TimedOut(
+            f"nothing was erased: no merge worker said within {timeout_ms / 1000:g} s what would be removed from table "
+            f"{table}. Start one and try again, or raise --check-timeout"
+        ) from error
+    except Unavailable as error:
+        raise Unavailable(f"nothing was erased: a merge worker has to check the condition, and {error}") from error
+    outcome = str(result.get("outcome"))
+    if outcome in ("done", "idle"):
+        return result
+    problem = result.get("error") or {}
+    message = f"nothing was erased from table {table}: {problem.get('message', outcome)}"
+    if outcome_exit_code(outcome) == INVALID:
+        raise InvalidRequest(message)
+    raise IceDBError(message)
+
+
+def _print_preview(table: str, found: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        figures = ("rows", "files", "bytes", "files_counted", "partitions")
+        print_json({"table": table, "dry_run": True, **{name: found.get(name) for name in figures}})
+    else:
+        out.print(f"would erase {_describe(found)} of table [bold]{escape(table)}[/]")
+
+
+def _describe(found: dict[str, Any]) -> str:
+    return (
+        f"{format_count(found.get('rows'))} rows in {format_count(found.get('files'))} data files "
+        f"({format_bytes(int(found.get('bytes') or 0))}) of {format_count(found.get('partitions'))} partitions"
+    )
+
+
+def _confirm(table: str, found: dict[str, Any]) -> None:
+    if not sys.stdin.isatty():
+        raise InvalidRequest("nobody can be asked here: give --yes to erase for good")
+    if not typer.confirm(f"Erase {_describe(found)} of table {table} for good?", err=True):
+        print_note("nothing was erased")
+        raise typer.Exit(FAILED)
+
+
+def _print_asked(erasure: Erasure, *, is_woken: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({**_to_json(erasure), "woken": is_woken})
+        return
+    out.print(f"erasure [bold]{erasure.erasure_id}[/] of table [bold]{escape(erasure.table)}[/] was asked for")
+    print_note(f"see how far it is: icedb erasure show {erasure.table} {erasure.erasure_id}")
+
+
+def _wait(client: Client, erasure: Erasure, *, timeout_ms: int) -> Erasure:
+    """Look at an erasure until it has ended; say what it waits for."""
+    clock = SystemClock()
+    store, paths = client.warehouse.store, client.warehouse.table(erasure.table)
+    started_ms = woken_ms = clock.monotonic_ms()
+    said = ""
+    while not erasure.is_closed:
+        now_ms = clock.monotonic_ms()
+        if now_ms - started_ms >= timeout_ms:
+            raise TimedOut(
+                f"erasure {erasure.erasure_id} of table {erasure.table} is not complete after {timeout_ms / 1000:g} s: "
+                f"{_waits_for(client, erasure)}. It goes on by itself; see `icedb erasure show`"
+            )
+        if now_ms - woken_ms >= WAKE_MS:
+            client.workers.wake(ERASE, erasure.table)
+            woken_ms = now_ms
+        waits_for = _waits_for(client, erasure)
+        if waits_for != said:
+            print_note(waits_for)
+            said = waits_for
+        clock.sleep_ms(min(POLL_MS, timeout_ms))
+        erasure = read_erasure(store, paths, erasure.erasure_id)
+    return erasure
+
+
+def _waits_for(client: Client, erasure: Erasure) -> str:
+    if erasure.is_closed:
+        return "nothing: it has ended"
+    if erasure.state == "requested":
+        store, paths = client.warehouse.store, client.warehouse.table(erasure.table)
+        staged_count = count_staged_until(store, paths, erasure.requested_ms + STORE_RESOLUTION_MS)
+        if staged_count:
+            return f"{format_count(staged_count)} accepted batches have to be flushed first"
+        return "a merge worker has to delete the rows"
+    left = erasure.open_targets
+    if not left:
+        return "the janitor has to remove the last traces from the log"
+    due_ms = max((target.due_ms or 0 for target in left), default=0)
+    when = f", not before {format_time(due_ms)}" if due_ms else ""
+    return f"the janitor has to delete {format_count(len(left))} of {format_count(len(erasure.targets))} objects{when}"
+
+
+def _print_end(erasure: Erasure, *, as_json: bool) -> None:
+    if as_json:
+        print_json(certificate(erasure))
+    else:
+        _print_one(erasure, "nothing: it has ended")
+    if erasure.state == "refused":
+        print_error(f"erasure {erasure.erasure_id} of table {erasure.table} is refused: {erasure.refusal}")
+        raise typer.Exit(INVALID)
+
+
+def _print_one(erasure: Erasure, waits_for: str) -> None:
+    bound = "" if erasure.is_row_count_exact else "at least "
+    pairs = {
+        "erasure": erasure.erasure_id,
+        "table": erasure.table,
+        "state": erasure.state,
+        "condition": erasure.condition,
+        "asked by": erasure.requested_by or "-",
+        "note": erasure.note or "-",
+        "asked for": format_time(erasure.requested_ms),
+        "rows deleted": format_time(erasure.deleted_ms) if erasure.deleted_ms else "-",
+        "complete": format_time(erasure.completed_ms) if erasure.state == "complete" and erasure.completed_ms else "-",
+        "rows removed": f"{bound}{format_count(erasure.row_count)}",
+        "objects": f"{format_count(len(erasure.targets))}, {format_count(len(erasure.open_targets))} still there",
+        "waits for": waits_for,
+    }
+    if erasure.refusal:
+        pairs["refused"] = erasure.refusal
+    print_pairs(pairs)
+    if erasure.targets:
+        view = make_table("object", "size", "rows", "reason", "gone", "known by", right=("size", "rows"))
+        for target in erasure.targets[:SHOWN_OBJECTS]:
+            view.add_row(
+                escape(target.key),
+                format_bytes(target.size_bytes) if target.size_bytes is not None else "?",
+                format_count(target.row_count),
+                target.reason,
+                format_time(target.gone_ms) if target.gone_ms else "-",
+                target.known_by or "-",
+            )
+        out.print(view)
+        if len(erasure.targets) > SHOWN_OBJECTS:
+            print_note(f"{format_count(len(erasure.targets) - SHOWN_OBJECTS)} more objects: --json has all")
+    _print_not_covered(erasure)
+
+
+def _print_not_covered(erasure: Erasure) -> None:
+    left = erasure.not_covered
+    for name, text in _NOT_COVERED.items():
+        objects: NamedObjects = getattr(left, name)
+        if objects.count:
+            first = ", ".join(objects.names[:3])
+            err.print(f"[yellow]not covered:[/] {format_count(objects.count)} {text}: {escape(first)}", soft_wrap=True)
+    if left.view_of:
+        err.print(f"[yellow]not covered:[/] this table is fed by {escape(left.view_of)}; erase there first")
+
+
+def _to_json(erasure: Erasure) -> dict[str, Any]:
+    """Return a certificate without its objects: for lists."""
+    whole = certificate(erasure)
+    return {name: value for name, value in whole.items() if name not in ("objects", "proves", "limits")} | {
+        "object_count": len(erasure.targets),
+        "open_object_count": len(erasure.open_targets),
+    }
+
+
+def _shorten(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= SHOWN_CHARS else f"{line[: SHOWN_CHARS - 1]}…"
