@@ -1,0 +1,179 @@
+"""Views by the command line, on a folder; what an ingest worker would answer is written down."""
+
+import json
+import logging
+import os
+import sys
+
+import pytest
+from icedb_client.cli.app import run
+from icedb_client.client import Client
+from icedb_client.wakeups import TaskTimeout, WakeupSender
+from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.errors import InvalidRequest
+from icedb_log.feeds import feed_view
+from icedb_log.flush import flush_table
+from icedb_log.object_store import list_all
+from icedb_log.staging import stage_batch
+from icedb_log.stores import open_warehouse
+from icedb_log.table_config import read_table_config
+from icedb_log.testing.row_feeds import RowFileFeeder
+from icedb_log.testing.row_files import RowFileWriter, encode_rows
+from icedb_log.views import read_registration
+
+CLOCK = SystemClock()
+QUERY = "select event, count(*) as n from _rows group by 1"
+
+
+@pytest.fixture
+def warehouse(tmp_path, monkeypatch):
+    for name in list(os.environ):
+        if name.startswith("ICEDB_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("ICEDB_STORE", f"file://{tmp_path}/warehouse")
+    monkeypatch.setenv("ICEDB_REDIS_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setenv("COLUMNS", "200")
+    return open_warehouse(f"file://{tmp_path}/warehouse")
+
+
+@pytest.fixture
+def worker(monkeypatch):
+    """What the worker was asked, and its answer."""
+    asked = {"answer": {"outcome": "done", "schema": {"event": "VARCHAR", "n": "BIGINT"}}, "configs": []}
+
+    def answer(_self, task, table, *, arguments, timeout_ms):
+        assert (task, timeout_ms) == ("icedb.ingest.check_query", 120_000)
+        asked["configs"].append(arguments["config"])
+        if isinstance(asked["answer"], Exception):
+            raise asked["answer"]
+        return {"task": task, "table": table, **asked["answer"]}
+
+    monkeypatch.setattr(WakeupSender, "run", answer)
+    return asked
+
+
+@pytest.fixture
+def icedb(warehouse, worker, capfdbinary):
+    def icedb(*arguments, code=0):
+        handlers = list(logging.getLogger().handlers)
+        capfdbinary.readouterr()
+        try:
+            found = run(arguments)
+        finally:
+            logging.getLogger().handlers = handlers
+        sys.stdout.flush()
+        out, err = capfdbinary.readouterr()
+        assert found == code, err
+        return out.decode() if not code else " ".join(err.decode().split())
+
+    icedb("table", "create", "events")
+    return icedb
+
+
+@pytest.fixture
+def view(icedb):
+    icedb("table", "create", "counts", "--from", "events", "--query", QUERY, "--sort", "event")
+
+
+def append(warehouse, *events):
+    paths = warehouse.table("events")
+    body = encode_rows([{"event": event} for event in events])
+    stage_batch(warehouse.store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
+    flush_table(warehouse.store, paths, clock=CLOCK, writer=RowFileWriter(warehouse.store, CLOCK), owner="test")
+
+
+def feed(warehouse, name="counts"):
+    feeder = RowFileFeeder(warehouse.store, CLOCK)
+    return feed_view(warehouse.store, warehouse.table(name), clock=CLOCK, feeder=feeder, owner="test")
+
+
+def test_a_view_is_checked_created_shown_and_listed(icedb, warehouse, worker, view):
+    config = read_table_config(warehouse.store, warehouse.table("counts"))
+    assert (config.view_of, config.view_query, config.sort) == ("events", QUERY, ("event",))
+    assert config.declared == {"event": "VARCHAR", "n": "BIGINT"}
+    assert worker["configs"][0]["view_query"] == QUERY
+    assert read_registration(warehouse.store, warehouse.table("events"), "counts").state == "active"
+    shown = icedb("table", "show", "counts")
+    assert "view of" in shown and "events" in shown and QUERY in shown
+    append(warehouse, "click")
+    append(warehouse, "view")
+    (lag,) = json.loads(icedb("view", "list", "events", "--json"))["views"]
+    assert lag.pop("lag_ms") >= 0
+    assert lag == {"view": "counts", "source": "events", "state": "active", "waiting_commits": 2, "refused_commits": 0}
+    assert feed(warehouse).commit_count == 2
+    assert "counts active 0 - 0" in " ".join(icedb("view", "list", "events").split())
+    assert icedb("view", "list", "counts") == ""
+
+
+def test_a_query_from_a_file_and_a_creation_that_stopped_halfway(icedb, warehouse, tmp_path, view):
+    (tmp_path / "query.sql").write_text(f"{QUERY}\n")
+    again = ("table", "create", "counts", "--from", "events", "--query", f"@{tmp_path}/query.sql", "--sort", "event")
+    assert "exists already" in icedb(*again, code=2)
+    warehouse.store.delete([warehouse.table("events").view_key("counts")])
+    assert "is there already" in icedb(*again, "--if-not-exists")
+    assert read_registration(warehouse.store, warehouse.table("events"), "counts").state == "active"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--from", "events"), "a view needs both"),
+        (("--query", QUERY), "a view needs both"),
+        (("--from", "nope", "--query", QUERY), "table 'nope' does not exist"),
+        (("--from", "counts2", "--query", QUERY), "cannot feed itself"),
+        (("--from", "events", "--query", QUERY, "--insert-query", QUERY, "--source", "n:BIGINT"), "instead of"),
+        (("--from", "events", "--query", "@nothing.sql"), "--query 'nothing.sql' cannot be read"),
+    ],
+)
+def test_a_view_that_cannot_be_is_refused_before_a_worker_is_asked(icedb, worker, warehouse, options, problem):
+    code = 3 if "nope" in problem else 2
+    assert problem in icedb("table", "create", "counts2", *options, code=code)
+    assert worker["configs"] == []
+    assert not list_all(warehouse.store, f"{warehouse.table('counts2').prefix}/").objects
+
+
+def test_a_query_that_the_worker_refuses_makes_no_view(icedb, worker, warehouse):
+    create = ("table", "create", "counts", "--from", "events", "--query", QUERY)
+    worker["answer"] = {"outcome": "refused", "error": {"message": "view_query: no column 'event'"}}
+    assert "the view_query of table counts is refused: view_query: no column" in icedb(*create, code=2)
+    worker["answer"] = TaskTimeout("late")
+    assert "the view_query of table counts was not checked, and nothing was changed" in icedb(*create, code=6)
+    assert warehouse.list_tables() == ("events",)
+
+
+def test_detach_and_attach(icedb, warehouse, view):
+    append(warehouse, "click")
+    assert "is not fed by events any more" in icedb("view", "detach", "counts")
+    assert json.loads(icedb("view", "detach", "counts", "--json")) == {
+        "view": "counts",
+        "source": "events",
+        "changed": False,
+    }
+    assert not feed(warehouse).is_attached
+    assert "counts detached 0 - 0" in " ".join(icedb("view", "list", "events").split())
+    assert "is fed by events" in icedb("view", "attach", "counts")
+    append(warehouse, "view")
+    assert feed(warehouse).commit_count == 1
+    assert "table events is no view" in icedb("view", "detach", "events", code=2)
+    assert "does not exist" in icedb("view", "attach", "nope", code=3)
+
+
+def test_a_view_whose_table_is_gone_can_be_detached(icedb, warehouse, view):
+    warehouse.store.delete([info.key for info in list_all(warehouse.store, "counts/").objects])
+    assert "counts gone" in " ".join(icedb("view", "list", "events").split())
+    assert "does not exist" in icedb("view", "detach", "counts", code=3)
+    assert "is not fed" in icedb("view", "detach", "counts", "--from", "events")
+    assert read_registration(warehouse.store, warehouse.table("events"), "counts").state == "detached"
+    assert "feeds no view 'other'" in icedb("view", "detach", "other", "--from", "events", code=3)
+
+
+def test_batches_for_a_view_are_refused_at_once(icedb, warehouse, view, tmp_path):
+    (tmp_path / "rows.ndjson").write_text('{"event":"click"}\n')
+    assert "is a view of 'events': it takes no batches" in icedb("ingest", "counts", f"{tmp_path}/rows.ndjson", code=2)
+    with Client() as client, pytest.raises(InvalidRequest, match="send them to 'events'"):
+        client.enqueue("counts", [{"event": "click"}])
+
+
+def test_a_halted_view_is_said_to_be_halted(icedb, warehouse, view):
+    warehouse.store.put(f"{warehouse.table('counts').log_prefix}0000000000001_ab.jsonl", b"broken")
+    assert "counts halted" in " ".join(icedb("view", "list", "events").split())
