@@ -160,8 +160,9 @@ def _strip(
     gone_logs, gone_data = gone
     after: list[ListedLogFile] = []
     changed: list[tuple[ListedLogFile, bytes]] = []
+    dead = {tombstone.path for file in view.files for tombstone in file.log.log_tombstones}
     for file in remaining:
-        log = strip_log_file(file, view, gone_logs=gone_logs, gone_data=gone_data)
+        log = None if file.key in dead else strip_log_file(file, view, gone_logs=gone_logs, gone_data=gone_data)
         if log is None:
             after.append(file)
         else:

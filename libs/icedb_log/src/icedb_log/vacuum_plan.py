@@ -11,12 +11,18 @@ from typing import Final
 
 from icedb_log.fold import fold, read_horizon_ms
 from icedb_log.leases import Lease
+from icedb_log.log_folding import SMALLEST_LOG_BYTES
 from icedb_log.merge_log import earliest_landing
 from icedb_log.model import ListedLogFile, LogFile, LogView
 from icedb_log.table_config import TableConfig
 
 STORE_RESOLUTION_MS: Final = 1000
 """S3 tells LastModified in whole seconds, cut off: a tombstone may have landed this much later than it says."""
+
+STRIP_SHARE: Final = 8
+"""A large log file is stripped when one in so many of its entries can go. Deletions wait for that, for at most one such
+share of the grace period longer. Otherwise each vacuum would rewrite it for the few entries that expired since the
+last one: most of all bytes written to the log (docs/log-growth.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,23 +104,29 @@ def plan_vacuum(
     log_keys += _expired_seals(view, config)
     dead_logs = set(log_keys)
     still_live = live_paths(file for file in view.files if file.key not in dead_logs)
+    # Who carries what a dead log file names is stripped once it is deleted; the dead log file goes as it is.
+    active = [file for file in view.files if file.key not in snapshot.log_tombstoned_ms]
+    named = {marker.path for file in active for marker in file.log.markers}
     for path, tombstoned_ms in snapshot.tombstoned_ms.items():
         guard = _guard(
             view, leases, path, tombstoned_ms=tombstoned_ms, landed_ms=data_landed[path], grace_ms=config.data_grace_ms
         )
         if guard:
             waiting.append(guard)
-        elif path in still_live:
+        elif path not in named or path in still_live:
             # J2: a log file that lists it as live is still there; it goes when that one has gone.
             waiting.append(Waiting(path, "grace", view.store_now_ms + config.log_grace_ms))
         else:
             data_paths.append(path)
+    died_ms = {path: max(snapshot.tombstoned_ms[path], data_landed[path]) for path in data_paths}
+    held = _held_back(active, died_ms, grace_ms=config.data_grace_ms, now_ms=view.store_now_ms)
+    waiting += [Waiting(path, "grace", until_ms) for path, until_ms in held.items()]
     batch_ids = tuple(i for file in view.files if file.key in dead_logs for i in file.log.batch_ids)
     return VacuumPlan(
         log_keys=tuple(sorted(log_keys)),
         batch_ids=batch_ids,
         refused_ids={f.key: f.log.refused_ids for f in view.files if f.key in dead_logs and f.log.refused_ids},
-        data_paths=tuple(sorted(data_paths)),
+        data_paths=tuple(sorted(died_ms.keys() - held.keys())),
         waiting=tuple(waiting),
         store_now_ms=view.store_now_ms,
     )
@@ -136,7 +148,9 @@ def strip_log_file(
     log = file.log
     log_tombstones = tuple(t for t in log.log_tombstones if t.path not in gone_logs)
     markers = tuple(m for m in log.markers if m.is_live or m.path not in gone_data)
-    if len(log_tombstones) == len(log.log_tombstones) and len(markers) == len(log.markers):
+    gone_count = len(log.log_tombstones) - len(log_tombstones)
+    # Deletions of data files have waited for their strip already; log tombstones in a large log file do no harm.
+    if len(markers) == len(log.markers) and (not gone_count or not _is_worth_a_strip(file, gone_count)):
         return None
     stripped_ms = [t.tombstoned_ms for t in log.log_tombstones if t.path in gone_logs]
     return replace(
@@ -151,11 +165,33 @@ def strip_log_file(
     )
 
 
+def _is_worth_a_strip(file: ListedLogFile, gone_count: int) -> bool:
+    entries = len(file.log.markers) + len(file.log.log_tombstones)
+    return file.size_bytes <= SMALLEST_LOG_BYTES or gone_count * STRIP_SHARE >= entries
+
+
+def _held_back(
+    active: Iterable[ListedLogFile], died_ms: Mapping[str, int], *, grace_ms: int, now_ms: int
+) -> dict[str, int]:
+    """Return which of the expired data files wait for the strip of a large log file, and until when."""
+    held: dict[str, int] = {}
+    for file in active:
+        expired = [marker.path for marker in file.log.markers if marker.path in died_ms]
+        if not expired or _is_worth_a_strip(file, len(expired)):
+            continue
+        until_ms = min(died_ms[path] for path in expired) + grace_ms + grace_ms // STRIP_SHARE
+        if until_ms > now_ms:
+            held.update((path, until_ms) for path in expired)
+    return held
+
+
 def _landing_times(proofs: Iterable[tuple[str, int | None, int]]) -> dict[str, int]:
     landed: dict[str, int] = {}
     for path, recorded_ms, modified_ms in proofs:
-        proof_ms = earliest_landing(recorded_ms, modified_ms)
-        landed[path] = min(proof_ms, landed.get(path, proof_ms))
+        proof_ms = modified_ms if recorded_ms is None or recorded_ms > modified_ms else recorded_ms
+        known = landed.get(path)
+        if known is None or proof_ms < known:
+            landed[path] = proof_ms
     return landed
 
 
@@ -163,7 +199,7 @@ def _guard(
     view: LogView, leases: tuple[Lease, ...], path: str, *, tombstoned_ms: int, landed_ms: int, grace_ms: int
 ) -> Waiting | None:
     # J1: a committer can stall between choosing a time and its PUT, so the store's clock has a say, too.
-    died_ms = max(tombstoned_ms, landed_ms)
+    died_ms = max(landed_ms, tombstoned_ms)
     expires_ms = died_ms + grace_ms
     if expires_ms > view.store_now_ms:
         return Waiting(path, "grace", expires_ms)
