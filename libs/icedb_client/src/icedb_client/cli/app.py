@@ -32,7 +32,6 @@ app: Final = typer.Typer(
 )
 app.add_typer(table.app, name="table")
 app.add_typer(view.app, name="view")
-app.add_typer(view.app, name="view")
 app.command("ingest")(ingest.ingest)
 app.command("import")(import_files.import_files)
 app.command("snapshot")(read.snapshot)
