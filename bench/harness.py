@@ -78,12 +78,14 @@ class Case:
         row_count: Rows that each system handles in one turn, unless it has a ``row_count`` of its own.
         systems: In the order in which they take turns.
         warm_turn_count: Turns before the timed ones, which do not count.
+        size_bytes: Bytes that each system handles in one turn; 0: of no interest.
     """
 
     name: str
     row_count: int
     systems: Sequence[System]
     warm_turn_count: int = 1
+    size_bytes: int = 0
 
 
 class Workload(Protocol):
@@ -160,8 +162,10 @@ def _run_case(workload: str, case: Case, options: Options, tell: Callable[[str],
             if turn < 1:
                 continue  # warms sessions, caches and the page cache, for everybody
             row_count = getattr(system, "row_count", case.row_count)
-            rate = Figure("rows_per_second", "rows/s", row_count / elapsed_s)
-            for figure in (Figure("duration", "s", elapsed_s), rate, *extra):
+            rates = [Figure("rows_per_second", "rows/s", row_count / elapsed_s)]
+            if case.size_bytes:
+                rates.append(Figure("input_rate", "MB/s", case.size_bytes / elapsed_s / 1e6))
+            for figure in (Figure("duration", "s", elapsed_s), *rates, *extra):
                 figures.setdefault((system.name, figure.metric, figure.unit), []).append(figure.value)
     ours = {metric: statistics.median(v) for (system, metric, _), v in figures.items() if system == OURS}
     return [
