@@ -22,3 +22,22 @@ def test_the_schema_of_a_query_is_returned_and_a_broken_configuration_refused():
     assert asked == [config]
     with pytest.raises(InvalidRequest, match=r"table events: configuration: .*name"):
         tasks.check_query("events", config={})
+
+
+def test_a_merge_query_is_checked_with_the_columns_that_other_queries_give():
+    asked = []
+    engine = SimpleNamespace(
+        check_insert_query=lambda _config: {"n": "BIGINT", "m": "BIGINT"},
+        check_merge_query=lambda config, schema: asked.append((config.declared, schema)),
+    )
+    tasks = QueryTasks(SimpleNamespace(engine=engine))
+    merge_query = "SELECT max(n) AS n FROM source_files"
+    plain = TableConfig.create(name="events", merge_query=merge_query, declared={"n": "BIGINT"})
+    work = tasks.check_query("events", config=plain.model_dump(mode="json"), schema={"k": "DATE"})
+    assert work.details == {"schema": {}}
+    both = TableConfig.create(
+        name="events", merge_query=merge_query, insert_query="SELECT n FROM _rows", source={"n": "BIGINT"},
+        declared={"m": "DOUBLE"},
+    )  # fmt: skip
+    assert tasks.check_query("events", config=both.model_dump(mode="json")).details["schema"]["m"] == "BIGINT"
+    assert asked == [({"n": "BIGINT"}, {"k": "DATE"}), ({"n": "BIGINT", "m": "DOUBLE"}, {})]

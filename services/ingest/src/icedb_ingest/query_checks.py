@@ -22,6 +22,10 @@ class CheckingEngine(Engine, Protocol):
         """Return the columns of the result over rows of the source, with types."""
         ...
 
+    def check_merge_query(self, config: TableConfig, schema: Mapping[str, str]) -> None:
+        """Check a table's ``merge_query`` against the columns that its log has."""
+        ...
+
 
 class QueryTasks:
     """The work of the task, in the process that runs it.
@@ -33,24 +37,32 @@ class QueryTasks:
     def __init__(self, context: WorkerContext[CheckingEngine]) -> None:
         self._context = context
 
-    def check_query(self, table: str, config: dict[str, Any]) -> Work:
-        """Say which columns a table's ``insert_query`` gives, or a view's ``view_query``; nothing is written.
+    def check_query(self, table: str, config: dict[str, Any], schema: dict[str, str] | None = None) -> Work:
+        """Check a table's queries, and say which columns its ``insert_query`` or ``view_query`` gives; no write.
 
         Delivery: sent by the CLI, which waits for the result; a lost or repeated one changes nothing.
 
         Args:
             table: Its name; it need not exist.
             config: The whole configuration that it will have.
+            schema: Columns that its log has already, with types.
 
         Returns:
-            ``schema``: column to SQL type, to be declared. Outcome ``refused`` with the reason if the query is wrong.
+            ``schema``: column to SQL type, to be declared; empty with a ``merge_query`` only. Outcome ``refused`` with
+            the reason if a query is wrong.
         """
         try:
             parsed = TableConfig.model_validate(config)
         except ValidationError as error:
             problem = error.errors(include_url=False, include_input=False)[0]
             raise InvalidRequest(f"table {table}: configuration: {problem['loc']}: {problem['msg']}") from error
-        return Work(is_idle=False, details={"schema": dict(self._check(parsed))})
+        found: Mapping[str, str] = {}
+        if parsed.merge_query is None or parsed.insert_query is not None or parsed.view_of is not None:
+            found = self._check(parsed)
+        if parsed.merge_query is not None:
+            declared = parsed.model_copy(update={"declared": {**found, **parsed.declared}})
+            self._context.engine.check_merge_query(declared, schema or {})
+        return Work(is_idle=False, details={"schema": dict(found)})
 
     def _check(self, config: TableConfig) -> Mapping[str, str]:
         if config.view_of is None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
-from icedb_log.table_changes import alter_table_config
+from icedb_log.table_changes import alter_table_config, plan_change
 from icedb_log.table_config import PartitionField, TableConfig, read_table_config
 from icedb_log.views import require_no_cycle
 from rich.markup import escape
@@ -22,7 +22,7 @@ from icedb_client.cli.output import (
     print_pairs,
 )
 from icedb_client.cli.parsing import parse_duration, split_names
-from icedb_client.cli.query_check import check_insert_query
+from icedb_client.cli.query_check import check_merge_query, check_queries, has_queries
 from icedb_client.cli.session import open_client
 from icedb_client.cli.table_options import (
     BacklogFilesSlow,
@@ -37,6 +37,7 @@ from icedb_client.cli.table_options import (
     LogGrace,
     MaxPartitions,
     MergeFanIn,
+    MergeQuery,
     OnBadRows,
     OrphanAge,
     Retention,
@@ -46,6 +47,7 @@ from icedb_client.cli.table_options import (
     ViewQuery,
     ViewSource,
     read_fields,
+    read_merge_query,
     read_retention,
     read_view,
 )
@@ -78,6 +80,7 @@ def create(
     source: Source = None,
     view_source: ViewSource = None,
     view_query: ViewQuery = None,
+    merge_query: MergeQuery = None,
     target_file_mb: TargetFileMb = None,
     merge_fan_in: MergeFanIn = None,
     max_partitions_per_flush: MaxPartitions = None,
@@ -124,6 +127,7 @@ def create(
         **fields,
         **read_retention(retention, retention_field),
         **read_view(view_source, view_query),
+        **read_merge_query(merge_query),
     )
     if config.insert_query is not None and not config.source:
         raise InvalidRequest(
@@ -135,8 +139,8 @@ def create(
         store.probe()
         if config.view_of is not None:
             require_no_cycle(store, paths, config)
-        if config.insert_query is not None or config.view_query is not None:
-            found = check_insert_query(client, config, timeout_ms=check_timeout_ms)
+        if has_queries(config):
+            found = check_queries(client, config, timeout_ms=check_timeout_ms)
             config = config.model_copy(update={"declared": {**found, **config.declared}})
         is_new = True
         try:
@@ -170,6 +174,7 @@ def alter(
     ] = None,
     evolution: Evolution = None,
     on_bad_rows: OnBadRows = None,
+    merge_query: MergeQuery = None,
     target_file_mb: TargetFileMb = None,
     merge_fan_in: MergeFanIn = None,
     max_partitions_per_flush: MaxPartitions = None,
@@ -181,9 +186,10 @@ def alter(
     orphan_age: OrphanAge = None,
     retention: Retention = None,
     retention_field: RetentionField = None,
+    check_timeout: CheckTimeout = "2m",
     as_json: JsonFlag = False,
 ) -> None:
-    """Change what may change of a table; grace periods can only grow. Partitions, sort order and queries are fixed.
+    """Change what may change of a table; grace periods only grow. Partitions, sort order, insert query are fixed.
 
     Example: icedb table alter events --evolution widen --column price:DOUBLE
     """
@@ -204,7 +210,7 @@ def alter(
         backlog_files_slow=backlog_files_slow,
         backlog_files_stop=backlog_files_stop,
     )
-    change |= read_retention(retention, retention_field)
+    change |= read_retention(retention, retention_field) | read_merge_query(merge_query)
     taken_back = dict.fromkeys(split_names(undeclare or ()))
     both = sorted(taken_back.keys() & change.get("declared", {}).keys())
     if both:
@@ -215,6 +221,13 @@ def alter(
         raise InvalidRequest("nothing to change: give at least one option, see `icedb table alter --help`")
     with open_client(context, table=name) as client:
         before = client.table_config(name)
+        if change.get("merge_query") is not None:
+            check_merge_query(
+                client,
+                plan_change(before, change),
+                schema=client.snapshot(name).schema,
+                timeout_ms=parse_duration(check_timeout, option="--check-timeout"),
+            )
         config = alter_table_config(client.warehouse.store, client.warehouse.table(name), change, clock=SystemClock())
     if as_json:
         print_json({"table": name, "changed": config != before, "config": config.model_dump(mode="json")})
@@ -303,6 +316,9 @@ def _print_config(config: TableConfig) -> None:
     if config.view_query is not None:
         out.print("\n[bold]view query[/]")
         out.print(escape(config.view_query), soft_wrap=True)
+    if config.merge_query is not None:
+        out.print("\n[bold]merge query[/]")
+        out.print(escape(config.merge_query), soft_wrap=True)
     if config.insert_query is not None:
         out.print("\n[bold]insert query[/]")
         out.print(escape(config.insert_query), soft_wrap=True)

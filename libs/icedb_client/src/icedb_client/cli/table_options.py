@@ -13,6 +13,7 @@ from icedb_client.cli.parsing import parse_columns, parse_duration
 QUERY_FROM_FILE: Final = "@"
 MAX_QUERY_BYTES: Final = 1024 * 1024
 RETENTION_OFF: Final = "off"
+QUERY_OFF: Final = "off"
 
 
 class EvolutionChoice(StrEnum):
@@ -61,6 +62,15 @@ InsertQuery = Annotated[
         "--insert-query",
         metavar="SQL",
         help="Spark SQL over _rows that every flush runs, or @FILE. An ingest worker checks it now.",
+    ),
+]
+MergeQuery = Annotated[
+    str | None,
+    typer.Option(
+        "--merge-query",
+        metavar="SQL",
+        help="Spark SQL over source_files that every merge runs on the rows it merges, or @FILE; 'off' for none. "
+        "An ingest worker checks it now.",
     ),
 ]
 ViewSource = Annotated[
@@ -143,9 +153,7 @@ RetentionField = Annotated[
 ]
 CheckTimeout = Annotated[
     str,
-    typer.Option(
-        "--check-timeout", metavar="TIME", help="How long to wait for the worker that checks the insert query."
-    ),
+    typer.Option("--check-timeout", metavar="TIME", help="How long to wait for the worker that checks queries."),
 ]
 
 
@@ -205,6 +213,14 @@ def read_view(view_source: str | None, view_query: str | None) -> dict[str, Any]
     if view_source is None or view_query is None:
         raise InvalidRequest("a view needs both: --from TABLE, which feeds it, and --query SQL over _rows")
     return {"view_of": view_source, "view_query": _read_query(view_query, option="--query")}
+
+
+def read_merge_query(merge_query: str | None) -> dict[str, Any]:
+    """Return the field of ``--merge-query``; none if it was not given. Raises InvalidRequest."""
+    if merge_query is None:
+        return {}
+    is_off = merge_query.strip().lower() == QUERY_OFF
+    return {"merge_query": None if is_off else _read_query(merge_query, option="--merge-query")}
 
 
 def read_retention(retention: str | None, retention_field: str | None) -> dict[str, Any]:
