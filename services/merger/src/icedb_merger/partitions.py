@@ -20,8 +20,8 @@ from icedb_service.worker import WorkerContext
 
 from icedb_merger.metrics import MergeMetrics
 
-MAX_NAMED_PARTITIONS: Final = 1000
-"""Paths of partitions that a result names; the counts are always of all."""
+MAX_NAMED_PARTITIONS: Final = 20
+"""Paths of partitions that a result, and the log, name; the counts are always of all."""
 
 
 class RetentionSchedule:

@@ -206,11 +206,13 @@ def _print_removal(table: str, removal: RemovalResult, *, as_json: bool) -> None
     if as_json:
         print_json({"table": table, "dry_run": True, **_removal_to_json(removal)})
         return
-    _print_partitions(removal.partitions)
+    if removal.partitions:
+        _print_partitions(removal.partitions)
     out.print(
         f"would remove {format_count(len(removal.partitions))} partitions: "
         f"{format_count(len(removal.removed_paths))} data files, {format_count(removal.row_count)} rows, "
-        f"{format_bytes(removal.size_bytes)}"
+        f"{format_bytes(removal.size_bytes)}",
+        soft_wrap=True,
     )
 
 
@@ -233,7 +235,7 @@ def _print_expiry(table: str, result: RetentionResult, *, as_json: bool) -> None
         if count:
             times = [one.until_ms for one in plan.kept if one.reason == reason and one.until_ms is not None]
             first = f"; the first goes at {format_time(min(times))}" if times else ""
-            out.print(f"{format_count(count)} stay, {reason}: {_REASONS[reason]}{first}")
+            out.print(f"{format_count(count)} stay, {reason}: {_REASONS[reason]}{first}", soft_wrap=True)
     if plan.refusal:
         print_note(plan.refusal)
 
