@@ -11,7 +11,19 @@ import typer
 from icedb_log.errors import IceDBError
 from typer.exceptions import TyperException
 
-from icedb_client.cli import erasure, import_files, ingest, partitions, quarantine, read, status, table, view, work
+from icedb_client.cli import (
+    change,
+    erasure,
+    import_files,
+    ingest,
+    partitions,
+    quarantine,
+    read,
+    status,
+    table,
+    view,
+    work,
+)
 from icedb_client.cli.exits import FAILED, INTERRUPTED, INVALID, exit_code
 from icedb_client.cli.output import JsonFlag, WarningPrinter, out, print_error, print_json
 from icedb_client.cli.session import GlobalOptions
@@ -38,6 +50,8 @@ app.command("snapshot")(read.snapshot)
 app.command("query")(read.query)
 app.command("merge")(work.merge)
 app.command("vacuum")(work.vacuum)
+app.command("delete")(change.delete)
+app.command("rewrite")(change.rewrite)
 app.add_typer(partitions.app, name="partitions")
 app.command("erase")(erasure.erase)
 app.add_typer(erasure.app, name="erasure")

@@ -191,7 +191,7 @@ def read_fields(
     fields: dict[str, Any] = {
         "declared": parse_columns(column, option="--column") if column else None,
         "source": parse_columns(source, option="--source") if source else None,
-        "insert_query": None if insert_query is None else _read_query(insert_query),
+        "insert_query": None if insert_query is None else read_query(insert_query),
         "target_file_bytes": None if target_file_mb is None else int(target_file_mb * MIB),
         **{name: str(value) if isinstance(value, StrEnum) else value for name, value in plain.items()},
         **{
@@ -212,7 +212,7 @@ def read_view(view_source: str | None, view_query: str | None) -> dict[str, Any]
         return {}
     if view_source is None or view_query is None:
         raise InvalidRequest("a view needs both: --from TABLE, which feeds it, and --query SQL over _rows")
-    return {"view_of": view_source, "view_query": _read_query(view_query, option="--query")}
+    return {"view_of": view_source, "view_query": read_query(view_query, option="--query")}
 
 
 def read_merge_query(merge_query: str | None) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def read_merge_query(merge_query: str | None) -> dict[str, Any]:
     if merge_query is None:
         return {}
     is_off = merge_query.strip().lower() == QUERY_OFF
-    return {"merge_query": None if is_off else _read_query(merge_query, option="--merge-query")}
+    return {"merge_query": None if is_off else read_query(merge_query, option="--merge-query")}
 
 
 def read_retention(retention: str | None, retention_field: str | None) -> dict[str, Any]:
@@ -238,7 +238,8 @@ def read_retention(retention: str | None, retention_field: str | None) -> dict[s
     return fields
 
 
-def _read_query(text: str, *, option: str = "--insert-query") -> str:
+def read_query(text: str, *, option: str = "--insert-query") -> str:
+    """Return the SQL of an option, or of the file that it names (``@FILE``). Raises InvalidRequest."""
     if not text.startswith(QUERY_FROM_FILE):
         query = text
     else:

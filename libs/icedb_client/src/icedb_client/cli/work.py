@@ -111,16 +111,7 @@ def run_task(
         else:
             out.print(f"{task} sent for table [bold]{escape(table)}[/]")
         return
-    from icedb_client.wakeups import TaskTimeout  # noqa: PLC0415 - redis and celery only where they are used
-
-    try:
-        if as_json or not err.is_terminal:
-            result = client.workers.run(task, table, arguments=arguments, timeout_ms=wait_ms)
-        else:
-            with err.status(f"waiting for {task}"):
-                result = client.workers.run(task, table, arguments=arguments, timeout_ms=wait_ms)
-    except TaskTimeout as error:
-        raise TimedOut(str(error)) from error
+    result = wait_for_task(client, task, table, arguments=arguments, wait_ms=wait_ms, as_json=as_json)
     outcome = str(result.get("outcome"))
     code = outcome_exit_code(outcome)
     if as_json:
@@ -131,6 +122,23 @@ def run_task(
         problem = result.get("error") or {}
         print_error(f"{task} for table {table}: {outcome}: {problem.get('message', 'see the worker log')}")
         raise typer.Exit(code)
+
+
+def wait_for_task(
+    client: Client, task: str, table: str, *, arguments: dict[str, Any], wait_ms: int, as_json: bool
+) -> dict[str, Any]:
+    """Send a task and return its result, however it ended; arguments and errors as :func:`run_task`."""
+    from icedb_client.wakeups import TaskTimeout  # noqa: PLC0415 - redis and celery only where they are used
+
+    try:
+        if as_json or not err.is_terminal:
+            result = client.workers.run(task, table, arguments=arguments, timeout_ms=wait_ms)
+        else:
+            with err.status(f"waiting for {task}"):
+                result = client.workers.run(task, table, arguments=arguments, timeout_ms=wait_ms)
+    except TaskTimeout as error:
+        raise TimedOut(str(error)) from error
+    return result
 
 
 def _print_task_result(table: str, task: str, result: dict[str, Any]) -> None:
