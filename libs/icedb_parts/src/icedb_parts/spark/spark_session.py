@@ -24,6 +24,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from icedb_parts.spark.java import find_java
+from icedb_parts.spark.spark_stuck import REAPER_OPTIONS
 
 DEFAULT_MASTER: Final = "local[2]"
 LOOPBACK: Final = "127.0.0.1"
@@ -224,6 +225,8 @@ def _session_options(settings: SparkSettings) -> dict[str, str]:
     }
     if settings.is_local:
         options["spark.driver.host"] = options["spark.driver.bindAddress"] = LOOPBACK
+    else:
+        options |= REAPER_OPTIONS
     return {**options, **settings.options}
 
 

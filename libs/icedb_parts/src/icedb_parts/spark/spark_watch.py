@@ -1,8 +1,8 @@
 """Stops Spark jobs whose run should stop: its lock or fence is lost, or the job takes too long.
 
 What runs inside a watch carries a tag. A thread beside it looks once a second, and interrupts by that tag: again and
-again until the watch ends, because one watch may start several Spark jobs, one after the other. Tags work alike on a
-session of this process and on a Spark Connect server, where a job that nobody waits for would run on.
+again until the watch ends, because one watch may start several Spark jobs, one after the other. It does so on a
+session of this process and on one of a Spark Connect server, where a job that nobody waits for would run on.
 """
 
 import itertools
@@ -19,6 +19,8 @@ from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
+
+from icedb_parts.spark.spark_stuck import STUCK_WAIT_MS, end_if_stuck
 
 CHECK_INTERVAL_S: Final = 1.0
 DEFAULT_JOB_LIMIT_MS: Final = 50 * 60 * 1000
@@ -42,11 +44,13 @@ class WatchRules:
         job_limit_ms: How long one job may take; must be below the time limit of the task that waits for it.
         interval_s: Between two looks.
         on_interrupt: Told about each job that was interrupted, once, from the watching thread.
+        stuck_wait_ms: How long its tasks may take to end before :mod:`icedb_parts.spark.spark_stuck` acts.
     """
 
     job_limit_ms: int = DEFAULT_JOB_LIMIT_MS
     interval_s: float = CHECK_INTERVAL_S
     on_interrupt: Callable[[InterruptReason], None] = ignore_interrupt
+    stuck_wait_ms: int = STUCK_WAIT_MS
 
 
 class JobWatch:
@@ -80,6 +84,7 @@ class JobWatch:
         clock: Clock | None = None,
     ) -> None:
         self._spark = spark
+        self._tags = _find_tags(spark)
         self._what = what
         self._rules = rules
         self._check_alive = check_alive
@@ -91,7 +96,7 @@ class JobWatch:
         self._thread = threading.Thread(target=self._look_until_end, name=f"watch {self._tag}", daemon=True)
 
     def __enter__(self) -> None:
-        self._spark.addTag(self._tag)
+        self._tags.add(self._tag)
         self._thread.start()
 
     def __exit__(
@@ -102,8 +107,9 @@ class JobWatch:
         if error is not None and not isinstance(error, Exception):
             self._interrupt()  # this process is asked to end: its job must not outlive it on a server
         with suppress(PySparkException, Py4JError, OSError):  # a JVM that died has forgotten it
-            self._spark.removeTag(self._tag)
+            self._tags.remove(self._tag)
         if self._failure is not None:
+            end_if_stuck(self._spark, clock=self._clock, wait_ms=self._rules.stuck_wait_ms)
             raise self._failure from error
 
     def _look_until_end(self) -> None:
@@ -145,4 +151,27 @@ class JobWatch:
 
     def _interrupt(self) -> None:
         with suppress(PySparkException, Py4JError, OSError):  # gone, and the job with it; or tried again
-            self._spark.interruptTag(self._tag)
+            self._tags.interrupt(self._tag)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tags:
+    """Tags of jobs: of this thread, and interrupted from any."""
+
+    add: Callable[[str], Any]
+    remove: Callable[[str], Any]
+    interrupt: Callable[[str], Any]
+
+
+def _find_tags(spark: Any) -> _Tags:
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        return _Tags(spark.addTag, spark.removeTag, spark.interruptTag)
+
+    def add(tag: str) -> None:
+        context.addJobTag(tag)
+        context.setInterruptOnCancel(True)  # a task that waits for something is woken
+
+    # WARN: not the session's own tags. With a session of this process they are known only to the thread that set
+    # them: an interrupt by another one finds nothing, and says so nowhere.
+    return _Tags(add, context.removeJobTag, context.cancelJobsWithTag)

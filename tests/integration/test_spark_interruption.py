@@ -1,0 +1,156 @@
+"""Spark jobs that never end: interrupted by the time limit and by a lost lock, and the session is as good as before."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.errors import InvalidRequest, Unavailable
+from icedb_log.jobs import FlushJob, StagedBatch
+from icedb_log.stores import StoreSettings
+from icedb_log.table_config import TableConfig
+from icedb_parts.spark.spark_jobs import SparkBatchWriter
+from icedb_parts.spark.spark_runner import SparkRunner
+from icedb_parts.spark.spark_watch import WatchRules
+from icedb_service.redlock import LockLost
+
+pytestmark = pytest.mark.spark
+
+CLOCK = SystemClock()
+WAIT_MS = 60_000
+SLOTS = 2
+ENDLESS = "select count(*) from range(0, 1000000000000, 1, 2) a cross join range(1000) b where a.id + b.id < 0"
+
+
+def make_runner(spark, *, limit_ms=10**9, told=None, check_alive=None):
+    rules = WatchRules(limit_ms, 0.02, ([] if told is None else told).append)
+    return SparkRunner(spark, StoreSettings("file:///nowhere"), rules=rules, check_alive=check_alive)
+
+
+def lose_when(condition):
+    """Return the check of a run that loses its lock as soon as something is so."""
+
+    def check_alive():
+        if condition():
+            raise LockLost("lock merge:events ran out")
+
+    return check_alive
+
+
+def require_free(spark):
+    """All slots take a task at the same time, so none is held by what was interrupted; no job is left."""
+
+    def echo(chunks):
+        yield from chunks
+
+    rows = spark.range(0, SLOTS, 1, SLOTS).mapInArrow(echo, schema="id BIGINT", barrier=True).collect()
+    assert len(rows) == SLOTS
+    assert list(spark.sparkContext.statusTracker().getActiveJobsIds()) == []
+
+
+def is_computing(spark, task_count=SLOTS):
+    tracker = spark.sparkContext.statusTracker()
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    return any(stage and stage.numActiveTasks >= task_count for stage in stages)
+
+
+@pytest.mark.parametrize(("is_users", "kind"), [(False, Unavailable), (True, InvalidRequest)])
+def test_the_time_limit_ends_a_query_that_never_ends(spark, is_users, kind):
+    told = []
+    runner = make_runner(spark, limit_ms=500, told=told)
+    expected = r"a query was stopped after 500 ms \(ICEDB_SPARK_JOB_LIMIT_MS\)"
+    with pytest.raises(kind, match=expected), runner.watch("a query", is_users=is_users):
+        spark.sql(ENDLESS).collect()
+    assert told == ["time_limit"]
+    require_free(spark)
+
+
+def test_a_lost_lock_ends_a_query_that_never_ends(spark):
+    told = []
+    runner = make_runner(spark, told=told, check_alive=lose_when(lambda: is_computing(spark)))
+    with pytest.raises(LockLost, match="ran out"), runner.job("a query"):
+        spark.sql(ENDLESS).collect()
+    assert told == ["stopped"]
+    require_free(spark)
+
+
+def test_a_python_task_that_never_ends_loses_its_process(spark, tmp_path):
+    folder = str(tmp_path)
+
+    def spin(chunks):
+        import os  # noqa: PLC0415
+        from pathlib import Path  # noqa: PLC0415
+
+        for chunk in chunks:
+            (Path(folder) / str(os.getpid())).touch()
+            while True:
+                pass
+            yield chunk
+
+    runner = make_runner(spark, check_alive=lose_when(lambda: len(list(tmp_path.iterdir())) == SLOTS))
+    with pytest.raises(LockLost), runner.job("tasks in Python"):
+        spark.range(0, SLOTS, 1, SLOTS).mapInArrow(spin, schema="id BIGINT").collect()
+    deadline_ms = CLOCK.monotonic_ms() + WAIT_MS
+    while any(Path("/proc", pid.name).exists() for pid in tmp_path.iterdir()):
+        assert CLOCK.monotonic_ms() < deadline_ms, "a task is running that was interrupted"
+        CLOCK.sleep_ms(20)
+    require_free(spark)
+
+
+def test_an_insert_query_that_is_interrupted_leaves_its_batch_staged(spark, tmp_path):
+    settings = StoreSettings(f"file://{tmp_path}/store")
+    warehouse = settings.open()
+    store, paths = warehouse.store, warehouse.table("events")
+    query = "select a.n from _rows a cross join _rows b where a.n + b.n < 0"
+    config = TableConfig.create(name="events", source={"n": "BIGINT"}, declared={"n": "BIGINT"}, insert_query=query)
+    batch_id = new_batch_id(CLOCK)
+    key = paths.staging_key(batch_id=batch_id, staging_format="ndjson")
+    store.put(key, b"".join(b'{"n": %d}\n' % number for number in range(40_000)))
+    batch = StagedBatch(key, batch_id, "ndjson", store.head(key).size_bytes, 0)
+    check = lose_when(lambda: spark.catalog.tableExists("_rows") and is_computing(spark, 1))
+    writer = SparkBatchWriter(spark, settings, clock=CLOCK, rules=WatchRules(interval_s=0.02, stuck_wait_ms=10**6))
+    with pytest.raises(LockLost):
+        writer.write_batches(FlushJob(paths, config, {"n": "BIGINT"}, (batch,), "c0ffee", 1, check_alive=check))
+    assert store.head(key).size_bytes == batch.size_bytes
+    assert not spark.catalog.tableExists("_rows")
+    require_free(spark)
+
+
+STUCK = """
+import sys
+from pathlib import Path
+from icedb_log.errors import Fenced
+from icedb_parts.spark.spark_session import SparkSettings, close_spark, is_session_alive, open_spark
+from icedb_parts.spark.spark_watch import JobWatch, WatchRules
+
+spark = open_spark(SparkSettings(master="local[1]"))
+begun, looks = Path(sys.argv[1]), []
+
+def mark(chunks, begun=begun):
+    for chunk in chunks:
+        begun.touch()
+        yield chunk
+
+def check_alive():
+    looks.extend([1] if begun.exists() else [])
+    if len(looks) > 25:
+        raise Fenced("another worker took over")
+
+spark.range(10000).mapInArrow(mark, schema="id BIGINT").createOrReplaceTempView("v")
+loop = "select count(*) from (select explode(sequence(id, id + 10000000)) x from v) where x < 0"
+try:
+    with JobWatch(spark, "a loop", rules=WatchRules(10**9, 0.02, stuck_wait_ms=500), check_alive=check_alive):
+        spark.sql(loop).collect()
+except Fenced as error:
+    print(error)
+print("alive" if is_session_alive(spark) else "dead")
+close_spark(spark)
+"""
+
+
+def test_a_task_that_heeds_no_interrupt_ends_with_its_jvm(tmp_path):
+    command = [sys.executable, "-c", STUCK, str(tmp_path / "begun")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * WAIT_MS / 1000)
+    assert done.stdout.splitlines()[-2:] == ["another worker took over", "dead"], done.stderr
+    assert "spark tasks stuck" in done.stdout + done.stderr
