@@ -9,7 +9,7 @@ may finish it.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import orjson
@@ -78,10 +78,7 @@ def create_view(store: ObjectStore, paths: TablePaths, config: TableConfig, *, c
     """
     source = source_of(paths, config)
     require_no_cycle(store, paths, config)
-    # A registration of a table that somebody has removed by hand: what it skips is long out of date.
-    left_over, etag = _read(store, source, paths.name)
-    if left_over is not None and left_over.state != "detached" and not is_view_there(store, source, paths.name):
-        _replace(store, source, replace(left_over, state="detached", token=clock.new_id()), etag=etag)
+    _renew_left_over(store, source, paths.name, clock=clock)
     create_table(store, paths, config)
     return register_view(store, source, paths.name, clock=clock, is_new=True)
 
@@ -113,6 +110,21 @@ def register_view(
         # listing, is merged and vacuumed before any janitor knows of the view, and the view never sees its rows.
         skip = tuple(log_name(key) for key in list_appends(store, source))
         _replace(store, source, Registration(view, "active", skip, token), etag=etag)
+    raise Unavailable(f"table {source.name}: others kept changing {source.view_key(view)}; try again later")
+
+
+def _renew_left_over(store: ObjectStore, source: TablePaths, view: str, *, clock: Clock) -> None:
+    """Let the registration of a view that somebody has removed by hand be made anew: what it skips is out of date.
+
+    ``pending``, which holds nothing up as long as there is no view, and not ``detached``: a creation that is cut off
+    behind this is finished by the first feed.
+    """
+    for _ in range(_MAX_ATTEMPTS):
+        found, etag = _read(store, source, view)
+        if found is None or found.state == "pending" or is_view_there(store, source, view):
+            return
+        if _replace(store, source, Registration(view, "pending", (), clock.new_id()), etag=etag):
+            return
     raise Unavailable(f"table {source.name}: others kept changing {source.view_key(view)}; try again later")
 
 
