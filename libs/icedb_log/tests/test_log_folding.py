@@ -163,3 +163,9 @@ def test_merges_that_wait_come_to_an_end_while_appends_come():
     assert plan(due, *appends).is_empty
     made = plan(due, *appends, listed(5, mature(5), size_bytes=80 * KIB))
     assert (len(made.groups), len(made.folded_log_keys)) == (1, 4)
+
+
+def test_the_cold_lane_does_not_run_to_fold():
+    logs = view(*(listed(number, mature(number)) for number in range(1, 5)))
+    assert plan_merge(logs, paths=PATHS, config=configure(), lane="cold").is_empty
+    assert not plan_merge(logs, paths=PATHS, config=configure()).is_empty

@@ -7,11 +7,12 @@ from icedb_log.flush import flush_table
 from icedb_log.fold import fold
 from icedb_log.reader import LogReader
 from icedb_log.staging import stage_batch
+from icedb_log.table_config import PartitionField
 from icedb_log.testing.row_files import encode_rows, read_live_rows
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_merger.tasks import MergeTasks
-from icedb_service.names import MERGE_MERGE
+from icedb_service.names import MERGE_COLD, MERGE_MERGE
 from icedb_service.redlock import LockBusy, LockLost
 from icedb_service.testing.task_context import MemoryContext
 
@@ -28,12 +29,16 @@ def make_tasks(context, **options):
 
 
 def append(context, count, table="events"):
-    store, paths = context.warehouse.store, context.warehouse.table(table)
     for number in range(count):
-        body = encode_rows([{"n": number}])
-        stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
-        flush_table(store, paths, clock=context.clock, writer=context.engine.writer, owner="test")
-        context.clock.advance(1)
+        append_rows(context, [{"n": number}], table=table)
+
+
+def append_rows(context, rows, *, table):
+    store, paths = context.warehouse.store, context.warehouse.table(table)
+    body = encode_rows(rows)
+    stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
+    flush_table(store, paths, clock=context.clock, writer=context.engine.writer, owner="test")
+    context.clock.advance(1)
 
 
 def snapshot(context, table="events"):
@@ -69,14 +74,129 @@ def test_a_table_that_is_not_worth_it_is_idle_unless_asked_in_full(context):
     assert len(snapshot(context).live) == 1
 
 
-def test_after_its_rounds_a_table_makes_room_for_others(context):
+class SlowMerger:
+    """Takes a minute for each job."""
+
+    def __init__(self, context):
+        self.context, self.inner, self.jobs = context, context.engine.merger, []
+
+    def merge_groups(self, job):
+        self.jobs.append((job.paths.name, len(job.groups)))
+        self.context.clock.advance(60_000)
+        return self.inner.merge_groups(job)
+
+
+def test_after_its_time_a_table_makes_room_for_others(context):
     append(context, 8)
-    work = make_tasks(context, merge_max_rounds=1).merge("events")
-    assert work.details["has_more"]
+    context.engine.merger = SlowMerger(context)
+    work = make_tasks(context).merge("events")
+    assert (work.details["has_more"], work.details["commits"]) == (True, 1)
     assert context.wakeups.woken == [(MERGE_MERGE, "events")]
+    assert context.metric("icedb_merge_turns_total", lane="hot", end="time") == 1
     context.wakeups.woken.clear()
-    assert not make_tasks(context, merge_max_rounds=2).merge("events").details["has_more"]
+    assert not make_tasks(context).merge("events").details["has_more"]
     assert context.wakeups.woken == []
+    assert context.metric("icedb_merge_turns_total", lane="hot", end="done") == 1
+
+
+def test_after_its_amount_a_table_makes_room_for_others(context):
+    append(context, 8)
+    assert make_tasks(context, merge_hot_files=8).merge("events").details["has_more"]
+    assert context.metric("icedb_merge_turns_total", lane="hot", end="amount") == 1
+
+
+def test_a_large_table_does_not_hold_the_workers(context):
+    context.create_table("large", merge_fan_in=4, partition=(PartitionField(name="p", column="p"),))
+    rows_of_large = [{"n": number, "p": f"p{number:02}"} for number in range(30)]
+    for _ in range(4):
+        append_rows(context, rows_of_large, table="large")
+    append(context, 4)
+    context.engine.merger = SlowMerger(context)
+    tasks = make_tasks(context, merge_commit_bytes=1)
+    queue, turns = [(MERGE_MERGE, "large"), (MERGE_MERGE, "events")], []
+    while queue:
+        _, table = queue.pop(0)
+        context.wakeups.woken.clear()
+        turns.append(table)
+        assert tasks.merge(table).details["commits"] <= 1
+        queue += context.wakeups.woken
+    assert turns[:3] == ["large", "events", "large"]
+    assert turns.count("large") == 31
+    assert len(snapshot(context, "events").live) == 1
+    assert len(snapshot(context, "large").live) == 30
+    # Progress is never lost: each partition was merged once.
+    assert sorted(count for _, count in context.engine.merger.jobs) == [1] * 31
+
+
+def test_a_full_merge_takes_turns_too_and_whoever_asked_goes_on(context):
+    append(context, 2)
+    context.engine.merger = SlowMerger(context)
+    tasks = make_tasks(context)
+    assert tasks.merge("events", full=True).details["has_more"]
+    assert context.wakeups.woken == []
+    assert not tasks.merge("events", full=True).details["has_more"]
+    assert context.metric("icedb_merge_lane_commits_total", lane="full") == 1
+
+
+def test_the_cold_lane_merges_what_rests(context):
+    append(context, 2)
+    tasks = make_tasks(context)
+    assert tasks.cold("events").is_idle
+    context.clock.advance(3_600_000)
+    work = tasks.cold("events")
+    assert (work.details["files_in"], work.details["has_more"]) == (2, False)
+    assert context.metric("icedb_merge_lane_commits_total", lane="cold") == 1
+    assert context.metric("icedb_merge_lane_bytes_total", lane="cold") == work.details["bytes_in"]
+
+
+def test_a_cold_turn_that_is_over_goes_on_later(context):
+    append(context, 2)
+    context.clock.advance(3_600_000)
+    context.engine.merger = SlowMerger(context)
+    assert make_tasks(context).cold("events").details["has_more"]
+    assert context.wakeups.woken == [(MERGE_COLD, "events")]
+
+
+def test_a_sweep_wakes_tables_that_have_something_to_do(context):
+    context.create_table("quiet")
+    append(context, 3)
+    tasks = make_tasks(context)
+    assert tasks.sweep().is_idle
+    append(context, 1)
+    assert not tasks.sweep().is_idle
+    assert context.wakeups.woken == [(MERGE_MERGE, "events")]
+
+
+def test_a_sweep_looks_for_cold_merges_once_in_an_interval(context):
+    append(context, 2)
+    tasks = make_tasks(context, merge_cold_interval_ms=600_000)
+    tasks.sweep()
+    context.clock.advance(3_600_000)
+    assert tasks.sweep().details["woken_cold"] == 1
+    context.clock.advance(599_999)
+    assert tasks.sweep().details["woken_cold"] == 0
+    context.clock.advance(1)
+    assert tasks.sweep().details["woken_cold"] == 1
+    assert context.wakeups.woken == [(MERGE_COLD, "events")] * 2
+
+
+def test_commits_that_have_landed_are_counted_whatever_stops_the_turn(context):
+    context.create_table("wide", merge_fan_in=4, partition=(PartitionField(name="p", column="p"),))
+    for _ in range(4):
+        append_rows(context, [{"n": 1, "p": "a"}, {"n": 2, "p": "b"}], table="wide")
+
+    class LosingMerger(SlowMerger):
+        def merge_groups(self, job):
+            if self.jobs:
+                context.held.failure = LockLost("gone")
+            return super().merge_groups(job)
+
+    context.engine.merger = LosingMerger(context)
+    with pytest.raises(LockLost):
+        make_tasks(context, merge_commit_bytes=1, merge_turn_ms=10**9).merge("wide")
+    assert len(snapshot(context, "wide").live) == 1 + 4
+    assert context.metric("icedb_merge_lane_commits_total", lane="hot") == 1
+    assert context.metric("icedb_merge_turns_total", lane="hot", end="stopped") == 1
 
 
 def test_a_held_lock_skips_the_run(context):
@@ -113,6 +233,7 @@ def test_a_corrupt_log_stops_its_table_and_the_sweep_goes_on(context):
         tasks.merge("broken")
     context.runner.run(lambda: tasks.merge("broken"), task=MERGE_MERGE, task_id="1", table="broken")
     assert context.metric("icedb_merge_halted", table="broken") == 1
+    append(context, 4)
     work = tasks.sweep()
     assert context.wakeups.woken == [(MERGE_MERGE, "events")]
     assert work.details["pausing"] == 1

@@ -239,7 +239,8 @@ def plan_merge(
     taken = take_within(ready.groups, limits, ready.fold)
     reach = index.reach_of(taken)
     files = index.log.active_files()
-    folded = {*ready.fold.due_keys, *folded_along(files, reach=reach, fan_in=log_fan_in(config))}
+    due_keys = ready.fold.due_keys if taken or full or lane == "hot" else ()  # the cold lane does not run to fold
+    folded = {*due_keys, *folded_along(files, reach=reach, fan_in=log_fan_in(config))}
     if not full and _waits_in_the_crowd(index, taken, folded):
         return MergePlan(has_more=False)
     return MergePlan(

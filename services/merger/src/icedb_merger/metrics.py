@@ -10,6 +10,7 @@ from icedb_log.row_changes import ChangeResult
 from icedb_service.metrics import SparkWorkerMetrics, make_counter
 from icedb_service.names import (
     MERGE_CHANGE,
+    MERGE_COLD,
     MERGE_DROP_PARTITIONS,
     MERGE_ERASE,
     MERGE_MERGE,
@@ -19,13 +20,17 @@ from icedb_service.names import (
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 DIRECTIONS: Final = ("in", "out")
+LaneLabel = Literal["hot", "cold", "full"]
+LANE_LABELS: Final[tuple[LaneLabel, ...]] = get_args(LaneLabel)
+TurnEnd = Literal["done", "time", "amount", "stopped"]
+TURN_ENDS: Final[tuple[TurnEnd, ...]] = get_args(TurnEnd)
 ERASURE_ENDS: Final = ("complete", "refused")
 REMOVAL_CAUSES: Final = ("drop", "retention")
 ChangeCause = Literal["delete", "rewrite"]
 """What somebody asked for."""
 
 
-TASKS: Final = (MERGE_MERGE, MERGE_SWEEP, MERGE_CHANGE, MERGE_DROP_PARTITIONS, MERGE_RETAIN, MERGE_ERASE)
+TASKS: Final = (MERGE_MERGE, MERGE_COLD, MERGE_SWEEP, MERGE_CHANGE, MERGE_DROP_PARTITIONS, MERGE_RETAIN, MERGE_ERASE)
 
 
 class MergeMetrics(SparkWorkerMetrics):
@@ -52,6 +57,30 @@ class MergeMetrics(SparkWorkerMetrics):
             values=DIRECTIONS,
         )
         self.rows = Counter("icedb_merge_rows_total", "Rows rewritten", registry=self.registry)
+        self.lane_commits = make_counter(
+            self.registry,
+            "icedb_merge_lane_commits_total",
+            "Commits of merges and folds; hot: newest partitions, often, cold: partitions that rest, full: on demand",
+            label="lane",
+            values=LANE_LABELS,
+        )
+        self.lane_bytes = make_counter(
+            self.registry,
+            "icedb_merge_lane_bytes_total",
+            "Bytes of data files that merges read, by lane",
+            label="lane",
+            values=LANE_LABELS,
+        )
+        self.turns = Counter(
+            "icedb_merge_turns_total",
+            "Turns of tables; done: nothing was left, time and amount: others went first, since that bound was met, "
+            "stopped: the turn failed, its earlier commits stay",
+            ("lane", "end"),
+            registry=self.registry,
+        )
+        for lane in LANE_LABELS:
+            for end in TURN_ENDS:
+                self.turns.labels(lane, end)
         self.folded = Counter(
             "icedb_merge_folded_log_files_total", "Log files that a commit replaced", registry=self.registry
         )
@@ -132,9 +161,11 @@ class MergeMetrics(SparkWorkerMetrics):
         for reason, count in count_kept(result.plan).items():
             self.retention_kept.labels(table, reason).set(count)
 
-    def record(self, result: MergeResult) -> None:
-        """Count one merge run."""
-        self.commits.inc(1 if result.committed_key else 0)
+    def record(self, lane: LaneLabel, result: MergeResult) -> None:
+        """Count one commit of a merge."""
+        self.lane_commits.labels(lane).inc(result.commit_count)
+        self.lane_bytes.labels(lane).inc(result.input_bytes)
+        self.commits.inc(result.commit_count)
         self.groups.inc(result.group_count)
         self.files.labels("in").inc(result.input_count)
         self.files.labels("out").inc(result.output_count)

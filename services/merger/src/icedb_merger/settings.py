@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from icedb_log.merge_plan import COLD_LIMITS, HOT_LIMITS
 from icedb_service.settings import SparkServiceSettings
 from pydantic import Field
 
@@ -9,8 +10,31 @@ from pydantic import Field
 class MergerSettings(SparkServiceSettings):
     """What the merger needs to know."""
 
-    merge_max_rounds: Annotated[int, Field(ge=1, le=1000)] = 4
-    """Commits of one table in a row before another table gets its turn. A full merge takes as many as it needs."""
+    merge_turn_ms: Annotated[int, Field(ge=100)] = 30_000
+    """How long one table is merged before others get their turn, milliseconds; looked at between commits. What is left
+    goes to the end of the queue. Longer costs less per byte, shorter keeps the lag of other tables down."""
+
+    merge_hot_bytes: Annotated[int, Field(ge=1)] = HOT_LIMITS.max_bytes
+    """Bytes of data files that one turn of the hot lane (newest partitions, size tiers) merges. Larger moves more
+    before others get their turn."""
+
+    merge_hot_files: Annotated[int, Field(ge=2)] = HOT_LIMITS.max_files
+    """Data files that one turn of the hot lane merges."""
+
+    merge_cold_bytes: Annotated[int, Field(ge=1)] = COLD_LIMITS.max_bytes
+    """Bytes of data files that one turn of the cold lane (partitions that rest, as far as possible) and of a full merge
+    merges."""
+
+    merge_cold_files: Annotated[int, Field(ge=2)] = COLD_LIMITS.max_files
+    """Data files that one turn of the cold lane and of a full merge merges."""
+
+    merge_cold_interval_ms: Annotated[int, Field(ge=1000)] = 600_000
+    """How often a sweep looks for cold merges of a table, at most, milliseconds. Longer leaves more small files in
+    partitions that rest, shorter costs a look at every partition each time."""
+
+    merge_commit_bytes: Annotated[int, Field(ge=1)] = HOT_LIMITS.commit_bytes
+    """Bytes of data files from which a run commits before it goes on: about what is lost when a worker dies. Smaller
+    loses less, larger writes fewer log files. Spark starts one job for each commit."""
 
     merge_retain_interval_ms: Annotated[int, Field(ge=1000)] = 3_600_000
     """How often a sweep looks whether partitions of a table with a retention have expired, at most. Longer keeps

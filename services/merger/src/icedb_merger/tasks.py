@@ -1,14 +1,15 @@
 """The tasks of the merger: which table is merged when. What and how, is :mod:`icedb_log.merge`'s business."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from celery import Celery
 from icedb_log.jobs import GroupMerger
 from icedb_log.keys import TablePaths
 from icedb_log.merge import MergeResult, merge_table
-from icedb_service.names import MERGE_MERGE, MERGE_RETAIN, MERGE_SWEEP
-from icedb_service.readers import LogReaders
+from icedb_log.merge_plan import COLD_LIMITS, HOT_LIMITS, Lane, MergeLimits
+from icedb_service.names import MERGE_COLD, MERGE_MERGE, MERGE_RETAIN, MERGE_SWEEP
 from icedb_service.redlock import TableLock
 from icedb_service.runs import Work
 from icedb_service.sweeps import sweep_tables
@@ -17,11 +18,10 @@ from icedb_service.worker import Engine, WorkerContext
 
 from icedb_merger.changes import register_change_tasks
 from icedb_merger.erasures import ErasureSchedule, register_erasure_tasks
-from icedb_merger.metrics import MergeMetrics
+from icedb_merger.metrics import LaneLabel, MergeMetrics, TurnEnd
 from icedb_merger.partitions import RetentionSchedule, register_partition_tasks
 from icedb_merger.settings import MergerSettings
-
-MAX_ROUNDS_OF_FULL_MERGE = 10_000
+from icedb_merger.table_logs import TableLogs
 
 
 class MergingEngine(Engine, Protocol):
@@ -45,7 +45,7 @@ class _Totals:
     folded_log_files: int = 0
 
     def add(self, result: MergeResult) -> None:
-        self.commits += 1 if result.committed_key else 0
+        self.commits += result.commit_count
         self.groups += result.group_count
         self.files_in += result.input_count
         self.files_out += result.output_count
@@ -73,66 +73,129 @@ class MergeTasks:
         self._context = context
         self._settings = settings
         self._metrics = metrics
-        self._readers = LogReaders(context.clock)
+        self._logs = TableLogs(context.warehouse.store, context.clock)
+        self._cold_looked_ms: dict[str, int] = {}
         self.retention = RetentionSchedule(context, interval_ms=settings.merge_retain_interval_ms)
         self.erasures = ErasureSchedule(context, interval_ms=settings.merge_erase_interval_ms)
 
     def merge(self, table: str, full: bool = False) -> Work:  # noqa: FBT001, FBT002 - the message's own form
-        """Merge a table until nothing is worth it, or until other tables should have their turn.
+        """Give a table its turn in the hot lane, or merge it in full; what is left goes to the end of the queue.
 
-        Delivery: woken by ingest, by the sweep and by the CLI, any number of times. A run that is lost leaves the
-        table as it was. Two at once exclude each other by the lock, and if that fails by the fence.
+        Delivery: woken by ingest, by the sweep, by itself and by the CLI, any number of times. A run that is lost
+        leaves the table as its last commit left it. Two at once exclude each other by the lock, and if that fails by
+        the fence. A full merge does not wake itself: who asked for it asks again while the result says ``has_more``.
         """
-        paths = self._context.warehouse.table(table)
-        totals = _Totals()
-        max_rounds = MAX_ROUNDS_OF_FULL_MERGE if full else self._settings.merge_max_rounds
-        has_more = True
-        rounds = 0
-        with self._context.lock(table) as lock:
-            while has_more and rounds < max_rounds:
-                lock.check_alive()
-                result = self._merge_once(paths, lock=lock, full=full)
-                totals.add(result)
-                rounds += 1
-                # A commit may have made a larger tier worth a merge: only a run without one says "nothing left".
-                has_more = result.committed_key is not None
-        if has_more:
+        if full:
+            return self._take_turn(table, "full")
+        work = self._take_turn(table, "hot")
+        if work.details["has_more"]:
             self._context.wakeups.try_wake(MERGE_MERGE, table)
-        return Work(is_idle=totals.commits == 0, details={**totals.to_json(), "has_more": has_more})
+        return work
+
+    def cold(self, table: str) -> Work:
+        """Give a table its turn in the cold lane: partitions that rest are merged as far as possible.
+
+        Delivery: as :meth:`merge`.
+        """
+        work = self._take_turn(table, "cold")
+        if work.details["has_more"]:
+            self._context.wakeups.try_wake(MERGE_COLD, table)
+        return work
 
     def sweep(self) -> Work:
-        """Wake the merge of every table; now and then, its retention and its open erasures.
-
-        A merge that is not worth it costs one listing.
+        """Wake what each table has to do: hot merges; now and then cold ones, its retention and its open erasures.
 
         Delivery: sent by beat, collapsed while one waits. A lost one is made good by the next.
         """
-        merges = sweep_tables(self._context, task=MERGE_MERGE)
+        has_hot = partial(self._logs.has_work, lane="hot")
+        merges = sweep_tables(self._context, task=MERGE_MERGE, is_needed=has_hot)
+        cold = sweep_tables(self._context, task=MERGE_COLD, is_needed=self._is_cold_due)
         retention = sweep_tables(self._context, task=MERGE_RETAIN, is_needed=self.retention.take)
         erasure_count = self.erasures.sweep()
         return Work(
-            is_idle=merges.is_idle and retention.is_idle and not erasure_count,
+            is_idle=merges.is_idle and cold.is_idle and retention.is_idle and not erasure_count,
             details={
                 **merges.details,
+                "woken_cold": cold.details["woken"],
                 "woken_retention": retention.details["woken"],
                 "woken_erasures": erasure_count,
             },
         )
 
-    def _merge_once(self, paths: TablePaths, *, lock: TableLock, full: bool) -> MergeResult:
-        store = self._context.warehouse.store
-        result = merge_table(
-            store,
-            paths,
-            clock=self._context.clock,
-            merger=self._context.engine.merger,
-            owner=self._context.owner,
-            full=full,
-            check_alive=lock.check_alive,
-            reader=self._readers.of_table(store, paths),
+    def _is_cold_due(self, paths: TablePaths) -> bool:
+        now_ms = self._context.clock.monotonic_ms()
+        looked_ms = self._cold_looked_ms.get(paths.name)
+        if looked_ms is not None and now_ms - looked_ms < self._settings.merge_cold_interval_ms:
+            return False
+        is_due = self._logs.has_work(paths, "cold")
+        self._cold_looked_ms[paths.name] = now_ms
+        return is_due
+
+    def _take_turn(self, table: str, label: LaneLabel) -> Work:
+        """Merge a table until nothing is worth it, or a bound of the turn is met."""
+        totals = _Totals()
+        end: TurnEnd = "stopped"
+        try:
+            with self._context.lock(table) as lock:
+                end = self._merge_for_a_turn(table, label, totals, lock)
+        finally:
+            # Commits that have landed stay, and are counted, whatever stopped the turn.
+            self._metrics.turns.labels(label, end).inc()
+        has_more = end != "done"
+        return Work(is_idle=totals.commits == 0, details={**totals.to_json(), "has_more": has_more})
+
+    def _merge_for_a_turn(self, table: str, label: LaneLabel, totals: _Totals, lock: TableLock) -> TurnEnd:
+        paths, clock = self._context.warehouse.table(table), self._context.clock
+        lane: Lane = "cold" if label == "cold" else "hot"
+        limits = self._limits(label)
+        started_ms = clock.monotonic_ms()
+
+        def has_time() -> bool:
+            return clock.monotonic_ms() - started_ms < self._settings.merge_turn_ms
+
+        def count(result: MergeResult) -> None:
+            totals.add(result)
+            self._metrics.record(label, result)
+
+        log = self._logs.of_table(paths)
+        while True:
+            lock.check_alive()
+            result = merge_table(
+                self._context.warehouse.store,
+                paths,
+                clock=clock,
+                merger=self._context.engine.merger,
+                owner=self._context.owner,
+                lane=lane,
+                full=label == "full",
+                limits=replace(
+                    limits,
+                    max_bytes=max(1, limits.max_bytes - totals.bytes_in),
+                    max_files=max(1, limits.max_files - totals.files_in),
+                ),
+                has_time=has_time,
+                on_commit=count,
+                check_alive=lock.check_alive,
+                reader=log.reader,
+                index=log.index,
+            )
+            # A commit may have made a larger tier worth a merge: only a run without one says "nothing left".
+            if result.committed_key is None:
+                return "done"
+            if not has_time():
+                return "time"
+            if totals.bytes_in >= limits.max_bytes or totals.files_in >= limits.max_files:
+                return "amount"
+
+    def _limits(self, label: LaneLabel) -> MergeLimits:
+        settings = self._settings
+        is_hot = label == "hot"
+        return MergeLimits(
+            max_groups=HOT_LIMITS.max_groups if is_hot else COLD_LIMITS.max_groups,
+            max_files=settings.merge_hot_files if is_hot else settings.merge_cold_files,
+            max_bytes=settings.merge_hot_bytes if is_hot else settings.merge_cold_bytes,
+            commit_bytes=settings.merge_commit_bytes,
         )
-        self._metrics.record(result)
-        return result
 
 
 def register_tasks(
@@ -141,6 +204,7 @@ def register_tasks(
     """Define the service's tasks on its application."""
     tasks = MergeTasks(context, settings=settings, metrics=metrics)
     define_task(app, context, TaskOptions(MERGE_MERGE), tasks.merge)
+    define_task(app, context, TaskOptions(MERGE_COLD), tasks.cold)
     define_task(app, context, TaskOptions(MERGE_SWEEP, needs_engine=False), tasks.sweep)
     register_change_tasks(app, context, metrics=metrics)
     register_partition_tasks(app, context, metrics=metrics, schedule=tasks.retention)
