@@ -378,6 +378,22 @@ def test_a_refusal_while_it_rewrites_changes_nothing(table):
     assert table.snapshot().snapshot_id == live
 
 
+def test_a_worker_that_slept_too_long_is_no_reason_to_refuse_unless_it_happens_again_and_again(table):
+    class Sleepy(StatsChanger):
+        def merge_groups(self, job):
+            table.clock.advance(table.config.orphan_age_ms)
+            return super().merge_groups(job)
+
+    erasure_id = ask(table)
+    for _ in range(4):
+        with pytest.raises(InvalidRequest, match="one commit may take half the orphan age"):
+            advance(table, erasure_id, changer=Sleepy(table.store, table.clock))
+    erasure = read_erasure(table.store, table.paths, erasure_id)
+    assert (erasure.state, [run.has_landed for run in erasure.runs]) == ("requested", [False] * 4)
+    assert advance(table, erasure_id, changer=Sleepy(table.store, table.clock)).erasure.state == "refused"
+    assert live_users(table).count("victim") == 3
+
+
 def test_too_many_files_are_refused(table, monkeypatch):
     monkeypatch.setattr("icedb_log.erasure_deletion.MAX_FILES_TO_REWRITE", 1)
     done = advance(table, ask(table)).erasure

@@ -3,7 +3,8 @@
 A crash behind a commit would otherwise lose how many rows it removed, and which files held them.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from icedb_log.erasure_record import DeletedFile, DeletionRun, Erasure
@@ -16,6 +17,9 @@ from icedb_log.table_config import TableConfig
 
 MAX_FILES_TO_REWRITE: Final = 100_000
 """Data files that one erasure may rewrite: all of them stand in its record."""
+
+MAX_RUNS: Final = 5
+"""So many deletions may fail before one that takes too long (W3) is not tried again."""
 
 
 class RunRecorder:
@@ -31,20 +35,39 @@ class RunRecorder:
         self._note: Final = note
         self._counts: Final[dict[str, int]] = {}
         self._run: DeletionRun | None = None
+        self._refusal: InvalidRequest | None = None
+
+    def is_refusal(self, error: InvalidRequest) -> bool:
+        """Whether an error says that the condition cannot be used: it comes from the changer itself.
+
+        Others, such as that it takes too long (W3), may be the worker's fault: it slept.
+        """
+        return error is self._refusal
+
+    @contextmanager
+    def _watch(self) -> Iterator[None]:
+        try:
+            yield
+        except InvalidRequest as error:
+            self._refusal = error
+            raise
 
     def check_change(self, config: TableConfig, schema: Mapping[str, str], change: RowChange) -> None:
         """Check as the changer does."""
-        self._changer.check_change(config, schema, change)
+        with self._watch():
+            self._changer.check_change(config, schema, change)
 
     def select_files(
         self, paths: TablePaths, config: TableConfig, change: RowChange, files: Sequence[FileMarker]
     ) -> tuple[FileMarker, ...]:
         """Select as the changer does."""
-        return self._changer.select_files(paths, config, change, files)
+        with self._watch():
+            return self._changer.select_files(paths, config, change, files)
 
     def count_rows(self, job: CountJob) -> tuple[int, ...]:
         """Count as the changer does, and keep the figures."""
-        counts = self._changer.count_rows(job)
+        with self._watch():
+            counts = self._changer.count_rows(job)
         self._counts.update((marker.path, count) for marker, count in zip(job.files, counts, strict=False))
         return counts
 
@@ -57,12 +80,13 @@ class RunRecorder:
         """
         known = self._run if self._run is not None and self._run.commit_id == job.commit_id else None
         inputs = [marker for group in job.groups for marker in group.inputs]
-        if len(inputs) + (len(known.files) if known else 0) > MAX_FILES_TO_REWRITE:
-            raise InvalidRequest(
-                f"table {job.paths.name}: more than {MAX_FILES_TO_REWRITE} data files hold such rows; erase in several "
-                "steps, each with a condition on the partition columns, or merge the table first"
-            )
-        merged = self._changer.merge_groups(job)
+        with self._watch():
+            if len(inputs) + (len(known.files) if known else 0) > MAX_FILES_TO_REWRITE:
+                raise InvalidRequest(
+                    f"table {job.paths.name}: more than {MAX_FILES_TO_REWRITE} data files hold such rows; erase in "
+                    "several steps, each with a condition on the partition columns, or merge the table first"
+                )
+            merged = self._changer.merge_groups(job)
         files = tuple(
             DeletedFile(key=m.path, size_bytes=m.size_bytes, row_count=self._counts.get(m.path)) for m in inputs
         )

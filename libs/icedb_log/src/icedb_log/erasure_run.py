@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from icedb_log.clock import Clock
-from icedb_log.erasure_deletion import RunRecorder, with_fates, with_run
+from icedb_log.erasure_deletion import MAX_RUNS, RunRecorder, with_fates, with_run
 from icedb_log.erasure_record import Erasure, ErasureTarget, NamedObjects, mark_gone
 from icedb_log.erasure_scan import (
     DataObjects,
@@ -167,12 +167,13 @@ class _ErasureRun:
         erasure = self._settle_runs(erasure)
         if any(run.has_landed for run in erasure.runs):
             return erasure
+        recorder = RunRecorder(self._changer, lambda run: self._change(erasure, lambda now: with_run(now, run)))
         try:
             delete_rows(
                 self._store,
                 self._paths,
                 clock=self._clock,
-                changer=RunRecorder(self._changer, lambda run: self._change(erasure, lambda now: with_run(now, run))),
+                changer=recorder,
                 owner=self._owner,
                 condition=erasure.condition,
                 check_alive=self._check_alive,
@@ -181,7 +182,8 @@ class _ErasureRun:
         except InvalidRequest as error:
             reason = str(error)
             erasure = self._settle_runs(self._change(erasure, lambda now: now))
-            if any(run.has_landed is None for run in erasure.runs):
+            is_final = recorder.is_refusal(error) or len(erasure.runs) >= MAX_RUNS
+            if not is_final or any(run.has_landed is None for run in erasure.runs):
                 raise
             if any(run.has_landed for run in erasure.runs):
                 return erasure

@@ -17,6 +17,14 @@ from icedb_log.table_config import create_table
 from icedb_log.testing.faulty_store import FaultyStore, holds
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.simulation_actors import Simulation, spawn_actor
+from icedb_log.testing.simulation_erasures import (
+    ERASER,
+    NOTER,
+    ErasureWatch,
+    erase_for_ever,
+    finish_erasures,
+    note_for_ever,
+)
 from icedb_log.testing.simulation_model import SimModel
 from icedb_log.testing.simulation_mutations import Mutation, mutated
 from icedb_log.testing.simulation_quiesce import quiesce
@@ -47,8 +55,12 @@ class ScheduleResult:
     counters: dict[str, int]
 
 
-def run_schedule(seed: int) -> ScheduleResult:
+def run_schedule(seed: int, *, erasers: int = 0) -> ScheduleResult:
     """Run one schedule to its end and to the quiet after it.
+
+    Args:
+        seed: Names the schedule.
+        erasers: So many actors more ask for erasures and carry them on, with a janitor that notes what it deletes.
 
     Raises:
         ScheduleFailed: A rule broke.
@@ -62,9 +74,10 @@ def run_schedule(seed: int) -> ScheduleResult:
 
     inner = MemoryObjectStore(store_now_ms)
     model = SimModel(settings, store_now_ms=store_now_ms, exists=lambda key: holds(inner, key))
-    store = FaultyStore(inner, world=world, observer=model)
+    watch = ErasureWatch(model, store_now_ms=store_now_ms, exists=lambda key: holds(inner, key))
+    store = FaultyStore(inner, world=world, observer=watch)
     create_table(inner, PATHS, settings.config)
-    sim = Simulation(world, store, model)
+    sim = Simulation(world, store, model, more_bodies={ERASER: erase_for_ever, NOTER: note_for_ever})
 
     def replace(actor: Actor) -> None:
         model.counters.crashes += 1
@@ -80,17 +93,22 @@ def run_schedule(seed: int) -> ScheduleResult:
         ("lease", settings.lease_holders),
         ("operator", settings.operators),
         ("changer", settings.changers),
+        (ERASER, erasers),
+        (NOTER, min(erasers, 1)),
     ):
         for _ in range(count):
             spawn_actor(sim, kind)
     try:
         world.run()
         quiesce(sim)
+        if erasers:
+            finish_erasures(sim)
     except Exception as error:
         raise ScheduleFailed(_explain(seed, error, world)) from error
     finally:
         world.kill_all()
-    return ScheduleResult(seed, world.trace_hash, asdict(model.counters))
+    erased = {"erasures": watch.complete_count} if erasers else {}
+    return ScheduleResult(seed, world.trace_hash, {**asdict(model.counters), **erased})
 
 
 def _explain(seed: int, error: Exception, world: World) -> str:
@@ -102,7 +120,7 @@ def _format_line(line: TraceLine) -> str:
     return f"  {line.time_ms % 100_000_000 / 1000:10.3f} {line.actor:12} {line.what:16} {line.key}"
 
 
-def run_seeds(seeds: Iterable[int], *, seconds: float, keep_going: bool = False) -> int:
+def run_seeds(seeds: Iterable[int], *, seconds: float, keep_going: bool = False, erasers: int = 0) -> int:
     """Run schedules until the seeds or the time are used up; print failures and totals; return how many failed."""
     clock = SystemClock()
     started_ms = clock.monotonic_ms()
@@ -113,7 +131,7 @@ def run_seeds(seeds: Iterable[int], *, seconds: float, keep_going: bool = False)
             break
         count += 1
         try:
-            totals.update(run_schedule(seed).counters)
+            totals.update(run_schedule(seed, erasers=erasers).counters)
         except ScheduleFailed as error:
             failed += 1
             sys.stdout.write(f"{error}\n" if failed == 1 else f"{str(error).splitlines()[0]}\n")
@@ -124,12 +142,14 @@ def run_seeds(seeds: Iterable[int], *, seconds: float, keep_going: bool = False)
     return failed
 
 
-def find_failure(mutation: Mutation, seeds: Iterable[int], *, with_invariants: bool = False) -> ScheduleFailed | None:
+def find_failure(
+    mutation: Mutation, seeds: Iterable[int], *, with_invariants: bool = False, erasers: int = 0
+) -> ScheduleFailed | None:
     """Run schedules with a rule switched off and return the first failure; ``None`` if nobody noticed."""
     with mutated(mutation, with_invariants=with_invariants):
         for seed in seeds:
             try:
-                run_schedule(seed)
+                run_schedule(seed, erasers=erasers)
             except ScheduleFailed as error:
                 return error
     return None
@@ -139,7 +159,7 @@ def check_mutations(rules: Iterable[Mutation], seeds: Sequence[int]) -> int:
     """Switch rules off in turn and print what the simulation noticed; return how many results were unexpected."""
     unexpected = 0
     for mutation in rules:
-        failure = find_failure(mutation, seeds)
+        failure = find_failure(mutation, seeds, erasers=1 if mutation.rule.startswith("E") else 0)
         is_expected = (failure is None) == mutation.is_harmless
         unexpected += not is_expected
         seen = "not noticed" if failure is None else f"{str(failure).splitlines()[0][:150]}"
@@ -160,13 +180,14 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="RULES",
         help="switch rules off in turn instead: 'all', or ids such as J1,R3; at most 3,000 schedules each",
     )
+    parser.add_argument("--erasers", type=int, default=0, help="how many actors ask for erasures")
     options = parser.parse_args(arguments)
     first, _, last = options.seeds.partition("..")
     seeds = range(int(first), int(last or first) + 1)
     if options.mutations:
         chosen = [rule for rule in RULES if options.mutations == "all" or rule.rule in options.mutations.split(",")]
         return 1 if check_mutations(chosen, seeds[:MAX_MUTATED_SCHEDULES]) else 0
-    return 1 if run_seeds(seeds, seconds=options.seconds, keep_going=options.keep_going) else 0
+    return 1 if run_seeds(seeds, seconds=options.seconds, keep_going=options.keep_going, erasers=options.erasers) else 0
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ is a violation.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -54,6 +54,8 @@ class Simulation:
     model: SimModel
     batch_count: int = 0
     actor_count: int = 0
+    more_bodies: dict[str, Callable[["Simulation", Actor], None]] = field(default_factory=dict)
+    """What actors of further kinds do."""
 
     def make_reader(self, clock: SimClock) -> LogReader:
         """Return a reader that fetches in the actor's own greenlet."""
@@ -75,6 +77,7 @@ def spawn_actor(sim: Simulation, kind: str) -> None:
         "lease": hold_leases_for_ever,
         "operator": operate_for_ever,
         "changer": change_for_ever,
+        **sim.more_bodies,
     }
     body = bodies[kind]
     world.spawn(Actor(kind, f"{kind}{sim.actor_count}", lambda actor: body(sim, actor), skew_ms))

@@ -1,0 +1,86 @@
+"""How the rules of erasures are switched off. Their schedules have an eraser."""
+
+from typing import Final
+
+from icedb_log.testing.simulation_mutations import breaks, code, edit, keeps
+
+ERASE_RULES: Final = (
+    breaks(
+        "E1",
+        "a record is changed over whatever is there",
+        edit(
+            "erasures:change_erasure",
+            (
+                "store.put_if_match(key, encode_erasure(changed), etag=stored.info.etag)",
+                "store.put(key, encode_erasure(changed))",
+            ),
+        ),
+    ),
+    breaks(
+        "E1",
+        "a record that changed since the last look is completed all the same",
+        edit("erasure_run:_completed", ("if now != seen:", "if False:")),
+    ),
+    breaks(
+        "E2",
+        "batches that were accepted before the request are not waited for",
+        edit("erasure_run:_ErasureRun.advance", ("            if staged_count:", "            if False:")),
+    ),
+    breaks(
+        "E3",
+        "a deletion that was written down is taken for one that landed",
+        edit("erasure_deletion:_with_fate", ("    if key is not None:", "    if True:")),
+    ),
+    breaks(
+        "E4",
+        "dead data files are not searched",
+        edit("erasure_run:_ErasureRun._find_targets", ("(*objects.dead(), *unnamed)", "(*unnamed,)")),
+    ),
+    breaks(
+        "E4",
+        "dead data files are searched before the deletion",
+        edit(
+            "erasure_run:_ErasureRun.advance",
+            (
+                "            erasure = self._delete(erasure)",
+                code(
+                    "            self._early = read_objects(self._store, self._paths, reader=self._reader)",
+                    "            erasure = self._delete(erasure)",
+                ),
+            ),
+        ),
+        edit(
+            "erasure_run:_ErasureRun._find_targets",
+            ("objects = read_objects(self._store, self._paths, reader=self._reader)", "objects = self._early"),
+        ),
+    ),
+    keeps(
+        "E4",
+        "unnamed data objects are not searched after the deletion",
+        edit("erasure_run:_ErasureRun._find_targets", ("(*objects.dead(), *unnamed)", "(*objects.dead(),)")),
+    ),
+    breaks(
+        "E5",
+        "log files may name what is gone",
+        edit(
+            "erasure_run:_ErasureRun._look",
+            ("if target.key in present or target.key in named}", "if target.key in present}"),
+        ),
+    ),
+    breaks(
+        "E6",
+        "unnamed data objects are not searched in the end",
+        edit(
+            "erasure_run:_ErasureRun._look_at_all",
+            ("suspects = self._count(erasure, objects.unnamed(), objects)", "suspects = ()"),
+        ),
+    ),
+    breaks(
+        "E6",
+        "what the last look finds is never looked for again",
+        edit(
+            "erasure_run:_ErasureRun._look_at_all",
+            ("if erasure.suspects and not known & set(erasure.suspects):", "if erasure.suspects:"),
+        ),
+    ),
+)
