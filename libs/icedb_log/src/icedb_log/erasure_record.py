@@ -84,12 +84,18 @@ class NamedObjects(_Model):
         """Return the count of some names, and the first, ascending."""
         return cls(count=len(names), names=tuple(sorted(names)[:MAX_NAMES]))
 
+    def plus(self, other: Self) -> Self:
+        """Return both together; the count is a lower bound if one of them has more than it names."""
+        names = {*self.names, *other.names}
+        count = max(len(names), self.count, other.count)
+        return self.model_copy(update={"count": count, "names": tuple(sorted(names)[:MAX_NAMES])})
+
 
 class NotCovered(_Model):
     """What may hold such rows and was left alone, as it stood when the rows were deleted.
 
     Attributes:
-        quarantine: Batches in quarantine, whole or with bad rows.
+        quarantine: Batches in quarantine, whole or with bad rows; also those that were there at the request.
         unknown_staged: Objects in staging that are no batches.
         unknown_data: Objects among the data files that are none.
         import_sources: Where imported files were copied from; what lies there is not this table's.

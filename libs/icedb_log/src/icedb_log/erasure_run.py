@@ -246,11 +246,12 @@ class _ErasureRun:
             for key, row_count in self._count(erasure, others, objects).items()
         ]
         not_covered = find_not_covered(self._store, self._paths, config=self._config, listing=objects.listing)
+        quarantined = erasure.not_covered.quarantine.plus(not_covered.quarantine)
         update = {
             "state": "deleted",
             "deleted_ms": objects.listing.store_now_ms,
             "targets": tuple(sorted(targets, key=lambda target: target.key)),
-            "not_covered": not_covered,
+            "not_covered": not_covered.model_copy(update={"quarantine": quarantined}),
         }
         return self._change(erasure, lambda now: now.model_copy(update=update) if now.state == "requested" else now)
 

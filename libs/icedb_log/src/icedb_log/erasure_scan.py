@@ -15,7 +15,6 @@ from icedb_log.jobs import CheckAlive, CountJob, RowChange, RowChanger, never_st
 from icedb_log.keys import TablePaths, parse_staged_key
 from icedb_log.model import FileMarker, LogView, Snapshot
 from icedb_log.object_store import Listing, ObjectStore, list_all
-from icedb_log.quarantine import batch_id_of, is_reason
 from icedb_log.reader import LogReader
 from icedb_log.table_config import TableConfig
 from icedb_log.vacuum_plan import plan_vacuum
@@ -150,10 +149,9 @@ def find_not_covered(store: ObjectStore, paths: TablePaths, *, config: TableConf
         config: Its configuration.
         listing: Every object below ``_data``.
     """
-    in_quarantine = [info.key for info in list_all(store, paths.quarantine_prefix).objects]
     staged = [info.key for info in list_all(store, paths.staging_prefix).objects]
     return NotCovered(
-        quarantine=NamedObjects.of({batch_id_of(key) for key in in_quarantine if is_reason(key)}),
+        quarantine=find_quarantined(store, paths),
         unknown_staged=NamedObjects.of([key for key in staged if not _is_batch(key)]),
         unknown_data=NamedObjects.of(
             [info.key for info in listing.objects if not info.key.endswith(DATA_SUFFIX)],
@@ -162,6 +160,12 @@ def find_not_covered(store: ObjectStore, paths: TablePaths, *, config: TableConf
         views=NamedObjects.of(list_view_names(store, paths)),
         view_of=config.view_of,
     )
+
+
+def find_quarantined(store: ObjectStore, paths: TablePaths) -> NamedObjects:
+    """Return the batches of which something lies in quarantine, with a reason or, after a crash, without."""
+    keys = [info.key for info in list_all(store, paths.quarantine_prefix).objects]
+    return NamedObjects.of({key.rpartition("/")[2].partition(".")[0] for key in keys})
 
 
 def count_staged_until(store: ObjectStore, paths: TablePaths, until_ms: int) -> int:

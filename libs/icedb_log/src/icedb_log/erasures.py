@@ -16,7 +16,8 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
-from icedb_log.erasure_record import Erasure, decode_erasure, encode_erasure, mark_gone
+from icedb_log.erasure_record import Erasure, NotCovered, decode_erasure, encode_erasure, mark_gone
+from icedb_log.erasure_scan import find_quarantined
 from icedb_log.errors import CommitConflict, CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed
 from icedb_log.keys import TablePaths
 from icedb_log.object_store import ObjectStore, list_all
@@ -52,6 +53,9 @@ def create_erasure(
     for what, text in (("note", note), ("name of who asks", requested_by)):
         if len(text) > MAX_NOTE_CHARS:
             raise InvalidRequest(f"table {paths.name}: the {what} may have {MAX_NOTE_CHARS} characters")
+    # WARN: before the time of the request is read. A retry moves a batch from here to staging, where it looks like one
+    # that came after the request: it is either seen here, or was staged by that time and is waited for (E2).
+    quarantined = find_quarantined(store, paths)
     page = store.list_page(paths.open_erasures_prefix)
     if len(page.objects) >= MAX_OPEN_ERASURES:
         raise InvalidRequest(
@@ -65,6 +69,7 @@ def create_erasure(
         requested_by=requested_by,
         note=note,
         requested_ms=page.store_now_ms,  # E2: before the PUT: whatever was accepted earlier is covered
+        not_covered=NotCovered(quarantine=quarantined),
     )
     key = paths.open_erasure_key(erasure.erasure_id)
     try:
