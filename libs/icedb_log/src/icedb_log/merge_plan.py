@@ -152,7 +152,8 @@ class MergeIndex:
         self.log_file_count = len(view.files)
         self._tiers = tiers_of_logs(self.log, log_fan_in(self.config))
         for folder in self.log.take_changed():
-            found = self._candidate(folder, plan_tiers)
+            has_enough = len(self.log.folders.get(folder, ())) >= self.config.merge_fan_in
+            found = self._candidate(folder, plan_tiers) if has_enough else None
             if found is None:
                 self._due.pop(folder, None)
             else:
