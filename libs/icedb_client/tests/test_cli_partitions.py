@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 from icedb_client.cli import partitions
@@ -114,6 +115,19 @@ def test_a_removal_is_sent_with_its_globs(icedb, events, monkeypatch):
         ("icedb.merge.drop_partitions", "events", {"globs": ["d=2023-06-*", "d=2023-07-*"], "may_match_all": False}),
         ("icedb.merge.drop_partitions", "events", {"globs": ["*"], "may_match_all": True}),
     ]
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_somebody_at_a_terminal_is_asked(icedb, events, monkeypatch, answer):
+    asked = []
+    monkeypatch.setattr(partitions, "SHOWN_PARTITIONS", 1)
+    monkeypatch.setattr(partitions.sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(partitions.typer, "confirm", lambda question, **_: asked.append(question) or answer)
+    with sent(monkeypatch) as tasks:
+        told = icedb("partitions", "drop", "events", "d=2023-06-*", code=0 if answer else 1)
+    assert asked == ["Remove 3 partitions with 3 rows of table events for good?"]
+    assert len(tasks) == answer
+    assert ("d=2023-06-01/user=São" in told) if answer else ("and 2 more nothing was removed" in told)
 
 
 def test_retention_is_set_shown_and_taken_back(icedb, events, warehouse):

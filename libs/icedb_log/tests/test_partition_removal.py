@@ -101,6 +101,14 @@ def test_new_rows_in_a_removed_partition_are_new():
     assert table.ids() == [1, 2, 11, 12, 77]
 
 
+def test_r3_a_time_before_the_removal_can_still_be_read():
+    table = filled()
+    before_ms = table.view().files[-1].log.time_ms
+    result = table.drop("p=a")
+    assert table.ids(as_of_ms=before_ms) == [0, 1, 2, 10, 11, 12, 30]
+    assert table.ids(as_of_ms=result.commit_ms) == [1, 2, 11, 12]
+
+
 def test_a_dry_run_says_the_same_and_writes_nothing():
     table = filled()
     keys = table.keys()
