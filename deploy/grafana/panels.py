@@ -337,6 +337,26 @@ ROWS: dict[str, tuple[Graph, ...]] = {
             "Deletes that the store refused; each is tried again in the next round.",
         ),
     ),
+    "Erasure": (
+        Graph(
+            "Open erasures",
+            "short",
+            (Query(by_table("max", "icedb_table_open_erasures")),),
+            "Requests to erase rows for good that are not proved to be done yet.",
+        ),
+        Graph(
+            "Age of the oldest erasure",
+            "s",
+            (Query(by_table("max", "icedb_table_oldest_erasure_seconds")),),
+            "It should end after the grace period, later while a lease holds, and after the orphan age at most.",
+        ),
+        Graph(
+            "Ended erasures",
+            "ops",
+            (Query(rate("icedb_merge_erasures_total", by="state"), "{{state}}"),),
+            "Certificates and refusals per second.",
+        ),
+    ),
     "Snapshots": (
         Graph(
             "Requests",

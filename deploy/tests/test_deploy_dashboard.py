@@ -58,7 +58,12 @@ def test_every_figure_of_a_table_is_shown(panels, metric_names, find_metric_name
     shown = set().union(
         *(find_metric_names(target["expr"]) for panel in panels.values() for target in panel["targets"])
     )
-    policies = {"icedb_table_data_grace_seconds", "icedb_table_log_grace_seconds", "icedb_table_read_timestamp_seconds"}
+    policies = {
+        "icedb_table_data_grace_seconds",
+        "icedb_table_log_grace_seconds",
+        "icedb_table_orphan_age_seconds",
+        "icedb_table_read_timestamp_seconds",
+    }
     assert shown >= {name for name in metric_names if name.startswith("icedb_table_")} - policies
 
 
