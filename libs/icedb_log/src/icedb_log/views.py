@@ -121,7 +121,8 @@ def _renew_left_over(store: ObjectStore, source: TablePaths, view: str, *, clock
     """
     for _ in range(_MAX_ATTEMPTS):
         found, etag = _read(store, source, view)
-        if found is None or found.state == "pending" or is_view_there(store, source, view):
+        # Also one that is pending: whoever has listed the log for it, long ago, must not make it active any more.
+        if found is None or is_view_there(store, source, view):
             return
         if _replace(store, source, Registration(view, "pending", (), clock.new_id()), etag=etag):
             return

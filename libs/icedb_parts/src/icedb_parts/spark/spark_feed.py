@@ -228,6 +228,7 @@ class _FeedRun:
         first = blobs.unit_count
         rows = open_data_files(
             self._runner,
+            self._job.source,
             files,
             self._job.source_schema,
             engine=self._limits.engine,

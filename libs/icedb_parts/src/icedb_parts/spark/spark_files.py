@@ -5,37 +5,41 @@ with a file comes back to the driver as one of our errors, whatever query the ro
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+import pyarrow as pa
 from icedb_log.errors import CorruptLog, IceDBError, NotFound, SchemaConflict, Unavailable
+from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
 from icedb_log.stores import StoreSettings
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from icedb_parts.limits import EngineLimits
+from icedb_parts.limits import EngineLimits, share_threads
 from icedb_parts.query.insert_query import make_spark_schema
+from icedb_parts.spark.change_tasks import READ_UNITS, encode_read_unit
 from icedb_parts.spark.spark_runner import Chunks, SparkRunner
+from icedb_parts.units.read_unit import NumberedFile, ReadFilesUnit, read_files, spark_arrow_type
 
 _ERRORS: Final[dict[str, type[IceDBError]]] = {
     error.__name__: error for error in (NotFound, CorruptLog, SchemaConflict, Unavailable)
 }
 _PROBLEM: Final = re.compile(r"icedb data file (?P<kind>[A-Za-z]+): (?P<message>[^\r\n]+)")
-_FILE_SCHEMA: Final = "task INT, path STRING, row_count BIGINT"
 
 
 class DataFileProblem(RuntimeError):
     """What a task raises, so that the driver knows it again in whatever Spark makes of it."""
 
-    def __init__(self, error: IceDBError) -> None:
+    def __init__(self, error: IceDBError | OSError) -> None:
         message = " ".join(str(error).split())
         super().__init__(f"icedb data file {type(error).__name__}: {message}")
 
 
 def open_data_files(
     runner: SparkRunner,
+    paths: TablePaths,
     files: Sequence[FileMarker],
     types: Mapping[str, str],
     *,
@@ -46,38 +50,39 @@ def open_data_files(
 
     Args:
         runner: The session and the store.
+        paths: Keys of the table that the files belong to.
         files: At least one; live or not.
-        types: Columns of the rows, with SQL types; NULL where a file has no such column.
+        types: Columns of the rows, with SQL types; NULL where a file has no such column, others are passed over.
         engine: Bounds of a task.
         task_bytes: Size of files that is worth a task of its own.
     """
     task_count = min(len(files), max(1, -(-sum(file.size_bytes for file in files) // task_bytes)))
-    largest_first = sorted(files, key=lambda file: -file.size_bytes)
-    rows = [(place % task_count, file.path, file.row_count) for place, file in enumerate(largest_first)]
-    frame: Any = runner.spark.createDataFrame(rows, schema=_FILE_SCHEMA)
-    dealt = frame.repartitionById(task_count, frame["task"])
-    return dealt.mapInArrow(make_read_task(runner.store, types, engine), schema=make_spark_schema(types))
+    dealt: list[list[NumberedFile]] = [[] for _ in range(task_count)]
+    for place, file in enumerate(sorted(files, key=lambda file: -file.size_bytes)):
+        dealt[place % task_count].append(NumberedFile(place, file.path, file.row_count))
+    bounds = share_threads(engine, task_count)
+    units = [ReadFilesUnit(paths, dict(types), is_whole=False, files=tuple(part), engine=bounds) for part in dealt]
+    frame = runner.make_units([encode_read_unit(unit) for unit in units])
+    return frame.mapInArrow(make_rows_task(runner.store, types), schema=make_spark_schema(types))
 
 
-def make_read_task(store: StoreSettings, types: Mapping[str, str], engine: EngineLimits) -> Any:
-    """Return what a task runs: from names of files to rows."""
+def make_rows_task(store: StoreSettings, types: Mapping[str, str]) -> Callable[[Chunks], Chunks]:
+    """Return what a task runs: from units to the rows of their files."""
+    schema = pa.schema([(name, spark_arrow_type(kind)) for name, kind in types.items()])
 
-    def read_files(chunks: Chunks) -> Chunks:
-        from icedb_parts.engine import open_scratch, release_memory  # noqa: PLC0415
-        from icedb_parts.units.file_rows import DataFile, read_file_rows  # noqa: PLC0415
+    def read_rows(chunks: Chunks) -> Chunks:
+        from icedb_parts.engine import release_memory  # noqa: PLC0415
 
         try:
-            with open_scratch(engine) as scratch:
-                opened = store.open().store
-                for chunk in chunks:
-                    for row in chunk.to_pylist():
-                        file = DataFile(row["path"], row["row_count"])
-                        yield from read_file_rows(opened, file, types, scratch=scratch)
-        except IceDBError as error:
+            for chunk in chunks:
+                for row in chunk.to_pylist():
+                    for rows in read_files(READ_UNITS.validate_json(row["body"]), store.open().store):
+                        yield pa.RecordBatch.from_arrays(rows.columns[1:], schema=schema)
+                    release_memory()
+        except (IceDBError, OSError) as error:
             raise DataFileProblem(error) from error
-        release_memory()
 
-    return read_files
+    return read_rows
 
 
 @contextmanager
