@@ -253,15 +253,22 @@ class _Run:
 
 
 class _RowCounter:
-    """Counts the rows that a deletion removes, each data file once: they never change."""
+    """Counts the rows that a deletion removes, each data file once: they never change.
+
+    How a condition reads them does, when a column becomes wider: then all files are counted again.
+    """
 
     def __init__(self, run: _Run) -> None:
         self.counts: Final[dict[str, int]] = {}
         self._run: Final = run
+        self._schema: Mapping[str, str] = {}
 
     def find_hits(self, snapshot: Snapshot) -> list[FileMarker]:
         """Return the live data files that hold such rows, ascending by path."""
         run = self._run
+        if any(snapshot.schema[column] != sql_type for column, sql_type in self._schema.items()):
+            self.counts.clear()
+        self._schema = snapshot.schema
         candidates = run.changer.select_files(run.paths, run.config, run.change, snapshot.live)
         unknown = [marker for marker in candidates if marker.path not in self.counts]
         for files in _batched(unknown, MAX_FILES_PER_COUNT):
