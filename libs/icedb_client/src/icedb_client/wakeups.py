@@ -26,6 +26,7 @@ INGEST_IMPORT: Final = "icedb.ingest.import"
 INGEST_CHECK_QUERY: Final = "icedb.ingest.check_query"
 INGEST_FEED: Final = "icedb.ingest.feed"
 MERGE_MERGE: Final = "icedb.merge.merge"
+MERGE_COLD: Final = "icedb.merge.cold"
 MERGE_CHANGE: Final = "icedb.merge.change"
 MERGE_DROP_PARTITIONS: Final = "icedb.merge.drop_partitions"
 MERGE_RETAIN: Final = "icedb.merge.retain"
@@ -37,6 +38,7 @@ QUEUES: Final = {
     INGEST_CHECK_QUERY: "ingest",
     INGEST_FEED: "ingest",
     MERGE_MERGE: "merge",
+    MERGE_COLD: "merge",
     MERGE_CHANGE: "merge",
     MERGE_DROP_PARTITIONS: "merge",
     MERGE_RETAIN: "merge",

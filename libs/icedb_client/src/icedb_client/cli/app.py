@@ -16,6 +16,7 @@ from icedb_client.cli import (
     erasure,
     import_files,
     ingest,
+    merge,
     partitions,
     quarantine,
     read,
@@ -48,7 +49,7 @@ app.command("ingest")(ingest.ingest)
 app.command("import")(import_files.import_files)
 app.command("snapshot")(read.snapshot)
 app.command("query")(read.query)
-app.command("merge")(work.merge)
+app.command("merge")(merge.merge)
 app.command("vacuum")(work.vacuum)
 app.command("delete")(change.delete)
 app.command("rewrite")(change.rewrite)

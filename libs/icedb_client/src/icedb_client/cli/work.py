@@ -1,4 +1,4 @@
-"""``icedb merge`` and ``icedb vacuum``: ask for work on tables."""
+"""Asking workers for work on tables and printing what they did; ``icedb vacuum``."""
 
 from typing import Annotated, Any
 
@@ -24,33 +24,6 @@ from icedb_client.client import Client
 
 Timeout = Annotated[str, typer.Option("--timeout", help="How long to wait for the worker's result.")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the result, or only hand the task over.")]
-
-
-def merge(
-    *,
-    context: typer.Context,
-    table: Annotated[str, typer.Argument(help="Name of the table.")],
-    full: Annotated[
-        bool, typer.Option("--full", help="Merge each partition as far as the target file size allows.")
-    ] = False,
-    wait: Wait = True,
-    timeout: Timeout = "10m",
-    as_json: JsonFlag = False,
-) -> None:
-    """Ask a merge worker to merge a table now.
-
-    Example: icedb merge events --full
-    """
-    with open_client(context, table=table) as client:
-        client.table_config(table)
-        run_task(
-            client,
-            "icedb.merge.merge",
-            table,
-            arguments={"full": True} if full else {},
-            wait_ms=parse_duration(timeout, option="--timeout") if wait else None,
-            as_json=as_json,
-        )
 
 
 def vacuum(
@@ -112,12 +85,21 @@ def run_task(
             out.print(f"{task} sent for table [bold]{escape(table)}[/]")
         return
     result = wait_for_task(client, task, table, arguments=arguments, wait_ms=wait_ms, as_json=as_json)
+    print_task_result(table, task, result, as_json=as_json)
+
+
+def print_task_result(table: str, task: str, result: dict[str, Any], *, as_json: bool) -> None:
+    """Print what a task did.
+
+    Raises:
+        typer.Exit: It ended badly; the error is printed.
+    """
     outcome = str(result.get("outcome"))
     code = outcome_exit_code(outcome)
     if as_json:
         print_json(result)
     elif code == OK:
-        _print_task_result(table, task, result)
+        _print_figures(table, task, result)
     if code != OK:
         problem = result.get("error") or {}
         print_error(f"{task} for table {table}: {outcome}: {problem.get('message', 'see the worker log')}")
@@ -141,7 +123,7 @@ def wait_for_task(
     return result
 
 
-def _print_task_result(table: str, task: str, result: dict[str, Any]) -> None:
+def _print_figures(table: str, task: str, result: dict[str, Any]) -> None:
     if result["outcome"] == "idle":
         out.print(f"{task}: nothing to do for table [bold]{escape(table)}[/]")
         return

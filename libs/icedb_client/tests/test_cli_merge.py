@@ -1,0 +1,137 @@
+"""``icedb merge``: what it asks workers for, and ``--explain``, which needs none."""
+
+import json
+import logging
+import os
+import sys
+
+import pytest
+from icedb_client.cli import merge
+from icedb_client.cli.app import run
+from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.flush import flush_table
+from icedb_log.staging import stage_batch
+from icedb_log.stores import open_warehouse
+from icedb_log.table_config import PartitionField, TableConfig, create_table
+from icedb_log.testing.row_files import RowFileWriter, encode_rows
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    """A warehouse that no test changes."""
+    url = f"file://{tmp_path_factory.mktemp('merge')}/warehouse"
+    warehouse, clock = open_warehouse(url), SystemClock()
+    store, paths = warehouse.store, warehouse.table("events")
+    create_table(
+        store, paths, TableConfig.create(name="events", partition=(PartitionField(name="user", column="user"),))
+    )
+    for number in range(8):
+        rows = [{"user": "busy", "n": number}] + [{"user": "quiet", "n": number}] * (number < 2)
+        rows += [{"user": "once", "n": number}] * (number == 0)
+        stage_batch(store, paths, body=encode_rows(rows), staging_format="ndjson", batch_id=new_batch_id(clock))
+        flush_table(store, paths, clock=clock, writer=RowFileWriter(store, clock), owner="test")
+    return url
+
+
+@pytest.fixture
+def icedb(url, monkeypatch, capfdbinary):
+    for name in list(os.environ):
+        if name.startswith("ICEDB_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("ICEDB_STORE", url)
+    monkeypatch.setenv("ICEDB_REDIS_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def icedb(*arguments, code=0):
+        handlers = list(logging.getLogger().handlers)
+        capfdbinary.readouterr()
+        try:
+            found = run(arguments)
+        finally:
+            logging.getLogger().handlers = handlers
+        sys.stdout.flush()
+        out, err = capfdbinary.readouterr()
+        assert found == code, err
+        return out.decode() if not code else " ".join(err.decode().split())
+
+    return icedb
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    """Answers of the worker, in turn; what was asked is kept."""
+    state = {"asked": [], "answers": []}
+
+    def wait_for_task(_client, task, table, *, arguments, wait_ms, as_json):
+        state["asked"].append((task, table, arguments, wait_ms))
+        return state["answers"].pop(0)
+
+    monkeypatch.setattr(merge, "wait_for_task", wait_for_task)
+    return state
+
+
+def turn(commits, *, has_more, outcome="done", **fields):
+    return {"task": merge.MERGE, "outcome": outcome, "commits": commits, "has_more": has_more, **fields}
+
+
+def test_explain_says_for_every_partition_what_is_merged_or_why_not(icedb):
+    shown = icedb("merge", "events", "--explain")
+    lines = {line.split()[0]: line for line in shown.splitlines() if line.startswith("user=")}
+    assert "hot: 8 files of up to tier 0" in lines["user=busy"]
+    assert lines["user=busy"].rstrip().endswith("now")
+    assert "fewer than 8 files in each tier; merged further when it rests" in lines["user=quiet"]
+    assert "one file only" in lines["user=once"]
+    assert "folded now" in shown
+
+
+def test_explain_as_json_has_the_groups(icedb):
+    shown = json.loads(icedb("merge", "events", "--explain", "--json"))
+    found = {partition["partition"]: partition for partition in shown["partitions"]}
+    (group,) = found["user=busy"]["groups"]
+    assert (group["lane"], group["when"], group["file_count"], len(group["paths"])) == ("hot", "now", 8, 8)
+    assert {name: partition["reason"] for name, partition in found.items()} == {
+        "user=busy": "merge",
+        "user=quiet": "cold",
+        "user=once": "one_file",
+    }
+    full = json.loads(icedb("merge", "events", "--explain", "--full", "--json"))
+    assert {partition["reason"] for partition in full["partitions"]} == {"merge", "one_file"}
+
+
+def test_a_full_merge_goes_on_until_nothing_is_left(icedb, answers):
+    answers["answers"] = [
+        turn(2, has_more=True, duration_ms=10),
+        turn(0, has_more=None, outcome="busy", duration_ms=1),
+        turn(1, has_more=True, duration_ms=10),
+        turn(0, has_more=False, outcome="idle", duration_ms=5),
+    ]
+    done = json.loads(icedb("merge", "events", "--full", "--json"))
+    assert (done["commits"], done["duration_ms"], done["outcome"], done["has_more"]) == (3, 25, "done", False)
+    assert [asked[:3] for asked in answers["asked"]] == [(merge.MERGE, "events", {"full": True})] * 4
+    waits = [asked[3] for asked in answers["asked"]]
+    assert waits == sorted(waits, reverse=True)
+
+
+def test_a_full_merge_that_takes_too_long_says_what_stays(icedb, answers):
+    answers["answers"] = [turn(2, has_more=True)]
+    said = icedb("merge", "events", "--full", "--timeout", "0ms", code=6)
+    assert "not everything was merged in time; 2 commits have landed and stay" in said
+
+
+def test_a_full_merge_that_fails_after_a_turn_fails(icedb, answers):
+    failed = {"outcome": "halted", "error": {"message": "the log is damaged"}, "commits": 0}
+    answers["answers"] = [turn(2, has_more=True), failed]
+    assert "the log is damaged" in icedb("merge", "events", "--full", code=5)
+
+
+def test_a_table_that_is_busy_from_the_start_is_busy(icedb, answers):
+    answers["answers"] = [turn(0, has_more=None, outcome="busy", error={"message": "another run"})]
+    icedb("merge", "events", "--full", code=1)
+
+
+def test_the_cold_lane_can_be_asked_for(icedb, monkeypatch):
+    asked = []
+    monkeypatch.setattr(merge, "run_task", lambda _, task, table, **fields: asked.append((task, table)))
+    icedb("merge", "events", "--cold")
+    assert asked == [("icedb.merge.cold", "events")]
+    assert "--cold goes neither with --full" in icedb("merge", "events", "--cold", "--full", code=2)
