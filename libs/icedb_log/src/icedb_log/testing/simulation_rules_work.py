@@ -62,7 +62,7 @@ JANITOR_RULES: Final = (
         edit(
             "vacuum:vacuum_table", ("sorted(set(plan.data_paths) - live_paths(remaining))", "sorted(plan.data_paths)")
         ),
-        edit("vacuum_plan:plan_vacuum", ("elif path in still_live:", "elif False:")),
+        edit("vacuum_plan:plan_vacuum", ("elif path not in named or path in still_live:", "elif path not in named:")),
     ),
     breaks(
         "J2",
