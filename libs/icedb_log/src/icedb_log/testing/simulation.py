@@ -29,6 +29,7 @@ from icedb_log.testing.simulation_model import SimModel
 from icedb_log.testing.simulation_mutations import Mutation, mutated
 from icedb_log.testing.simulation_quiesce import quiesce
 from icedb_log.testing.simulation_rules import RULES
+from icedb_log.testing.simulation_rules_erase import ERASE_RULES
 from icedb_log.testing.simulation_settings import PATHS, draw_settings
 from icedb_log.testing.simulation_world import Actor, TraceLine, World
 
@@ -159,7 +160,7 @@ def check_mutations(rules: Iterable[Mutation], seeds: Sequence[int]) -> int:
     """Switch rules off in turn and print what the simulation noticed; return how many results were unexpected."""
     unexpected = 0
     for mutation in rules:
-        failure = find_failure(mutation, seeds, erasers=1 if mutation.rule.startswith("E") else 0)
+        failure = find_failure(mutation, seeds, erasers=2 if mutation.rule.startswith("E") else 0)
         is_expected = (failure is None) == mutation.is_harmless
         unexpected += not is_expected
         seen = "not noticed" if failure is None else f"{str(failure).splitlines()[0][:150]}"
@@ -185,7 +186,7 @@ def main(arguments: list[str] | None = None) -> int:
     first, _, last = options.seeds.partition("..")
     seeds = range(int(first), int(last or first) + 1)
     if options.mutations:
-        chosen = [rule for rule in RULES if options.mutations == "all" or rule.rule in options.mutations.split(",")]
+        chosen = [rule for rule in (*RULES, *ERASE_RULES) if options.mutations == "all" or rule.rule in options.mutations.split(",")]
         return 1 if check_mutations(chosen, seeds[:MAX_MUTATED_SCHEDULES]) else 0
     return 1 if run_seeds(seeds, seconds=options.seconds, keep_going=options.keep_going, erasers=options.erasers) else 0
 

@@ -72,6 +72,8 @@ class ErasureWatch:
             return
         if erasure.state != "complete" or erasure.checked_ms is None:
             raise Violation(f"erasure {erasure.erasure_id} ended as {erasure.state} (E1)")
+        if erasure.open_targets:
+            raise Violation(f"erasure {erasure.erasure_id} is complete without {erasure.open_targets[0].key} (E1)")
         self.complete_count += 1
         model, what = self._model, f"the certificate of {erasure.erasure_id} for rows {erasure.condition}"
         test = RowTest.parse(erasure.condition)
