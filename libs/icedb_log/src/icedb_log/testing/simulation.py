@@ -186,7 +186,8 @@ def main(arguments: list[str] | None = None) -> int:
     first, _, last = options.seeds.partition("..")
     seeds = range(int(first), int(last or first) + 1)
     if options.mutations:
-        chosen = [rule for rule in (*RULES, *ERASE_RULES) if options.mutations == "all" or rule.rule in options.mutations.split(",")]
+        wanted = options.mutations.split(",")
+        chosen = [rule for rule in (*RULES, *ERASE_RULES) if options.mutations == "all" or rule.rule in wanted]
         return 1 if check_mutations(chosen, seeds[:MAX_MUTATED_SCHEDULES]) else 0
     return 1 if run_seeds(seeds, seconds=options.seconds, keep_going=options.keep_going, erasers=options.erasers) else 0
 
