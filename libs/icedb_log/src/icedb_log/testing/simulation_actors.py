@@ -15,6 +15,7 @@ from icedb_log.flush import flush_table
 from icedb_log.fold import fold
 from icedb_log.leases import Lease, put_lease
 from icedb_log.merge import merge_table
+from icedb_log.merge_plan import Lane, MergeIndex, MergeLimits
 from icedb_log.orphans import sweep_orphans
 from icedb_log.partition_filter import PartitionFilter, PartitionMatcher
 from icedb_log.partition_removal import remove_partitions
@@ -96,13 +97,16 @@ def flush_for_ever(sim: Simulation, actor: Actor) -> None:
 
 
 def merge_for_ever(sim: Simulation, actor: Actor) -> None:
-    """Merge, again and again."""
-    clock = SimClock(sim.world, actor.skew_ms)
+    """Merge, again and again: in one commit or many, in either lane or in full, with the index of the run before."""
+    clock, rng = SimClock(sim.world, actor.skew_ms), sim.world.rng
     reader, merger = sim.make_reader(clock), SimGroupMerger(sim.store, clock)
+    index = MergeIndex(PATHS, sim.world.settings.config)
     while True:
-        is_full = sim.world.rng.random() < 0.1
+        dice = rng.random()
+        limits = MergeLimits(commit_bytes=rng.choice((1, 1 << 30)))
         run = partial(merge_table, sim.store, PATHS, clock=clock, merger=merger, owner=actor.name, reader=reader)
-        _try(sim, actor, partial(run, full=is_full))
+        lane: Lane = "cold" if dice > 0.8 else "hot"
+        _try(sim, actor, partial(run, full=dice < 0.1, lane=lane, limits=limits, index=index))
 
 
 def clean_for_ever(sim: Simulation, actor: Actor) -> None:
