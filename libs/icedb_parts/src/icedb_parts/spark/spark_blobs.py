@@ -20,6 +20,7 @@ from pyspark.sql import functions as sf
 
 from icedb_parts.limits import EngineLimits
 from icedb_parts.spark.spark_runner import OK, Chunks, SparkRunner, make_answer, read_answers
+from icedb_parts.spark.spark_session import is_remote
 
 BLOB_SCHEMA: Final = "unit INT, outcome STRING, body STRING, number INT, blob BINARY"
 ARROW_BLOB: Final = pa.schema(
@@ -85,7 +86,12 @@ class SparkBlobs:
             IceDBError: What the first unit that failed raised, as the same class.
             PySparkException: Or another of Spark's errors: the caller knows whom to blame.
         """
-        rows = self._collect_results(frame)
+        # WARN: a Spark Connect server looks up the names in a plan each time that it is used. The view of a query is
+        # gone by then, or is another one's: rows of other batches. So there it keeps the rows, not the way to them; an
+        # executor that is lost costs the flush, which begins again.
+        is_named = is_remote(self._runner.spark)
+        kept = frame.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY) if is_named else None
+        rows = self._collect_results(frame, kept)
         units = sorted(row["unit"] for row in rows)
         self._unit_count = max(units, default=self._unit_count - 1) + 1
         return dict(zip(units, read_answers(rows, units), strict=True))
@@ -94,8 +100,8 @@ class SparkBlobs:
         """Return a DataFrame of what a task makes of all blobs and results."""
         return self._unite().mapInArrow(task, schema=schema)
 
-    def _collect_results(self, frame: Any) -> list[Any]:
-        kept = frame.persist(StorageLevel.DISK_ONLY)
+    def _collect_results(self, frame: Any, kept: Any = None) -> list[Any]:
+        kept = frame.persist(StorageLevel.DISK_ONLY) if kept is None else kept
         self._frames.append(kept)
         try:
             rows: list[Any] = kept.where(kept["number"].isNull()).select("unit", "outcome", "body").collect()

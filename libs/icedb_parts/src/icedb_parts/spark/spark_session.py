@@ -162,6 +162,11 @@ def close_spark(spark: SparkSession) -> None:
         process.wait()
 
 
+def is_remote(spark: Any) -> bool:
+    """Whether a session is one of a Spark Connect server."""
+    return getattr(spark, "_sc", None) is None
+
+
 def is_session_alive(spark: SparkSession) -> bool:
     """Tell whether the session's JVM or server still answers: one round trip, no job."""
     try:

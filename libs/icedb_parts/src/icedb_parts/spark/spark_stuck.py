@@ -54,7 +54,8 @@ def end_if_stuck(spark: Any, *, clock: Clock, wait_ms: int = STUCK_WAIT_MS) -> b
 
 def count_stuck(context: Any) -> int:
     """Return how many tasks run of stages that are over: interrupted, and still at it."""
-    running: int = sum(info.numRunningTasks() for info in context._jsc.sc().statusTracker().getExecutorInfos())  # noqa: SLF001
+    infos = context._jsc.sc().statusTracker().getExecutorInfos()  # noqa: SLF001 - PySpark has no word for executors
     tracker = context.statusTracker()
     stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-    return max(0, running - sum(stage.numActiveTasks for stage in stages if stage is not None))
+    running: int = sum(int(info.numRunningTasks()) for info in infos)
+    return max(0, running - sum(int(stage.numActiveTasks) for stage in stages if stage is not None))

@@ -1,0 +1,1 @@
+"""What tests need of Spark: real clusters on the loopback interface."""
