@@ -1,4 +1,4 @@
-"""Peak memory of a process and everything below it, sampled while work runs."""
+"""Peak memory and processor time of a process and everything below it."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -47,6 +47,18 @@ def sampled_memory(pid: int) -> Iterator[PeakMemory]:
     finally:
         ended.set()
         thread.join()
+
+
+def read_cpu_s(pid: int) -> float:
+    """Return the processor time that a process and its children have taken so far, of children that ended as well."""
+    total_s = 0.0
+    for _, process in _find_family(pid):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total_s += times.user + times.system + times.children_user + times.children_system
+    return total_s
 
 
 def _sample(pid: int, peak: PeakMemory, ended: threading.Event) -> None:

@@ -90,7 +90,7 @@ def write_merge_input(
         window = (number, file_count) if is_in_time_order else (0, 1)
         rows = make_rows(number, rows_per_file, window).sort_by([(column, "ascending") for column in sort])
         duration_sum += int(np.sum(rows["duration_ms"].to_numpy()))
-        markers.append(_put_file(warehouse.store, paths, config, rows, scratch=root.parent))
+        markers.append(put_file(warehouse.store, paths, config, rows, scratch=root.parent))
     _commit(warehouse.store, paths, markers)
     return MergeInput(
         root=root,
@@ -132,9 +132,18 @@ def _text(prefix: str, numbers: np.ndarray) -> pa.Array:
     return pa.array(np.char.add(prefix, numbers.astype(str)), pa.string())
 
 
-def _put_file(
+def put_file(
     store: ObjectStore, paths: TablePaths, config: TableConfig, rows: pa.Table, *, scratch: Path
 ) -> FileMarker:
+    """Write rows as a data file, one row group after the other, and upload it.
+
+    Args:
+        store: Where it goes.
+        paths: Keys of the table.
+        config: Sort columns and rows of a row group.
+        rows: Sorted already.
+        scratch: A folder.
+    """
     clock = SystemClock()
     layout = PartLayout(
         paths=paths,
@@ -148,7 +157,8 @@ def _put_file(
     )
     path = scratch / "next.parquet"
     encoder = PartEncoder(path, rows.schema, layout)
-    encoder.write_group(rows)
+    for first in range(0, rows.num_rows, config.row_group_rows):
+        encoder.write_group(rows.slice(first, config.row_group_rows))
     encoder.close(layout.footer(0))
     key = paths.data_key(partition="", file_id=clock.new_id())
     store.upload(key, path)

@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Final, Protocol
 
 from bench.harness import Figure
-from bench.memory import PeakMemory, sampled_memory
+from bench.memory import PeakMemory, read_cpu_s, sampled_memory
 
 CORE_COUNT: Final = 2
 END_LIMIT_S: Final = 60
@@ -36,7 +36,8 @@ class ProcessWork(Protocol):
 
 
 class SystemInProcess:
-    """A :class:`bench.harness.System` whose work is done by a child process, with its peak memory as a figure.
+    """A :class:`bench.harness.System` whose work is done by a child process, with its peak memory and
+    the time of its processors, of all its threads and children, as figures.
 
     Args:
         work: What to do there.
@@ -47,6 +48,7 @@ class SystemInProcess:
         self.name = work.name
         self._is_split = is_split
         self._peak = PeakMemory()
+        self._cpu_s = 0.0
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, work), name=f"bench-{work.name}")
@@ -59,12 +61,15 @@ class SystemInProcess:
 
     def run(self) -> None:
         """Do the work, and watch the memory."""
+        before_s = read_cpu_s(self._process.pid or 0)
         with sampled_memory(self._process.pid or 0) as self._peak:
             self._ask("run")
+        self._cpu_s = read_cpu_s(self._process.pid or 0) - before_s
 
     def check(self) -> Sequence[Figure]:
-        """Check the result, and add the memory."""
+        """Check the result, and add the memory and the time of the processors."""
         figures = [*self._ask("check"), Figure("peak_memory", "MiB", self._peak.total_mb)]
+        figures.append(Figure("cpu_time", "s", self._cpu_s))
         if self._is_split:
             figures += [Figure(f"peak_{role}", "MiB", size_mb) for role, size_mb in self._peak.by_role_mb.items()]
         return figures

@@ -71,6 +71,7 @@ def open_engine(limits: EngineLimits, scratch: Path) -> Iterator[Any]:
     )
     try:
         connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("SET enable_progress_bar = false")  # it writes to standard output
         connection.execute(f"SET allowed_directories = [{quote_text(str(scratch))}]")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")

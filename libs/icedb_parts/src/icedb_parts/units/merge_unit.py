@@ -34,7 +34,7 @@ _log = structlog.get_logger(__name__)
 FETCHED_SHARE: Final = 8
 """A group of up to memory / this is fetched into memory, a larger one to disk."""
 
-ENGINE_SHARE: Final = 0.6
+ENGINE_SHARE: Final = 0.5
 SMALL_ENGINE_BYTES: Final = 256 * MIB
 """The native engine gets this share of a task's memory, or so much of it if that is more; row groups that are encoded
 meanwhile and the interpreter take the rest."""
