@@ -9,6 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from icedb_client.testing.parquet_warehouse import ParquetWarehouse
 from icedb_log.clock import SystemClock
+from icedb_log.erasure_run import advance_erasure
+from icedb_log.erasures import create_erasure
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, SchemaConflict
 from icedb_log.fold import fold
 from icedb_log.jobs import CountJob, RowChange
@@ -309,3 +311,30 @@ def test_files_that_cannot_be_read_are_named(table, tmp_path):
     with pytest.raises(SchemaConflict, match=f"'n' is VARCHAR in data file {other.path}.* has 'n' as BIGINT"):
         count(other)
     assert not list((tmp_path / "scratch").iterdir()), "nothing stays in the scratch folder"
+
+
+def test_an_erasure_finds_what_spark_and_the_log_left_behind(tmp_path, spark):
+    table = Table(tmp_path, spark)
+    for start in (0, 50):
+        table.add(make_rows(DAYS[0], start, start + 50))
+    harmless = table.add(make_rows(DAYS[1], 0, 1), DAYS[1])
+    table.merge()
+    before = {marker.path for marker in table.snapshot().live}
+    leftover, damaged = (table.paths.data_key(partition=f"d={DAYS[0]}", file_id=name) for name in ("ab", "cd"))
+    table.store.put(leftover, table.store.get(min(before)).body)
+    table.store.put(damaged, b"PAR1 no longer")
+    condition = "`User` = 'u3' and n < 90"
+    erasure_id = create_erasure(table.store, table.paths, condition=condition, clock=CLOCK).erasure_id
+    progress = advance_erasure(table.store, table.paths, erasure_id, clock=CLOCK, changer=table.changer, owner="t")
+    erasure = progress.erasure
+    assert (erasure.state, progress.waits_for, erasure.row_count) == ("deleted", "janitor", 13)
+    assert table.rows(where="\"User\" = 'u3' and n < 90") == []
+    reasons = {target.key: (target.reason, target.row_count) for target in erasure.targets}
+    dead = {key: found for key, found in reasons.items() if found[0] == "tombstoned"}
+    assert sorted(rows for _, rows in dead.values()) == [6, 7]
+    assert {key: found for key, found in reasons.items() if key not in dead} == {
+        min(before): ("rewritten", 13),
+        leftover: ("orphan", 13),
+        damaged: ("orphan", None),
+    }
+    assert harmless not in reasons
