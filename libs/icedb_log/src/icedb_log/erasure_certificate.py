@@ -9,7 +9,7 @@ from typing import Any, Final
 from icedb_log.erasure_record import Erasure, ErasureTarget
 
 PROVES: Final = (
-    "Every row that was accepted by requested_at and for which the condition is true was removed from the table.",
+    "Every row that was accepted before requested_at and for which the condition is true was removed from the table.",
     "Every object that is known to have held such rows, or that could not be read, is listed in objects.",
     "Each of them was absent from the object store at its gone_at and at checked_at.",
     "No log file names one of them any more: no statistics of them are left.",

@@ -80,7 +80,8 @@ class ErasureWatch:
         covered = {
             row
             for batch_id in model.committed
-            if self._staged_ms[batch_id] <= erasure.requested_ms
+            # In the same second nobody can tell: the store cuts its times off.
+            if self._staged_ms[batch_id] < erasure.requested_ms
             for row in model.batches[batch_id].rows
             if test.holds(row)
         }
@@ -117,7 +118,7 @@ class ErasureWatch:
     def _late_rows(self, erasure: Erasure, test: RowTest) -> int:
         """Count the rows that came after the request: a deletion may take some of them, too."""
         model = self._model
-        late = (b for b in model.committed if self._staged_ms[b] > erasure.requested_ms)
+        late = (b for b in model.committed if self._staged_ms[b] >= erasure.requested_ms)
         return sum(test.holds(row) for batch_id in late for row in model.batches[batch_id].rows)
 
 
