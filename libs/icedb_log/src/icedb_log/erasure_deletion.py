@@ -15,8 +15,9 @@ from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.model import FileMarker, LogView
 from icedb_log.table_config import TableConfig
 
-MAX_FILES_TO_REWRITE: Final = 100_000
-"""Data files that one erasure may rewrite: all of them stand in its record."""
+MAX_FILES_TO_REWRITE: Final = 20_000
+"""Data files that one erasure may rewrite: all of them stand in its record, of which each step reads the whole. With so
+many it has 6 MB and takes a second to parse."""
 
 MAX_RUNS: Final = 5
 """So many deletions may fail before one that takes too long (W3) is not tried again."""
