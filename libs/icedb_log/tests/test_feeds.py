@@ -14,6 +14,7 @@ from icedb_log.invariants import require_merge
 from icedb_log.keys import log_name
 from icedb_log.merge_log import build_merge_log
 from icedb_log.model import FeedState, FileMarker, LogFile
+from icedb_log.status import read_status
 from icedb_log.table_config import TableConfig
 from icedb_log.testing.row_feeds import RowFileFeeder
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
@@ -488,6 +489,16 @@ def test_the_lag_is_the_age_of_the_oldest_commit_that_waits(table):
     unknown = SmallView(table, name="w", is_created=False)
     table.store.put(unknown.paths.config_key, unknown.config.model_dump_json().encode())
     assert unknown.lag().state == "unregistered"
+
+
+def test_the_status_of_a_view_says_how_far_it_is_behind(table):
+    view = SmallView(table)
+    table.append(1)
+    state = read_status(table.store, view.paths, clock=table.clock)
+    assert (state.view.source, state.view.waiting_commits) == ("t", 1)
+    assert table.status().view is None
+    table.store.delete([table.paths.config_key])
+    assert read_status(table.store, view.paths, clock=table.clock).view.state == "broken"
 
 
 def test_a_view_that_its_source_does_not_know_is_registered_by_its_first_feed(table):

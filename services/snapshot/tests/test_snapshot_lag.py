@@ -4,7 +4,9 @@ import pytest
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import Unavailable
 from icedb_log.staging import stage_batch
+from icedb_log.table_config import TableConfig
 from icedb_log.testing.fake_clock import FakeClock
+from icedb_log.views import create_view, detach_view
 from icedb_snapshot.lag import LagExporter
 from icedb_snapshot.metrics import ExporterMetrics, TableMetrics
 from icedb_snapshot.table_cache import TableCache
@@ -153,3 +155,27 @@ def _raise(error):
         raise error
 
     return fail
+
+
+def test_a_view_shows_how_far_it_is_behind_and_a_table_shows_nothing_of_it(
+    tables, exporter, registry, warehouse, clock
+):
+    tables.create()
+    config = TableConfig.create(name="hourly", view_of="events", view_query="select * from _rows")
+    create_view(warehouse.store, warehouse.table("hourly"), config, clock=clock)
+    tables.commit(files=[("d=2026-01-02", 10)])
+    clock.ms += 30_000
+    tables.commit(files=[("d=2026-01-02", 10)])
+    assert exporter.export_once().shown == ("events", "hourly")
+
+    def value(what, table="hourly"):
+        return registry.get_sample_value(f"icedb_table_view_{what}", {"table": table})
+
+    assert (value("waiting_commits"), value("refused_commits")) == (2, 0)
+    assert value("lag_seconds") >= 30
+    assert value("lag_seconds", table="events") is None
+    detach_view(warehouse.store, warehouse.table("events"), "hourly", clock=clock)
+    exporter.export_once()
+    assert value("lag_seconds") == value("waiting_commits") == 0
+    warehouse.store.delete([warehouse.table("events").config_key])
+    assert "hourly" in exporter.export_once().shown

@@ -24,7 +24,7 @@ class ViewLag:
         view: Its name.
         source: Name of its source.
         state: ``pending``, ``active`` or ``detached``, see :data:`icedb_log.views.ViewState`; ``unregistered`` before
-            its creation has ended.
+            its creation has ended; ``broken`` if the source is gone or halted.
         waiting_commits: Commits of the source that it has still to take.
         lag_ms: How long the oldest of them has been there, by the store's clock; 0 if none waits.
         refused_commits: Commits that its query could not take, since ever.

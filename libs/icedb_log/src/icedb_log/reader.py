@@ -175,6 +175,17 @@ class LogReader(ConsistentReader[ListedLogFile]):
             fetch_threads=self._fetch_threads,
         )
 
+    def of_table(self, paths: TablePaths) -> "LogReader":
+        """Return a fresh reader of another table's log, set up as this one."""
+        return LogReader(
+            self._store,
+            paths,
+            clock=self._clock,
+            max_refresh_ms=self._max_refresh_ms,
+            page_size=self._page_size,
+            fetch_threads=self._fetch_threads,
+        )
+
     def read(self) -> LogView:
         """Read the whole log.
 

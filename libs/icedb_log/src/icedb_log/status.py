@@ -1,9 +1,12 @@
 """A table's state in figures, computed from its log: what operators watch, also when every worker is dead."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from icedb_log.clock import Clock
 from icedb_log.erasures import find_oldest_open
+from icedb_log.errors import HaltError, NotFound
+from icedb_log.feed_state import FeedReaders, ViewLag, read_view_lag
 from icedb_log.fold import fold
 from icedb_log.keys import TablePaths
 from icedb_log.merge_plan import MergeIndex
@@ -13,6 +16,7 @@ from icedb_log.pressure import Pressure, measure_pressure
 from icedb_log.quarantine import batch_id_of, is_bad_rows, is_reason
 from icedb_log.reader import LogReader
 from icedb_log.table_config import TableConfig, read_table_config
+from icedb_log.views import source_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ class TableStatus:
         merge_lag_bytes: Bytes of them.
         open_erasures: Erasures that have not ended.
         oldest_erasure_ms: How long ago the oldest of them was asked for; 0 when there is none.
+        view: How far it is behind its source, if it is a view.
         last_commit_ms: Time of the newest commit; 0 for an empty log.
         horizon_ms: Oldest time that can still be read.
         store_now_ms: The store's clock at the reading.
@@ -67,13 +72,28 @@ class TableStatus:
     merge_lag_bytes: int
     open_erasures: int
     oldest_erasure_ms: int
+    view: ViewLag | None
     last_commit_ms: int
     horizon_ms: int
     store_now_ms: int
 
 
-def read_status(store: ObjectStore, paths: TablePaths, *, clock: Clock, reader: LogReader | None = None) -> TableStatus:
+def read_status(
+    store: ObjectStore,
+    paths: TablePaths,
+    *,
+    clock: Clock,
+    reader: LogReader | None = None,
+    read_source: Callable[[TablePaths], LogReader] | None = None,
+) -> TableStatus:
     """Read a table's figures. Costs four listings and the log files that the reader does not know yet.
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        clock: This host's clock.
+        reader: A reader to reuse, with its cache.
+        read_source: Returns a reader of the source of a view, to be reused.
 
     Raises:
         NotFound: No such table.
@@ -114,10 +134,29 @@ def read_status(store: ObjectStore, paths: TablePaths, *, clock: Clock, reader: 
         merge_lag_bytes=sum(marker.size_bytes for marker in waiting),
         open_erasures=erasure_count,
         oldest_erasure_ms=max(0, view.store_now_ms - asked_ms) if asked_ms else 0,
+        view=None if config.view_of is None else _read_view(store, paths, config, reader, read_source, clock=clock),
         last_commit_ms=snapshot.last_commit_ms,
         horizon_ms=snapshot.horizon_ms,
         store_now_ms=view.store_now_ms,
     )
+
+
+def _read_view(
+    store: ObjectStore,
+    paths: TablePaths,
+    config: TableConfig,
+    reader: LogReader,
+    read_source: Callable[[TablePaths], LogReader] | None,
+    *,
+    clock: Clock,
+) -> ViewLag:
+    source = source_of(paths, config)
+    try:
+        of_source = read_source(source) if read_source else LogReader(store, source, clock=clock)
+        read_table_config(store, source)
+        return read_view_lag(store, paths, config=config, readers=FeedReaders(reader, of_source))
+    except (NotFound, HaltError):  # the source's own trouble: the view's figures are there all the same
+        return ViewLag(paths.name, source.name, "broken", 0, 0, 0)
 
 
 def list_backlog(view: LogView, *, paths: TablePaths, config: TableConfig) -> tuple[FileMarker, ...]:

@@ -82,8 +82,7 @@ def vacuum_table(
     if any(not parse_log_key(key).is_merged for key in plan.log_keys):
         # WARN: V4: after the log, for the same reason: a view is registered and a commit lands while the janitor stalls
         # between the two reads, is merged and gets old, and the plan knows the commit but not the view.
-        read_view = read_view or (lambda each: LogReader(store, each, clock=clock))
-        wanted = find_wanted(store, view, paths, read_view=read_view)
+        wanted = find_wanted(store, view, paths, read_view=read_view or reader.of_table)
         plan = plan_vacuum(view, config=config, leases=leases, wanted_logs=wanted)
     for path in plan.data_paths:
         paths.partition_of(path)  # J6: a damaged log must not make us delete another table's files

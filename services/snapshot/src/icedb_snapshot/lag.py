@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from icedb_log.clock import Clock
 from icedb_log.errors import HaltError, IceDBError, NotFound
+from icedb_log.keys import TablePaths
+from icedb_log.reader import LogReader
 from icedb_log.status import read_status
 from icedb_log.warehouse import Warehouse
 from icedb_service.logs import get_logger
@@ -114,7 +116,9 @@ class LagExporter:
         paths = self._warehouse.table(name)
         try:
             reader = self._tables.table(name).read_source().reader
-            status = read_status(self._warehouse.store, paths, clock=self._clock, reader=reader)
+            status = read_status(
+                self._warehouse.store, paths, clock=self._clock, reader=reader, read_source=self._read_source
+            )
         except NotFound:
             return "gone"
         except HaltError as error:
@@ -134,6 +138,9 @@ class LagExporter:
             return "failed"
         self._table_metrics.show(name, status, now_ms=self._clock.now_ms())
         return "shown"
+
+    def _read_source(self, paths: TablePaths) -> LogReader:
+        return self._tables.table(paths.name).read_source().reader
 
     def _run(self) -> None:
         while not self._stopped.is_set():

@@ -128,6 +128,17 @@ class TableMetrics:
         self._data_grace_seconds = gauge("data_grace_seconds", "How long a tombstoned data file stays.")
         self._orphan_age_seconds = gauge("orphan_age_seconds", "How long a data file stays that no log file names.")
         self._log_grace_seconds = gauge("log_grace_seconds", "How long a tombstoned log file stays.")
+        self._view_lag_seconds = gauge(
+            "view_lag_seconds",
+            "Of a view: how long the oldest commit that it has to take has waited; 0: none waits. Absent for tables.",
+        )
+        self._view_waiting_commits = gauge(
+            "view_waiting_commits", "Of a view: commits of its source that it has still to take. Absent for tables."
+        )
+        self._view_refused_commits = gauge(
+            "view_refused_commits",
+            "Of a view: commits of its source that its query could not take, since ever. Absent for tables.",
+        )
         self._last_commit = gauge(
             "last_commit_timestamp_seconds", "Time of the newest commit; absent before the first one."
         )
@@ -150,6 +161,9 @@ class TableMetrics:
             self._tombstoned_files,
             self._open_erasures,
             self._oldest_erasure_seconds,
+            self._view_lag_seconds,
+            self._view_waiting_commits,
+            self._view_refused_commits,
             self._data_grace_seconds,
             self._orphan_age_seconds,
             self._log_grace_seconds,
@@ -177,6 +191,10 @@ class TableMetrics:
         self._tombstoned_files.labels(table).set(status.tombstoned_files)
         self._open_erasures.labels(table).set(status.open_erasures)
         self._oldest_erasure_seconds.labels(table).set(status.oldest_erasure_ms / MS_PER_S)
+        view = status.view
+        self._set_or_drop(self._view_lag_seconds, table, None if view is None else view.lag_ms / MS_PER_S)
+        self._set_or_drop(self._view_waiting_commits, table, None if view is None else view.waiting_commits)
+        self._set_or_drop(self._view_refused_commits, table, None if view is None else view.refused_commits)
         self._orphan_age_seconds.labels(table).set(status.config.orphan_age_ms / MS_PER_S)
         self._data_grace_seconds.labels(table).set(status.config.data_grace_ms / MS_PER_S)
         self._log_grace_seconds.labels(table).set(status.config.log_grace_ms / MS_PER_S)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 from icedb_log.clock import SystemClock
 from icedb_log.errors import HaltError
+from icedb_log.feed_state import ViewLag
 from icedb_log.status import TableStatus, read_status
 from rich.markup import escape
 
@@ -98,6 +99,7 @@ def _print_one(state: TableStatus) -> None:
             "quarantined batches": _format_quarantined(state),
             "open erasures": _format_erasures(state),
             "merge lag": lag,
+            **({} if state.view is None else {"view": _format_view(state.view)}),
             "last commit": format_time(state.last_commit_ms) if state.last_commit_ms else "none yet",
             "oldest time": format_time(state.horizon_ms) if state.horizon_ms else "the beginning",
         }
@@ -106,6 +108,13 @@ def _print_one(state: TableStatus) -> None:
 
 def _format_lag(state: TableStatus) -> str:
     return format_span(state.merge_lag_ms) if state.merge_lag_files else "-"
+
+
+def _format_view(view: ViewLag) -> str:
+    text = f"of {view.source}: {view.state}"
+    if view.waiting_commits:
+        text += f", {format_count(view.waiting_commits)} commits behind, the oldest for {format_span(view.lag_ms)}"
+    return f"{text}, {format_count(view.refused_commits)} commits refused" if view.refused_commits else text
 
 
 def _format_staged(state: TableStatus) -> str:
@@ -144,13 +153,14 @@ def _to_json(name: str, state: TableStatus | HaltError) -> dict[str, Any]:
     figures = {
         field: getattr(state, field)
         for field in TableStatus.__dataclass_fields__
-        if field not in ("config", "pressure", "last_commit_ms", "horizon_ms")
+        if field not in ("config", "pressure", "view", "last_commit_ms", "horizon_ms")
     }
     return {
         "table": name,
         "halted": False,
         **figures,
         "pressure": asdict(state.pressure),
+        "view": None if state.view is None else asdict(state.view),
         "last_commit_ms": state.last_commit_ms or None,
         "horizon_ms": state.horizon_ms or None,
     }

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Final
 
 from icedb_log.clock import SystemClock
@@ -30,7 +31,9 @@ from icedb_log.testing.simulation_mutations import Mutation, mutated
 from icedb_log.testing.simulation_quiesce import quiesce
 from icedb_log.testing.simulation_rules import RULES
 from icedb_log.testing.simulation_rules_erase import ERASE_RULES
+from icedb_log.testing.simulation_rules_view import VIEW_RULES
 from icedb_log.testing.simulation_settings import PATHS, draw_settings
+from icedb_log.testing.simulation_views import FEEDER, ViewWatch, check_view, feed_for_ever, work_off_view
 from icedb_log.testing.simulation_world import Actor, TraceLine, World
 
 MAX_MUTATED_SCHEDULES: Final = 3000
@@ -56,12 +59,13 @@ class ScheduleResult:
     counters: dict[str, int]
 
 
-def run_schedule(seed: int, *, erasers: int = 0) -> ScheduleResult:
+def run_schedule(seed: int, *, erasers: int = 0, feeders: int = 0) -> ScheduleResult:
     """Run one schedule to its end and to the quiet after it.
 
     Args:
         seed: Names the schedule.
         erasers: So many actors more ask for erasures and carry them on, with a janitor that notes what it deletes.
+        feeders: So many actors more create a view of the table, feed it, merge it and clean it.
 
     Raises:
         ScheduleFailed: A rule broke.
@@ -76,9 +80,14 @@ def run_schedule(seed: int, *, erasers: int = 0) -> ScheduleResult:
     inner = MemoryObjectStore(store_now_ms)
     model = SimModel(settings, store_now_ms=store_now_ms, exists=lambda key: holds(inner, key))
     watch = ErasureWatch(model, store_now_ms=store_now_ms, exists=lambda key: holds(inner, key))
-    store = FaultyStore(inner, world=world, observer=watch)
+    view_watch = ViewWatch(watch)
+    store = FaultyStore(inner, world=world, observer=view_watch)
     create_table(inner, PATHS, settings.config)
-    sim = Simulation(world, store, model, more_bodies={ERASER: erase_for_ever, NOTER: note_for_ever})
+    sim = Simulation(
+        world, store, model, more_bodies={ERASER: erase_for_ever, NOTER: note_for_ever, FEEDER: feed_for_ever}
+    )
+    if feeders:
+        sim.at_rest.append(partial(work_off_view, sim))
 
     def replace(actor: Actor) -> None:
         model.counters.crashes += 1
@@ -96,6 +105,7 @@ def run_schedule(seed: int, *, erasers: int = 0) -> ScheduleResult:
         ("changer", settings.changers),
         (ERASER, erasers),
         (NOTER, min(erasers, 1)),
+        (FEEDER, feeders),
     ):
         for _ in range(count):
             spawn_actor(sim, kind)
@@ -104,12 +114,15 @@ def run_schedule(seed: int, *, erasers: int = 0) -> ScheduleResult:
         quiesce(sim)
         if erasers:
             finish_erasures(sim)
+        if feeders:
+            check_view(sim, view_watch)
     except Exception as error:
         raise ScheduleFailed(_explain(seed, error, world)) from error
     finally:
         world.kill_all()
     erased = {"erasures": watch.complete_count} if erasers else {}
-    return ScheduleResult(seed, world.trace_hash, {**asdict(model.counters), **erased})
+    fed = {"fed_rows": len(view_watch.fed)} if feeders else {}
+    return ScheduleResult(seed, world.trace_hash, {**asdict(model.counters), **erased, **fed})
 
 
 def _explain(seed: int, error: Exception, world: World) -> str:
@@ -121,7 +134,9 @@ def _format_line(line: TraceLine) -> str:
     return f"  {line.time_ms % 100_000_000 / 1000:10.3f} {line.actor:12} {line.what:16} {line.key}"
 
 
-def run_seeds(seeds: Iterable[int], *, seconds: float, keep_going: bool = False, erasers: int = 0) -> int:
+def run_seeds(
+    seeds: Iterable[int], *, seconds: float, keep_going: bool = False, erasers: int = 0, feeders: int = 0
+) -> int:
     """Run schedules until the seeds or the time are used up; print failures and totals; return how many failed."""
     clock = SystemClock()
     started_ms = clock.monotonic_ms()
@@ -132,7 +147,7 @@ def run_seeds(seeds: Iterable[int], *, seconds: float, keep_going: bool = False,
             break
         count += 1
         try:
-            totals.update(run_schedule(seed, erasers=erasers).counters)
+            totals.update(run_schedule(seed, erasers=erasers, feeders=feeders).counters)
         except ScheduleFailed as error:
             failed += 1
             sys.stdout.write(f"{error}\n" if failed == 1 else f"{str(error).splitlines()[0]}\n")
@@ -144,13 +159,13 @@ def run_seeds(seeds: Iterable[int], *, seconds: float, keep_going: bool = False,
 
 
 def find_failure(
-    mutation: Mutation, seeds: Iterable[int], *, with_invariants: bool = False, erasers: int = 0
+    mutation: Mutation, seeds: Iterable[int], *, with_invariants: bool = False, erasers: int = 0, feeders: int = 0
 ) -> ScheduleFailed | None:
     """Run schedules with a rule switched off and return the first failure; ``None`` if nobody noticed."""
     with mutated(mutation, with_invariants=with_invariants):
         for seed in seeds:
             try:
-                run_schedule(seed, erasers=erasers)
+                run_schedule(seed, erasers=erasers, feeders=feeders)
             except ScheduleFailed as error:
                 return error
     return None
@@ -160,7 +175,8 @@ def check_mutations(rules: Iterable[Mutation], seeds: Sequence[int]) -> int:
     """Switch rules off in turn and print what the simulation noticed; return how many results were unexpected."""
     unexpected = 0
     for mutation in rules:
-        failure = find_failure(mutation, seeds, erasers=2 if mutation.rule.startswith("E") else 0)
+        erasers, feeders = 2 * mutation.rule.startswith("E"), 2 * mutation.rule.startswith("V")
+        failure = find_failure(mutation, seeds, erasers=erasers, feeders=feeders)
         is_expected = (failure is None) == mutation.is_harmless
         unexpected += not is_expected
         seen = "not noticed" if failure is None else f"{str(failure).splitlines()[0][:150]}"
@@ -182,14 +198,24 @@ def main(arguments: list[str] | None = None) -> int:
         help="switch rules off in turn instead: 'all', or ids such as J1,R3; at most 3,000 schedules each",
     )
     parser.add_argument("--erasers", type=int, default=0, help="how many actors ask for erasures")
+    parser.add_argument("--feeders", type=int, default=0, help="how many actors feed a view")
     options = parser.parse_args(arguments)
     first, _, last = options.seeds.partition("..")
     seeds = range(int(first), int(last or first) + 1)
     if options.mutations:
         wanted = options.mutations.split(",")
-        chosen = [rule for rule in (*RULES, *ERASE_RULES) if options.mutations == "all" or rule.rule in wanted]
+        chosen = [
+            rule for rule in (*RULES, *ERASE_RULES, *VIEW_RULES) if options.mutations == "all" or rule.rule in wanted
+        ]
         return 1 if check_mutations(chosen, seeds[:MAX_MUTATED_SCHEDULES]) else 0
-    return 1 if run_seeds(seeds, seconds=options.seconds, keep_going=options.keep_going, erasers=options.erasers) else 0
+    failed = run_seeds(
+        seeds,
+        seconds=options.seconds,
+        keep_going=options.keep_going,
+        erasers=options.erasers,
+        feeders=options.feeders,
+    )
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

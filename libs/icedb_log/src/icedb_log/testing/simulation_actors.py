@@ -57,6 +57,8 @@ class Simulation:
     actor_count: int = 0
     more_bodies: dict[str, Callable[["Simulation", Actor], None]] = field(default_factory=dict)
     """What actors of further kinds do."""
+    at_rest: list[Callable[[], None]] = field(default_factory=list)
+    """What else is worked off each time when the faults are over."""
 
     def make_reader(self, clock: SimClock) -> LogReader:
         """Return a reader that fetches in the actor's own greenlet."""

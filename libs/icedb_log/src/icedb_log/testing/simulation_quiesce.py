@@ -67,6 +67,8 @@ def _work_off(sim: Simulation, clock: SimClock) -> None:
             break
     else:
         raise Violation("merges never come to rest (M1)")
+    for work_off in sim.at_rest:
+        work_off()
 
 
 def _check_rest(sim: Simulation, *, named: set[str]) -> None:
