@@ -6,11 +6,13 @@ from dataclasses import replace
 import pytest
 from icedb_log.errors import (
     CommitConflict,
+    CorruptLog,
     Fenced,
     InvariantViolated,
     NotFound,
     Unavailable,
 )
+from icedb_log.fence import acquire_fence
 from icedb_log.keys import TablePaths
 from icedb_log.merge import MergeResult, merge_table
 from icedb_log.merge_plan import MergeLimits
@@ -188,13 +190,28 @@ def test_a_lost_lock_stops_the_merge_before_its_commit(table):
     assert len(table.view().files) == 2
 
 
-def test_an_input_that_is_gone_commits_nothing(table):
+def test_an_input_that_is_gone_halts_and_commits_nothing(table):
     table.append(1)
     table.append(2)
-    table.store.delete([table.snapshot().live[0].path])
-    with pytest.raises(NotFound):
+    gone = table.snapshot().live[0].path
+    table.store.delete([gone])
+    with pytest.raises(CorruptLog, match=gone):
         table.merge()
     assert len(table.view().files) == 2
+
+
+def test_an_input_that_is_gone_since_another_run_took_over_is_only_late(table):
+    table.append(1)
+    table.append(2)
+
+    def overtake():
+        acquire_fence(table.store.inner, table.paths, "merge", owner="other", clock=table.clock)
+        table.store.inner.delete(live)
+
+    live = [marker.path for marker in table.snapshot().live]
+    table.store.script = [Fault("get", None, "/_data/", before=overtake)]
+    with pytest.raises(Fenced):
+        table.merge()
 
 
 @pytest.mark.parametrize(

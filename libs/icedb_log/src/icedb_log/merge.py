@@ -100,11 +100,11 @@ def merge_table(
         index: Of the same table, kept from an earlier run; ignored if the configuration has changed since.
 
     Raises:
-        NotFound: No such table, or a live data file is missing.
+        NotFound: No such table.
         Fenced: Another merger took over; drop the job.
         CommitConflict: The commit certainly did not land; run again.
         CommitOutcomeUnknown: Nobody knows yet; the next run settles it.
-        HaltError: The table needs a person.
+        HaltError: The table needs a person; also if a live data file is gone.
         Unavailable: A server did not answer, or the job took too long to be committed safely (W3).
     """
     config = read_table_config(store, paths)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from icedb_log.clock import Clock
-from icedb_log.errors import InvariantViolated
+from icedb_log.errors import CorruptLog, InvariantViolated, NotFound
 from icedb_log.fence import HeldFence, acquire_fence
 from icedb_log.fence_watch import FenceWatch
 from icedb_log.fold import fold
@@ -87,6 +87,7 @@ class MergeSession:
 
         Raises:
             InvariantViolated: The job did not answer for each of its groups once.
+            CorruptLog: A live data file is gone: the table needs a person.
             Fenced: The run should stop.
             IceDBError: What the merger raises.
         """
@@ -103,7 +104,13 @@ class MergeSession:
             change,
             self._still_mine,
         )
-        merged = merger.merge_groups(job)
+        try:
+            merged = merger.merge_groups(job)
+        except NotFound as error:
+            # Under this fence nobody else tombstones data files, and the janitor deletes no others. A view that is
+            # stale because the fence passed on is another matter: that run is only late.
+            self._fence.require_held()
+            raise CorruptLog(str(error)) from error
         if sorted(_input_paths(group.group) for group in merged) != sorted(_input_paths(group) for group in groups):
             raise InvariantViolated(f"table {self._paths.name}: the job did not answer for each of its groups once")
         return merged

@@ -5,6 +5,7 @@ next unit on the same host removes those whose process is gone. The engine never
 extension that the package does not bring.
 """
 
+import errno
 import os
 import re
 import shutil
@@ -23,18 +24,30 @@ from icedb_parts.limits import EngineLimits
 from icedb_parts.sql import quote_text
 
 _HOST: Final = re.sub(r"[^A-Za-z0-9]", "", socket.gethostname())
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SCRATCH_NAME: Final = re.compile(rf"icedb-{_HOST}-(?P<pid>[0-9]+)-.+")
 
 
 @contextmanager
 def open_scratch(limits: EngineLimits) -> Iterator[Path]:
-    """Make a private folder, and remove it with all that is in it, whatever happens."""
+    """Make a private folder, and remove it with all that is in it, whatever happens.
+
+    Raises:
+        Unavailable: The disk is full.
+    """
     parent = Path(limits.scratch_folder or tempfile.gettempdir())
     parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned_scratch(parent)
     folder = Path(tempfile.mkdtemp(prefix=f"icedb-{_HOST}-{os.getpid()}-", dir=parent))
     try:
         yield folder
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise Unavailable(
+            f"the disk of the scratch folder {parent} is full ({error.strerror}): free space there, give tasks a "
+            "larger one (TMPDIR of the executors), or merge smaller groups"
+        ) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
