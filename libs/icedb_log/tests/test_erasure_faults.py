@@ -92,6 +92,7 @@ def test_two_workers_at_once_come_to_one_end(make, act):
         assert (done.state, done.row_count, done.is_row_count_exact) == ("complete", 3, True), number
         assert set(table.victim_files) <= {target.key for target in done.targets}
         assert all(target.gone_ms for target in done.targets), number
+        assert not {target.key for target in done.targets} & set(table.keys(table.paths.data_prefix)), number
         table.clock.advance(200_000)
         table.sweep()  # what was uploaded after the last look
         assert find_traces(table, b"victim") == []

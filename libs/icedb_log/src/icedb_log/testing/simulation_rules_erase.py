@@ -57,6 +57,15 @@ ERASE_RULES: Final = (
         ),
     ),
     breaks(
+        "E5",
+        "what others added to the record after the listing is taken for gone",
+        edit(
+            "erasure_run:_ErasureRun._look",
+            ("mark_gone(now, known - present.keys()", "mark_gone(now, {t.key for t in now.targets} - present.keys()"),
+            ("proved = known - present", "proved = {target.key for target in erasure.targets} - present"),
+        ),
+    ),
+    breaks(
         "E6",
         "unnamed data objects are not searched in the end",
         edit(
