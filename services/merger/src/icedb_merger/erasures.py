@@ -35,34 +35,35 @@ class ErasingEngine(Engine, Protocol):
 
 
 class ErasureSchedule:
-    """When a sweep looks for open erasures of a table again. In memory: a worker that starts looks at all tables.
+    """When open erasures are looked for again. In memory: a worker that starts looks at once.
 
     Args:
         context: Of the worker.
-        interval_ms: How long a table is left alone after it was looked at.
+        interval_ms: How long nothing is looked at after a look at all tables.
     """
 
     def __init__(self, context: WorkerContext[Any], *, interval_ms: int) -> None:
         self._context = context
         self._interval_ms = interval_ms
-        self._looked_ms: dict[str, int] = {}
-
-    def take(self, paths: TablePaths) -> bool:
-        """Say whether a table has open erasures and it is time to look; it is not, then, for the interval.
-
-        Costs one listing of at most one key.
-        """
-        now_ms = self._context.clock.monotonic_ms()
-        looked_ms = self._looked_ms.get(paths.name)
-        if looked_ms is not None and now_ms - looked_ms < self._interval_ms:
-            return False
-        page = self._context.warehouse.store.list_page(paths.open_erasures_prefix, limit=1)
-        self._looked_ms[paths.name] = now_ms
-        return bool(page.objects)
+        self._looked_ms: int | None = None
 
     def sweep(self) -> int:
-        """Wake the task for each table with open erasures; return how many were woken."""
-        return int(sweep_tables(self._context, task=MERGE_ERASE, is_needed=self.take).details["woken"])
+        """Wake the task for each table with open erasures, if it is time; return how many were woken.
+
+        Costs what it costs to list the tables, and a listing of at most one key for each of them.
+
+        Raises:
+            Unavailable: The store or Redis did not answer; the next sweep looks again.
+        """
+        now_ms = self._context.clock.monotonic_ms()
+        if self._looked_ms is not None and now_ms - self._looked_ms < self._interval_ms:
+            return 0
+        work = sweep_tables(self._context, task=MERGE_ERASE, is_needed=self._has_open)
+        self._looked_ms = now_ms
+        return int(work.details["woken"])
+
+    def _has_open(self, paths: TablePaths) -> bool:
+        return bool(self._context.warehouse.store.list_page(paths.open_erasures_prefix, limit=1).objects)
 
 
 class ErasureTasks:
