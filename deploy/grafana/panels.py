@@ -357,6 +357,33 @@ ROWS: dict[str, tuple[Graph, ...]] = {
             "Certificates and refusals per second.",
         ),
     ),
+    "Views": (
+        Graph(
+            "View lag",
+            "s",
+            (Query(by_table("max", "icedb_table_view_lag_seconds")),),
+            "How long the oldest commit of its source that a view has still to take has waited.",
+            alerts=("IceDBViewLagHigh",),
+        ),
+        Graph(
+            "Commits that views have still to take",
+            "short",
+            (Query(by_table("max", "icedb_table_view_waiting_commits")),),
+            "Their log files stay in the source until then: a view that never catches up slows its source down.",
+        ),
+        Graph(
+            "Commits that views refused",
+            "short",
+            (Query(by_table("max", "icedb_table_view_refused_commits")),),
+            "Since ever. Their rows are missing in the view; the reasons lie below its _icedb/refused/.",
+        ),
+        Graph(
+            "Commits fed",
+            "ops",
+            (Query(rate("icedb_ingest_feed_commits_total", by="outcome"), "{{outcome}}"),),
+            "Commits of their sources that views took or refused, per second.",
+        ),
+    ),
     "Snapshots": (
         Graph(
             "Requests",
