@@ -53,7 +53,7 @@ ERASE_RULES: Final = (
         "log files may name what is gone",
         edit(
             "erasure_run:_ErasureRun._look",
-            ("if target.key in present or target.key in named}", "if target.key in present}"),
+            ("proved = known - present.keys() - named", "proved = known - present.keys()"),
         ),
     ),
     breaks(
