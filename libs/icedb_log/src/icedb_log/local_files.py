@@ -26,6 +26,7 @@ _ID_DIGITS: Final = 5
 
 _REMEDIES: Final = {
     errno.ENOSPC: "free disk space, or move the store to a larger disk",
+    errno.EFBIG: "free disk space, or raise the limit of file sizes (ulimit -f)",
     errno.EDQUOT: "raise the disk quota of the user that runs this",
     errno.EACCES: "give the user that runs this read and write permission on the store",
     errno.EPERM: "give the user that runs this read and write permission on the store",
