@@ -2,9 +2,10 @@
 
 import pytest
 from icedb_log.log_folding import (
+    FREE_LOG_BYTES,
     LOG_REST_MS,
     MARKER_BYTES,
-    SMALLEST_LOG_BYTES,
+    PAYS_FOR,
     Wanted,
     folded_along,
     log_fan_in,
@@ -48,7 +49,7 @@ def fold_of(*sizes, wanted=None, fan_in=4, now=1_000_000):
 
 
 def test_a_log_file_of_a_tier_is_as_many_times_larger_as_the_fan_in():
-    assert [log_tier_of(size, 4) for size in (1, 64 * KIB, 256 * KIB, 300 * KIB, 4096 * KIB)] == [0, 0, 1, 2, 3]
+    assert [log_tier_of(size, 4) for size in (1, 4 * KIB, 5 * KIB, 16 * KIB, 20 * KIB, 256 * KIB)] == [0, 0, 1, 1, 2, 3]
 
 
 def test_the_fan_in_of_the_log_has_a_bound_of_its_own():
@@ -62,10 +63,11 @@ def test_a_tier_is_folded_when_it_has_as_many_log_files_as_the_fan_in():
     assert (made.groups, made.folded_log_keys) == ((), tuple(log_key(number) for number in range(1, 5)))
 
 
-def test_a_fold_takes_the_tiers_below_along_and_leaves_those_above():
+def test_only_log_files_of_one_size_are_folded_together():
     made = fold_of(10, 500 * KIB, 100 * KIB, 100 * KIB, 100 * KIB, 100 * KIB)
-    assert made.due_keys == tuple(log_key(number) for number in (1, 3, 4, 5, 6))
+    assert made.due_keys == tuple(log_key(number) for number in (3, 4, 5, 6))
     assert fold_of(10, 10, 10, 500 * KIB).due_keys == ()
+    assert len(fold_of(*[10] * 4, *[100 * KIB] * 4).due_keys) == 8
 
 
 def test_a_merge_involves_no_other_log_file_of_its_tier():
@@ -73,11 +75,12 @@ def test_a_merge_involves_no_other_log_file_of_its_tier():
     assert (len(made.groups), made.folded_log_keys) == (1, ())
 
 
-def test_a_merge_that_rewrites_a_log_file_takes_those_of_smaller_tiers_along():
+def test_log_files_that_pay_for_a_larger_one_go_into_it():
     due = listed(1, *small(4), size_bytes=200 * KIB)
-    files = [due, listed(2, mature(2)), listed(3, mature(3), size_bytes=100 * KIB), listed(4, mature(4))]
-    assert plan(*files, now=LOG_REST_MS + 1).folded_log_keys == (log_key(2), log_key(4))
-    assert folded_along(list(files), reach=0, fan_in=4) == ()
+    files = [listed(2, mature(2)), listed(3, mature(3), size_bytes=60 * KIB), listed(4, mature(4))]
+    assert plan(due, *files).folded_log_keys == (log_key(2), log_key(3), log_key(4))
+    assert plan(due, *files, now=LOG_REST_MS + 1).folded_log_keys == ()  # it pays for itself
+    assert folded_along(files, reach=0, fan_in=4) == ()
 
 
 def test_dead_log_files_and_seals_are_not_folded():
@@ -101,12 +104,13 @@ def test_folding_comes_to_an_end():
 # -- a large log file is rewritten when it pays
 
 LARGE = 1024 * KIB
-PAYING = LARGE // (4 * MARKER_BYTES)
+PAYING = LARGE // (PAYS_FOR * MARKER_BYTES)
 
 
-def test_the_smallest_tier_is_free_and_a_large_log_file_is_not():
-    assert (fold_of(SMALLEST_LOG_BYTES).reach, fold_of(LARGE).reach) == (0, 0)
-    assert len(plan(listed(1, *small(4), size_bytes=SMALLEST_LOG_BYTES)).groups) == 1
+def test_a_small_log_file_is_free_and_a_large_one_is_not():
+    assert (fold_of(FREE_LOG_BYTES).reach, fold_of(FREE_LOG_BYTES).min_inputs) == (2, 0)
+    assert fold_of(LARGE).reach == 0
+    assert len(plan(listed(1, *small(4), size_bytes=FREE_LOG_BYTES)).groups) == 1
     assert plan(listed(1, *small(4), size_bytes=LARGE)).is_empty
     assert len(waiting(listed(1, *small(4), size_bytes=LARGE))) == 1
 
@@ -132,7 +136,7 @@ def test_a_merge_that_waits_for_its_log_file_goes_on_when(why, files, now):
 def test_what_is_just_too_little_does_not_pay():
     due = listed(1, *small(4), size_bytes=LARGE)
     assert plan(due, listed(2, mature(2), size_bytes=LARGE // 4 - 1), now=LOG_REST_MS).is_empty
-    assert fold_of(LARGE, wanted=Wanted({2: PAYING - 1}, {2: 16 * LARGE - 1})).reach == 0
+    assert fold_of(LARGE, wanted=Wanted({4: PAYING - 1}, {4: 16 * LARGE - 1})).reach == 0
 
 
 def test_many_inputs_or_much_data_pay():

@@ -179,11 +179,11 @@ def test_a_crash_anywhere_keeps_the_commits_that_have_landed(effect):
 
 def test_an_index_of_an_earlier_run_is_brought_up_to_date(table):
     index = MergeIndex(table.paths, table.config)
-    assert run(table, index=index).commit_count == 3
+    assert run(table, index=index).group_count == 3
     table.append(1, p="d")
-    assert run(table, index=index).commit_count == 0
+    assert run(table, index=index).group_count == 0
     table.append(2, p="d")
-    assert run(table, index=index).commit_count == 1
+    assert run(table, index=index).group_count == 1
     assert table.ids() == sorted([*ALL_IDS, 1, 2])
 
 

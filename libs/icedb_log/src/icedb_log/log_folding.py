@@ -6,13 +6,15 @@ megabyte; done each time, the log would be rewritten by every commit, and the by
 square of the number of files. Two rules keep that down, both by *tiers* of log files, each a fan-in (that of the
 table's merges, at most :data:`MAX_LOG_FAN_IN`) times as large as the one below:
 
-* **Fold like with like.** A tier with as many log files as the fan-in is folded, together with the tiers below it. A
-  commit that involves a log file takes the tiers below along. So what a log file says moves up a tier each time that it
-  is written again.
+* **Fold like with like.** A tier with as many log files as the fan-in is folded into one of the next tier. Merges do
+  the same by themselves: data files of one tier are named in log files of about one tier. So what a log file says is
+  written once for each tier, and small data files are named in small log files. Nothing else is taken along: that would
+  carry the names of young data files into large log files, where the next merge of them is dear.
 * **A large log file is rewritten when it pays.** A merge whose inputs are named in a log file of a tier waits until one
-  of these holds: the tiers below hold one fan-in-th of it; the inputs of all merges that wait do so; the merges
-  move :data:`DATA_PER_LOG` times its bytes of data; the tier is to be folded anyway; or it has rested for
-  :data:`LOG_REST_MS`. The smallest tier is free. So at most about one file in ``fan_in`` waits.
+  of these holds: it is free (:data:`FREE_LOG_BYTES`); the tier is to be folded anyway; the inputs of all merges that
+  wait are one in :data:`PAYS_FOR` of its markers; they move :data:`DATA_PER_LOG` times its bytes of data; the log file
+  was not rewritten for :data:`LOG_REST_MS`; or the tiers below have grown to one :data:`PAYS_FOR` th of it, and go into
+  it. So nothing waits for ever, and about one live file in ``PAYS_FOR`` waits at most.
 
 Measured up to 1,000,000 data files: ``docs/log-growth.md``.
 """
@@ -28,11 +30,18 @@ from icedb_log.table_config import TableConfig
 
 KIB: Final = 1024
 
-SMALLEST_LOG_BYTES: Final = 64 * KIB
-"""Log files up to this size are one tier: to rewrite them costs no more than the request does."""
+SMALLEST_LOG_BYTES: Final = 4 * KIB
+"""Log files up to this size are one tier."""
+
+FREE_LOG_BYTES: Final = 64 * KIB
+"""A log file up to this size is rewritten for whatever comes: it costs no more than the request does."""
 
 MAX_LOG_FAN_IN: Final = 8
 """Log files of one tier that are folded at once, at most; higher rewrites less and leaves more log files."""
+
+PAYS_FOR: Final = 4
+"""Bytes of a large log file that one byte of news pays for: of smaller log files that go into it, or of markers of
+files that are merged. Higher merges earlier and writes more."""
 
 DATA_PER_LOG: Final = 16
 """A merge that moves so many bytes of data for each byte of log may rewrite the log."""
@@ -51,12 +60,15 @@ class FoldPlan:
     Attributes:
         reach: Highest tier of log files that may be rewritten now.
         due_keys: Log files that are to be folded, whatever is merged.
+        takes_below: Whether a commit that reaches the highest tier takes the log files of the tiers below along: they
+            are what pays for it.
         min_inputs: A commit that reaches the highest tier should merge at least so many data files, if there are, or
         min_bytes: so many bytes of them, so that it pays.
     """
 
     reach: int
     due_keys: tuple[str, ...]
+    takes_below: bool
     min_inputs: int
     min_bytes: int
 
@@ -112,33 +124,38 @@ def plan_fold(files: Sequence[ListedLogFile], wanted: Wanted, *, fan_in: int, no
     by_tier: dict[int, list[ListedLogFile]] = {}
     for file in files:
         by_tier.setdefault(log_tier_of(file.size_bytes, fan_in), []).append(file)
-    reach, due_tier, largest = 0, -1, 0
-    below_bytes = inputs = data_bytes = 0
+    due: list[str] = []
+    reach = largest = below_bytes = inputs = data_bytes = 0
+    takes_below = False
     for tier in sorted(by_tier):
         inputs += wanted.input_count.get(tier, 0)
         data_bytes += wanted.size_bytes.get(tier, 0)
         tier_bytes = max(file.size_bytes for file in by_tier[tier])
         oldest_ms = min(file.log.time_ms for file in by_tier[tier])
-        if len(by_tier[tier]) >= fan_in:
-            due_tier = tier
+        is_due = len(by_tier[tier]) >= fan_in
+        if is_due:
+            due += [file.key for file in by_tier[tier]]
         pays = (
-            tier in (0, due_tier)
-            or fan_in * max(below_bytes, inputs * MARKER_BYTES) >= tier_bytes
+            tier_bytes <= FREE_LOG_BYTES
+            or is_due
+            or PAYS_FOR * inputs * MARKER_BYTES >= tier_bytes
             or data_bytes >= DATA_PER_LOG * tier_bytes
             or now_ms - oldest_ms >= LOG_REST_MS
         )
-        if pays:
-            reach, largest = tier, tier_bytes
+        below_pays = PAYS_FOR * below_bytes >= tier_bytes
+        if pays or below_pays:
+            reach, largest, takes_below = tier, tier_bytes, not pays
         below_bytes += sum(file.size_bytes for file in by_tier[tier])
-    due = tuple(file.key for tier, tier_files in by_tier.items() if tier <= due_tier for file in tier_files)
+    is_free = largest <= FREE_LOG_BYTES
     return FoldPlan(
         reach=reach,
         due_keys=tuple(sorted(due)),
-        min_inputs=largest // (fan_in * MARKER_BYTES) if reach else 0,
-        min_bytes=DATA_PER_LOG * largest if reach else 0,
+        takes_below=takes_below,
+        min_inputs=0 if is_free else largest // (PAYS_FOR * MARKER_BYTES),
+        min_bytes=0 if is_free else DATA_PER_LOG * largest,
     )
 
 
 def folded_along(files: Iterable[ListedLogFile], *, reach: int, fan_in: int) -> tuple[str, ...]:
-    """Return the log files that a commit takes along when it rewrites one of a tier: all of the tiers below."""
+    """Return the log files of the tiers below, which go into a log file that they pay for."""
     return tuple(file.key for file in files if log_tier_of(file.size_bytes, fan_in) < reach)

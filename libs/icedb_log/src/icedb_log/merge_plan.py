@@ -239,9 +239,10 @@ def plan_merge(
     ready = index.find_ready(lane=lane, full=full)
     taken = take_within(ready.groups, limits, ready.fold)
     reach = index.reach_of(taken)
-    files = index.log.active_files()
     due_keys = ready.fold.due_keys if taken or full or lane == "hot" else ()  # the cold lane does not run to fold
-    folded = {*due_keys, *folded_along(files, reach=reach, fan_in=log_fan_in(config))}
+    folded = set(due_keys)
+    if reach == ready.fold.reach and ready.fold.takes_below:
+        folded.update(folded_along(index.log.active_files(), reach=reach, fan_in=log_fan_in(config)))
     if not full and _waits_in_the_crowd(index, taken, folded):
         return MergePlan(has_more=False)
     return MergePlan(

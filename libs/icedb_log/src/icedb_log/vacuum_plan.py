@@ -11,7 +11,7 @@ from typing import Final
 
 from icedb_log.fold import fold, read_horizon_ms
 from icedb_log.leases import Lease
-from icedb_log.log_folding import SMALLEST_LOG_BYTES
+from icedb_log.log_folding import FREE_LOG_BYTES
 from icedb_log.merge_log import earliest_landing
 from icedb_log.model import ListedLogFile, LogFile, LogView
 from icedb_log.table_config import TableConfig
@@ -167,7 +167,7 @@ def strip_log_file(
 
 def _is_worth_a_strip(file: ListedLogFile, gone_count: int) -> bool:
     entries = len(file.log.markers) + len(file.log.log_tombstones)
-    return file.size_bytes <= SMALLEST_LOG_BYTES or gone_count * STRIP_SHARE >= entries
+    return file.size_bytes <= FREE_LOG_BYTES or gone_count * STRIP_SHARE >= entries
 
 
 def _held_back(

@@ -290,14 +290,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--shape", choices=get_args(Shape), default="days")
     parser.add_argument("--policy", choices=get_args(Policy), default="tiers")
     parser.add_argument("--interval-ms", type=int, default=5 * SECOND_MS)
+    parser.add_argument("--data-grace-minutes", type=int, default=60)
     chosen = parser.parse_args(arguments)
     scenario = Scenario(shape=chosen.shape, policy=chosen.policy, interval_ms=chosen.interval_ms)
+    config = TableConfig.create(name="t", data_grace_ms=chosen.data_grace_minutes * MINUTE_MS)
 
     def report(growth: Growth) -> None:
         line = {
             "shape": scenario.shape,
             "policy": scenario.policy,
             "interval_ms": scenario.interval_ms,
+            "data_grace_minutes": chosen.data_grace_minutes,
             **asdict(growth),
             "log_bytes_per_commit": round(growth.log_bytes_per_commit),
             "rewrite_factor": round(growth.rewrite_factor, 2),
@@ -307,7 +310,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     gc.disable()  # a hundred thousand markers and no cycle among them: collections would take half of the time
     steps = {10**power * first for power in range(2, 7) for first in (1, 2, 5)}
-    GrowingTable(scenario).run(chosen.commits, report=report, at={*steps, chosen.commits})
+    GrowingTable(scenario, config).run(chosen.commits, report=report, at={*steps, chosen.commits})
     return 0
 
 
