@@ -156,7 +156,7 @@ def put_file(
         created_ms=clock.now_ms(),
     )
     path = scratch / "next.parquet"
-    encoder = PartEncoder(path, rows.schema, layout)
+    encoder = PartEncoder(path, layout)
     for first in range(0, rows.num_rows, config.row_group_rows):
         encoder.write_group(rows.slice(first, config.row_group_rows))
     encoder.close(layout.footer(0))

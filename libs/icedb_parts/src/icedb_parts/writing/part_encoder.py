@@ -1,19 +1,24 @@
-"""One data file: Parquet, a row group at a time, with the encoding that fits each column.
+"""One data file: Parquet, with the encoding that fits each column, its row groups encoded side by side.
 
 A dictionary makes columns of few values small and quick; on others it costs time, and size as well. Which is which
 is seen from a sample of the first row group.
 """
 
 import contextlib
+from dataclasses import dataclass
+from io import BufferedWriter
 from pathlib import Path
+from threading import Event
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from icedb_log.errors import InvariantViolated
 
 from icedb_parts.writing.column_stats import StatsCollector
+from icedb_parts.writing.parquet_join import MAGIC, FooterJoiner
 from icedb_parts.writing.part_layout import PartLayout
 from icedb_parts.writing.words import cast_rows, compact_dictionaries
 
@@ -23,69 +28,106 @@ MAX_DISTINCT_SHARE: Final = 0.5
 """A column of which a larger share of the sample is distinct gets no dictionary."""
 
 
+@dataclass(frozen=True, slots=True)
+class EncodedGroup:
+    """One row group, encoded as a Parquet file of its own.
+
+    Attributes:
+        rows: Its rows.
+        body: The file.
+    """
+
+    rows: pa.Table
+    body: pa.Buffer
+
+
 class PartEncoder:
-    """Writes one Parquet file. Calls must follow each other, from whatever threads.
+    """Writes one Parquet file. Row groups may be encoded side by side; appending them follows one after the other.
 
     Attributes:
         path: The file.
-        row_count: Rows so far.
-        stats: Statistics of them.
+        row_count: Rows appended so far.
+        size_bytes: Bytes written so far.
+        stats: Statistics of the rows.
     """
 
-    def __init__(self, path: Path, schema: pa.Schema, layout: PartLayout) -> None:
+    def __init__(self, path: Path, layout: PartLayout) -> None:
         self.path = path
         self.row_count = 0
+        self.size_bytes = 0
         self.stats = StatsCollector(layout.stats_columns)
-        self._schema = schema
         self._sort_columns = layout.sort_columns
-        self._sink: Any = None
-        self._writer: Any = None
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes written so far."""
-        return int(self._sink.tell()) if self._sink else 0
+        self._schema: pa.Schema | None = None
+        self._options: dict[str, Any] = {}
+        self._has_chosen = Event()
+        self._joiner = FooterJoiner()
+        self._sink: BufferedWriter | None = None
 
     def write_group(self, rows: pa.Table) -> None:
-        """Append one row group."""
+        """Encode and append one row group."""
+        self.append_group(self.encode_group(rows, is_first=self._sink is None))
+
+    def encode_group(self, rows: pa.Table, *, is_first: bool) -> EncodedGroup:
+        """Encode one row group, while others are encoded.
+
+        Args:
+            rows: Its rows, at least one.
+            is_first: Whether it is the file's first one, which decides how all are encoded; the others wait for that,
+                so it must have begun before them.
+        """
         rows = compact_dictionaries(rows)
-        if self._writer is None:
-            self._schema = choose_types(rows)
-            self._open(cast_rows(rows, self._schema))
+        if is_first:
+            try:
+                self._choose(rows)
+            finally:
+                self._has_chosen.set()
+        self._has_chosen.wait()
+        if self._schema is None:
+            raise InvariantViolated(f"{self.path}: its first row group could not be encoded")
         rows = cast_rows(rows, self._schema)
-        self.stats.add(rows)
-        self.row_count += rows.num_rows
-        self._writer.write_table(rows, row_group_size=rows.num_rows)
+        sink = pa.BufferOutputStream()
+        with pq.ParquetWriter(sink, self._schema, **self._options) as writer:
+            writer.write_table(rows, row_group_size=rows.num_rows)
+        return EncodedGroup(rows, sink.getvalue())
+
+    def append_group(self, group: EncodedGroup) -> None:
+        """Append a row group after those before it."""
+        if self._sink is None:
+            self._sink = self.path.open("wb")
+            self.size_bytes += self._sink.write(MAGIC)
+        self.stats.add(group.rows)
+        body = self._joiner.add(group.body, row_count=group.rows.num_rows, place=self.size_bytes)
+        self.row_count += group.rows.num_rows
+        self.size_bytes += self._sink.write(body)
 
     def close(self, footer: dict[str, str]) -> None:
         """Write the footer."""
-        self._writer.add_key_value_metadata(footer)
-        self._writer.close()
+        if self._sink is None:
+            raise InvariantViolated(f"{self.path}: a data file without rows")
+        self.size_bytes += self._sink.write(self._joiner.make_footer(footer))
         self._sink.close()
 
     def abandon(self) -> None:
         """Let go of the file without finishing it. Idempotent, and harmless after :meth:`close`."""
-        if self._writer is not None:
-            with contextlib.suppress(OSError, ValueError, pa.ArrowException):  # it may have failed before
-                self._writer.close()
         if self._sink is not None:
-            self._sink.close()
+            with contextlib.suppress(OSError):  # what is buffered may not fit on the disk
+                self._sink.close()
 
-    def _open(self, rows: pa.Table) -> None:
-        self._sink = pa.OSFile(str(self.path), "wb")
-        sorting = [
-            pq.SortingColumn(self._schema.get_field_index(column), nulls_first=False) for column in self._sort_columns
-        ]
-        self._writer = pq.ParquetWriter(
-            self._sink,
-            self._schema,
-            compression="zstd",
-            compression_level=COMPRESSION_LEVEL,
-            use_dictionary=[*_find_words(rows), *find_dictionary_columns(rows.drop_columns(_find_words(rows)))],
-            store_schema=False,
-            write_statistics=True,
-            sorting_columns=sorting or None,
-        )
+    def _choose(self, rows: pa.Table) -> None:
+        """Choose types and encodings of all row groups by the first one."""
+        schema = choose_types(rows)
+        rows = cast_rows(rows, schema)
+        words = _find_words(rows)
+        sorting = [pq.SortingColumn(schema.get_field_index(name), nulls_first=False) for name in self._sort_columns]
+        self._options = {
+            "compression": "zstd",
+            "compression_level": COMPRESSION_LEVEL,
+            "use_dictionary": [*words, *find_dictionary_columns(rows.drop_columns(words))],
+            "store_schema": False,
+            "write_statistics": True,
+            "sorting_columns": sorting or None,
+        }
+        self._schema = schema
 
 
 def choose_types(rows: pa.Table) -> pa.Schema:

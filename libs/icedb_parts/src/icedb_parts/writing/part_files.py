@@ -109,7 +109,7 @@ class PartFileWriter:
         while rows.num_rows:
             if self._file is None:
                 path = self._folder / f"{self._clock.new_id()}.parquet"
-                self._file = _OpenFile(PartEncoder(path, rows.schema, self._layout), self._layout.row_group_rows)
+                self._file = _OpenFile(PartEncoder(path, self._layout), self._layout.row_group_rows)
                 self._opened.add(self._file)
                 self.ordinals.append(ordinal)
             taken = self._file.add(rows)
@@ -194,13 +194,14 @@ class _OpenFile:
 
     def encode_group(self, pool: ThreadPoolExecutor) -> Future[None]:
         """Have what waits encoded, after the row group before it."""
-        rows, before = self._waiting, self._before
+        rows, before, is_first = self._waiting, self._before, self._before is None
 
         def encode() -> None:
+            group = self.encoder.encode_group(pa.concat_tables(rows), is_first=is_first) if rows else None
             if before is not None:
                 before.result()  # it was queued earlier, so it has begun at least: no deadlock
-            if rows:
-                self.encoder.write_group(pa.concat_tables(rows))
+            if group is not None:
+                self.encoder.append_group(group)
 
         self.memory_bytes += self._waiting_bytes
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
