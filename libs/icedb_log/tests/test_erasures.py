@@ -468,17 +468,18 @@ def test_a_record_that_is_not_understood_is_named(table):
 # ── late workers, silent stores ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_worker_that_wakes_up_late_stops(table):
+@pytest.mark.parametrize(("others", "words"), [(advance, "is deleted by another"), (finish, "has ended by another")])
+def test_a_worker_that_wakes_up_late_stops(table, others, words):
     """A deletion that another worker has gone on from is not written down any more, and cannot commit."""
     erasure_id = ask(table)
 
     class Sleepy(StatsChanger):
         def merge_groups(self, job):
             merged = super().merge_groups(job)
-            advance(table, erasure_id)
+            others(table, erasure_id)
             return merged
 
-    with pytest.raises(Fenced, match="deleted by another worker"):
+    with pytest.raises(Fenced, match=words):
         advance(table, erasure_id, changer=Sleepy(table.store, table.clock))
     assert finish(table, erasure_id).row_count == 3
 

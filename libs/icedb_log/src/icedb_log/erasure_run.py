@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from icedb_log.clock import Clock
 from icedb_log.erasure_deletion import MAX_RUNS, RunRecorder, with_fates, with_run
-from icedb_log.erasure_record import Erasure, ErasureTarget, NamedObjects, mark_gone
+from icedb_log.erasure_record import DeletionRun, Erasure, ErasureTarget, NamedObjects, mark_gone
 from icedb_log.erasure_scan import (
     DataObjects,
     count_covered,
@@ -23,7 +23,7 @@ from icedb_log.erasure_scan import (
     read_objects,
 )
 from icedb_log.erasures import change_erasure, close_erasure, find_closed, read_erasure
-from icedb_log.errors import InvalidRequest, NotFound
+from icedb_log.errors import Fenced, InvalidRequest, NotFound
 from icedb_log.fence import acquire_fence
 from icedb_log.jobs import CheckAlive, RowChanger, never_stop
 from icedb_log.keys import TablePaths
@@ -167,7 +167,7 @@ class _ErasureRun:
         erasure = self._settle_runs(erasure)
         if any(run.has_landed for run in erasure.runs):
             return erasure
-        recorder = RunRecorder(self._changer, lambda run: self._change(erasure, lambda now: with_run(now, run)))
+        recorder = RunRecorder(self._changer, lambda run: self._note_run(erasure, run))
         try:
             delete_rows(
                 self._store,
@@ -190,6 +190,15 @@ class _ErasureRun:
             now_ms = self._store.list_page(self._paths.open_erasures_prefix, limit=1).store_now_ms
             return self._change(erasure, lambda now: _refused(now, erasure, reason=reason, now_ms=now_ms))
         return self._settle_runs(self._change(erasure, lambda now: now))
+
+    def _note_run(self, erasure: Erasure, run: DeletionRun) -> None:
+        """Write a run down before its commit. Raises Fenced if another worker has gone on with the erasure, or ended it."""
+        try:
+            self._change(erasure, lambda now: with_run(now, run))
+        except NotFound as error:  # to be told from a data file that is missing
+            raise Fenced(
+                f"table {self._paths.name}: erasure {erasure.erasure_id} has ended by another worker's doing"
+            ) from error
 
     def _settle_runs(self, erasure: Erasure) -> Erasure:
         """Find out which of the deletions in a record landed. None of them is under way behind this (F1)."""
