@@ -192,7 +192,7 @@ class _ErasureRun:
         return self._settle_runs(self._change(erasure, lambda now: now))
 
     def _note_run(self, erasure: Erasure, run: DeletionRun) -> None:
-        """Write a run down before its commit. Raises Fenced if another worker has gone on with the erasure, or ended it."""
+        """Write a run down before its commit. Raises Fenced if another worker has gone on, or ended it."""
         try:
             self._change(erasure, lambda now: with_run(now, run))
         except NotFound as error:  # to be told from a data file that is missing
