@@ -144,6 +144,7 @@ class MergeIndex:
         self.log_file_count = 0
         self._due: dict[str, Candidate] = {}
         self._tiers: dict[str, int] = {}
+        self._changed: set[str] = set()
 
     def update(self, view: LogView) -> None:
         """Take in a later view of the table."""
@@ -151,13 +152,15 @@ class MergeIndex:
         self.now_ms = view.store_now_ms
         self.log_file_count = len(view.files)
         self._tiers = tiers_of_logs(self.log, log_fan_in(self.config))
-        for folder in self.log.take_changed():
+        self._changed |= self.log.take_changed()
+        for folder in tuple(self._changed):
             has_enough = len(self.log.folders.get(folder, ())) >= self.config.merge_fan_in
             found = self._candidate(folder, plan_tiers) if has_enough else None
             if found is None:
                 self._due.pop(folder, None)
             else:
                 self._due[folder] = found
+            self._changed.discard(folder)  # only now: a damaged log must not make the index forget the others
 
     def find_ready(self, *, lane: Lane = "hot", full: bool = False) -> ReadyMerges:
         """Return what a lane would merge now; ``full`` takes everything, whatever the lane and the log."""
