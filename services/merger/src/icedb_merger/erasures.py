@@ -13,6 +13,7 @@ from icedb_log.row_changes import delete_rows
 from icedb_service.logs import get_logger
 from icedb_service.names import INGEST_FLUSH, MERGE_ERASE
 from icedb_service.readers import LogReaders
+from icedb_service.redlock import LockBusy
 from icedb_service.runs import Work
 from icedb_service.sweeps import sweep_tables
 from icedb_service.tasks import TaskOptions, define_task
@@ -100,9 +101,10 @@ class ErasureTasks:
                 progress.append(self._advance(paths, erasure_id))
             except IceDBError as error:
                 problems.append(error)
-                get_logger().warning(
-                    "erasure_not_advanced", erasure_id=erasure_id, error=type(error).__name__, mitigation="next run"
-                )
+                if not isinstance(error, LockBusy):
+                    get_logger().warning(
+                        "erasure_not_advanced", erasure_id=erasure_id, error=type(error).__name__, mitigation="next run"
+                    )
         if any(each.waits_for == "flush" for each in progress):
             self._context.wakeups.try_wake(INGEST_FLUSH, table)
         if problems:
