@@ -409,6 +409,26 @@ def test_a_stalled_creator_cannot_bring_back_an_old_list_of_what_is_skipped(tabl
     assert view.ids() == [2]
 
 
+def test_who_listed_the_log_for_a_view_that_was_removed_does_not_begin_the_new_one(table):
+    view = SmallView(table, is_created=False)
+    table.store.script.append(Fault("list_page", Effect.CRASH_BEFORE, key="t/_log/"))
+    with contextlib.suppress(Crash):
+        view.create()
+
+    def meanwhile():
+        table.store.delete(table.keys(f"{view.paths.prefix}/"))
+        table.append(1)
+        table.store.script.append(Fault("list_page", Effect.CRASH_BEFORE, key="t/_log/"))
+        with contextlib.suppress(Crash):
+            view.create()
+
+    table.store.script.append(Fault("put_if_match", None, key="_icedb/views/v.json", before=meanwhile))
+    register_view(table.store, table.paths, "v", clock=table.clock)
+    table.append(2)
+    view.feed_all()
+    assert view.ids() == [2]
+
+
 def test_views_of_views_are_fed_and_cycles_refused(table):
     first = SmallView(table)
     second = SmallView(table, name="w", source=first.paths)

@@ -101,6 +101,14 @@ def test_nothing_is_staged_for_a_table_that_is_not_there_or_takes_nothing(bench)
     assert bench.staged_ids() == bench.woken == []
 
 
+def test_nothing_is_staged_for_a_view(bench):
+    view = TableConfig.create(name="hourly", view_of="events", view_query="SELECT * FROM _rows")
+    create_table(bench.store, bench.warehouse.table("hourly"), view)
+    with pytest.raises(InvalidRequest, match="send them to 'events', whose commits feed it"):
+        bench.accept(table="hourly")
+    assert not list_staged(bench.store, bench.warehouse.table("hourly")).batches
+
+
 def test_an_id_is_refused_only_when_the_flush_would_refuse_it_for_certain(bench):
     batch_id = new_batch_id(bench.clock)
     bench.clock.advance(bench.config.log_grace_ms - 1)
