@@ -134,6 +134,7 @@ def warm_up(spark: SparkSession, *, task_count: int = 2) -> None:
     def load(chunks: Chunks) -> Chunks:
         from icedb_parts.units import flush_unit, merge_unit, parse_unit, write_unit  # noqa: F401, PLC0415
 
+        pa.array([0])  # Arrow loads pandas with the first array that it makes, which takes half a second
         yield from chunks
 
     what = "its first job (tasks need the Python and the packages of this process, see docs/spark.md)"
@@ -193,4 +194,5 @@ def summarize(error: BaseException) -> str:
     """Return the last line of a Python traceback inside a Spark error, else its first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     raised = [line for line in lines if ("Error: " in line or "Exception: " in line) and not line.startswith("at ")]
+    raised = raised or [line for line in lines if line.startswith("details = ")]  # of a server that does not answer
     return (raised[-1] if raised else (lines or [type(error).__name__])[0])[:_SHOWN_CHARS]
