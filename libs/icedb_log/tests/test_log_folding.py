@@ -139,6 +139,16 @@ def test_what_is_just_too_little_does_not_pay():
     assert fold_of(LARGE, wanted=Wanted({4: PAYING - 1}, {4: 16 * LARGE - 1})).reach == 0
 
 
+def test_a_log_file_that_rests_and_that_nothing_asks_for_frees_nothing_below_it():
+    now = LOG_REST_MS + 1000
+    young, old = listed(now - 1, size_bytes=512 * KIB), listed(1, size_bytes=512 * KIB)
+    settled = listed(2, size_bytes=65_536 * KIB)
+    tier = log_tier_of(512 * KIB, 4)
+    wanted = Wanted({tier: 8}, {tier: 80})
+    assert plan_fold([young, settled], wanted, fan_in=4, now_ms=now).reach < tier
+    assert plan_fold([old, settled], wanted, fan_in=4, now_ms=now).reach == tier
+
+
 def test_many_inputs_or_much_data_pay():
     tier = log_tier_of(LARGE, 4)
     for wanted in (Wanted({tier: PAYING}, {}), Wanted({tier: 1}, {tier: 16 * LARGE})):

@@ -140,7 +140,8 @@ def plan_fold(files: Sequence[ListedLogFile], wanted: Wanted, *, fan_in: int, no
             or is_due
             or PAYS_FOR * inputs * MARKER_BYTES >= tier_bytes
             or data_bytes >= DATA_PER_LOG * tier_bytes
-            or now_ms - oldest_ms >= LOG_REST_MS
+            # Only for what waits for this tier: one that nothing asks for rests for ever, and would free all below it.
+            or (tier in wanted.input_count and now_ms - oldest_ms >= LOG_REST_MS)
         )
         below_pays = PAYS_FOR * below_bytes >= tier_bytes
         if pays or below_pays:
