@@ -24,15 +24,14 @@ from icedb_log.table_config import TableConfig
 from icedb_parts.arrow_types import ARROW_TYPES
 from icedb_parts.engine import open_engine, open_scratch
 from icedb_parts.limits import EngineLimits
-from icedb_parts.reading.event_frame import ROWS_PER_CHUNK
 from icedb_parts.reading.transforms import transform_sql
 from icedb_parts.sql import quote_name
 from icedb_parts.writing.footer import FileKind, make_footer
 from icedb_parts.writing.part_files import ORDINAL, PartFileWriter
 from icedb_parts.writing.part_layout import SPLIT_FACTOR, PartLayout
 
-HIDDEN_COLUMNS: Final = 3
-"""Columns before the table's own: ordinal of the group, error, whether the row is removed."""
+ROWS_PER_CHUNK: Final = 8192
+"""Sorted rows come in chunks of so many: rows may be wide."""
 _SHOWN_CHARS: Final = 80
 
 
