@@ -183,3 +183,46 @@ def test_j1_a_strip_keeps_the_proof_of_what_remains():
 def test_j3_a_live_marker_is_never_dropped():
     assert strip(data_files=[data("z")]) is None
     assert data("z") in {m.path for m in strip(data_files=[data("z"), data("x")]).markers}
+
+
+# -- large log files are stripped when it pays
+
+LARGE = 100_000
+
+
+def large(live_count, dead_count, *, at=100, size_bytes=LARGE):
+    """A log file of a merge with live and dead data files; all of the dead ones died at the same time."""
+    markers = [live(f"l{number}") for number in range(live_count)] + [
+        dead(f"d{number}", at) for number in range(dead_count)
+    ]
+    return listed(at, *markers, merged=True, size_bytes=size_bytes)
+
+
+def test_what_a_large_log_file_names_is_deleted_when_the_strip_pays():
+    just_expired = 100 + CONFIG.data_grace_ms
+    assert len(plan(large(7, 1), now=just_expired).data_paths) == 1
+    assert plan(large(8, 1), now=just_expired).data_paths == ()
+    assert len(plan(large(8, 1, size_bytes=64 * 1024), now=just_expired).data_paths) == 1
+
+
+def test_what_waits_for_a_strip_waits_one_eighth_of_the_grace_period_longer_at_most():
+    until = 100 + CONFIG.data_grace_ms + CONFIG.data_grace_ms // 8
+    early, late = plan(large(80, 1), now=until - 1), plan(large(80, 1), now=until)
+    assert [(found.path, found.guard, found.until_ms) for found in early.waiting] == [(data("d0"), "grace", until)]
+    assert (early.data_paths, late.data_paths) == ((), (data("d0"),))
+
+
+def test_a_dead_log_file_is_not_asked_again_about_what_was_deleted():
+    # The one that took its place was stripped: the data file is gone.
+    files = [large(1, 1, at=50), listed(200, live("l0"), kills=[kill(50, 200, merged=True)], merged=True)]
+    assert data("d0") not in plan(*files, now=200 + CONFIG.data_grace_ms).data_paths
+
+
+def test_log_tombstones_alone_do_not_make_a_large_log_file_worth_a_strip():
+    few, many = [kill(number, 100) for number in range(2)], [kill(number, 100) for number in range(4)]
+    gone = {tombstone.path for tombstone in many}
+    for kills, is_stripped in ((few, False), (many, True)):
+        file = listed(100, *[live(f"l{number}") for number in range(20)], kills=kills, merged=True, size_bytes=LARGE)
+        assert (strip_log_file(file, view(file), gone_logs=gone, gone_data=set()) is not None) == is_stripped
+    small = listed(100, *[live(f"l{number}") for number in range(20)], kills=few, merged=True)
+    assert strip_log_file(small, view(small), gone_logs=gone, gone_data=set()) is not None
