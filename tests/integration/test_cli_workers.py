@@ -47,11 +47,11 @@ def vacuum(table):
     return {"task": "icedb.janitor.vacuum", "table": table, "outcome": "idle"}
 
 @app.task(name="icedb.ingest.check_query")
-def check_query(table, config):
+def check_query(table, config, schema=None):
     answer = {"task": "icedb.ingest.check_query", "table": table, "outcome": "done"}
-    if "nope" in config["insert_query"]:
+    if "nope" in (config["insert_query"] or config["merge_query"]):
         return {**answer, "outcome": "refused", "error": {"kind": "InvalidRequest", "message": "no column nope"}}
-    return {**answer, "schema": {"b": config["source"]["a"], "n": "BIGINT"}}
+    return {**answer, "schema": {"b": config["source"]["a"], "n": "BIGINT"} if config["insert_query"] else {}}
 
 app.worker_main(["worker", "--pool=solo", "--queues=merge,janitor,ingest", "--loglevel=ERROR",
                  "--without-gossip", "--without-mingle", "--without-heartbeat"])
@@ -156,10 +156,10 @@ def test_a_message_that_cannot_be_sent_leaves_no_key_behind(settings, redis_serv
 
 
 def test_the_client_uses_the_services_names():
-    sent = {INGEST_FLUSH, INGEST_IMPORT, INGEST_CHECK_QUERY, MERGE_MERGE, JANITOR_VACUUM}
     from icedb_client import wakeups  # noqa: PLC0415 - beside what it is compared with
 
-    assert {task: TASKS[task] for task in sent} == wakeups.QUEUES
+    assert {task: TASKS.get(task) for task in wakeups.QUEUES} == wakeups.QUEUES
+    assert wakeups.QUEUES.keys() >= {INGEST_FLUSH, INGEST_IMPORT, INGEST_CHECK_QUERY, MERGE_MERGE, JANITOR_VACUUM}
 
 
 def test_tasks_are_run_and_their_result_shown(icedb, worker, tmp_path):
@@ -186,6 +186,16 @@ def check_that_an_insert_query_gives_the_columns(icedb, tmp_path):
     refused = icedb("table", "create", "u", "--insert-query", "select nope from _rows", *options, code=2)
     assert "the insert_query of table u is refused: no column nope" in refused.err
     assert icedb("table", "show", "u", code=3).out == ""
+    merge_query = "select b, max(n) as n from source_files group by b"
+    options = ("--merge-query", merge_query, "--check-timeout", "60s")
+    altered = json.loads(icedb("table", "alter", "t", *options, "--json").out)
+    assert (altered["changed"], altered["config"]["merge_query"]) == (True, merge_query)
+    assert merge_query in icedb("table", "show", "t").out
+    refused = icedb("table", "alter", "t", "--merge-query", "select nope from source_files", *options[2:], code=2)
+    assert "the merge_query of table t is refused: no column nope" in refused.err
+    assert (
+        json.loads(icedb("table", "alter", "t", "--merge-query", "off", "--json").out)["config"]["merge_query"] is None
+    )
 
 
 def test_without_a_worker_waiting_ends(icedb, redis_server, settings):
