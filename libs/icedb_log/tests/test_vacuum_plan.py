@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from icedb_log.leases import Lease
+from icedb_log.log_folding import LOG_REST_MS
 from icedb_log.table_config import TableConfig
 from icedb_log.testing.log_views import data, dead, kill, listed, live, log_key, view
 from icedb_log.vacuum_plan import live_paths, plan_vacuum, strip_log_file
@@ -224,5 +225,8 @@ def test_log_tombstones_alone_do_not_make_a_large_log_file_worth_a_strip():
     for kills, is_stripped in ((few, False), (many, True)):
         file = listed(100, *[live(f"l{number}") for number in range(20)], kills=kills, merged=True, size_bytes=LARGE)
         assert (strip_log_file(file, view(file), gone_logs=gone, gone_data=set()) is not None) == is_stripped
+    few_and_old = listed(100, *[live(f"l{number}") for number in range(20)], kills=few, merged=True, size_bytes=LARGE)
+    seen = view(few_and_old, now=100 + LOG_REST_MS)
+    assert strip_log_file(few_and_old, seen, gone_logs=gone, gone_data=set()) is not None
     small = listed(100, *[live(f"l{number}") for number in range(20)], kills=few, merged=True)
     assert strip_log_file(small, view(small), gone_logs=gone, gone_data=set()) is not None

@@ -11,7 +11,7 @@ from typing import Final
 
 from icedb_log.fold import fold, read_horizon_ms
 from icedb_log.leases import Lease
-from icedb_log.log_folding import FREE_LOG_BYTES
+from icedb_log.log_folding import FREE_LOG_BYTES, LOG_REST_MS
 from icedb_log.merge_log import earliest_landing
 from icedb_log.model import ListedLogFile, LogFile, LogView
 from icedb_log.table_config import TableConfig
@@ -149,8 +149,9 @@ def strip_log_file(
     log_tombstones = tuple(t for t in log.log_tombstones if t.path not in gone_logs)
     markers = tuple(m for m in log.markers if m.is_live or m.path not in gone_data)
     gone_count = len(log.log_tombstones) - len(log_tombstones)
-    # Deletions of data files have waited for their strip already; log tombstones in a large log file do no harm.
-    if len(markers) == len(log.markers) and (not gone_count or not _is_worth_a_strip(file, gone_count)):
+    gone_logs_pay = _is_worth_a_strip(file, gone_count) or view.store_now_ms - log.time_ms >= LOG_REST_MS
+    # Deletions of data files have waited for their strip already; log tombstones do no harm for a day.
+    if len(markers) == len(log.markers) and not (gone_count and gone_logs_pay):
         return None
     stripped_ms = [t.tombstoned_ms for t in log.log_tombstones if t.path in gone_logs]
     return replace(
