@@ -124,13 +124,12 @@ def test_hourly_counts_are_those_of_all_rows(warehouse, spark):
         "amount": "BIGINT",
     }
     warehouse.create_view(merge_query=MERGED)
-    for turn in range(3):
+    for turn in range(2):
         warehouse.append(
             *(event(turn * 40_000 + n * 997, "click" if n % 3 else "view", amount=n) for n in range(60)),
             event(turn * 40_000, None),
         )
-        if turn != 1:
-            assert warehouse.feed().waiting_count == 0
+        assert warehouse.feed().waiting_count == 0
     assert warehouse.feed().committed_key is None
     expected = totals(
         warehouse.rows("events"),
@@ -140,7 +139,7 @@ def test_hourly_counts_are_those_of_all_rows(warehouse, spark):
         warehouse.rows("hourly"),
         "SELECT hour h, event, sum(n)::BIGINT, sum(amount)::BIGINT FROM rows GROUP BY ALL ORDER BY ALL",
     )
-    assert len(expected) > 60
+    assert len(expected) > 50
     assert found == expected
     partial_count = warehouse.rows("hourly").num_rows
     merged = merge_table(
