@@ -308,14 +308,14 @@ def _waits_in_the_crowd(index: MergeIndex, groups: Sequence[MergeGroup], folded:
     """Whether a commit would add a log file to a long log and take too few away.
 
     Dead log files stay for their grace period. At a high rate of appends a merge after each of them would double the
-    length of the log; so from half the slow bound on, a commit has to replace as many log files as the fan-in, or move
-    much data.
+    length of the log; so while half as many of them as the slow bound are there, a commit has to replace as many log
+    files as the fan-in, or move much data. They alone count: they go away, so that nothing waits for ever.
     """
-    if index.log_file_count < index.config.log_files_slow // 2:
+    active = {file.key for file in index.log.active_files()}
+    if index.log_file_count - len(active) < max(1, index.config.log_files_slow // 2):
         return False
     if sum(group.size_bytes for group in groups) >= CROWD_BYTES:
         return False
-    active = {file.key for file in index.log.active_files()}
     involved = {key for group in groups for marker in group.inputs for key in index.log.logs_naming(marker.path)}
     return len((involved & active) | folded) < log_fan_in(index.config)
 
