@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from icedb_log.merge_explain import REASONS, explain_merge
 from icedb_log.merge_plan import MergeLimits, plan_merge
 from icedb_log.table_config import TableConfig
-from icedb_log.testing.log_views import PATHS, listed, live, view
+from icedb_log.testing.log_views import PATHS, kill, listed, live, view
 
 TARGET = 100_000
 HOUR = 3_600_000
@@ -97,7 +97,10 @@ def test_the_log_is_explained_too():
 
 
 def test_a_long_log_is_said_to_hold_the_run_back():
-    crowd = [listed(n, live(f"x{n}", size=TARGET), size_bytes=10**6 * n) for n in range(1, 3)]
+    markers = [live(f"x{n}", size=TARGET) for n in range(3)]
+    gone = [listed(n, marker) for n, marker in enumerate(markers, start=1)]
+    kills = [kill(n, 5) for n in range(1, 4)]
+    crowd = [*gone, listed(5, *markers, merged=True, kills=kills, size_bytes=10**6)]
     due = listed(9, *(live(f"y{n}", size=1, partition="p=b") for n in range(3)))
     assert explain(due, *crowd, log_files_slow=6).is_crowded
     assert not explain(due, *crowd, log_files_slow=8).is_crowded
