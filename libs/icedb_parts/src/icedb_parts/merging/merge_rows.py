@@ -181,30 +181,26 @@ def _read_batch(source: RowSource, batch: Batch, words: Sequence[str]) -> pa.Tab
                     raise _TooLarge
         finally:
             pool.shutdown(cancel_futures=True)
+    counts = [table.num_rows for table in tables]
+    pieces = [dict(zip(table.column_names, table.columns, strict=True)) for table in tables]
     futures.clear()
+    tables.clear()
     columns: dict[str, pa.Array] = {}
     for name in source.columns:
         kind = _arrow_type(source, name, words)
-        chunks = [
-            table.column(name).cast(kind)
-            if name in table.column_names
-            else pa.chunked_array([pa.nulls(len(table), kind)])
-            for table in tables
-        ]
-        tables = [table.drop_columns(name) if name in table.column_names else table for table in tables]
-        columns[name] = _join(chunks, kind)  # what the tables had of this column is let go before the next one
+        found = [piece.pop(name, None) for piece in pieces]  # let go before the next column is joined
+        columns[name] = _join([_fit(each, count, kind) for each, count in zip(found, counts, strict=True)], kind)
     return pa.table(columns)
+
+
+def _fit(column: pa.ChunkedArray | None, row_count: int, kind: pa.DataType) -> pa.ChunkedArray:
+    if column is None:
+        return pa.chunked_array([pa.nulls(row_count, kind)])
+    return column if column.type == kind else column.cast(kind)
 
 
 def _arrow_type(source: RowSource, name: str, words: Sequence[str]) -> pa.DataType:
     return _WORDS if name in words else ARROW_TYPES[source.columns[name]]
-
-
-def _take_column(table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
-    if name not in table.column_names:
-        return pa.chunked_array([pa.nulls(table.num_rows, kind)])
-    column = table.column(name)
-    return column if column.type == kind else column.cast(kind)
 
 
 def _join(parts: Sequence[pa.ChunkedArray], kind: pa.DataType) -> pa.Array:
