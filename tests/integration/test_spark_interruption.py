@@ -106,7 +106,7 @@ def test_an_insert_query_that_is_interrupted_leaves_its_batch_staged(spark, tmp_
     config = TableConfig.create(name="events", source={"n": "BIGINT"}, declared={"n": "BIGINT"}, insert_query=query)
     batch_id = new_batch_id(CLOCK)
     key = paths.staging_key(batch_id=batch_id, staging_format="ndjson")
-    store.put(key, b"".join(b'{"n": %d}\n' % number for number in range(40_000)))
+    store.put(key, b"".join(b'{"n": %d}\n' % number for number in range(12_000)))
     batch = StagedBatch(key, batch_id, "ndjson", store.head(key).size_bytes, 0)
     check = lose_when(lambda: spark.catalog.tableExists("_rows") and is_computing(spark, 1))
     writer = SparkBatchWriter(spark, settings, clock=CLOCK, rules=WatchRules(interval_s=0.02, stuck_wait_ms=10**6))
