@@ -184,3 +184,15 @@ def test_bounds_that_are_not_true_are_noticed():
     source = RowSource([lying, second], {"i": "BIGINT"}, ["i"], memory_bytes=2 * 90, thread_count=1, table_rows=10)
     with pytest.raises(WrongBounds):
         list(read_sorted(source, sort_all(["i"], []), trusts_bounds=True))
+
+
+def test_zeros_are_equal_and_so_is_every_nan():
+    other_nan = np.array([0xFFF8000000000001], dtype=np.uint64).view(np.float64)[0]
+    numbers = np.array([0.0, -0.0, 0.0, math.nan, other_nan, math.nan, math.inf])
+    table = pa.table({"f": numbers, "i": [3, 2, 1, 6, 5, 4, 0]})
+    order = find_order(table, ["f", "i"])
+    assert table.take(pa.array(order))["i"].to_pylist() == [1, 2, 3, 0, 4, 5, 6]
+    with duckdb.connect() as connection:
+        connection.register("rows", table)
+        found = connection.execute("SELECT i FROM rows ORDER BY f NULLS LAST, i NULLS LAST").fetchall()
+    assert [number for (number,) in found] == [1, 2, 3, 0, 4, 5, 6]
