@@ -25,7 +25,6 @@ _COLUMN_META_DATA: Final = {9: _MOVED, 10: _MOVED, 11: _MOVED}
 _COLUMN_CHUNK: Final = {2: _MOVED, 3: _COLUMN_META_DATA}
 _ROW_GROUP: Final = {1: _COLUMN_CHUNK, 5: _MOVED}
 _NUM_ROWS, _ROW_GROUPS, _KEY_VALUES = 3, 4, 5
-_ORDINAL: Final = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class FooterJoiner:
         count, _, start = _read_list_header(footer, groups.start)
         if count != 1:
             raise ValueError(f"a file of {count} row groups cannot be joined")
-        self._row_groups.append(_move_struct(footer, start, _ROW_GROUP, place - len(MAGIC), len(self._row_groups)))
+        self._row_groups.append(_move_struct(footer, start, _ROW_GROUP, place - len(MAGIC)))
         self._row_count += row_count
         self._first = self._first or (footer, fields)
         return view[len(MAGIC) : end - len(footer)]
@@ -82,8 +81,8 @@ class FooterJoiner:
         return joined + len(joined).to_bytes(4, "little") + MAGIC
 
 
-def _move_struct(data: bytes, start: int, spec: Mapping[int, Any], shift: int, ordinal: int | None = None) -> bytes:
-    """Return a struct with its places moved; the ordinal is that of a row group."""
+def _move_struct(data: bytes, start: int, spec: Mapping[int, Any], shift: int) -> bytes:
+    """Return a struct with its places moved."""
     values: dict[int, tuple[int, bytes]] = {}
     for field in _read_fields(data, start):
         rule = spec.get(field.number)
@@ -100,8 +99,6 @@ def _move_struct(data: bytes, start: int, spec: Mapping[int, Any], shift: int, o
             value = _list(kind, items)
         elif rule is not None:
             value = _move_struct(data, field.start, rule, shift)
-        elif ordinal is not None and field.number == _ORDINAL:
-            value = _zigzag(ordinal)
         values[field.number] = (field.kind, value)
     return _struct(values)
 
