@@ -11,12 +11,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 from icedb_log.clock import SystemClock
-from icedb_log.fence import acquire_fence
 from icedb_log.keys import TablePaths
+from icedb_log.log.fence import acquire_fence
 from icedb_log.model import FileMarker, LogFile
-from icedb_log.object_store import ObjectStore
-from icedb_log.stores import StoreSettings
-from icedb_log.table_config import TableConfig, create_table
+from icedb_log.storage.object_store import ObjectStore
+from icedb_log.storage.stores import StoreSettings
+from icedb_log.tables.table_config import TableConfig, create_table
 from icedb_parts.writing.footer import make_footer
 from icedb_parts.writing.part_encoder import PartEncoder
 from icedb_parts.writing.part_layout import PartLayout

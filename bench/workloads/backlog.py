@@ -14,11 +14,11 @@ from typing import Any
 import pyarrow.parquet as pq
 from icedb_local.generator import EventGenerator
 from icedb_log.clock import SystemClock, new_batch_id
-from icedb_log.fold import fold
-from icedb_log.reader import LogReader
-from icedb_log.staging import stage_batch
-from icedb_log.stores import StoreSettings
-from icedb_log.table_config import PartitionField, TableConfig, create_table
+from icedb_log.ingest.staging import stage_batch
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.storage.stores import StoreSettings
+from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
 
 from bench.harness import Case, Figure, Options
 from bench.ingest_systems import SORT, TABLE, SparkWork

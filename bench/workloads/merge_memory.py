@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from icedb_log.clock import SystemClock
 from icedb_log.jobs import MergeGroup
 from icedb_log.model import FileMarker
-from icedb_log.stores import StoreSettings
-from icedb_log.table_config import TableConfig
+from icedb_log.storage.stores import StoreSettings
+from icedb_log.tables.table_config import TableConfig
 from icedb_parts.limits import MIB, EngineLimits
 from icedb_parts.units.merge_unit import MergeUnit, merge_unit
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from icedb_log.codec import decode_log_file, encode_log_file
+from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.model import FeedState, FileMarker, LogFile, LogTombstone
 
 GOLDEN = Path(__file__).with_name("golden")

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from icedb_log.clock import SystemClock
-from icedb_log.codec import decode_log_file, encode_log_file
 from icedb_log.errors import CorruptLog, IceDBError, SchemaConflict
-from icedb_log.fold import fold
-from icedb_log.local_store import LocalObjectStore
+from icedb_log.log.codec import decode_log_file, encode_log_file
+from icedb_log.log.fold import fold
 from icedb_log.model import LogFile
+from icedb_log.storage.local_store import LocalObjectStore
 from icedb_log.testing.log_views import data, dead, kill, listed, live, log_key, view
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from icedb_log.s3_options import S3Options
+from icedb_log.storage.s3_options import S3Options
 from icedb_parts.spark.spark_session import SparkSettings, close_spark, open_spark
 
 START_DEADLINE_S = 60

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from icedb_log.changes.row_changes import delete_rows
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import Fenced
-from icedb_log.flush import flush_table
-from icedb_log.fold import fold
-from icedb_log.import_sources import list_sources, parse_pattern
-from icedb_log.imports import ImportOptions, import_files
-from icedb_log.merge import merge_table
-from icedb_log.reader import LogReader
-from icedb_log.row_changes import delete_rows
-from icedb_log.staging import stage_batch
-from icedb_log.table_config import PartitionField, TableConfig, create_table
+from icedb_log.imports.import_sources import list_sources, parse_pattern
+from icedb_log.imports.imports import ImportOptions, import_files
+from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.staging import stage_batch
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.merging.merge import merge_table
+from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
 from icedb_parts.imports import import_spark
 from icedb_parts.imports.import_unit import open_source
 from icedb_parts.limits import FlushUnitLimits, JobLimits

@@ -17,12 +17,12 @@ import pytest
 from icedb_client.cli.app import run
 from icedb_client.testing.parquet_warehouse import ParquetWarehouse
 from icedb_log.errors import Unavailable
+from icedb_log.ingest.pressure import Pressure, publish_pressure
+from icedb_log.ingest.quarantine import quarantine_batch
+from icedb_log.ingest.staging import list_staged
 from icedb_log.jobs import RejectedBatch
-from icedb_log.local_store import LocalObjectStore
-from icedb_log.pressure import Pressure, publish_pressure
-from icedb_log.quarantine import quarantine_batch
-from icedb_log.staging import list_staged
-from icedb_log.stores import open_warehouse
+from icedb_log.storage.local_store import LocalObjectStore
+from icedb_log.storage.stores import open_warehouse
 from pyarrow import ipc
 
 ICEDB = Path(sys.executable).parent / "icedb"

@@ -18,9 +18,9 @@ from backports import zstd
 from icedb_ingest.testing.frontend_rig import CLOCK, LIMIT_S, NDJSON, start_rig
 from icedb_log.clock import make_uuid7_hex, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import Unavailable
-from icedb_log.flush import flush_table
-from icedb_log.pressure import Pressure, publish_pressure
-from icedb_log.table_config import MINUTE_MS
+from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.pressure import Pressure, publish_pressure
+from icedb_log.tables.table_config import MINUTE_MS
 from icedb_log.testing.row_files import RowFileWriter
 
 LINES = b'{"a":1}\n{"a":2}\n'

@@ -11,9 +11,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from icedb_log.object_store import list_all
-from icedb_log.stores import StoreSettings
-from icedb_log.table_config import TableConfig, create_table
+from icedb_log.storage.object_store import list_all
+from icedb_log.storage.stores import StoreSettings
+from icedb_log.tables.table_config import TableConfig, create_table
 
 LIMIT_S = 60
 

@@ -22,13 +22,13 @@ import pytest
 from icedb_client import Client
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import CommitConflict, Fenced, Unavailable
-from icedb_log.flush import flush_table
-from icedb_log.fold import fold
-from icedb_log.object_store import list_all
-from icedb_log.reader import LogReader
-from icedb_log.staging import list_staged, stage_batch
-from icedb_log.stores import StoreSettings
-from icedb_log.table_config import PartitionField, TableConfig, create_table
+from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.staging import list_staged, stage_batch
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.storage.object_store import list_all
+from icedb_log.storage.stores import StoreSettings
+from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
 from icedb_parts.spark.spark_jobs import SparkBatchWriter
 from icedb_parts.spark.spark_runner import SparkRunner, read_answers, run_unit
 from icedb_service.celery_app import make_app

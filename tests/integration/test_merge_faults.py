@@ -16,13 +16,13 @@ from botocore.retries.standard import ExponentialBackoff
 from icedb_client.testing.parquet_warehouse import ParquetWarehouse
 from icedb_log.clock import SystemClock
 from icedb_log.errors import CommitOutcomeUnknown, Unavailable
-from icedb_log.fold import fold
 from icedb_log.jobs import MergedGroup
-from icedb_log.merge import merge_table
-from icedb_log.object_store import list_all
-from icedb_log.reader import LogReader
-from icedb_log.s3_options import S3Options
-from icedb_log.stores import StoreSettings
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.merging.merge import merge_table
+from icedb_log.storage.object_store import list_all
+from icedb_log.storage.s3_options import S3Options
+from icedb_log.storage.stores import StoreSettings
 from icedb_parts.limits import EngineLimits
 from icedb_parts.units.merge_unit import MergeUnit, merge_unit
 from icedb_service.redis_clients import open_redis
@@ -79,9 +79,9 @@ from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError
 from icedb_log.jobs import MergeGroup
 from icedb_log.keys import TablePaths
-from icedb_log.local_store import LocalObjectStore
+from icedb_log.storage.local_store import LocalObjectStore
 from icedb_log.model import FileMarker
-from icedb_log.table_config import TableConfig
+from icedb_log.tables.table_config import TableConfig
 from icedb_parts.limits import EngineLimits
 from icedb_parts.units.merge_unit import MergeUnit, merge_unit
 import numpy, pyarrow, pyarrow.parquet

@@ -25,11 +25,11 @@ from icedb_local.ports import find_free_ports
 from icedb_local.stack import LocalStack
 from icedb_local.stack_layout import StackLayout, StackPorts
 from icedb_log.clock import SystemClock, new_batch_id
-from icedb_log.flush import flush_table
-from icedb_log.staging import stage_batch
-from icedb_log.status import read_status
-from icedb_log.stores import StoreSettings
-from icedb_log.table_config import PartitionField, TableConfig, create_table
+from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.staging import stage_batch
+from icedb_log.storage.stores import StoreSettings
+from icedb_log.tables.status import read_status
+from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
 from icedb_log.testing.row_files import RowFileWriter, encode_rows
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"

@@ -17,8 +17,8 @@ from icedb_log.errors import (
     Unavailable,
     UnsupportedFormat,
 )
-from icedb_log.s3 import CONFLICT_ATTEMPTS, READ_ATTEMPTS, S3ObjectStore
-from icedb_log.s3_options import S3Options
+from icedb_log.storage.s3 import CONFLICT_ATTEMPTS, READ_ATTEMPTS, S3ObjectStore
+from icedb_log.storage.s3_options import S3Options
 from icedb_log.testing.store_acceptance import expect
 
 pytestmark = pytest.mark.s3

@@ -6,7 +6,7 @@ from icedb_client.settings import ClientSettings
 from icedb_client.testing.parquet_warehouse import ParquetWarehouse
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.stores import open_warehouse
+from icedb_log.storage.stores import open_warehouse
 from icedb_snapshot.__main__ import start_service
 from icedb_snapshot.settings import SnapshotSettings
 

@@ -13,8 +13,8 @@ from icedb_client.settings import ClientSettings
 from icedb_client.testing.parquet_warehouse import ParquetWarehouse
 from icedb_log.clock import SystemClock
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable
-from icedb_log.local_store import LocalObjectStore
-from icedb_log.partition_filter import PartitionFilter, parse_partition_filters
+from icedb_log.storage.local_store import LocalObjectStore
+from icedb_log.tables.partition_filter import PartitionFilter, parse_partition_filters
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2 as pb
 from icedb_proto import snapshot_pb2_grpc

@@ -9,8 +9,8 @@ import pytest
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import NotFound, SchemaConflict
 from icedb_log.jobs import BatchWriter, FlushJob, GroupMerger, MergeGroup, MergeJob, StagedBatch
-from icedb_log.stores import StoreSettings
-from icedb_log.table_config import PartitionField, TableConfig
+from icedb_log.storage.stores import StoreSettings
+from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_parts.limits import EngineLimits, FlushUnitLimits
 from icedb_parts.spark.spark_jobs import JobLimits, SparkBatchWriter, SparkGroupMerger
 from icedb_parts.spark.spark_session import is_session_alive, open_spark

@@ -8,16 +8,16 @@ import pyarrow.parquet as pq
 import pytest
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import CorruptLog, InvalidRequest
-from icedb_log.feeds import feed_view
-from icedb_log.flush import flush_table
-from icedb_log.fold import fold
+from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.staging import stage_batch
 from icedb_log.jobs import FlushOutput
-from icedb_log.merge import merge_table
-from icedb_log.reader import LogReader
-from icedb_log.staging import stage_batch
-from icedb_log.stores import StoreSettings
-from icedb_log.table_config import PartitionField, TableConfig, create_table
-from icedb_log.views import create_view
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.merging.merge import merge_table
+from icedb_log.storage.stores import StoreSettings
+from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
+from icedb_log.views.feeds import feed_view
+from icedb_log.views.views import create_view
 from icedb_parts.limits import EngineLimits, FlushUnitLimits, JobLimits
 from icedb_parts.query.view_query import check_view_query
 from icedb_parts.spark.spark_change import SparkRowChanger

@@ -8,8 +8,8 @@ import pytest
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import InvalidRequest, SchemaConflict
 from icedb_log.jobs import FlushJob, StagedBatch
-from icedb_log.stores import StoreSettings
-from icedb_log.table_config import PartitionField, TableConfig
+from icedb_log.storage.stores import StoreSettings
+from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_parts.limits import EngineLimits, FlushUnitLimits, JobLimits
 from icedb_parts.query.insert_query import check_insert_query
 from icedb_parts.spark.spark_jobs import SparkBatchWriter

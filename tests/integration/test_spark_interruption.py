@@ -8,8 +8,8 @@ import pytest
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.jobs import FlushJob, StagedBatch
-from icedb_log.stores import StoreSettings
-from icedb_log.table_config import TableConfig
+from icedb_log.storage.stores import StoreSettings
+from icedb_log.tables.table_config import TableConfig
 from icedb_parts.spark.spark_jobs import SparkBatchWriter
 from icedb_parts.spark.spark_runner import SparkRunner
 from icedb_parts.spark.spark_watch import WatchRules

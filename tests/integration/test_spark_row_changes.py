@@ -8,18 +8,18 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 from icedb_client.testing.parquet_warehouse import ParquetWarehouse
+from icedb_log.changes.row_changes import delete_rows, rewrite_partitions
 from icedb_log.clock import SystemClock
-from icedb_log.erasure_run import advance_erasure
-from icedb_log.erasures import create_erasure
+from icedb_log.erasure.erasure_run import advance_erasure
+from icedb_log.erasure.erasures import create_erasure
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, SchemaConflict
-from icedb_log.fold import fold
 from icedb_log.jobs import CountJob, RowChange
-from icedb_log.merge import merge_table
-from icedb_log.partition_filter import PartitionMatcher, parse_partition_filters
-from icedb_log.reader import LogReader
-from icedb_log.row_changes import delete_rows, rewrite_partitions
-from icedb_log.stores import StoreSettings
-from icedb_log.table_config import read_table_config
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.merging.merge import merge_table
+from icedb_log.storage.stores import StoreSettings
+from icedb_log.tables.partition_filter import PartitionMatcher, parse_partition_filters
+from icedb_log.tables.table_config import read_table_config
 from icedb_parts.limits import EngineLimits, JobLimits
 from icedb_parts.spark.spark_change import SparkRowChanger
 

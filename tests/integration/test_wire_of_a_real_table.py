@@ -8,15 +8,15 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from icedb_log.cleaning.vacuum import vacuum_table
 from icedb_log.clock import SystemClock, new_batch_id
-from icedb_log.flush import flush_table
-from icedb_log.fold import fold
-from icedb_log.merge import merge_table
-from icedb_log.reader import LogReader
-from icedb_log.staging import stage_batch
-from icedb_log.stores import StoreSettings
-from icedb_log.table_config import PartitionField, TableConfig, create_table
-from icedb_log.vacuum import vacuum_table
+from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.staging import stage_batch
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.merging.merge import merge_table
+from icedb_log.storage.stores import StoreSettings
+from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
 from icedb_parts.spark.spark_jobs import SparkBatchWriter, SparkGroupMerger
 
 pytestmark = pytest.mark.spark

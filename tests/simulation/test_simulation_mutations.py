@@ -98,6 +98,6 @@ def test_a_mutation_is_undone():
 
 
 def test_a_mutation_of_code_that_has_changed_says_so():
-    gone = Mutation("-", "gone", (Edit("fold:fold", (("no such text", ""),)),))
+    gone = Mutation("-", "gone", (Edit("log.fold:fold", (("no such text", ""),)),))
     with pytest.raises(InvariantViolated, match="mend the mutation"), mutated(gone):
         pass

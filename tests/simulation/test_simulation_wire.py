@@ -1,7 +1,7 @@
 """The strict reader of the wire reads what the codec writes, and refuses what the rules forbid."""
 
 import pytest
-from icedb_log.codec import encode_log_file
+from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile, LogTombstone
 from icedb_log.testing.simulation_wire import read_live, read_wire
 

@@ -8,7 +8,7 @@ from icedb_client.cli import change as change_command
 from icedb_client.cli.app import run
 from icedb_client.client import Client
 from icedb_client.wakeups import TaskTimeout, WakeupSender
-from icedb_log.table_config import PartitionField
+from icedb_log.tables.table_config import PartitionField
 from icedb_log.testing.small_table import SmallTable
 from icedb_log.warehouse import Warehouse
 

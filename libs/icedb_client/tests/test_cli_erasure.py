@@ -9,7 +9,7 @@ from icedb_client.cli.app import run
 from icedb_client.client import Client
 from icedb_client.wakeups import TaskTimeout, WakeupSender
 from icedb_log.clock import new_batch_id
-from icedb_log.erasures import create_erasure, list_open_ids, read_erasure
+from icedb_log.erasure.erasures import create_erasure, list_open_ids, read_erasure
 from icedb_log.errors import Unavailable
 from icedb_log.testing.erasure_steps import advance, append_users, clean
 from icedb_log.testing.small_table import SmallTable

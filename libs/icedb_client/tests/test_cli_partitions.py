@@ -12,11 +12,11 @@ import pytest
 from icedb_client.cli import partitions
 from icedb_client.cli.app import run
 from icedb_log.clock import SystemClock, new_batch_id
-from icedb_log.flush import flush_table
-from icedb_log.object_store import list_all
-from icedb_log.staging import stage_batch
-from icedb_log.stores import open_warehouse
-from icedb_log.table_config import DAY_MS, read_table_config
+from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.staging import stage_batch
+from icedb_log.storage.object_store import list_all
+from icedb_log.storage.stores import open_warehouse
+from icedb_log.tables.table_config import DAY_MS, read_table_config
 from icedb_log.testing.row_files import RowFileWriter, encode_rows
 
 

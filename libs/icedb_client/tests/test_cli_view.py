@@ -11,15 +11,15 @@ from icedb_client.client import Client
 from icedb_client.wakeups import TaskTimeout, WakeupSender
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import InvalidRequest
-from icedb_log.feeds import feed_view
-from icedb_log.flush import flush_table
-from icedb_log.object_store import list_all
-from icedb_log.staging import stage_batch
-from icedb_log.stores import open_warehouse
-from icedb_log.table_config import read_table_config
+from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.staging import stage_batch
+from icedb_log.storage.object_store import list_all
+from icedb_log.storage.stores import open_warehouse
+from icedb_log.tables.table_config import read_table_config
 from icedb_log.testing.row_feeds import RowFileFeeder
 from icedb_log.testing.row_files import RowFileWriter, encode_rows
-from icedb_log.views import read_registration
+from icedb_log.views.feeds import feed_view
+from icedb_log.views.views import read_registration
 
 CLOCK = SystemClock()
 QUERY = "select event, count(*) as n from _rows group by 1"

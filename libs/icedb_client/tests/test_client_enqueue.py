@@ -6,12 +6,12 @@ import pytest
 from icedb_client.client import Client
 from icedb_client.settings import load_client_settings
 from icedb_log.clock import new_batch_id
-from icedb_log.codec import encode_log_file
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Unavailable
+from icedb_log.ingest.quarantine import bad_rows_key, quarantine_batch, quarantine_rows
+from icedb_log.ingest.staging import list_staged
 from icedb_log.jobs import BadRows, RejectedBatch
+from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
-from icedb_log.quarantine import bad_rows_key, quarantine_batch, quarantine_rows
-from icedb_log.staging import list_staged
 
 
 def staged(warehouse, name="events"):

@@ -16,8 +16,8 @@ from icedb_client.delivery import Undelivered
 from icedb_client.producer_buffer import BufferFull, ProducerOptions, RowBuffer, UnsentRows
 from icedb_log.clock import parse_uuid7_ms
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Overloaded, Unavailable
-from icedb_log.pressure import Pressure, publish_pressure
-from icedb_log.staging import list_staged
+from icedb_log.ingest.pressure import Pressure, publish_pressure
+from icedb_log.ingest.staging import list_staged
 
 SECOND_MS = 1000
 
@@ -371,7 +371,7 @@ def test_a_producer_that_is_never_closed_is_told_at_exit(tmp_path):
     program = """
 import sys
 from icedb_client import Client
-from icedb_log.table_config import TableConfig, create_table
+from icedb_log.tables.table_config import TableConfig, create_table
 client = Client(store=sys.argv[1])
 create_table(client.warehouse.store, client.warehouse.table("events"), TableConfig.create(name="events"))
 producer = client.producer("events", max_age_ms=3_600_000)

@@ -10,8 +10,8 @@ from icedb_client.settings import ClientSettings
 from icedb_client.snapshots import to_filters
 from icedb_client.testing.parquet_warehouse import ParquetWarehouse
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable, UnsupportedFormat
-from icedb_log.local_store import LocalObjectStore
-from icedb_log.partition_filter import PartitionFilter
+from icedb_log.storage.local_store import LocalObjectStore
+from icedb_log.tables.partition_filter import PartitionFilter
 from icedb_log.warehouse import Warehouse
 
 SCHEMA = {"ts": "TIMESTAMP", "event": "VARCHAR", "amount": "DOUBLE", "odd \"'name": "BIGINT"}

@@ -5,8 +5,8 @@ import json
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from icedb_log.codec import WIRE_NAMES, decode_log_file, encode_log_file
 from icedb_log.errors import CorruptLog, HaltError, InvariantViolated, UnsupportedFormat
+from icedb_log.log.codec import WIRE_NAMES, decode_log_file, encode_log_file
 from icedb_log.model import FileMarker, LogFile, LogTombstone
 from icedb_log.testing.strategies import log_files
 

@@ -4,9 +4,9 @@ import contextlib
 import random
 
 import pytest
-from icedb_log.erasures import list_open_ids
+from icedb_log.cleaning.leases import put_lease
+from icedb_log.erasure.erasures import list_open_ids
 from icedb_log.errors import IceDBError
-from icedb_log.leases import put_lease
 from icedb_log.testing.erasure_steps import (
     StatsChanger,
     StatsWriter,

@@ -2,8 +2,9 @@
 
 import orjson
 import pytest
+from icedb_log.cleaning.leases import put_lease
 from icedb_log.clock import new_batch_id
-from icedb_log.erasures import (
+from icedb_log.erasure.erasures import (
     create_erasure,
     list_erasures,
     list_open_ids,
@@ -21,7 +22,6 @@ from icedb_log.errors import (
     UnsupportedFormat,
 )
 from icedb_log.keys import TablePaths
-from icedb_log.leases import put_lease
 from icedb_log.testing.erasure_steps import (
     StatsChanger,
     StatsWriter,
@@ -287,7 +287,7 @@ def test_the_first_time_that_is_known_stays(table):
 
 
 def test_a_deletion_in_several_jobs_is_one_run(table, monkeypatch):
-    monkeypatch.setattr("icedb_log.row_changes.MAX_GROUPS_PER_JOB", 1)
+    monkeypatch.setattr("icedb_log.changes.row_changes.MAX_GROUPS_PER_JOB", 1)
     erasure = advance(table, ask(table)).erasure
     assert (len(erasure.runs), erasure.row_count) == (1, 3)
     assert len(by_reason(erasure)["rewritten"]) == 2
@@ -395,7 +395,7 @@ def test_a_worker_that_slept_too_long_is_no_reason_to_refuse_unless_it_happens_a
 
 
 def test_too_many_files_are_refused(table, monkeypatch):
-    monkeypatch.setattr("icedb_log.erasure_deletion.MAX_FILES_TO_REWRITE", 1)
+    monkeypatch.setattr("icedb_log.erasure.erasure_deletion.MAX_FILES_TO_REWRITE", 1)
     done = advance(table, ask(table)).erasure
     assert done.state == "refused"
     assert "more than 1 data files" in done.refusal
@@ -413,7 +413,7 @@ def test_a_request_that_makes_no_sense_is_not_written(table):
 
 
 def test_open_erasures_are_bounded(table, monkeypatch):
-    monkeypatch.setattr("icedb_log.erasures.MAX_OPEN_ERASURES", 2)
+    monkeypatch.setattr("icedb_log.erasure.erasures.MAX_OPEN_ERASURES", 2)
     ask(table)
     ask(table)
     with pytest.raises(InvalidRequest, match="2 erasures are open"):

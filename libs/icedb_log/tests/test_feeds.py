@@ -4,23 +4,23 @@ import contextlib
 
 import orjson
 import pytest
-from icedb_log.codec import decode_log_file, encode_log_file
 from icedb_log.errors import CorruptLog, Fenced, IceDBError, InvalidRequest, InvariantViolated, NotFound
-from icedb_log.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit, require_commits_accounted
-from icedb_log.feed_state import is_feed_needed
-from icedb_log.feeds import FeedLimits
-from icedb_log.fold import newest_feed
-from icedb_log.invariants import require_merge
 from icedb_log.keys import log_name
-from icedb_log.merge_log import build_merge_log
+from icedb_log.log.codec import decode_log_file, encode_log_file
+from icedb_log.log.fold import newest_feed
+from icedb_log.log.invariants import require_merge
+from icedb_log.merging.merge_log import build_merge_log
 from icedb_log.model import FeedState, FileMarker, LogFile
-from icedb_log.status import read_status
-from icedb_log.table_config import TableConfig
+from icedb_log.tables.status import read_status
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.row_feeds import RowFileFeeder
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable
 from icedb_log.testing.small_view import SmallView
-from icedb_log.views import create_view, detach_view, read_registration, register_view
+from icedb_log.views.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit, require_commits_accounted
+from icedb_log.views.feed_state import is_feed_needed
+from icedb_log.views.feeds import FeedLimits
+from icedb_log.views.views import create_view, detach_view, read_registration, register_view
 
 
 @pytest.fixture
@@ -482,7 +482,7 @@ def test_a_view_with_a_full_log_takes_nothing(table, monkeypatch):
     table.append(1)
     view.feed()
     table.append(2)
-    monkeypatch.setattr("icedb_log.feeds.MAX_LOG_FILES", 1)
+    monkeypatch.setattr("icedb_log.views.feeds.MAX_LOG_FILES", 1)
     result = view.feed()
     assert (result.is_log_full, result.committed_key, result.waiting_count) == (True, None, 1)
 

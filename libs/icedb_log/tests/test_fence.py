@@ -2,7 +2,6 @@
 
 import orjson
 import pytest
-from icedb_log.codec import decode_log_file
 from icedb_log.errors import (
     CommitConflict,
     CommitOutcomeUnknown,
@@ -13,7 +12,8 @@ from icedb_log.errors import (
     NotFound,
     Unavailable,
 )
-from icedb_log.fence import MAX_ACQUIRE_ATTEMPTS, MAX_SETTLE_ATTEMPTS, acquire_fence, read_fence, seal, settle_fence
+from icedb_log.log.codec import decode_log_file
+from icedb_log.log.fence import MAX_ACQUIRE_ATTEMPTS, MAX_SETTLE_ATTEMPTS, acquire_fence, read_fence, seal, settle_fence
 from icedb_log.model import LogFile
 from icedb_log.testing.log_views import live
 from icedb_log.testing.scripted_store import Crash, Effect, Fault

@@ -3,10 +3,10 @@
 import pytest
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import Fenced, Unavailable
-from icedb_log.fence import acquire_fence
-from icedb_log.fence_watch import FENCE_LOOK_MS, FenceWatch
-from icedb_log.flush import flush_table
-from icedb_log.staging import stage_batch
+from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.staging import stage_batch
+from icedb_log.log.fence import acquire_fence
+from icedb_log.log.fence_watch import FENCE_LOOK_MS, FenceWatch
 from icedb_log.testing.row_files import RowFileMerger, RowFileWriter, encode_rows
 from icedb_log.testing.scripted_store import Effect, Fault
 from icedb_log.testing.small_table import SmallTable

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 from icedb_log.clock import make_uuid7_hex, new_batch_id
-from icedb_log.codec import encode_log_file
 from icedb_log.errors import Fenced, InvariantViolated, NotFound, SchemaConflict, Unavailable
-from icedb_log.flush import FlushLimits, FlushResult
+from icedb_log.ingest.flush import FlushLimits, FlushResult
+from icedb_log.ingest.quarantine import list_quarantined
+from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.jobs import BadRows
 from icedb_log.keys import TablePaths
+from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
-from icedb_log.quarantine import list_quarantined
-from icedb_log.staging import list_staged, stage_batch
 from icedb_log.testing.log_views import live
 from icedb_log.testing.row_files import RowFileWriter, encode_rows
 from icedb_log.testing.scripted_store import Crash, Effect, Fault

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import CommitOutcomeUnknown, Fenced, InvariantViolated, Unavailable
+from icedb_log.ingest.quarantine import list_quarantined
+from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.jobs import BadRows
-from icedb_log.quarantine import list_quarantined
-from icedb_log.staging import list_staged, stage_batch
 from icedb_log.testing.row_files import RowFileWriter
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable, try_each_call

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from icedb_log.errors import CorruptLog, InvalidRequest, SchemaConflict
-from icedb_log.fold import LONGEST_COMMIT_MS, fold, read_horizon_ms
+from icedb_log.log.fold import LONGEST_COMMIT_MS, fold, read_horizon_ms
 from icedb_log.model import ListedLogFile, LogFile
 from icedb_log.testing.log_views import data, dead, kill, listed, live, log_key, view
 

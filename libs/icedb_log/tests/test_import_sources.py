@@ -2,8 +2,8 @@
 
 import pytest
 from icedb_log.errors import InvalidRequest, NotFound
-from icedb_log.import_sources import list_sources, parse_pattern, require_allowed
-from icedb_log.local_store import LocalObjectStore
+from icedb_log.imports.import_sources import list_sources, parse_pattern, require_allowed
+from icedb_log.storage.local_store import LocalObjectStore
 from icedb_log.testing.memory_store import MemoryObjectStore
 
 KEYS = [

@@ -4,10 +4,10 @@ import contextlib
 
 import pytest
 from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, Fenced, IceDBError, InvalidRequest, NotFound, Unavailable
-from icedb_log.import_records import read_records
-from icedb_log.imports import ImportLimits, ImportOptions, import_files
+from icedb_log.imports.import_records import read_records
+from icedb_log.imports.imports import ImportLimits, ImportOptions, import_files
 from icedb_log.keys import TablePaths
-from icedb_log.table_config import PartitionField
+from icedb_log.tables.table_config import PartitionField
 from icedb_log.testing.row_files import encode_rows
 from icedb_log.testing.row_imports import RowFileImporter, describe_source
 from icedb_log.testing.scripted_store import Crash, Effect, Fault

@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 from icedb_log.errors import CorruptLog, InvariantViolated, SchemaConflict
-from icedb_log.invariants import (
+from icedb_log.jobs import MergedGroup, MergeGroup
+from icedb_log.log.invariants import (
     require_append,
     require_merge,
     require_row_parity,
     require_same_live,
     require_schema_carried,
 )
-from icedb_log.jobs import MergedGroup, MergeGroup
-from icedb_log.merge_log import build_merge_log
+from icedb_log.log.widening import LoggedSchema
+from icedb_log.merging.merge_log import build_merge_log
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.testing.log_views import PATHS, data, dead, kill, listed, live, log_key, view
-from icedb_log.widening import LoggedSchema
 
 FILES = (
     listed(1, live("x"), live("other", partition="p=b"), schema={"id": "BIGINT"}, batch_ids=("b1",)),

@@ -2,8 +2,8 @@
 
 import orjson
 import pytest
+from icedb_log.cleaning.leases import MAX_LEASE_TTL_MS, delete_lease, put_lease, read_leases
 from icedb_log.errors import InvalidRequest
-from icedb_log.leases import MAX_LEASE_TTL_MS, delete_lease, put_lease, read_leases
 from icedb_log.testing.scripted_store import Fault
 from icedb_log.testing.small_table import SmallTable
 

@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from icedb_log import local_files, local_store
 from icedb_log.clock import SystemClock
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed, Unavailable
-from icedb_log.local_store import LocalObjectStore
-from icedb_log.local_walk import STORE_FOLDER
-from icedb_log.object_store import list_all
+from icedb_log.storage import local_files, local_store
+from icedb_log.storage.local_store import LocalObjectStore
+from icedb_log.storage.local_walk import STORE_FOLDER
+from icedb_log.storage.object_store import list_all
 from icedb_log.testing.store_acceptance import StoreAcceptance, expect
 
 
@@ -57,7 +57,7 @@ PROCESS = """
 import sys
 from pathlib import Path
 from icedb_log.errors import PreconditionFailed
-from icedb_log.local_store import LocalObjectStore
+from icedb_log.storage.local_store import LocalObjectStore
 
 store, name, rounds = LocalObjectStore(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
 print("ready", flush=True)
@@ -123,7 +123,7 @@ def test_a_killed_process_leaves_no_lock_and_no_object(store, root):
     code = """
         import sys
         from pathlib import Path
-        from icedb_log.local_store import LocalObjectStore
+        from icedb_log.storage.local_store import LocalObjectStore
         store = LocalObjectStore(Path(sys.argv[1]))
         store.put("key", b"before")
         with store._locked("key"), store._temporary(iter((b"half",)), "key"):

@@ -3,12 +3,12 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from icedb_log import reader as reader_module
-from icedb_log.codec import decode_log_file, decode_log_head, encode_log_file
 from icedb_log.errors import CorruptLog, HaltError, SchemaConflict, Unavailable
-from icedb_log.fold import union_schema
+from icedb_log.log import reader as reader_module
+from icedb_log.log.codec import decode_log_file, decode_log_head, encode_log_file
+from icedb_log.log.fold import union_schema
+from icedb_log.log.reader import HEAD_BYTES
 from icedb_log.model import LogFile, LogHead
-from icedb_log.reader import HEAD_BYTES
 from icedb_log.testing.log_views import PATHS, listed, live, log_key
 from icedb_log.testing.scripted_store import Fault
 from icedb_log.testing.small_table import SmallTable

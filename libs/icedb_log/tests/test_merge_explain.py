@@ -2,9 +2,9 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from icedb_log.merge_explain import REASONS, explain_merge
-from icedb_log.merge_plan import MergeLimits, plan_merge
-from icedb_log.table_config import TableConfig
+from icedb_log.merging.merge_explain import REASONS, explain_merge
+from icedb_log.merging.merge_plan import MergeLimits, plan_merge
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.log_views import PATHS, kill, listed, live, view
 
 TARGET = 100_000

@@ -1,9 +1,9 @@
 """An index that is kept while the log is damaged, and after a person has restored it."""
 
 import pytest
-from icedb_log.codec import encode_log_file
 from icedb_log.errors import CorruptLog
-from icedb_log.merge_plan import MergeIndex, plan_merge
+from icedb_log.log.codec import encode_log_file
+from icedb_log.merging.merge_plan import MergeIndex, plan_merge
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.testing.small_table import SmallTable
 

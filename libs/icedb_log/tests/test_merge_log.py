@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from icedb_log.fold import fold
 from icedb_log.jobs import MergedGroup, MergeGroup
-from icedb_log.merge_log import build_merge_log
+from icedb_log.log.fold import fold
+from icedb_log.merging.merge_log import build_merge_log
 from icedb_log.model import LogTombstone
 from icedb_log.testing.log_views import data, dead, kill, listed, live, log_key, view
 

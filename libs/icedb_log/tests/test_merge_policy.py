@@ -5,8 +5,15 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from icedb_log.merge_policy import MIN_GROWTH, SMALLEST_TIER_BYTES, plan_full, plan_settling, plan_tiers, tier_of
-from icedb_log.table_config import TableConfig
+from icedb_log.merging.merge_policy import (
+    MIN_GROWTH,
+    SMALLEST_TIER_BYTES,
+    plan_full,
+    plan_settling,
+    plan_tiers,
+    tier_of,
+)
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.log_views import live
 
 MIB = 2**20

@@ -1,11 +1,11 @@
 """Removal of partitions: in the log alone, one commit, everything else carried, and for good (M3, M4)."""
 
 import pytest
+from icedb_log.changes.partition_removal import PartitionInfo, RemovalResult, list_partitions, remove_partitions
 from icedb_log.errors import Fenced, InvalidRequest, InvariantViolated, NotFound
 from icedb_log.jobs import MergedGroup, MergeGroup
 from icedb_log.keys import TablePaths
-from icedb_log.merge_session import MergeSession
-from icedb_log.partition_removal import PartitionInfo, RemovalResult, list_partitions, remove_partitions
+from icedb_log.merging.merge_session import MergeSession
 from icedb_log.testing.log_views import PATHS, dead, listed, live, view
 from icedb_log.testing.scripted_store import Effect, Fault
 from icedb_log.testing.small_table import SmallTable, try_each_call

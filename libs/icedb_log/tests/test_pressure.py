@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from icedb_log.errors import CommitOutcomeUnknown, Overloaded, Unavailable
-from icedb_log.pressure import (
+from icedb_log.ingest.pressure import (
     LEVELS,
     MAX_RETRY_AFTER_MS,
     MAX_STRETCH,
@@ -18,7 +18,7 @@ from icedb_log.pressure import (
     publish_pressure,
     read_pressure,
 )
-from icedb_log.table_config import TableConfig
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.scripted_store import Effect, Fault
 from icedb_log.testing.small_table import SmallTable
 

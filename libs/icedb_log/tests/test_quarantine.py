@@ -2,9 +2,9 @@
 
 import orjson
 import pytest
+from icedb_log.ingest.quarantine import count_quarantined, list_quarantined, quarantine_batch, reason_key
+from icedb_log.ingest.staging import list_staged
 from icedb_log.jobs import RejectedBatch
-from icedb_log.quarantine import count_quarantined, list_quarantined, quarantine_batch, reason_key
-from icedb_log.staging import list_staged
 from icedb_log.testing.scripted_store import Effect, Fault
 from icedb_log.testing.small_table import SmallTable, try_each_call
 

@@ -7,11 +7,11 @@ import orjson
 import pytest
 from icedb_log.clock import make_uuid7_hex
 from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, IceDBError, InvalidRequest, NotFound, Unavailable
+from icedb_log.ingest.quarantine import MAX_DIRECT_READS, find_quarantined, list_quarantined, reason_key
+from icedb_log.ingest.quarantine_ops import drop_quarantined, read_quarantined, retry_quarantined
+from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.keys import parse_staged_key
-from icedb_log.quarantine import MAX_DIRECT_READS, find_quarantined, list_quarantined, reason_key
-from icedb_log.quarantine_ops import drop_quarantined, read_quarantined, retry_quarantined
-from icedb_log.staging import list_staged, stage_batch
-from icedb_log.table_changes import alter_table_config
+from icedb_log.tables.table_changes import alter_table_config
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable, try_each_call
 

@@ -1,12 +1,12 @@
 """The reader: R1, R2, S3, and the cache by key and ETag."""
 
 import pytest
-from icedb_log.codec import encode_log_file
 from icedb_log.errors import CorruptLog, Unavailable
-from icedb_log.fold import fold
 from icedb_log.keys import TablePaths
+from icedb_log.log.codec import encode_log_file
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import MAX_READ_ATTEMPTS, LogReader
 from icedb_log.model import LogFile
-from icedb_log.reader import MAX_READ_ATTEMPTS, LogReader
 from icedb_log.testing.log_views import data, dead, kill, live, log_key
 from icedb_log.testing.scripted_store import Effect, Fault
 from icedb_log.testing.small_table import SmallTable

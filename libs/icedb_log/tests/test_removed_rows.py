@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from icedb_log.errors import IceDBError, InvariantViolated
-from icedb_log.fold import fold
-from icedb_log.merge_session import MergeSession
-from icedb_log.object_store import DeleteReport, FailedDelete
-from icedb_log.reader import LogReader
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.merging.merge_session import MergeSession
+from icedb_log.storage.object_store import DeleteReport, FailedDelete
 from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.row_files import read_live_rows

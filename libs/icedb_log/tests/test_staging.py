@@ -3,7 +3,7 @@
 import pytest
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.staging import list_staged, stage_batch
+from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.testing.scripted_store import Effect, Fault
 from icedb_log.testing.small_table import SmallTable
 

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from icedb_log.leases import Lease
-from icedb_log.log_folding import LOG_REST_MS
-from icedb_log.table_config import TableConfig
+from icedb_log.cleaning.leases import Lease
+from icedb_log.cleaning.vacuum_plan import live_paths, plan_vacuum, strip_log_file
+from icedb_log.merging.log_folding import LOG_REST_MS
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.log_views import data, dead, kill, listed, live, log_key, view
-from icedb_log.vacuum_plan import live_paths, plan_vacuum, strip_log_file
 
 CONFIG = TableConfig.create(name="t", data_grace_ms=5_000, log_grace_ms=2_000, seal_age_ms=9_000)
 AT = 100_000

@@ -1,12 +1,12 @@
 """Columns that become wider: what a commit may log (S2), and histories in which some do."""
 
 import pytest
-from icedb_log.codec import decode_log_file
 from icedb_log.errors import SchemaConflict
-from icedb_log.table_config import PartitionField, TableConfig
+from icedb_log.log.codec import decode_log_file
+from icedb_log.log.widening import LoggedSchema, fixed_columns, grow_schema
+from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_log.testing.row_files import RowFileMerger
 from icedb_log.testing.small_table import SmallTable
-from icedb_log.widening import LoggedSchema, fixed_columns, grow_schema
 
 KNOWN = LoggedSchema({"a": "BIGINT", "d": "DATE", "v": "VARCHAR", "w": "BIGINT"}, {"w": "DOUBLE"})
 

@@ -11,7 +11,7 @@ from icedb_log.clock import new_batch_id
 from icedb_log.jobs import MergeGroup, StagedBatch
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
-from icedb_log.table_config import PartitionField, TableConfig
+from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_parts.limits import MIB, EngineLimits, FlushUnitLimits

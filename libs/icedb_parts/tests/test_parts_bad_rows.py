@@ -5,7 +5,7 @@ import json
 
 import pyarrow as pa
 import pytest
-from icedb_log.quarantine import list_bad_rows
+from icedb_log.ingest.quarantine import list_bad_rows
 from icedb_parts.limits import FlushUnitLimits
 
 GOOD = b'{"ts":"2023-06-07T10:00:00Z","n":1}'

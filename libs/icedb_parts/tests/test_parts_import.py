@@ -7,10 +7,10 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from icedb_log.import_jobs import InspectJob
-from icedb_log.import_sources import SourceFile, list_sources, parse_pattern
-from icedb_log.local_store import LocalObjectStore
+from icedb_log.imports.import_jobs import InspectJob
+from icedb_log.imports.import_sources import SourceFile, list_sources, parse_pattern
 from icedb_log.model import FileMarker
+from icedb_log.storage.local_store import LocalObjectStore
 from icedb_parts.imports.import_footers import TAIL_BYTES, FileRefused
 from icedb_parts.imports.import_inspect import inspect_file
 from icedb_parts.imports.import_types import NARROW_TYPES

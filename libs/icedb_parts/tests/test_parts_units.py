@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from icedb_log import errors
 from icedb_log.jobs import MergeGroup, StagedBatch
 from icedb_log.model import FileMarker
-from icedb_log.stores import StoreSettings
+from icedb_log.storage.stores import StoreSettings
 from icedb_parts.limits import FlushUnitLimits, JobLimits
 from icedb_parts.reading.column_types import settle_types
 from icedb_parts.reading.json_types import Kind, infer_type

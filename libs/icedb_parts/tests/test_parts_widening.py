@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from icedb_log.errors import SchemaConflict
 from icedb_log.jobs import FlushJob
-from icedb_log.table_config import PartitionField, TableConfig
+from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_parts.reading.column_types import unite_known
 from icedb_parts.reading.widening import WideningProof, Wish, find_widenable
 

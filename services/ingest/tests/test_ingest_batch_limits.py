@@ -8,11 +8,11 @@ from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
 from icedb_log.clock import new_batch_id
-from icedb_log.flush import FlushResult
-from icedb_log.fold import fold
+from icedb_log.ingest.flush import FlushResult
+from icedb_log.ingest.staging import stage_batch
 from icedb_log.jobs import FlushOutput
-from icedb_log.reader import LogReader
-from icedb_log.staging import stage_batch
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
 from icedb_log.testing.row_files import RowFileWriter, encode_rows, read_live_rows
 from icedb_service.testing.task_context import MemoryContext
 

@@ -11,12 +11,12 @@ from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import CorruptLog, InvalidRequest, Unavailable
-from icedb_log.fold import fold
-from icedb_log.reader import LogReader
-from icedb_log.staging import stage_batch
-from icedb_log.table_config import TableConfig
+from icedb_log.ingest.staging import stage_batch
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.row_files import encode_rows, read_live_rows
-from icedb_log.views import create_view, detach_view
+from icedb_log.views.views import create_view, detach_view
 from icedb_service.names import INGEST_FEED, INGEST_FLUSH, MERGE_MERGE
 from icedb_service.runs import backoff_key
 from icedb_service.testing.task_context import MemoryContext
@@ -104,7 +104,7 @@ def test_many_commits_are_fed_in_one(context):
 def test_what_is_left_after_the_last_round_wakes_the_feed_again(context, monkeypatch):
     make_view(context)
     tasks = make_tasks(context, flush_max_rounds=2)
-    monkeypatch.setattr("icedb_log.feeds.FeedLimits.__init__.__defaults__", (1, 1))
+    monkeypatch.setattr("icedb_log.views.feeds.FeedLimits.__init__.__defaults__", (1, 1))
     for number in range(3):
         append(context, tasks, number)
     context.wakeups.woken.clear()

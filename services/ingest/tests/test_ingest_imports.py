@@ -11,10 +11,10 @@ from icedb_ingest.imports import LOCK_WAIT_MS, ImportTasks
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_log.errors import InvalidRequest, NotFound
-from icedb_log.fold import fold
-from icedb_log.import_jobs import CopyOutput, InspectJob, InspectOutput
-from icedb_log.reader import LogReader
-from icedb_log.table_config import PartitionField, TableConfig
+from icedb_log.imports.import_jobs import CopyOutput, InspectJob, InspectOutput
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_parts.imports.import_unit import ImportUnit, import_unit, open_source
 from icedb_parts.limits import EngineLimits
 from icedb_service.names import MERGE_MERGE

@@ -5,13 +5,10 @@ from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.pacing import Pacer
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
+from icedb_log.cleaning.vacuum import vacuum_table
 from icedb_log.clock import new_batch_id
-from icedb_log.codec import encode_log_file
 from icedb_log.errors import Overloaded
-from icedb_log.merge import merge_table
-from icedb_log.model import LogFile
-from icedb_log.object_store import list_all
-from icedb_log.pressure import (
+from icedb_log.ingest.pressure import (
     MAX_LOG_FILES,
     PRESSURE_TTL_MS,
     Pressure,
@@ -19,10 +16,13 @@ from icedb_log.pressure import (
     publish_pressure,
     read_pressure,
 )
-from icedb_log.staging import list_staged, stage_batch
+from icedb_log.ingest.staging import list_staged, stage_batch
+from icedb_log.log.codec import encode_log_file
+from icedb_log.merging.merge import merge_table
+from icedb_log.model import LogFile
+from icedb_log.storage.object_store import list_all
 from icedb_log.testing.row_files import encode_rows
 from icedb_log.testing.scripted_store import Effect, Fault, ScriptedStore
-from icedb_log.vacuum import vacuum_table
 from icedb_log.warehouse import Warehouse
 from icedb_service.names import INGEST_FLUSH, MERGE_MERGE
 from icedb_service.testing.task_context import MemoryContext

@@ -4,9 +4,9 @@ from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import NotFound, Unavailable
-from icedb_log.fold import fold
-from icedb_log.reader import LogReader
-from icedb_log.staging import list_staged, stage_batch
+from icedb_log.ingest.staging import list_staged, stage_batch
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
 from icedb_log.testing.row_files import encode_rows, read_live_rows
 from icedb_service.names import INGEST_FLUSH, MERGE_MERGE
 from icedb_service.redlock import LockBusy

@@ -3,13 +3,13 @@ from icedb_janitor.metrics import JanitorMetrics, kinds_of_failures
 from icedb_janitor.settings import JanitorSettings
 from icedb_janitor.tasks import JanitorTasks
 from icedb_log.clock import new_batch_id
-from icedb_log.erasure_run import advance_erasure
-from icedb_log.erasures import create_erasure, read_erasure
-from icedb_log.flush import flush_table
-from icedb_log.idempotency import KEEP_MS
-from icedb_log.merge import merge_table
-from icedb_log.object_store import DeleteReport, FailedDelete, list_all
-from icedb_log.staging import stage_batch
+from icedb_log.erasure.erasure_run import advance_erasure
+from icedb_log.erasure.erasures import create_erasure, read_erasure
+from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.idempotency import KEEP_MS
+from icedb_log.ingest.staging import stage_batch
+from icedb_log.merging.merge import merge_table
+from icedb_log.storage.object_store import DeleteReport, FailedDelete, list_all
 from icedb_log.testing.row_files import encode_rows
 from icedb_service.names import JANITOR_VACUUM, MERGE_ERASE
 from icedb_service.redlock import LockBusy

@@ -3,11 +3,11 @@
 import pytest
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import InvalidRequest
-from icedb_log.flush import flush_table
-from icedb_log.fold import fold
-from icedb_log.reader import LogReader
-from icedb_log.staging import stage_batch
-from icedb_log.table_config import PartitionField
+from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.staging import stage_batch
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.tables.table_config import PartitionField
 from icedb_log.testing.row_files import encode_rows, read_live_rows
 from icedb_merger.changes import ChangeTasks
 from icedb_merger.metrics import MergeMetrics

@@ -1,13 +1,13 @@
 import pytest
+from icedb_log.cleaning.vacuum import vacuum_table
 from icedb_log.clock import new_batch_id
-from icedb_log.erasures import create_erasure, list_open_ids, note_deletions, read_erasure
+from icedb_log.erasure.erasures import create_erasure, list_open_ids, note_deletions, read_erasure
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.flush import flush_table
-from icedb_log.fold import fold
-from icedb_log.reader import LogReader
-from icedb_log.staging import stage_batch
+from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.staging import stage_batch
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
 from icedb_log.testing.row_files import encode_rows, read_live_rows
-from icedb_log.vacuum import vacuum_table
 from icedb_merger.erasures import ErasureTasks
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings

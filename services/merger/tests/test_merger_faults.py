@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from icedb_client.testing.parquet_warehouse import ParquetWarehouse
-from icedb_log.fold import fold
 from icedb_log.jobs import MergedGroup
-from icedb_log.reader import LogReader
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_merger.tasks import MergeTasks

@@ -3,9 +3,9 @@
 import threading
 
 import pytest
-from icedb_log.codec import encode_log_file
+from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile, LogTombstone
-from icedb_log.table_config import PartitionField, TableConfig, create_table
+from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.warehouse import Warehouse
 

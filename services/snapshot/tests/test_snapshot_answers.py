@@ -1,9 +1,9 @@
 """Answers are serialized once for each version and pruned without being built anew."""
 
 import pytest
-from icedb_log.fold import fold
-from icedb_log.partition_filter import PartitionMatcher, parse_partition_filters
-from icedb_log.reader import LogReader
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.tables.partition_filter import PartitionMatcher, parse_partition_filters
 from icedb_proto import snapshot_pb2
 from icedb_snapshot import answers
 from icedb_snapshot.answers import AnswerCache, AnswerTooLarge

@@ -8,7 +8,7 @@ from typing import Final, Self
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 from icedb_log.keys import parse_log_key
-from icedb_log.object_store import list_all
+from icedb_log.storage.object_store import list_all
 from icedb_log.warehouse import Warehouse
 
 from icedb_local.charts import Point

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from icedb_client import Snapshot
 from icedb_log.clock import Clock
-from icedb_log.fold import fold
-from icedb_log.quarantine import list_quarantined
-from icedb_log.reader import LogReader
+from icedb_log.ingest.quarantine import list_quarantined
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
 
 from icedb_local.lake import Lake
 

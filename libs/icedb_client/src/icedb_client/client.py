@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
 
 from icedb_log.clock import Clock, SystemClock, new_batch_id
 from icedb_log.errors import InvalidRequest
-from icedb_log.table_config import TableConfig, read_table_config
+from icedb_log.tables.table_config import TableConfig, read_table_config
 from icedb_log.warehouse import Warehouse
 
 from icedb_client.arrow_bodies import encode_arrow, is_arrow_data, open_arrow, split_arrow

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.clock import Clock
+from icedb_log.ingest.quarantine import QuarantinedBatch, find_reason, reason_key
 from icedb_log.keys import TablePaths
-from icedb_log.object_store import ObjectStore, list_all
-from icedb_log.quarantine import QuarantinedBatch, find_reason, reason_key
-from icedb_log.reader import LogReader
+from icedb_log.log.reader import LogReader
+from icedb_log.storage.object_store import ObjectStore, list_all
 
 FIRST_POLL_MS: Final = 50
 LONGEST_POLL_MS: Final = 1000

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import duckdb
 from icedb_log.errors import InvalidRequest, Unavailable, UnsupportedFormat
-from icedb_log.stores import S3Options
+from icedb_log.storage.stores import S3Options
 
 from icedb_client.snapshots import Snapshot
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 import grpc
 from icedb_log import errors
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
-from icedb_log.partition_filter import PartitionFilter
-from icedb_log.stores import S3Options
+from icedb_log.storage.stores import S3Options
+from icedb_log.tables.partition_filter import PartitionFilter
 from icedb_proto import snapshot_pb2, snapshot_pb2_grpc
 
 from icedb_client.snapshots import DataFile, Snapshot

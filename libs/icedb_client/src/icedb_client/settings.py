@@ -4,7 +4,7 @@ from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from icedb_log.errors import InvalidRequest
-from icedb_log.stores import S3Options, StoreSettings
+from icedb_log.storage.stores import S3Options, StoreSettings
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 

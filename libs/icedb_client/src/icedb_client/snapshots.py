@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest
-from icedb_log.fold import fold
-from icedb_log.partition_filter import PartitionFilter, PartitionMatcher, read_partition_values
-from icedb_log.reader import LogReader
-from icedb_log.table_config import read_table_config
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.tables.partition_filter import PartitionFilter, PartitionMatcher, read_partition_values
+from icedb_log.tables.table_config import read_table_config
 from icedb_log.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
-    from icedb_log.stores import S3Options
+    from icedb_log.storage.stores import S3Options
 
 Partitions = Mapping[str, object] | Sequence[PartitionFilter] | None
 """Which partitions: ``{"d": "2026-01-31"}``, ``{"d": ["2026-01-30", "2026-01-31"], "country": None}``, or filters."""

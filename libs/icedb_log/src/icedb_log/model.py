@@ -1,6 +1,6 @@
 """The values that the log is made of: frozen, without behaviour that reads or writes anything.
 
-Wire names (one letter keys) live in :mod:`icedb_log.codec` only. All times are unix milliseconds.
+Wire names (one letter keys) live in :mod:`icedb_log.log.codec` only. All times are unix milliseconds.
 A data file goes ``staged -> live -> tombstoned -> deleted``, or ``staged -> orphan -> deleted``: ingest and
 merger make it live by a commit, only a merge, rewrite or partition removal tombstones it, and only the
 janitor deletes it (J6).

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from icedb_log.keys import TABLE_NAME, TablePaths, check_table_name
-from icedb_log.object_store import ObjectStore
+from icedb_log.storage.object_store import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.keys import TablePaths
-from icedb_log.object_store import ObjectStore
-from icedb_log.reader import LogReader
-from icedb_log.table_config import read_table_config
+from icedb_log.log.reader import LogReader
+from icedb_log.storage.object_store import ObjectStore
+from icedb_log.tables.table_config import read_table_config
 
 MAX_TABLES: Final = 256
 

@@ -5,7 +5,7 @@ batches spread over more partitions than one commit takes is offered about twice
 nothing is deferred any more.
 """
 
-from icedb_log.flush import FlushLimits, FlushResult
+from icedb_log.ingest.flush import FlushLimits, FlushResult
 
 
 class BatchLimits:

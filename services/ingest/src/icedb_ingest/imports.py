@@ -5,16 +5,16 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final, Protocol
 
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.import_jobs import FileImporter
-from icedb_log.import_place import data_url
-from icedb_log.import_sources import list_sources, parse_pattern
-from icedb_log.imports import ImportOptions, ImportResult, import_files
+from icedb_log.imports.import_jobs import FileImporter
+from icedb_log.imports.import_place import data_url
+from icedb_log.imports.import_sources import list_sources, parse_pattern
+from icedb_log.imports.imports import ImportOptions, ImportResult, import_files
+from icedb_log.ingest.pressure import MAX_LOG_FILES
 from icedb_log.keys import TablePaths
-from icedb_log.object_store import ObjectStore
-from icedb_log.pressure import MAX_LOG_FILES
-from icedb_log.s3_options import S3Options
-from icedb_log.stores import StoreSettings
-from icedb_log.table_config import TableConfig, read_table_config
+from icedb_log.storage.object_store import ObjectStore
+from icedb_log.storage.s3_options import S3Options
+from icedb_log.storage.stores import StoreSettings
+from icedb_log.tables.table_config import TableConfig, read_table_config
 from icedb_service.names import MERGE_MERGE
 from icedb_service.readers import LogReaders
 from icedb_service.redlock import LockBusy

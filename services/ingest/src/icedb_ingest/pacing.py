@@ -7,7 +7,7 @@ other workers when it looks at the log, so that two workers on one table keep ab
 from dataclasses import dataclass
 
 from icedb_log.clock import Clock
-from icedb_log.pressure import Pressure
+from icedb_log.ingest.pressure import Pressure
 from icedb_service.settings import SECOND_MS
 
 from icedb_ingest.settings import IngestSettings

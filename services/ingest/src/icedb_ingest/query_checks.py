@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from icedb_log.errors import InvalidRequest
-from icedb_log.feed_state import read_source_schema
-from icedb_log.table_config import TableConfig
+from icedb_log.tables.table_config import TableConfig
+from icedb_log.views.feed_state import read_source_schema
 from icedb_service.runs import Work
 from icedb_service.worker import Engine, WorkerContext
 from pydantic import ValidationError

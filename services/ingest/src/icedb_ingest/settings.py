@@ -2,7 +2,7 @@
 
 from typing import Annotated, Self
 
-from icedb_log.object_store import MAX_KEYS_PER_PAGE
+from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE
 from icedb_service.settings import MINUTE_MS, SECOND_MS, SparkServiceSettings
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode

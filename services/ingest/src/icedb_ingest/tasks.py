@@ -1,15 +1,15 @@
-"""The tasks of the ingest service: which table is flushed when. How, is :mod:`icedb_log.flush`'s business."""
+"""The tasks of the ingest service: which table is flushed when. How, is :mod:`icedb_log.ingest.flush`'s business."""
 
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from celery import Celery
-from icedb_log.flush import FlushResult, flush_table
+from icedb_log.ingest.flush import FlushResult, flush_table
+from icedb_log.ingest.pressure import MAX_LOG_FILES
+from icedb_log.ingest.staging import list_staged
 from icedb_log.jobs import BatchWriter
 from icedb_log.keys import TablePaths
-from icedb_log.pressure import MAX_LOG_FILES
-from icedb_log.staging import list_staged
-from icedb_log.table_config import MIB
+from icedb_log.tables.table_config import MIB
 from icedb_service.logs import get_logger
 from icedb_service.names import (
     INGEST_CHECK_QUERY,

@@ -4,10 +4,10 @@ from collections import Counter as Tally
 from collections.abc import Iterable
 from typing import Final
 
+from icedb_log.cleaning.orphans import OrphanResult
+from icedb_log.cleaning.vacuum import VacuumResult
 from icedb_log.keys import TablePaths
-from icedb_log.object_store import FailedDelete
-from icedb_log.orphans import OrphanResult
-from icedb_log.vacuum import VacuumResult
+from icedb_log.storage.object_store import FailedDelete
 from icedb_service.metrics import WorkerMetrics, make_counter
 from icedb_service.names import JANITOR_SWEEP, JANITOR_VACUUM
 from prometheus_client import CollectorRegistry, Counter, Gauge

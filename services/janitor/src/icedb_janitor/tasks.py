@@ -1,16 +1,16 @@
-"""The tasks of the janitor: which table is cleaned when. What may go, is :mod:`icedb_log.vacuum`'s business."""
+"""The tasks of the janitor: which table is cleaned when. What may go, is ``vacuum``'s business."""
 
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from celery import Celery
-from icedb_log.erasures import note_deletions
+from icedb_log.cleaning.orphans import sweep_orphans
+from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.erasure.erasures import note_deletions
 from icedb_log.errors import IceDBError
-from icedb_log.idempotency import sweep_keys
+from icedb_log.ingest.idempotency import sweep_keys
 from icedb_log.keys import TablePaths
-from icedb_log.orphans import sweep_orphans
-from icedb_log.vacuum import vacuum_table
 from icedb_service.logs import get_logger
 from icedb_service.names import JANITOR_SWEEP, JANITOR_VACUUM, MERGE_ERASE
 from icedb_service.readers import LogReaders

@@ -1,14 +1,14 @@
-"""The task that changes rows on demand: rewrites and deletions. What and how, is :mod:`icedb_log.row_changes`'s."""
+"""The task that changes rows on demand: rewrites and deletions. What and how, is ``row_changes``'s."""
 
 from collections.abc import Sequence
 from typing import Any, Final, Protocol, get_args
 
 from celery import Celery
+from icedb_log.changes.row_changes import ChangeResult, delete_rows, rewrite_partitions
 from icedb_log.errors import InvalidRequest
 from icedb_log.jobs import RowChanger, never_stop
-from icedb_log.partition_filter import PartitionMatcher, parse_partition_filters
-from icedb_log.row_changes import ChangeResult, delete_rows, rewrite_partitions
-from icedb_log.table_config import read_table_config
+from icedb_log.tables.partition_filter import PartitionMatcher, parse_partition_filters
+from icedb_log.tables.table_config import read_table_config
 from icedb_service.names import MERGE_CHANGE
 from icedb_service.readers import LogReaders
 from icedb_service.runs import Work

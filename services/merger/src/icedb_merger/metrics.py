@@ -2,11 +2,11 @@
 
 from typing import Final, Literal, get_args
 
-from icedb_log.merge import MergeResult
-from icedb_log.partition_removal import RemovalResult
-from icedb_log.retain import RetentionResult
-from icedb_log.retention import count_kept
-from icedb_log.row_changes import ChangeResult
+from icedb_log.changes.partition_removal import RemovalResult
+from icedb_log.changes.retain import RetentionResult
+from icedb_log.changes.retention import count_kept
+from icedb_log.changes.row_changes import ChangeResult
+from icedb_log.merging.merge import MergeResult
 from icedb_service.metrics import SparkWorkerMetrics, make_counter
 from icedb_service.names import (
     MERGE_CHANGE,

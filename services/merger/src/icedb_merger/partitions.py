@@ -3,14 +3,14 @@
 from typing import Any, Final
 
 from celery import Celery
+from icedb_log.changes.partition_removal import PartitionInfo, RemovalResult, remove_chosen_partitions
+from icedb_log.changes.retain import retain_table
+from icedb_log.changes.retention import count_kept
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import TablePaths
 from icedb_log.model import LogView
-from icedb_log.partition_glob import select_partitions
-from icedb_log.partition_removal import PartitionInfo, RemovalResult, remove_chosen_partitions
-from icedb_log.retain import retain_table
-from icedb_log.retention import count_kept
-from icedb_log.table_config import read_table_config
+from icedb_log.tables.partition_glob import select_partitions
+from icedb_log.tables.table_config import read_table_config
 from icedb_service.names import MERGE_DROP_PARTITIONS, MERGE_RETAIN
 from icedb_service.readers import LogReaders
 from icedb_service.redlock import LockBusy

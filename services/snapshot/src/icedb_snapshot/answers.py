@@ -17,8 +17,8 @@ from typing import Final
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker, Snapshot
-from icedb_log.object_store import ObjectStore
-from icedb_log.partition_filter import PartitionMatcher, read_partition_values
+from icedb_log.storage.object_store import ObjectStore
+from icedb_log.tables.partition_filter import PartitionMatcher, read_partition_values
 from icedb_proto import snapshot_pb2
 
 VERSIONS_PER_TABLE: Final = 4

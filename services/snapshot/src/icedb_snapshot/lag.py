@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from icedb_log.clock import Clock
 from icedb_log.errors import HaltError, IceDBError, NotFound
 from icedb_log.keys import TablePaths
-from icedb_log.reader import LogReader
-from icedb_log.status import read_status
+from icedb_log.log.reader import LogReader
+from icedb_log.tables.status import read_status
 from icedb_log.warehouse import Warehouse
 from icedb_service.logs import get_logger
 

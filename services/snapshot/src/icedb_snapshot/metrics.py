@@ -6,8 +6,8 @@ warehouse; a table that is gone loses its series.
 
 from typing import Final
 
-from icedb_log.pressure import LEVELS
-from icedb_log.status import TableStatus
+from icedb_log.ingest.pressure import LEVELS
+from icedb_log.tables.status import TableStatus
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 SNAPSHOT_METHOD: Final = "/icedb.v1.SnapshotService/GetSnapshot"

@@ -5,7 +5,7 @@ from typing import Final
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import MAX_MS, check_table_name
-from icedb_log.partition_filter import PartitionFilter
+from icedb_log.tables.partition_filter import PartitionFilter
 from icedb_proto import snapshot_pb2
 
 MAX_STALENESS_MS: Final = 24 * 60 * 60 * 1000

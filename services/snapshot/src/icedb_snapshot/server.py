@@ -13,9 +13,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from icedb_log.clock import Clock
 from icedb_log.errors import NotFound, Unavailable
-from icedb_log.fold import fold
+from icedb_log.log.fold import fold
 from icedb_log.model import Snapshot
-from icedb_log.partition_filter import PartitionMatcher
+from icedb_log.tables.partition_filter import PartitionMatcher
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2
 

@@ -1,6 +1,6 @@
 """What the service knows about each table: the last read of its log, shared by all callers.
 
-Owns one :class:`~icedb_log.reader.LogReader` per table and decides when it reads again. Many callers of one
+Owns one :class:`~icedb_log.log.reader.LogReader` per table and decides when it reads again. Many callers of one
 table share one read; a caller who asks for fresh data never gets a read that began before the call. A table
 that cannot be read fails alone. Must never write.
 """
@@ -13,12 +13,12 @@ from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, Unavailable
-from icedb_log.fold import fold
 from icedb_log.keys import TablePaths
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView, Snapshot
-from icedb_log.object_store import ObjectStore
-from icedb_log.reader import LogReader
-from icedb_log.table_config import TableConfig, read_table_config
+from icedb_log.storage.object_store import ObjectStore
+from icedb_log.tables.table_config import TableConfig, read_table_config
 from icedb_log.warehouse import Warehouse
 
 CONFIG_MAX_AGE_MS: Final = 10_000

@@ -4,13 +4,13 @@ import sys
 from typing import Annotated, Any, Final
 
 import typer
+from icedb_log.cleaning.vacuum_plan import STORE_RESOLUTION_MS
 from icedb_log.clock import SystemClock
-from icedb_log.erasure_certificate import certificate
-from icedb_log.erasure_record import Erasure, NamedObjects
-from icedb_log.erasure_scan import count_staged_until
-from icedb_log.erasures import create_erasure, list_erasures, read_erasure
+from icedb_log.erasure.erasure_certificate import certificate
+from icedb_log.erasure.erasure_record import Erasure, NamedObjects
+from icedb_log.erasure.erasure_scan import count_staged_until
+from icedb_log.erasure.erasures import create_erasure, list_erasures, read_erasure
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
-from icedb_log.vacuum_plan import STORE_RESOLUTION_MS
 from rich.markup import escape
 
 from icedb_client.cli.exits import FAILED, INVALID, TimedOut, outcome_exit_code

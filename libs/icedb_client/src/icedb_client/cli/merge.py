@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 import typer
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
-from icedb_log.merge_explain import ExplainedPartition, MergeExplanation, explain_merge
-from icedb_log.reader import LogReader
+from icedb_log.log.reader import LogReader
+from icedb_log.merging.merge_explain import ExplainedPartition, MergeExplanation, explain_merge
 from rich.markup import escape
 
 from icedb_client.cli.exits import TimedOut

@@ -7,7 +7,7 @@ from typing import Final
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import MAX_MS
-from icedb_log.table_config import SQL_TYPES
+from icedb_log.tables.table_config import SQL_TYPES
 
 _DURATION: Final = re.compile(r"(?P<number>\d{1,12}(?:\.\d{1,3})?)\s*(?P<unit>ms|s|min|m|h|d)")
 _COLUMN: Final = re.compile(r"(?P<name>.+)[:=]\s*(?P<type>[A-Za-z0-9_]+)\s*", re.DOTALL)

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final
 import typer
 from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound, Unavailable
-from icedb_log.quarantine import QuarantinedBatch, find_reason, list_quarantined
-from icedb_log.quarantine_ops import drop_quarantined, retry_quarantined
+from icedb_log.ingest.quarantine import QuarantinedBatch, find_reason, list_quarantined
+from icedb_log.ingest.quarantine_ops import drop_quarantined, retry_quarantined
 from rich.markup import escape
 
 from icedb_client.cli.exits import FAILED, exit_code

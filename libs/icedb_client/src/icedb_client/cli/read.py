@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from icedb_log.partition_filter import parse_partition_filters
+from icedb_log.tables.partition_filter import parse_partition_filters
 from rich.markup import escape
 
 from icedb_client.cli.output import (

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 import typer
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
-from icedb_log.table_changes import alter_table_config, plan_change
-from icedb_log.table_config import PartitionField, TableConfig, read_table_config
-from icedb_log.views import require_no_cycle
+from icedb_log.tables.table_changes import alter_table_config, plan_change
+from icedb_log.tables.table_config import PartitionField, TableConfig, read_table_config
+from icedb_log.views.views import require_no_cycle
 from rich.markup import escape
 
 from icedb_client.cli.output import (

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from icedb_log.errors import InvalidRequest
-from icedb_log.table_config import MIB
+from icedb_log.tables.table_config import MIB
 
 from icedb_client.cli.parsing import parse_columns, parse_duration
 

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 import typer
 from icedb_log.clock import SystemClock
 from icedb_log.errors import HaltError
-from icedb_log.feed_state import ViewLag, open_readers, read_view_lag
 from icedb_log.keys import TablePaths
-from icedb_log.object_store import ObjectStore
-from icedb_log.table_config import TableConfig, create_table, read_table_config
-from icedb_log.views import (
+from icedb_log.storage.object_store import ObjectStore
+from icedb_log.tables.table_config import TableConfig, create_table, read_table_config
+from icedb_log.views.feed_state import ViewLag, open_readers, read_view_lag
+from icedb_log.views.views import (
     create_view,
     detach_view,
     is_view_there,

@@ -3,8 +3,8 @@
 from typing import Annotated, Any
 
 import typer
+from icedb_log.cleaning.vacuum import VacuumResult, vacuum_table
 from icedb_log.clock import SystemClock
-from icedb_log.vacuum import VacuumResult, vacuum_table
 from rich.markup import escape
 
 from icedb_client.cli.exits import OK, TimedOut, outcome_exit_code

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import duckdb
 from icedb_log.clock import SystemClock
-from icedb_log.codec import encode_log_file
+from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile, LogTombstone
-from icedb_log.table_config import PartitionField, TableConfig, create_table
+from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
 from icedb_log.warehouse import Warehouse
 
 DEFAULT_SCHEMA: Final[Mapping[str, str]] = {"ts": "TIMESTAMP", "event": "VARCHAR", "amount": "DOUBLE"}

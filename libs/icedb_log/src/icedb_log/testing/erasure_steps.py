@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from icedb_log.codec import encode_log_file
-from icedb_log.erasure_record import Erasure
-from icedb_log.erasure_run import ErasureProgress, advance_erasure
-from icedb_log.erasures import create_erasure, note_deletions
+from icedb_log.erasure.erasure_record import Erasure
+from icedb_log.erasure.erasure_run import ErasureProgress, advance_erasure
+from icedb_log.erasure.erasures import create_erasure, note_deletions
 from icedb_log.jobs import FlushJob, FlushOutput, MergedGroup, MergeJob, RowChanger
+from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile
-from icedb_log.object_store import ObjectStore, list_all
+from icedb_log.storage.object_store import ObjectStore, list_all
 from icedb_log.testing.row_files import RowFileChanger, RowFileWriter, read_live_rows, read_rows, write_rows
 from icedb_log.testing.small_table import SmallTable
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from icedb_log.errors import CommitOutcomeUnknown, IceDBError, InvalidRequest, NotFound, PreconditionFailed, Unavailable
-from icedb_log.object_store import (
+from icedb_log.storage.object_store import (
     MAX_KEYS_PER_PAGE,
     DeleteReport,
     FailedDelete,

@@ -1,7 +1,7 @@
 """The data path of feeds on a store in memory: a view's query is a Python function of rows.
 
-Implements :class:`~icedb_log.feed_jobs.ViewFeeder` with the same promises as the real one: fresh names, refused commits
-with a reason, counts, and no look at a log.
+Implements :class:`~icedb_log.views.feed_jobs.ViewFeeder` with the same promises as the real one: fresh names, refused
+commits with a reason, counts, and no look at a log.
 """
 
 from collections import defaultdict
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from icedb_log.clock import Clock
-from icedb_log.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
-from icedb_log.object_store import ObjectStore
-from icedb_log.partition_path import encode_partition_value
+from icedb_log.storage.object_store import ObjectStore
+from icedb_log.tables.partition_path import encode_partition_value
 from icedb_log.testing.row_files import Row, read_rows, write_rows
+from icedb_log.views.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
 
 Query = Callable[[list[dict[str, Any]]], Sequence[Row]]
 """Makes a view's rows of its source's; a ``ValueError`` says that it cannot."""

@@ -16,6 +16,7 @@ import orjson
 
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, NotFound
+from icedb_log.ingest.quarantine import bad_rows_key
 from icedb_log.jobs import (
     BadRows,
     CountJob,
@@ -29,14 +30,13 @@ from icedb_log.jobs import (
     StagedBatch,
 )
 from icedb_log.keys import TablePaths
+from icedb_log.log.widening import fixed_columns, is_widening
 from icedb_log.model import FileMarker, Snapshot
-from icedb_log.object_store import ObjectStore
-from icedb_log.partition_filter import read_partition_values
-from icedb_log.partition_path import encode_partition_value
-from icedb_log.quarantine import bad_rows_key
-from icedb_log.table_config import PartitionField, TableConfig
+from icedb_log.storage.object_store import ObjectStore
+from icedb_log.tables.partition_filter import read_partition_values
+from icedb_log.tables.partition_path import encode_partition_value
+from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_log.testing.row_sql import Condition, parse_condition, parse_row_query
-from icedb_log.widening import fixed_columns, is_widening
 
 Row = Mapping[str, Any]
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from icedb_log.clock import SystemClock
-from icedb_log.table_config import create_table
+from icedb_log.tables.table_config import create_table
 from icedb_log.testing.faulty_store import FaultyStore, holds
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.simulation_actors import Simulation, spawn_actor

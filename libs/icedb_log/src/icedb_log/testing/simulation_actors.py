@@ -10,21 +10,22 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
+from icedb_log.changes.partition_removal import remove_partitions
+from icedb_log.changes.row_changes import delete_rows, rewrite_partitions
+from icedb_log.cleaning.leases import Lease, put_lease
+from icedb_log.cleaning.orphans import sweep_orphans
+from icedb_log.cleaning.vacuum import vacuum_table
 from icedb_log.errors import CommitConflict, CommitOutcomeUnknown, Fenced, InvalidRequest, NotFound, Unavailable
-from icedb_log.flush import flush_table
-from icedb_log.fold import fold
-from icedb_log.leases import Lease, put_lease
-from icedb_log.merge import merge_table
-from icedb_log.merge_plan import Lane, MergeIndex, MergeLimits
-from icedb_log.orphans import sweep_orphans
-from icedb_log.partition_filter import PartitionFilter, PartitionMatcher
-from icedb_log.partition_removal import remove_partitions
-from icedb_log.quarantine_ops import retry_quarantined
-from icedb_log.reader import LogReader
-from icedb_log.row_changes import delete_rows, rewrite_partitions
-from icedb_log.staging import stage_batch
-from icedb_log.table_changes import alter_table_config
-from icedb_log.table_config import PartitionField, TableConfig
+from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.quarantine_ops import retry_quarantined
+from icedb_log.ingest.staging import stage_batch
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.merging.merge import merge_table
+from icedb_log.merging.merge_plan import Lane, MergeIndex, MergeLimits
+from icedb_log.tables.partition_filter import PartitionFilter, PartitionMatcher
+from icedb_log.tables.table_changes import alter_table_config
+from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_log.testing.faulty_store import FaultyStore
 from icedb_log.testing.simulation_changes import Intent, IntentClock, RowTest, SimRowChanger
 from icedb_log.testing.simulation_data import BAD_BODY, ROW_BITS, SimBatchWriter, SimGroupMerger, encode_batch
@@ -32,7 +33,6 @@ from icedb_log.testing.simulation_facts import SimBatch
 from icedb_log.testing.simulation_model import SimModel
 from icedb_log.testing.simulation_settings import MAX_STALL_MS, PATHS, REQUEST_LIFE_MS, SECOND_MS
 from icedb_log.testing.simulation_world import Actor, SimClock, World
-from icedb_log.vacuum import vacuum_table
 
 ORDINARY: Final = (Unavailable, CommitConflict, CommitOutcomeUnknown, Fenced, NotFound)
 """What an actor may meet at any time: it goes on with its next run."""

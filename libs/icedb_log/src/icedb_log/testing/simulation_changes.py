@@ -14,7 +14,7 @@ import orjson
 from icedb_log.jobs import CountJob, RowChange
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
-from icedb_log.table_config import TableConfig
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.simulation_data import SimGroupMerger
 from icedb_log.testing.simulation_world import SimClock, Violation, World
 

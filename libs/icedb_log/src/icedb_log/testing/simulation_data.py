@@ -13,6 +13,7 @@ import orjson
 
 from icedb_log.clock import Clock
 from icedb_log.errors import InvariantViolated, NotFound
+from icedb_log.ingest.quarantine import bad_rows_key
 from icedb_log.jobs import (
     BadRows,
     FlushJob,
@@ -24,11 +25,10 @@ from icedb_log.jobs import (
     StagedBatch,
 )
 from icedb_log.keys import TablePaths
+from icedb_log.log.widening import is_widening
 from icedb_log.model import FileMarker
-from icedb_log.object_store import ObjectStore
-from icedb_log.quarantine import bad_rows_key
-from icedb_log.table_config import TableConfig
-from icedb_log.widening import is_widening
+from icedb_log.storage.object_store import ObjectStore
+from icedb_log.tables.table_config import TableConfig
 
 ROW_BITS: Final = 4
 ROW_BYTES: Final = 120

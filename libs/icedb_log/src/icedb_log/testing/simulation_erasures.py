@@ -7,21 +7,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from icedb_log.cleaning.orphans import sweep_orphans
+from icedb_log.cleaning.vacuum import vacuum_table
 from icedb_log.clock import Clock
-from icedb_log.erasure_deletion import MAX_RUNS
-from icedb_log.erasure_record import Erasure
-from icedb_log.erasure_run import advance_erasure
-from icedb_log.erasures import create_erasure, list_open_ids, note_deletions
+from icedb_log.erasure.erasure_deletion import MAX_RUNS
+from icedb_log.erasure.erasure_record import Erasure
+from icedb_log.erasure.erasure_run import advance_erasure
+from icedb_log.erasure.erasures import create_erasure, list_open_ids, note_deletions
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import parse_log_key, parse_staged_key
-from icedb_log.orphans import sweep_orphans
-from icedb_log.reader import LogReader
+from icedb_log.log.reader import LogReader
 from icedb_log.testing.simulation_actors import ORDINARY, Simulation
 from icedb_log.testing.simulation_changes import Intent, IntentClock, RowTest, SimRowChanger
 from icedb_log.testing.simulation_model import SimModel
 from icedb_log.testing.simulation_settings import PATHS
 from icedb_log.testing.simulation_world import Actor, SimClock, Violation
-from icedb_log.vacuum import vacuum_table
 
 ERASER: Final = "eraser"
 NOTER: Final = "noting janitor"

@@ -10,12 +10,12 @@ from typing import Any
 
 import orjson
 
+from icedb_log.cleaning.leases import Lease
 from icedb_log.clock import parse_uuid7_ms
-from icedb_log.codec import decode_log_file
+from icedb_log.ingest.quarantine import batch_id_of, is_reason
 from icedb_log.keys import parse_staged_key
-from icedb_log.leases import Lease
+from icedb_log.log.codec import decode_log_file
 from icedb_log.model import LogView, Snapshot
-from icedb_log.quarantine import batch_id_of, is_reason
 from icedb_log.testing.simulation_changes import Removal, RemovedRows
 from icedb_log.testing.simulation_data import BAD_BODY, ROW_BITS
 from icedb_log.testing.simulation_facts import Counters, HeldLease, Landed, Promise, ReadMark, SimBatch

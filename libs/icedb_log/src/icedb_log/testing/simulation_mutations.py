@@ -83,7 +83,7 @@ def mutated(mutation: Mutation, *, with_invariants: bool = False) -> Iterator[No
     with ExitStack() as stack:
         if not with_invariants:
             for name in INVARIANTS:
-                original = getattr(importlib.import_module("icedb_log.invariants"), name)
+                original = getattr(importlib.import_module("icedb_log.log.invariants"), name)
                 stack.enter_context(_replaced(original, _do_nothing))
         for edit in mutation.edits:
             stack.enter_context(_edited(edit))
@@ -123,8 +123,8 @@ def _edited(edit: Edit) -> Iterator[None]:
 @contextmanager
 def _replaced(original: Callable[..., Any], changed: Callable[..., Any]) -> Iterator[None]:
     """Put a function in the place of another one wherever it was imported to."""
-    for found in pkgutil.iter_modules(icedb_log.__path__, "icedb_log."):
-        if found.name not in ("icedb_log.s3", "icedb_log.testing"):
+    for found in pkgutil.walk_packages(icedb_log.__path__, "icedb_log."):
+        if found.name != "icedb_log.storage.s3" and not found.name.startswith("icedb_log.testing."):
             importlib.import_module(found.name)
     places = [
         (module, name)

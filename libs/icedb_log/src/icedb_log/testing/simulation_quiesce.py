@@ -5,15 +5,15 @@ What must be left: every acknowledged batch, live or in quarantine, and nothing 
 
 from typing import Final
 
-from icedb_log.flush import flush_table
-from icedb_log.fold import fold
-from icedb_log.merge import merge_table
-from icedb_log.orphans import sweep_orphans
+from icedb_log.cleaning.orphans import sweep_orphans
+from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.ingest.flush import flush_table
+from icedb_log.log.fold import fold
+from icedb_log.merging.merge import merge_table
 from icedb_log.testing.simulation_actors import Simulation
 from icedb_log.testing.simulation_data import SimBatchWriter, SimGroupMerger
 from icedb_log.testing.simulation_settings import PATHS, SEAL_AGE_MS
 from icedb_log.testing.simulation_world import SimClock, Violation
-from icedb_log.vacuum import vacuum_table
 
 _ROUNDS: Final = 5
 _MAX_RUNS: Final = 200

@@ -9,7 +9,7 @@ CHANGE_RULES: Final = (
         "M3",
         "a removal carries no other markers of the log files involved",
         edit(
-            "merge_log:build_merge_log",
+            "merging.merge_log:build_merge_log",
             (
                 "    markers += _carried_markers(",
                 code(
@@ -23,7 +23,7 @@ CHANGE_RULES: Final = (
         "M3",
         "a removal carries live markers only",
         edit(
-            "merge_log:build_merge_log",
+            "merging.merge_log:build_merge_log",
             (
                 "    extra = ",
                 code(
@@ -38,7 +38,7 @@ CHANGE_RULES: Final = (
         "M3",
         "a data file of which no row is left gets no tombstone",
         edit(
-            "merge_log:build_merge_log",
+            "merging.merge_log:build_merge_log",
             (
                 "for marker in inputs.values()]",
                 "for group in merged if group.outputs for marker in group.group.inputs]",
@@ -52,13 +52,13 @@ CHANGE_RULES: Final = (
             "testing.simulation_changes:SimRowChanger.keep_rows",
             ("if not test.holds(row)", "if test.holds(row)"),
         ),
-        edit("row_changes:_require_counted", ("if merged.rows_removed != counted:", "if False:")),
+        edit("changes.row_changes:_require_counted", ("if merged.rows_removed != counted:", "if False:")),
     ),
     breaks(
         "M3",
         "files that are not counted are not rewritten",
         edit(
-            "row_changes:_RowCounter.find_hits",
+            "changes.row_changes:_RowCounter.find_hits",
             ("    for files in _batched(unknown, MAX_FILES_PER_COUNT):", "    for files in _batched(unknown[:1], 1):"),
         ),
     ),
@@ -66,25 +66,25 @@ CHANGE_RULES: Final = (
         "M4",
         "a removal commits what it planned before the fence",
         edit(
-            "partition_removal:remove_chosen_partitions",
+            "changes.partition_removal:remove_chosen_partitions",
             ("chosen = _plan(session.view, paths, choose)", "chosen = planned"),
         ),
     ),
     breaks(
         "M4",
         "a deletion rewrites what it found before the fence",
-        edit("row_changes:delete_rows", ("hits = counter.find_hits(session.snapshot)", "hits = hits")),
+        edit("changes.row_changes:delete_rows", ("hits = counter.find_hits(session.snapshot)", "hits = hits")),
     ),
     breaks(
         "M4",
         "a removal commits without the fence",
         edit(
-            "partition_removal:remove_chosen_partitions",
+            "changes.partition_removal:remove_chosen_partitions",
             (
                 "    session = MergeSession(\n",
                 code(
-                    "    from icedb_log.codec import encode_log_file",
-                    "    from icedb_log.merge_log import build_merge_log",
+                    "    from icedb_log.log.codec import encode_log_file",
+                    "    from icedb_log.merging.merge_log import build_merge_log",
                     "    view = reader.read()",
                     "    chosen = _plan(view, paths, choose)",
                     "    merged = [_remove(path, markers) for path, markers in chosen.items()]",
@@ -102,7 +102,7 @@ CHANGE_RULES: Final = (
         "M4",
         "changes of rows have a fence of their own",
         edit(
-            "merge_session:MergeSession.__init__",
+            "merging.merge_session:MergeSession.__init__",
             (
                 'acquire_fence(store, paths, "merge", owner',
                 'acquire_fence(store, paths, "ingest" if "changer" in owner else "merge", owner',

@@ -8,28 +8,28 @@ ERASE_RULES: Final = (
     breaks(
         "E1",
         "a record that changed since the last look is completed all the same",
-        edit("erasure_run:_completed", ("if now != seen:", "if False:")),
+        edit("erasure.erasure_run:_completed", ("if now != seen:", "if False:")),
     ),
     breaks(
         "E2",
         "batches that were accepted before the request are not waited for",
-        edit("erasure_run:_ErasureRun.advance", ("if staged_count:", "if False:")),
+        edit("erasure.erasure_run:_ErasureRun.advance", ("if staged_count:", "if False:")),
     ),
     breaks(
         "E3",
         "a deletion that was written down is taken for one that landed",
-        edit("erasure_deletion:_with_fate", ("    if key is not None:", "    if True:")),
+        edit("erasure.erasure_deletion:_with_fate", ("    if key is not None:", "    if True:")),
     ),
     breaks(
         "E4",
         "dead data files are not searched",
-        edit("erasure_run:_ErasureRun._find_targets", ("(*objects.dead(), *unnamed)", "(*unnamed,)")),
+        edit("erasure.erasure_run:_ErasureRun._find_targets", ("(*objects.dead(), *unnamed)", "(*unnamed,)")),
     ),
     breaks(
         "E4",
         "dead data files are searched before the deletion",
         edit(
-            "erasure_run:_ErasureRun.advance",
+            "erasure.erasure_run:_ErasureRun.advance",
             (
                 "erasure = self._delete(erasure)",
                 code(
@@ -39,20 +39,20 @@ ERASE_RULES: Final = (
             ),
         ),
         edit(
-            "erasure_run:_ErasureRun._find_targets",
+            "erasure.erasure_run:_ErasureRun._find_targets",
             ("objects = read_objects(self._store, self._paths, reader=self._reader)", "objects = self._early"),
         ),
     ),
     keeps(
         "E4",
         "unnamed data objects are not searched after the deletion",
-        edit("erasure_run:_ErasureRun._find_targets", ("(*objects.dead(), *unnamed)", "(*objects.dead(),)")),
+        edit("erasure.erasure_run:_ErasureRun._find_targets", ("(*objects.dead(), *unnamed)", "(*objects.dead(),)")),
     ),
     breaks(
         "E5",
         "log files may name what is gone",
         edit(
-            "erasure_run:_ErasureRun._look",
+            "erasure.erasure_run:_ErasureRun._look",
             ("proved = known - present.keys() - named", "proved = known - present.keys()"),
         ),
     ),
@@ -60,7 +60,7 @@ ERASE_RULES: Final = (
         "E5",
         "what others added to the record after the listing is taken for gone",
         edit(
-            "erasure_run:_ErasureRun._look",
+            "erasure.erasure_run:_ErasureRun._look",
             ("mark_gone(now, known - present.keys()", "mark_gone(now, {t.key for t in now.targets} - present.keys()"),
             ("proved = known - present", "proved = {target.key for target in erasure.targets} - present"),
         ),
@@ -69,7 +69,7 @@ ERASE_RULES: Final = (
         "E6",
         "unnamed data objects are not searched in the end",
         edit(
-            "erasure_run:_ErasureRun._look_at_all",
+            "erasure.erasure_run:_ErasureRun._look_at_all",
             ("suspects = self._count(erasure, objects.unnamed(), objects)", "suspects = ()"),
         ),
     ),
@@ -77,7 +77,7 @@ ERASE_RULES: Final = (
         "E6",
         "what the last look finds is never looked for again",
         edit(
-            "erasure_run:_ErasureRun._look_at_all",
+            "erasure.erasure_run:_ErasureRun._look_at_all",
             ("if erasure.suspects and not known & set(erasure.suspects):", "if erasure.suspects:"),
         ),
     ),

@@ -16,7 +16,7 @@ _DELETE_OUTPUTS: Final = (
     ),
 )
 _REFUSED_IS_LOST: Final = edit(
-    "fence:HeldFence.commit",
+    "log.fence:HeldFence.commit",
     ("self._require_landed(key, log, is_key_taken=True)", 'raise Fenced("refused, hence lost") from None'),
 )
 _UNKNOWN: Final = "    except CommitOutcomeUnknown:\n        self._require_landed(key, log, is_key_taken=False)"
@@ -26,7 +26,7 @@ WRITE_RULES: Final = (
         "S1",
         "a merge is named by its own clock alone",
         edit(
-            "merge_log:build_merge_log",
+            "merging.merge_log:build_merge_log",
             (
                 "max([now_ms, *(max(file.log.time_ms, parse_log_key(file.key).time_ms) + 1 for file in involved)])",
                 "now_ms",
@@ -36,18 +36,18 @@ WRITE_RULES: Final = (
     breaks(
         "W2",
         "a lost answer is taken for a landed commit",
-        edit("fence:HeldFence.commit", (_UNKNOWN, "    except CommitOutcomeUnknown:\n        pass")),
+        edit("log.fence:HeldFence.commit", (_UNKNOWN, "    except CommitOutcomeUnknown:\n        pass")),
     ),
     breaks(
         "W2",
         "a refusal is taken for a landed commit",
-        edit("fence:HeldFence.commit", ("self._require_landed(key, log, is_key_taken=True)", "pass")),
+        edit("log.fence:HeldFence.commit", ("self._require_landed(key, log, is_key_taken=True)", "pass")),
     ),
     breaks(
         "W2",
         "a lost answer is answered by a second PUT under another name",
         edit(
-            "fence:HeldFence.commit",
+            "log.fence:HeldFence.commit",
             (
                 _UNKNOWN,
                 code(
@@ -63,12 +63,12 @@ WRITE_RULES: Final = (
         "W2",
         "a refusal is taken for a lost commit, whose outputs are deleted",
         _REFUSED_IS_LOST,
-        edit("merge_session:MergeSession.commit", _DELETE_OUTPUTS),
+        edit("merging.merge_session:MergeSession.commit", _DELETE_OUTPUTS),
     ),
     keeps(
         "W2",
         "outputs are deleted when a commit was certainly refused",
-        edit("merge_session:MergeSession.commit", _DELETE_OUTPUTS),
+        edit("merging.merge_session:MergeSession.commit", _DELETE_OUTPUTS),
     ),
     keeps("W2", "a refusal is taken for a lost commit, whose outputs stay", _REFUSED_IS_LOST),
     breaks(
@@ -80,7 +80,7 @@ WRITE_RULES: Final = (
         "W3",
         "the time is looked at before the intent",
         edit(
-            "fence:HeldFence.commit",
+            "log.fence:HeldFence.commit",
             (
                 "    self._advance(commit=key)\n",
                 "    last_check and last_check()\n    last_check = None\n    self._advance(commit=key)\n",
@@ -90,13 +90,13 @@ WRITE_RULES: Final = (
     breaks(
         "F1",
         "the old commit is not sealed",
-        edit("fence:acquire_fence", ("_settle(store, paths, current.commit)", "pass")),
+        edit("log.fence:acquire_fence", ("_settle(store, paths, current.commit)", "pass")),
     ),
     breaks(
         "F2",
         "a merge is planned from a log read before the fence",
         edit(
-            "merge_session:MergeSession.__init__",
+            "merging.merge_session:MergeSession.__init__",
             (
                 "    self._fence: Final[HeldFence] =",
                 "    self.view: Final[LogView] = reader.read()\n    self._fence: Final[HeldFence] =",
@@ -108,7 +108,7 @@ WRITE_RULES: Final = (
         "F2",
         "a flush reads the log before the fence",
         edit(
-            "flush:flush_table",
+            "ingest.flush:flush_table",
             ("    fence = acquire_fence(", "    view = reader.heads.read()\n    fence = acquire_fence("),
             ("    view = reader.heads.read()  # F2\n", ""),
         ),
@@ -116,26 +116,26 @@ WRITE_RULES: Final = (
     breaks(
         "F3",
         "no intent is written",
-        edit("fence:HeldFence.commit", ("    self._advance(commit=key)\n", "")),
+        edit("log.fence:HeldFence.commit", ("    self._advance(commit=key)\n", "")),
     ),
     breaks(
         "F3",
         "the intent is written over whatever is there",
         edit(
-            "fence:write_fence",
+            "log.fence:write_fence",
             ("store.put_if_match(key, body, etag=etag)", "store.put(key, body)"),
         ),
     ),
     breaks(
         "F4",
         "a seal is vacuumed at once",
-        edit("vacuum_plan:_expired_seals", ("file.modified_ms + config.seal_age_ms", "file.modified_ms")),
+        edit("cleaning.vacuum_plan:_expired_seals", ("file.modified_ms + config.seal_age_ms", "file.modified_ms")),
     ),
     breaks(
         "F4",
         "a seal is merged away like any log file",
-        edit("log_index:LogIndex.active_files", ("not file.log.is_seal and ", "")),
-        edit("merge_log:build_merge_log", ("and not file.log.is_seal  # F4", "  # F4")),
+        edit("merging.log_index:LogIndex.active_files", ("not file.log.is_seal and ", "")),
+        edit("merging.merge_log:build_merge_log", ("and not file.log.is_seal  # F4", "  # F4")),
     ),
 )
 
@@ -143,25 +143,26 @@ MERGE_RULES: Final = (
     breaks(
         "M1",
         "live markers of the log files involved are not carried",
-        edit("merge_log:_carried_markers", ("[live[path] for path in sorted(live)] + ", "")),
+        edit("merging.merge_log:_carried_markers", ("[live[path] for path in sorted(live)] + ", "")),
     ),
     breaks(
         "M1",
         "dead markers of the log files involved are not carried",
-        edit("merge_log:_carried_markers", (" + [dead[path] for path in sorted(dead)]", "")),
+        edit("merging.merge_log:_carried_markers", (" + [dead[path] for path in sorted(dead)]", "")),
     ),
     breaks(
         "M1",
         "log tombstones of the log files involved are not carried",
         edit(
-            "merge_log:_carried_log_tombstones", ("for tombstone in file.log.log_tombstones:", "for tombstone in ():")
+            "merging.merge_log:_carried_log_tombstones",
+            ("for tombstone in file.log.log_tombstones:", "for tombstone in ():"),
         ),
     ),
     breaks(
         "M1",
         "the log files involved get no tombstone",
         edit(
-            "merge_log:_carried_log_tombstones",
+            "merging.merge_log:_carried_log_tombstones",
             ("carried.setdefault(file.key, LogTombstone(file.key, time_ms))", "pass"),
         ),
     ),
@@ -169,7 +170,7 @@ MERGE_RULES: Final = (
         "M1",
         "the inputs get no tombstone",
         edit(
-            "merge_log:build_merge_log",
+            "merging.merge_log:build_merge_log",
             (
                 "for marker in inputs.values()]",
                 "for marker in ()]",
@@ -179,13 +180,13 @@ MERGE_RULES: Final = (
     breaks(
         "S2",
         "a merge forgets what was widened",
-        edit("merge_log:build_merge_log", ("        widened=_widened(known),\n", "")),
+        edit("merging.merge_log:build_merge_log", ("        widened=_widened(known),\n", "")),
     ),
     breaks(
         "S2",
         "a merge writes the wider type into its schema line",
         edit(
-            "merge_log:build_merge_log",
+            "merging.merge_log:build_merge_log",
             ("schema=known.logged,", "schema=known.effective,"),
             ("        widened=_widened(known),\n", ""),
         ),
@@ -193,7 +194,7 @@ MERGE_RULES: Final = (
     keeps(
         "R3",
         "a merge forgets the horizon",
-        edit("merge_log:build_merge_log", ("horizon_ms=read_horizon_ms(view) or None", "horizon_ms=None")),
+        edit("merging.merge_log:build_merge_log", ("horizon_ms=read_horizon_ms(view) or None", "horizon_ms=None")),
     ),
 )
 
@@ -201,37 +202,41 @@ READ_RULES: Final = (
     breaks(
         "R1",
         "no second look after a listing of many pages",
-        edit("reader:ConsistentReader._read_once", ("self._list() if listing.page_count > 1 else listing", "listing")),
+        edit(
+            "log.reader:ConsistentReader._read_once", ("self._list() if listing.page_count > 1 else listing", "listing")
+        ),
     ),
     breaks(
         "R1",
         "a dead log file behind the listing is overlooked",
-        edit("reader:ConsistentReader._read_once", ("if self._misses_a_dead_log_file(current, second):", "if False:")),
+        edit(
+            "log.reader:ConsistentReader._read_once", ("if self._misses_a_dead_log_file(current, second):", "if False:")
+        ),
     ),
     breaks(
         "R1",
         "log files are read without If-Match",
         edit(
-            "reader:LogReader._fetch_one",
+            "log.reader:LogReader._fetch_one",
             ("self._store.get(info.key, if_match=info.etag)", "self._store.get(info.key)"),
         ),
     ),
     breaks(
         "R1",
         "the cache is kept by key alone",
-        edit("reader:_is_current", ("file is not None and file.etag == info.etag", "file is not None")),
+        edit("log.reader:_is_current", ("file is not None and file.etag == info.etag", "file is not None")),
     ),
     breaks(
         "R2",
         "a slow refresh is taken",
-        edit("reader:ConsistentReader._read_once", ("> self._max_refresh_ms", "> 1 << 60")),
+        edit("log.reader:ConsistentReader._read_once", ("> self._max_refresh_ms", "> 1 << 60")),
     ),
-    breaks("R3", "no time is refused", edit("fold:fold", ("if as_of_ms < horizon_ms:", "if False:"))),
+    breaks("R3", "no time is refused", edit("log.fold:fold", ("if as_of_ms < horizon_ms:", "if False:"))),
     breaks(
         "R3",
         "a strip does not record the horizon",
         edit(
-            "vacuum_plan:strip_log_file",
+            "cleaning.vacuum_plan:strip_log_file",
             (
                 "horizon_ms=max([read_horizon_ms(view), log.horizon_ms or 0, *stripped_ms]) or None",
                 "horizon_ms=log.horizon_ms",
@@ -241,6 +246,6 @@ READ_RULES: Final = (
     breaks(
         "R3",
         "the horizon ignores log files that are gone without a strip",
-        edit("fold:read_horizon_ms", ("if tombstone.path not in present", "if False")),
+        edit("log.fold:read_horizon_ms", ("if tombstone.path not in present", "if False")),
     ),
 )

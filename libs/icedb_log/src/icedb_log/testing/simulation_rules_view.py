@@ -8,18 +8,18 @@ VIEW_RULES: Final = (
     breaks(
         "V1",
         "a feed names only what it has taken itself",
-        edit("feeds:_FeedRun._commit", ("*(name for name in state.names if name in present), ", "")),
+        edit("views.feeds:_FeedRun._commit", ("*(name for name in state.names if name in present), ", "")),
     ),
     breaks(
         "V1",
         "a merge does not carry what the view has taken",
-        edit("merge_log:build_merge_log", ("newest_feed(file.log.feed for file in involved)", "None")),
+        edit("merging.merge_log:build_merge_log", ("newest_feed(file.log.feed for file in involved)", "None")),
     ),
     breaks(
         "V2",
         "the source is listed before the fence is taken",
         edit(
-            "feeds:feed_view",
+            "views.feeds:feed_view",
             (
                 "    run = _FeedRun(store",
                 code(
@@ -34,13 +34,13 @@ VIEW_RULES: Final = (
     breaks(
         "V4",
         "the janitor does not ask for views",
-        edit("vacuum:vacuum_table", ("wanted_logs=wanted", "wanted_logs=()")),
+        edit("cleaning.vacuum:vacuum_table", ("wanted_logs=wanted", "wanted_logs=()")),
     ),
     breaks(
         "V5",
         "reasons that are not written down are forgotten by the next feed",
         edit(
-            "feeds:_FeedRun.feed",
+            "views.feeds:_FeedRun.feed",
             ("self._record_refusals(state, find_unrecorded(self.store, self.paths, state))", "pass"),
         ),
     ),

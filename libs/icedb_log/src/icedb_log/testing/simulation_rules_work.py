@@ -8,41 +8,43 @@ JANITOR_RULES: Final = (
     breaks(
         "J1",
         "a tombstone's age is its committer's word",
-        edit("vacuum_plan:_guard", ("expires_ms = died_ms + grace_ms", "expires_ms = tombstoned_ms + grace_ms")),
+        edit(
+            "cleaning.vacuum_plan:_guard", ("expires_ms = died_ms + grace_ms", "expires_ms = tombstoned_ms + grace_ms")
+        ),
     ),
     breaks(
         "J1",
         "a tombstone's age is its proof of landing alone",
-        edit("vacuum_plan:_guard", ("expires_ms = died_ms + grace_ms", "expires_ms = landed_ms + grace_ms")),
+        edit("cleaning.vacuum_plan:_guard", ("expires_ms = died_ms + grace_ms", "expires_ms = landed_ms + grace_ms")),
     ),
     breaks(
         "J1",
         "a new tombstone claims to have landed when its input was made",
         edit(
-            "merge_log:build_merge_log",
+            "merging.merge_log:build_merge_log",
             ("tombstoned_ms=time_ms, landed_ms=None)", "tombstoned_ms=time_ms, landed_ms=view.store_now_ms)"),
         ),
     ),
     breaks(
         "J2",
         "staged copies are not deleted before the log files that know them",
-        edit("vacuum:_delete_log_files", ("    _delete(store, copies, failed)\n", "")),
+        edit("cleaning.vacuum:_delete_log_files", ("    _delete(store, copies, failed)\n", "")),
     ),
     breaks(
         "J2",
         "log files go although a staged copy could not be deleted",
-        edit("vacuum:_delete_log_files", ("if len(failed) > before:", "if False:")),
+        edit("cleaning.vacuum:_delete_log_files", ("if len(failed) > before:", "if False:")),
     ),
     breaks(
         "J2",
         "log files go although a batch that they refused is still staged",
-        edit("vacuum:vacuum_table", ("    plan = _hold_refusals(plan, staged)\n", "")),
+        edit("cleaning.vacuum:vacuum_table", ("    plan = _hold_refusals(plan, staged)\n", "")),
     ),
     breaks(
         "J2",
         "a vacuum lists staging before it reads the log",
         edit(
-            "vacuum:vacuum_table",
+            "cleaning.vacuum:vacuum_table",
             (
                 "    view = reader.read()\n",
                 code(
@@ -60,47 +62,58 @@ JANITOR_RULES: Final = (
         "J2",
         "data files go although a log file still lists them as live",
         edit(
-            "vacuum:vacuum_table", ("sorted(set(plan.data_paths) - live_paths(remaining))", "sorted(plan.data_paths)")
+            "cleaning.vacuum:vacuum_table",
+            ("sorted(set(plan.data_paths) - live_paths(remaining))", "sorted(plan.data_paths)"),
         ),
-        edit("vacuum_plan:plan_vacuum", ("elif path not in named or path in still_live:", "elif path not in named:")),
+        edit(
+            "cleaning.vacuum_plan:plan_vacuum",
+            ("elif path not in named or path in still_live:", "elif path not in named:"),
+        ),
     ),
     breaks(
         "J2",
         "data files go although their log file could not be deleted",
         edit(
-            "vacuum:vacuum_table", ("sorted(set(plan.data_paths) - live_paths(remaining))", "sorted(plan.data_paths)")
+            "cleaning.vacuum:vacuum_table",
+            ("sorted(set(plan.data_paths) - live_paths(remaining))", "sorted(plan.data_paths)"),
         ),
     ),
     keeps(
         "J2",
         "markers are stripped of data files that could not be deleted",
-        edit("vacuum:vacuum_table", ("gone=(gone_logs, gone_data)", "gone=(gone_logs, set(deletable))")),
+        edit("cleaning.vacuum:vacuum_table", ("gone=(gone_logs, gone_data)", "gone=(gone_logs, set(deletable))")),
     ),
     breaks(
         "J2",
         "tombstones are stripped of log files that could not be deleted",
         edit(
-            "vacuum:vacuum_table", ("gone=(gone_logs, gone_data)", "gone=(gone_logs | set(plan.log_keys), gone_data)")
+            "cleaning.vacuum:vacuum_table",
+            ("gone=(gone_logs, gone_data)", "gone=(gone_logs | set(plan.log_keys), gone_data)"),
         ),
     ),
     breaks(
         "J3",
         "a strip replaces whatever is there",
-        edit("vacuum:_strip", ("store.put_if_match(file.key, body, etag=file.etag)", "store.put(file.key, body)")),
+        edit(
+            "cleaning.vacuum:_strip",
+            ("store.put_if_match(file.key, body, etag=file.etag)", "store.put(file.key, body)"),
+        ),
     ),
     breaks(
-        "J4", "leases are ignored", edit("vacuum:vacuum_table", ("leases = read_leases(store, paths)", "leases = ()"))
+        "J4",
+        "leases are ignored",
+        edit("cleaning.vacuum:vacuum_table", ("leases = read_leases(store, paths)", "leases = ()")),
     ),
     breaks(
         "J4",
         "a lease believes the time that a committer gave its tombstones",
-        edit("vacuum_plan:_guard", ("if lease.at_ms < seen_dead_ms", "if lease.at_ms < tombstoned_ms")),
+        edit("cleaning.vacuum_plan:_guard", ("if lease.at_ms < seen_dead_ms", "if lease.at_ms < tombstoned_ms")),
     ),
     breaks(
         "J4",
         "leases are read before the log",
         edit(
-            "vacuum:vacuum_table",
+            "cleaning.vacuum:vacuum_table",
             ("    view = reader.read()\n", "    leases = read_leases(store, paths)\n    view = reader.read()\n"),
             ("    leases = read_leases(store, paths)\n    plan", "    plan"),
         ),
@@ -108,13 +121,13 @@ JANITOR_RULES: Final = (
     breaks(
         "J5",
         "orphans of any age are deleted",
-        edit("orphans:_old", ("info.modified_ms + config.orphan_age_ms", "info.modified_ms")),
+        edit("cleaning.orphans:_old", ("info.modified_ms + config.orphan_age_ms", "info.modified_ms")),
     ),
     breaks(
         "J5",
         "the log is read before the data files are listed",
         edit(
-            "orphans:sweep_orphans",
+            "cleaning.orphans:sweep_orphans",
             (
                 "    listing = list_all(",
                 code(
@@ -130,13 +143,14 @@ JANITOR_RULES: Final = (
     breaks(
         "J5",
         "commits under way are not settled",
-        edit("orphans:sweep_orphans", ("settle_fence(store, paths, role)", "pass")),
+        edit("cleaning.orphans:sweep_orphans", ("settle_fence(store, paths, role)", "pass")),
     ),
     breaks(
         "J5",
         "a data file counts as named only while it is live",
         edit(
-            "orphans:_unnamed", ("for marker in file.log.markers}", "for marker in file.log.markers if marker.is_live}")
+            "cleaning.orphans:_unnamed",
+            ("for marker in file.log.markers}", "for marker in file.log.markers if marker.is_live}"),
         ),
     ),
 )
@@ -146,7 +160,7 @@ INGEST_RULES: Final = (
         "I2",
         "staged batches are deleted before the commit",
         edit(
-            "flush:_Run.decide",
+            "ingest.flush:_Run.decide",
             (
                 "committed_key = self.fence.commit(",
                 code(
@@ -160,7 +174,7 @@ INGEST_RULES: Final = (
         "I2",
         "staging is listed before the log is read",
         edit(
-            "flush:flush_table",
+            "ingest.flush:flush_table",
             (
                 "    view = reader.heads.read()  # F2\n",
                 "    staged = list_staged(store, paths, limit=limits.max_batches)\n    view = reader.heads.read()\n",
@@ -171,23 +185,23 @@ INGEST_RULES: Final = (
     breaks(
         "I3",
         "ids in the log are not looked at",
-        edit("flush:_sort_out", ("if batch.batch_id in committed_ids:", "if False:")),
+        edit("ingest.flush:_sort_out", ("if batch.batch_id in committed_ids:", "if False:")),
     ),
     breaks(
         "I3",
         "a batch may be staged again at any time",
-        edit("flush:refuse_stale_id", ("if batch.staged_ms >= id_ms + config.retry_window_ms:", "if False:")),
+        edit("ingest.flush:refuse_stale_id", ("if batch.staged_ms >= id_ms + config.retry_window_ms:", "if False:")),
     ),
     breaks(
         "I3",
         "an id may lie in the future",
-        edit("flush:refuse_stale_id", ("if id_ms > batch.staged_ms + config.id_skew_ms:", "if False:")),
+        edit("ingest.flush:refuse_stale_id", ("if id_ms > batch.staged_ms + config.id_skew_ms:", "if False:")),
     ),
     breaks(
         "I5",
         "a batch is moved to quarantine before the commit that refuses it",
         edit(
-            "flush:_Run.decide",
+            "ingest.flush:_Run.decide",
             (
                 "    committed_key: str | None = None\n",
                 code(
@@ -202,18 +216,18 @@ INGEST_RULES: Final = (
     breaks(
         "I5",
         "refused ids in the log are not looked at",
-        edit("flush:_sort_out", ("if batch.batch_id in refused_ids:", "if False:")),
+        edit("ingest.flush:_sort_out", ("if batch.batch_id in refused_ids:", "if False:")),
     ),
     breaks(
         "I5",
         "the reason of bad rows is written without a look at the fence",
-        edit("flush:_Run._quarantine_bad_rows", ("    self.fence.confirm()\n", "")),
+        edit("ingest.flush:_Run._quarantine_bad_rows", ("    self.fence.confirm()\n", "")),
     ),
     breaks(
         "I5",
         "the reason of bad rows is written over whatever is there",
         edit(
-            "quarantine:quarantine_rows",
+            "ingest.quarantine:quarantine_rows",
             ("if replaces is None:", "if not store.put(key, body):"),
             ("store.put_if_match(key, body, etag=replaces)", "pass"),
         ),
@@ -222,7 +236,7 @@ INGEST_RULES: Final = (
         "I5",
         "the reason of bad rows is written after the commit",
         edit(
-            "flush:_Run.decide",
+            "ingest.flush:_Run.decide",
             ("        self._quarantine_bad_rows(output, commit_id)\n", ""),
             (
                 "        self.fence.release()\n",

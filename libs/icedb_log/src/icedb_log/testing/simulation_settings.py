@@ -8,7 +8,7 @@ import random  # noqa: TID251 - a seeded generator is what the simulation is mad
 from dataclasses import dataclass
 
 from icedb_log.keys import TablePaths
-from icedb_log.table_config import TableConfig
+from icedb_log.tables.table_config import TableConfig
 
 SECOND_MS = 1000
 MINUTE_MS = 60 * SECOND_MS

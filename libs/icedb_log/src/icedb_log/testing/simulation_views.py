@@ -9,26 +9,26 @@ from typing import Any, Final, Protocol
 
 import orjson
 
+from icedb_log.cleaning.orphans import sweep_orphans
+from icedb_log.cleaning.vacuum import vacuum_table
 from icedb_log.clock import Clock
-from icedb_log.codec import decode_log_file
 from icedb_log.errors import InvalidRequest, NotFound
-from icedb_log.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
-from icedb_log.feed_state import FeedReaders
-from icedb_log.feeds import FeedLimits, feed_view
-from icedb_log.fold import fold
 from icedb_log.keys import log_name, parse_log_key
-from icedb_log.merge import merge_table
+from icedb_log.log.codec import decode_log_file
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.merging.merge import merge_table
 from icedb_log.model import FileMarker
-from icedb_log.object_store import ObjectStore, list_all
-from icedb_log.orphans import sweep_orphans
-from icedb_log.reader import LogReader
-from icedb_log.table_config import TableConfig, read_table_config
+from icedb_log.storage.object_store import ObjectStore, list_all
+from icedb_log.tables.table_config import TableConfig, read_table_config
 from icedb_log.testing.simulation_actors import ORDINARY, Simulation
 from icedb_log.testing.simulation_data import ROW_BITS, SimGroupMerger, write_rows
 from icedb_log.testing.simulation_settings import PATHS
 from icedb_log.testing.simulation_world import Actor, SimClock, Violation
-from icedb_log.vacuum import vacuum_table
-from icedb_log.views import create_view
+from icedb_log.views.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
+from icedb_log.views.feed_state import FeedReaders
+from icedb_log.views.feeds import FeedLimits, feed_view
+from icedb_log.views.views import create_view
 
 FEEDER: Final = "feeder"
 VIEW: Final = PATHS.sibling("view")

@@ -1,7 +1,7 @@
 """A strict reader of the wire rules, written from their text and from nothing else.
 
-It shares no code with :mod:`icedb_log.codec` and :mod:`icedb_log.fold`: what it cannot read, or reads otherwise,
-an existing IceDB v3 reader would not read, or would read otherwise.
+It shares no code with :mod:`icedb_log.log.codec` and :mod:`icedb_log.log.fold`: what it cannot read, or reads
+otherwise, an existing IceDB v3 reader would not read, or would read otherwise.
 """
 
 import json

@@ -4,28 +4,28 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from icedb_log.changes.partition_removal import RemovalResult, remove_chosen_partitions
+from icedb_log.changes.row_changes import ChangeResult, delete_rows, rewrite_partitions
+from icedb_log.cleaning.orphans import OrphanResult, sweep_orphans
+from icedb_log.cleaning.vacuum import VacuumResult, vacuum_table
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import IceDBError
-from icedb_log.flush import FlushLimits, FlushResult, flush_table
-from icedb_log.fold import fold
-from icedb_log.merge import MergeResult, merge_table
-from icedb_log.merge_plan import MergeLimits
+from icedb_log.ingest.flush import FlushLimits, FlushResult, flush_table
+from icedb_log.ingest.staging import stage_batch
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.merging.merge import MergeResult, merge_table
+from icedb_log.merging.merge_plan import MergeLimits
 from icedb_log.model import LogView, Snapshot
-from icedb_log.object_store import ObjectStore, list_all
-from icedb_log.orphans import OrphanResult, sweep_orphans
-from icedb_log.partition_filter import PartitionMatcher, parse_partition_filters
-from icedb_log.partition_glob import select_partitions
-from icedb_log.partition_removal import RemovalResult, remove_chosen_partitions
-from icedb_log.reader import LogReader
-from icedb_log.row_changes import ChangeResult, delete_rows, rewrite_partitions
-from icedb_log.staging import stage_batch
-from icedb_log.status import TableStatus, read_status
-from icedb_log.table_config import PartitionField, TableConfig, create_table
+from icedb_log.storage.object_store import ObjectStore, list_all
+from icedb_log.tables.partition_filter import PartitionMatcher, parse_partition_filters
+from icedb_log.tables.partition_glob import select_partitions
+from icedb_log.tables.status import TableStatus, read_status
+from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
 from icedb_log.testing.fake_clock import DEFAULT_START_MS, FakeClock
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.row_files import Row, RowFileChanger, RowFileMerger, RowFileWriter, encode_rows, read_live_rows
 from icedb_log.testing.scripted_store import Crash, Effect, ScriptedStore
-from icedb_log.vacuum import VacuumResult, vacuum_table
 from icedb_log.warehouse import Warehouse
 
 DEFAULTS: dict[str, Any] = {

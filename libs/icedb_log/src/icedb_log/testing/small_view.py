@@ -2,19 +2,19 @@
 
 from typing import Any
 
-from icedb_log.feed_state import FeedReaders, ViewLag, read_view_lag
-from icedb_log.feeds import FeedLimits, FeedResult, feed_view
-from icedb_log.fold import fold
+from icedb_log.cleaning.vacuum import VacuumResult, vacuum_table
 from icedb_log.keys import TablePaths
-from icedb_log.merge import MergeResult, merge_table
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.merging.merge import MergeResult, merge_table
 from icedb_log.model import LogView, Snapshot
-from icedb_log.reader import LogReader
-from icedb_log.table_config import TableConfig, read_table_config
+from icedb_log.tables.table_config import TableConfig, read_table_config
 from icedb_log.testing.row_feeds import RowFileFeeder
 from icedb_log.testing.row_files import RowFileMerger, read_live_rows
 from icedb_log.testing.small_table import DEFAULTS, SmallTable
-from icedb_log.vacuum import VacuumResult, vacuum_table
-from icedb_log.views import create_view
+from icedb_log.views.feed_state import FeedReaders, ViewLag, read_view_lag
+from icedb_log.views.feeds import FeedLimits, FeedResult, feed_view
+from icedb_log.views.views import create_view
 
 
 class SmallView:

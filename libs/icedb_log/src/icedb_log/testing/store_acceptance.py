@@ -1,4 +1,4 @@
-"""One suite that every object store passes: the promises of :mod:`icedb_log.object_store`, tried out.
+"""One suite that every object store passes: the promises of :mod:`icedb_log.storage.object_store`, tried out.
 
 A test module makes a subclass whose name begins with ``Test`` and gives it the fixture ``store``, and a
 :meth:`StoreAcceptance.reopen` that returns a second handle on the same objects. The suite needs pytest only as
@@ -17,7 +17,7 @@ from typing import ClassVar, Final, TypeVar
 
 from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound, PreconditionFailed
-from icedb_log.object_store import MAX_KEYS_PER_PAGE, ObjectStore, list_all
+from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE, ObjectStore, list_all
 
 RACER_COUNT: Final = 16
 ODD_NAMES: Final = (

@@ -5,9 +5,9 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from icedb_log.codec import WIRE_NAMES
+from icedb_log.log.codec import WIRE_NAMES
 from icedb_log.model import FileMarker, LogFile, LogTombstone
-from icedb_log.table_config import SQL_TYPES, WIDENINGS
+from icedb_log.tables.table_config import SQL_TYPES, WIDENINGS
 
 MAX_TIME_MS = 9_999_999_999_999
 _OURS = frozenset({"cid", "ids", "h", "seal", "w", "rej", "n", "s", "l"})

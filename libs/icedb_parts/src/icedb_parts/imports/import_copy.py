@@ -9,9 +9,9 @@ from typing import Protocol, runtime_checkable
 
 from icedb_log.clock import Clock
 from icedb_log.errors import NotFound, PreconditionFailed
-from icedb_log.import_jobs import InspectedFile, PlacedFile
+from icedb_log.imports.import_jobs import InspectedFile, PlacedFile
 from icedb_log.keys import TablePaths
-from icedb_log.object_store import ObjectInfo, ObjectStore
+from icedb_log.storage.object_store import ObjectInfo, ObjectStore
 
 from icedb_parts.imports.import_footers import FileRefused
 

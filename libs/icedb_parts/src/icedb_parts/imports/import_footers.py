@@ -11,8 +11,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 from icedb_log.errors import NotFound, PreconditionFailed
-from icedb_log.import_sources import SourceFile
-from icedb_log.object_store import ObjectStore
+from icedb_log.imports.import_sources import SourceFile
+from icedb_log.storage.object_store import ObjectStore
 
 from icedb_parts.imports.import_types import explain_refusal, read_sql_type
 

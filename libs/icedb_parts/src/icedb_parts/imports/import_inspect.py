@@ -9,12 +9,12 @@ file does not have; it never overrules those that it has.
 from typing import Final
 from urllib.parse import unquote
 
-from icedb_log.import_jobs import InspectedFile, InspectJob
-from icedb_log.import_sources import SourceFile
+from icedb_log.imports.import_jobs import InspectedFile, InspectJob
+from icedb_log.imports.import_sources import SourceFile
 from icedb_log.model import ColumnStats
-from icedb_log.object_store import ObjectStore
-from icedb_log.partition_path import decode_partition_value, encode_partition_value
-from icedb_log.table_config import PartitionField
+from icedb_log.storage.object_store import ObjectStore
+from icedb_log.tables.partition_path import decode_partition_value, encode_partition_value
+from icedb_log.tables.table_config import PartitionField
 
 from icedb_parts.imports.import_footers import ColumnBounds, FileRefused, Footer, read_footer
 from icedb_parts.limits import MAX_PARTITION_VALUE_BYTES

@@ -1,4 +1,4 @@
-"""The protocol of :mod:`icedb_log.import_jobs` on Spark: footers and copies spread over tasks when there are many.
+"""The protocol of ``import_jobs`` on Spark: footers and copies spread over tasks when there are many.
 
 A few files are not worth a job: the driver reads their footers itself. Tasks open sources with the credentials and the
 endpoint of the worker; the caller has no say in that.
@@ -10,11 +10,11 @@ from typing import Final, TypeVar
 
 import structlog
 from icedb_log.clock import Clock
-from icedb_log.import_jobs import CopyOutput, InspectedFile, InspectJob, InspectOutput
+from icedb_log.imports.import_jobs import CopyOutput, InspectedFile, InspectJob, InspectOutput
 from icedb_log.keys import TablePaths
-from icedb_log.s3_options import S3Options
-from icedb_log.stores import StoreSettings
-from icedb_log.table_config import TableConfig
+from icedb_log.storage.s3_options import S3Options
+from icedb_log.storage.stores import StoreSettings
+from icedb_log.tables.table_config import TableConfig
 from pyspark.sql import SparkSession
 
 from icedb_parts.imports.import_unit import ImportUnit, ImportUnitResult, import_unit, open_source
@@ -35,7 +35,7 @@ _Item = TypeVar("_Item")
 
 
 class SparkFileImporter:
-    """A :class:`icedb_log.import_jobs.FileImporter` that runs on Spark.
+    """A :class:`icedb_log.imports.import_jobs.FileImporter` that runs on Spark.
 
     Args:
         spark: The session.

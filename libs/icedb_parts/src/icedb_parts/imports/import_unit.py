@@ -10,10 +10,10 @@ from typing import Final, TypeVar
 
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest
-from icedb_log.import_jobs import InspectedFile, InspectJob, PlacedFile, RefusedFile
-from icedb_log.object_store import ObjectStore
-from icedb_log.s3_options import S3Options
-from icedb_log.stores import StoreSettings
+from icedb_log.imports.import_jobs import InspectedFile, InspectJob, PlacedFile, RefusedFile
+from icedb_log.storage.object_store import ObjectStore
+from icedb_log.storage.s3_options import S3Options
+from icedb_log.storage.stores import StoreSettings
 
 from icedb_parts.engine import open_scratch
 from icedb_parts.imports.import_copy import copy_file

@@ -14,9 +14,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 from icedb_log.errors import CorruptLog, NotFound, SchemaConflict
+from icedb_log.log.widening import is_widening
 from icedb_log.model import FileMarker
-from icedb_log.object_store import ObjectStore
-from icedb_log.widening import is_widening
+from icedb_log.storage.object_store import ObjectStore
 
 from icedb_parts.arrow_types import ARROW_TYPES
 from icedb_parts.imports.import_types import NARROW_TYPES

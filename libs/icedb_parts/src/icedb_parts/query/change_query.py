@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.jobs import ChangeKind, RowChange
-from icedb_log.table_config import TableConfig
+from icedb_log.tables.table_config import TableConfig
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark_types

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 from icedb_log.model import ColumnStats, FileMarker
-from icedb_log.partition_filter import read_partition_values
-from icedb_log.table_config import PartitionField, TableConfig
+from icedb_log.tables.partition_filter import read_partition_values
+from icedb_log.tables.table_config import PartitionField, TableConfig
 
 EXACT_DOUBLE_MAX: Final = 2**53
 _LAST_CODE_POINT: Final = chr(0x10FFFF)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import sqlglot
 from icedb_log.model import FileMarker
-from icedb_log.table_config import PartitionField, TableConfig
+from icedb_log.tables.table_config import PartitionField, TableConfig
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.table_config import TableConfig
+from icedb_log.tables.table_config import TableConfig
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from icedb_log.errors import InvalidRequest
-from icedb_log.table_config import TableConfig, check_column_name
+from icedb_log.tables.table_config import TableConfig, check_column_name
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark_types
 

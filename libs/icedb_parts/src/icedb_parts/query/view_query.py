@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from icedb_log.errors import InvalidRequest
-from icedb_log.table_config import TableConfig
+from icedb_log.tables.table_config import TableConfig
 from pyspark.sql import SparkSession
 
 from icedb_parts.limits import FlushUnitLimits

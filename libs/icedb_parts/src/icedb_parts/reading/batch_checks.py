@@ -13,8 +13,8 @@ from typing import Final
 
 from icedb_log.key_rules import MAX_KEY_BYTES
 from icedb_log.keys import TablePaths
-from icedb_log.partition_path import encode_partition_value
-from icedb_log.table_config import PartitionField, TableConfig
+from icedb_log.tables.partition_path import encode_partition_value
+from icedb_log.tables.table_config import PartitionField, TableConfig
 
 from icedb_parts.limits import MAX_PARTITION_VALUE_BYTES, FlushUnitLimits
 from icedb_parts.reading.bad_lines import BadLines

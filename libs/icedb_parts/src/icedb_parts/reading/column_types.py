@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from icedb_log.errors import SchemaConflict
 from icedb_log.jobs import FlushJob
-from icedb_log.table_config import WIDENINGS, TableConfig
+from icedb_log.tables.table_config import WIDENINGS, TableConfig
 
 from icedb_parts.reading.json_types import Kind, SchemaBuilder, infer_type
 

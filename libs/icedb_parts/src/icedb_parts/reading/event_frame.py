@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-from icedb_log.table_config import PartitionField
+from icedb_log.tables.table_config import PartitionField
 
 from icedb_parts.reading.column_forms import Form, can_fail, cast_form_sql, evidence_sql, is_cast, kinds_sql
 from icedb_parts.reading.json_types import Kind

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from icedb_log.table_config import TableConfig, check_column_name
+from icedb_log.tables.table_config import TableConfig, check_column_name
 
 from icedb_parts.limits import FlushUnitLimits
 from icedb_parts.reading.raw_events import BatchKeys, RawEvents

@@ -2,7 +2,7 @@
 
 Each transform exists twice: as DuckDB SQL, which does the work, and in plain Python, which says what the SQL
 must mean and lets readers compute a partition from a value. A property test compares the two. The text is not
-encoded for a key yet: that is :func:`icedb_log.partition_path.encode_partition_value`.
+encoded for a key yet: that is :func:`icedb_log.tables.partition_path.encode_partition_value`.
 
 =============== =========================================== ==========================================
 transform       of                                          text
@@ -27,7 +27,7 @@ import hashlib
 from datetime import date, datetime
 from typing import Any, Final
 
-from icedb_log.table_config import TIME_TRANSFORMS, PartitionField
+from icedb_log.tables.table_config import TIME_TRANSFORMS, PartitionField
 
 TIME_FORMATS: Final = {"year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H"}
 _PYTHON_TIME_FORMATS: Final = {

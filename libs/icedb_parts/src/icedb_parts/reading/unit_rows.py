@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from icedb_log.errors import NotFound
+from icedb_log.ingest.quarantine import bad_rows_key
 from icedb_log.jobs import StagedBatch
 from icedb_log.model import FileMarker
-from icedb_log.object_store import ObjectStore
-from icedb_log.quarantine import bad_rows_key
+from icedb_log.storage.object_store import ObjectStore
 
 from icedb_parts.engine import open_engine, open_scratch
 from icedb_parts.errors import BatchRejected

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
-from icedb_log.table_config import TableConfig, check_column_name
+from icedb_log.tables.table_config import TableConfig, check_column_name
 
 from icedb_parts.limits import FlushUnitLimits
 from icedb_parts.reading.batch_table import BatchTable

@@ -16,12 +16,12 @@ from datetime import date
 from functools import partial
 from typing import Any, Final
 
-from icedb_log.import_sources import SourceFile
+from icedb_log.imports.import_sources import SourceFile
 from icedb_log.jobs import FlushJob
 from icedb_log.model import FileMarker
-from icedb_log.object_store import ObjectStore
-from icedb_log.stores import StoreSettings
-from icedb_log.table_config import WIDENINGS, TableConfig
+from icedb_log.storage.object_store import ObjectStore
+from icedb_log.storage.stores import StoreSettings
+from icedb_log.tables.table_config import WIDENINGS, TableConfig
 
 from icedb_parts.imports.import_footers import FileRefused, read_footer
 from icedb_parts.reading.json_types import EXACT_DOUBLE_MAX

@@ -12,7 +12,7 @@ import orjson
 import pyarrow as pa
 from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError, Unavailable
-from icedb_log.stores import StoreSettings
+from icedb_log.storage.stores import StoreSettings
 from pydantic import TypeAdapter
 
 from icedb_parts.spark.spark_runner import OK, Chunks, make_answer

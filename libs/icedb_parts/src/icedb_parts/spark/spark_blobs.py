@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError
-from icedb_log.stores import StoreSettings
+from icedb_log.storage.stores import StoreSettings
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException

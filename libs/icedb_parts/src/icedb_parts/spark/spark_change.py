@@ -17,8 +17,8 @@ from icedb_log.errors import InvalidRequest, SchemaConflict
 from icedb_log.jobs import CountJob, MergedGroup, MergeGroup, MergeJob, RowChange
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
-from icedb_log.stores import StoreSettings
-from icedb_log.table_config import TableConfig
+from icedb_log.storage.stores import StoreSettings
+from icedb_log.tables.table_config import TableConfig
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from icedb_log.clock import SystemClock
-from icedb_log.s3_options import S3Options
-from icedb_log.stores import StoreSettings
-from icedb_log.table_config import TableConfig
+from icedb_log.storage.s3_options import S3Options
+from icedb_log.storage.stores import StoreSettings
+from icedb_log.tables.table_config import TableConfig
 from pyspark.sql import SparkSession
 
 from icedb_parts.imports.import_spark import SparkFileImporter

@@ -12,10 +12,10 @@ from typing import Any, Final
 import structlog
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, SchemaConflict
-from icedb_log.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
 from icedb_log.jobs import FlushJob
 from icedb_log.model import FileMarker
-from icedb_log.stores import StoreSettings
+from icedb_log.storage.stores import StoreSettings
+from icedb_log.views.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
 from pyspark.sql import SparkSession
 
 from icedb_parts.limits import JobLimits, share_threads
@@ -44,7 +44,7 @@ _log = structlog.get_logger(__name__)
 
 
 class SparkViewFeeder:
-    """A :class:`icedb_log.feed_jobs.ViewFeeder` that runs on Spark.
+    """A :class:`icedb_log.views.feed_jobs.ViewFeeder` that runs on Spark.
 
     Args:
         spark: The session.

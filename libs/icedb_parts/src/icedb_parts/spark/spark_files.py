@@ -13,7 +13,7 @@ import pyarrow as pa
 from icedb_log.errors import CorruptLog, IceDBError, NotFound, SchemaConflict, Unavailable
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
-from icedb_log.stores import StoreSettings
+from icedb_log.storage.stores import StoreSettings
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 

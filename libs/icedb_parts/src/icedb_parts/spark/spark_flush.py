@@ -12,7 +12,7 @@ import structlog
 from icedb_log.clock import Clock
 from icedb_log.jobs import FlushJob, FlushOutput, RejectedBatch
 from icedb_log.model import FileMarker
-from icedb_log.stores import StoreSettings
+from icedb_log.storage.stores import StoreSettings
 from pyspark.sql import SparkSession
 
 from icedb_parts.limits import JobLimits

@@ -3,7 +3,7 @@
 import structlog
 from icedb_log.clock import Clock
 from icedb_log.jobs import MergedGroup, MergeJob
-from icedb_log.stores import StoreSettings
+from icedb_log.storage.stores import StoreSettings
 from pyspark.sql import SparkSession
 
 from icedb_parts.limits import JobLimits, share_threads

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from icedb_log.errors import InvalidRequest, SchemaConflict
 from icedb_log.jobs import FlushJob, FlushOutput, RejectedBatch
-from icedb_log.table_config import TableConfig
+from icedb_log.tables.table_config import TableConfig
 
 from icedb_parts.limits import JobLimits, share_threads
 from icedb_parts.query.insert_query import QueryProblem, make_spark_schema, query_errors, require_no_files, rows_view

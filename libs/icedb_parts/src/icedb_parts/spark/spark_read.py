@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.jobs import BadRows, FlushJob, StagedBatch
-from icedb_log.table_config import TableConfig
+from icedb_log.tables.table_config import TableConfig
 
 from icedb_parts.limits import JobLimits, share_threads
 from icedb_parts.reading.column_types import settle_types

@@ -13,7 +13,7 @@ import pyarrow as pa
 from icedb_log import errors
 from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError, Unavailable
-from icedb_log.stores import StoreSettings
+from icedb_log.storage.stores import StoreSettings
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession

@@ -17,9 +17,9 @@ from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, InvalidRequest, InvariantViolated, Unavailable
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
-from icedb_log.object_store import ObjectStore
-from icedb_log.partition_filter import read_partition_values
-from icedb_log.table_config import TableConfig
+from icedb_log.storage.object_store import ObjectStore
+from icedb_log.tables.partition_filter import read_partition_values
+from icedb_log.tables.table_config import TableConfig
 
 from icedb_parts.arrow_types import ARROW_TYPES
 from icedb_parts.engine import open_engine, open_scratch

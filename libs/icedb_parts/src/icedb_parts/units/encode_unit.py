@@ -12,8 +12,8 @@ import pyarrow as pa
 from icedb_log.errors import InvalidRequest
 from icedb_log.key_rules import MAX_KEY_BYTES
 from icedb_log.keys import TablePaths
-from icedb_log.partition_path import encode_partition_value
-from icedb_log.table_config import TableConfig
+from icedb_log.tables.partition_path import encode_partition_value
+from icedb_log.tables.table_config import TableConfig
 
 from icedb_parts.arrow_types import ARROW_TYPES
 from icedb_parts.engine import open_engine, open_scratch

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from icedb_log.jobs import StagedBatch
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
-from icedb_log.table_config import TableConfig
+from icedb_log.tables.table_config import TableConfig
 
 from icedb_parts.limits import EngineLimits, FlushUnitLimits
 

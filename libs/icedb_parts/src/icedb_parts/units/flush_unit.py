@@ -7,7 +7,7 @@ conflict, so the same unit always ends the same way.
 
 from icedb_log.clock import Clock
 from icedb_log.model import FileMarker
-from icedb_log.object_store import ObjectStore
+from icedb_log.storage.object_store import ObjectStore
 
 from icedb_parts.reading.unit_rows import open_unit
 from icedb_parts.units.flush_types import FlushUnit, FlushUnitResult

@@ -17,8 +17,8 @@ from icedb_log.errors import Unavailable
 from icedb_log.jobs import MergeGroup
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
-from icedb_log.object_store import ObjectStore
-from icedb_log.table_config import TableConfig
+from icedb_log.storage.object_store import ObjectStore
+from icedb_log.tables.table_config import TableConfig
 
 from icedb_parts.engine import open_engine, open_scratch
 from icedb_parts.limits import MIB, EngineLimits

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from icedb_log.object_store import ObjectStore
+from icedb_log.storage.object_store import ObjectStore
 
 from icedb_parts.limits import MIB
 from icedb_parts.reading.unit_rows import open_unit

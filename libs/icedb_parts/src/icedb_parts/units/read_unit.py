@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from icedb_log.errors import CorruptLog, NotFound, SchemaConflict
 from icedb_log.keys import TablePaths
-from icedb_log.object_store import ObjectStore
-from icedb_log.widening import is_widening
+from icedb_log.log.widening import is_widening
+from icedb_log.storage.object_store import ObjectStore
 
 from icedb_parts.arrow_types import ARROW_TYPES
 from icedb_parts.engine import open_engine, open_scratch

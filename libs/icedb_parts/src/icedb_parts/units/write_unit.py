@@ -13,7 +13,7 @@ from typing import Any, Self
 import pyarrow as pa
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
-from icedb_log.object_store import ObjectStore
+from icedb_log.storage.object_store import ObjectStore
 
 from icedb_parts.arrow_types import ARROW_TYPES
 from icedb_parts.engine import open_engine, open_scratch

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from icedb_log.clock import Clock
 from icedb_log.model import FileMarker
-from icedb_log.object_store import ObjectStore
+from icedb_log.storage.object_store import ObjectStore
 
 from icedb_parts.limits import EngineLimits
 from icedb_parts.writing.part_encoder import PartEncoder

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from icedb_log.errors import IceDBError
-from icedb_log.table_config import TableConfig, create_table
+from icedb_log.tables.table_config import TableConfig, create_table
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.row_feeds import RowFileFeeder
 from icedb_log.testing.row_files import RowFileChanger, RowFileMerger, RowFileWriter

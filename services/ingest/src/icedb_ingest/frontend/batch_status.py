@@ -6,9 +6,9 @@ from typing import Literal
 
 from icedb_log.clock import Clock, parse_uuid7_ms
 from icedb_log.errors import NotFound
+from icedb_log.ingest.quarantine import QuarantinedBatch, find_reason
 from icedb_log.keys import TablePaths
-from icedb_log.object_store import ObjectStore
-from icedb_log.quarantine import QuarantinedBatch, find_reason
+from icedb_log.storage.object_store import ObjectStore
 from icedb_service.readers import LogReaders
 
 State = Literal["staged", "committed", "quarantined"]

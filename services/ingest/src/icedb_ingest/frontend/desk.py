@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, Unavailable
-from icedb_log.idempotency import Binding, bind_key, hash_content, mark_staged
+from icedb_log.ingest.idempotency import Binding, bind_key, hash_content, mark_staged
+from icedb_log.ingest.pressure import PressureGate
+from icedb_log.ingest.staging import stage_batch
 from icedb_log.keys import StagingFormat, TablePaths
-from icedb_log.pressure import PressureGate
-from icedb_log.staging import stage_batch
-from icedb_log.table_config import TableConfig
-from icedb_log.views import require_takes_batches
+from icedb_log.tables.table_config import TableConfig
+from icedb_log.views.views import require_takes_batches
 from icedb_log.warehouse import Warehouse
 from icedb_service.logs import get_logger
 
@@ -32,7 +32,7 @@ class Offer:
         body: Its rows.
         format: What the body is.
         batch_id: The producer's id; ``None``: a fresh one.
-        key: The producer's own key, bound to an id first (:mod:`icedb_log.idempotency`).
+        key: The producer's own key, bound to an id first (:mod:`icedb_log.ingest.idempotency`).
         is_only_copy: Whether nobody could send it again: then it is staged even if it is too late to tell it from a
             duplicate, and the flush puts it into quarantine rather than anybody losing it.
     """

@@ -2,9 +2,9 @@
 
 Delivery, unlike that of all other tasks: at least once. The message is the only copy of the batch until it is staged,
 so it is acknowledged late, and goes back to the queue when its worker dies. That is harmless, because the batch id is
-bound to the batch (:mod:`icedb_log.idempotency`): delivered twice, it counts once, also hours later. When the store
-does not answer or the table is under back-pressure, the message waits and is tried again, for ever; it ends as failed
-only if it is wrong.
+bound to the batch (:mod:`icedb_log.ingest.idempotency`): delivered twice, it counts once, also hours later. When the
+store does not answer or the table is under back-pressure, the message waits and is tried again, for ever; it ends as
+failed only if it is wrong.
 """
 
 import threading

@@ -12,7 +12,7 @@ from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, Unavailable
-from icedb_log.pressure import PressureGate
+from icedb_log.ingest.pressure import PressureGate
 from icedb_log.warehouse import Warehouse
 from icedb_service.http_server import check_port_is_free, start_metrics_server
 from icedb_service.logs import get_logger

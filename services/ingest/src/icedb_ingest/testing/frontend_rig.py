@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
-from icedb_log.local_store import LocalObjectStore
-from icedb_log.object_store import list_all
-from icedb_log.table_config import TableConfig, create_table
+from icedb_log.storage.local_store import LocalObjectStore
+from icedb_log.storage.object_store import list_all
+from icedb_log.tables.table_config import TableConfig, create_table
 from icedb_log.warehouse import Warehouse
 
 from icedb_ingest.frontend.service import Frontend

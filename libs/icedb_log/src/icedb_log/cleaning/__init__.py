@@ -1,0 +1,1 @@
+"""What deletes: vacuum, orphan sweep, and the leases that hold both back."""

@@ -1,0 +1,203 @@
+"""What a record of an erasure says, and its form as JSON. Pure; ``erasures`` writes and reads them."""
+
+from collections.abc import Collection
+from typing import Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from icedb_log.errors import UnsupportedFormat
+from icedb_log.storage.object_store import StoredObject
+
+State = Literal["requested", "deleted", "complete", "refused"]
+Reason = Literal["rewritten", "tombstoned", "orphan"]
+"""Why an object had to go: live until the erasure rewrote it; dead already and not deleted; or named by no log file."""
+Witness = Literal["janitor", "absent"]
+"""How the time of a deletion is known: the janitor had deleted it by then; or it was looked for then, and gone."""
+
+MAX_NAMES: Final = 1000
+"""So many names of one kind are listed in a record; the count is always whole."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ErasureTarget(_Model):
+    """An object that has to be gone.
+
+    Attributes:
+        key: Of the data file.
+        size_bytes: Its size; ``None``: it was gone before anybody could look.
+        row_count: Rows in it that the condition covers; ``None``: it could not be read any more, so it is taken for
+            one that has some.
+        reason: See :data:`Reason`.
+        due_ms: When the janitor may delete it, by the store's clock, unless a lease holds it for longer.
+        gone_ms: By when it was gone, by the store's clock; ``None``: it may still be there.
+        known_by: How that is known.
+    """
+
+    key: str
+    size_bytes: int | None
+    row_count: int | None
+    reason: Reason
+    due_ms: int | None = None
+    gone_ms: int | None = None
+    known_by: Witness | None = None
+
+
+class DeletedFile(_Model):
+    """A live data file that a deletion rewrites, and how many of its rows the condition covers."""
+
+    key: str
+    size_bytes: int
+    row_count: int | None
+
+
+class DeletionRun(_Model):
+    """A deletion, written down before its commit, so that a crash behind the commit loses no figure.
+
+    Attributes:
+        commit_id: Of the commit.
+        begun_ms: When it wrote its first data file, by the worker's clock.
+        row_count: Rows that it removes.
+        files: What it rewrites.
+        log_key: The commit's log file, once it is known.
+        has_landed: Whether it was committed; ``None``: not known (yet, or any more).
+    """
+
+    commit_id: str
+    begun_ms: int
+    row_count: int
+    files: tuple[DeletedFile, ...]
+    log_key: str | None = None
+    has_landed: bool | None = None
+
+
+class NamedObjects(_Model):
+    """How many of something there are, and the names of the first of them."""
+
+    count: int = 0
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, names: Collection[str]) -> Self:
+        """Return the count of some names, and the first, ascending."""
+        return cls(count=len(names), names=tuple(sorted(names)[:MAX_NAMES]))
+
+    def plus(self, other: Self) -> Self:
+        """Return both together; the count is a lower bound if one of them has more than it names."""
+        names = {*self.names, *other.names}
+        count = max(len(names), self.count, other.count)
+        return self.model_copy(update={"count": count, "names": tuple(sorted(names)[:MAX_NAMES])})
+
+
+class NotCovered(_Model):
+    """What may hold such rows and was left alone, as it stood when the rows were deleted.
+
+    Attributes:
+        quarantine: Batches in quarantine, whole or with bad rows; also those that were there at the request.
+        unknown_staged: Objects in staging that are no batches.
+        unknown_data: Objects among the data files that are none.
+        import_sources: Where imported files were copied from; what lies there is not this table's.
+        views: Tables that are fed by this one.
+        view_of: The table that feeds this one.
+        late: Data files with such rows that were committed after the request.
+    """
+
+    quarantine: NamedObjects = NamedObjects()
+    unknown_staged: NamedObjects = NamedObjects()
+    unknown_data: NamedObjects = NamedObjects()
+    import_sources: NamedObjects = NamedObjects()
+    views: NamedObjects = NamedObjects()
+    view_of: str | None = None
+    late: NamedObjects = NamedObjects()
+
+
+class Erasure(_Model):
+    """One erasure.
+
+    Attributes:
+        erasure_id: A UUIDv7.
+        table: Name of the table.
+        condition: Spark SQL; rows for which it is true are erased.
+        requested_by: Who asked, in words.
+        note: Why, in words.
+        state: See :mod:`icedb_log.erasure.erasures`.
+        refusal: Why it is refused.
+        requested_ms: By the store's clock. Rows that were accepted by then are covered.
+        runs: Deletions that were tried, oldest first.
+        deleted_ms: By when the rows were deleted from all that is live, by the store's clock.
+        targets: Objects that have to be gone.
+        suspects: Those of the targets that the last look at all objects found.
+        checked_ms: When all objects were last looked at, by the store's clock.
+        completed_ms: When it ended, by the store's clock.
+        not_covered: See there.
+    """
+
+    format: Literal[1] = 1
+    erasure_id: str
+    table: str
+    condition: str
+    requested_by: str = ""
+    note: str = ""
+    state: State = "requested"
+    refusal: str | None = None
+    requested_ms: int
+    runs: tuple[DeletionRun, ...] = ()
+    deleted_ms: int | None = None
+    targets: tuple[ErasureTarget, ...] = ()
+    suspects: tuple[str, ...] = ()
+    checked_ms: int | None = None
+    completed_ms: int | None = None
+    not_covered: NotCovered = Field(default_factory=NotCovered)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has ended."""
+        return self.state in ("complete", "refused")
+
+    @property
+    def open_targets(self) -> tuple[ErasureTarget, ...]:
+        """Targets that may still be there."""
+        return tuple(target for target in self.targets if target.gone_ms is None)
+
+    @property
+    def row_count(self) -> int:
+        """Rows that were removed from live data files, by all deletions that are known to have landed."""
+        return sum(run.row_count for run in self.runs if run.has_landed)
+
+    @property
+    def is_row_count_exact(self) -> bool:
+        """Whether no deletion is left of which nobody knows whether it landed; else :attr:`row_count` may be low."""
+        return all(run.has_landed is not None for run in self.runs)
+
+
+def mark_gone(erasure: Erasure, keys: Collection[str], *, gone_ms: int, known_by: Witness) -> Erasure:
+    """Return a record in which some objects are gone; what is known of them already stays."""
+    if erasure.is_closed or not any(target.key in keys for target in erasure.open_targets):
+        return erasure
+    targets = tuple(
+        target.model_copy(update={"gone_ms": gone_ms, "known_by": known_by})
+        if target.gone_ms is None and target.key in keys
+        else target
+        for target in erasure.targets
+    )
+    return erasure.model_copy(update={"targets": targets})
+
+
+def encode_erasure(erasure: Erasure) -> bytes:
+    """Return the bytes of a record."""
+    return erasure.model_dump_json().encode()
+
+
+def decode_erasure(stored: StoredObject) -> Erasure:
+    """Parse a record. Raises UnsupportedFormat."""
+    try:
+        return Erasure.model_validate_json(stored.body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UnsupportedFormat(
+            f"{stored.info.key}: not a record of an erasure that this release understands ({where}: {first['msg']}); "
+            "upgrade, or restore it: without it nobody can tell what was erased"
+        ) from error

@@ -1,0 +1,194 @@
+"""What an erasure has to look at besides live data files: dead ones, unnamed ones, and what it does not cover (E4).
+
+Reads only. An object that cannot be read is taken for one that holds such rows: it has to go as well.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from icedb_log.cleaning.vacuum_plan import plan_vacuum
+from icedb_log.erasure.erasure_record import NamedObjects, NotCovered
+from icedb_log.errors import CorruptLog, HaltError, InvalidRequest, NotFound
+from icedb_log.imports.import_records import read_records
+from icedb_log.jobs import CheckAlive, CountJob, RowChange, RowChanger, never_stop
+from icedb_log.keys import TablePaths, parse_staged_key
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.model import FileMarker, LogView, Snapshot
+from icedb_log.storage.object_store import Listing, ObjectStore, list_all
+from icedb_log.tables.table_config import TableConfig
+from icedb_log.views.views import list_view_names
+
+MAX_FILES_PER_COUNT: Final = 512
+DATA_SUFFIX: Final = ".parquet"
+
+_UNREADABLE: Final = (NotFound, InvalidRequest, HaltError)
+
+
+@dataclass(frozen=True, slots=True)
+class DataObjects:
+    """The data objects of a table and what the log says of them: listing first, log second (J5).
+
+    Attributes:
+        listing: Every object below ``_data``.
+        view: The log.
+        snapshot: Its fold.
+    """
+
+    listing: Listing
+    view: LogView
+    snapshot: Snapshot
+
+    def sizes(self) -> dict[str, int]:
+        """Return the size of each object by key."""
+        return {info.key: info.size_bytes for info in self.listing.objects}
+
+    def named(self) -> set[str]:
+        """Return the data files that the log names, live or dead."""
+        return {marker.path for file in self.view.files for marker in file.log.markers}
+
+    def unnamed(self) -> tuple[FileMarker, ...]:
+        """Return the data files that no log file names: orphans, and what is about to be committed."""
+        named = self.named()
+        return tuple(
+            FileMarker(info.key, info.size_bytes, info.modified_ms)
+            for info in self.listing.objects
+            if info.key not in named and info.key.endswith(DATA_SUFFIX)
+        )
+
+    def dead(self) -> tuple[FileMarker, ...]:
+        """Return the markers of the data files that are dead and still named, whether or not they are there."""
+        dead = self.snapshot.tombstoned_ms
+        found = {m.path: m for file in self.view.files for m in file.log.markers if m.path in dead}
+        return tuple(found[path] for path in sorted(found))
+
+    def due_ms(self, config: TableConfig) -> dict[str, int]:
+        """Return when the janitor may delete what is dead or unnamed, by the store's clock; leases may hold it."""
+        plan = plan_vacuum(self.view, config=config)
+        due = dict.fromkeys(plan.data_paths, self.view.store_now_ms)
+        due |= {waiting.path: waiting.until_ms for waiting in plan.waiting}
+        return due | {marker.path: marker.created_ms + config.orphan_age_ms for marker in self.unnamed()}
+
+
+def read_objects(store: ObjectStore, paths: TablePaths, *, reader: LogReader) -> DataObjects:
+    """List a table's data objects, then read its log."""
+    listing = list_all(store, paths.data_prefix)
+    view = reader.read()
+    return DataObjects(listing, view, fold(view))
+
+
+def count_covered(
+    paths: TablePaths,
+    markers: Sequence[FileMarker],
+    *,
+    present: Collection[str],
+    changer: RowChanger,
+    condition: str,
+    config: TableConfig,
+    schema: Mapping[str, str],
+    check_alive: CheckAlive = never_stop,
+) -> dict[str, int | None]:
+    """Return the data files that hold rows which a condition covers, with their number.
+
+    ``None`` instead of a number: the file is gone, or cannot be read. A file is only left out if its partition, its
+    statistics or its rows prove that it holds no such row.
+
+    Args:
+        paths: Keys of the table.
+        markers: The files.
+        present: Those that were there when somebody looked; the others are not opened.
+        changer: Selects and counts.
+        condition: Spark SQL.
+        config: Configuration of the table.
+        schema: Column to SQL type of the whole table.
+        check_alive: Raises if the run should stop.
+
+    Raises:
+        Unavailable: The store or the engine did not answer.
+    """
+    change = RowChange("delete", condition)
+
+    def select(files: Sequence[FileMarker]) -> dict[str, int | None]:
+        return {marker.path: None for marker in changer.select_files(paths, config, change, files)}
+
+    def count(files: Sequence[FileMarker]) -> dict[str, int | None]:
+        counts = changer.count_rows(CountJob(paths, config, schema, change, tuple(files), check_alive))
+        return {marker.path: found for marker, found in zip(files, counts, strict=True) if found}
+
+    selected = _on_halves(select, markers)
+    candidates = [marker for marker in markers if marker.path in selected and marker.path in present]
+    found: dict[str, int | None] = {path: None for path in selected if path not in present}
+    for start in range(0, len(candidates), MAX_FILES_PER_COUNT):
+        check_alive()
+        found |= _on_halves(count, candidates[start : start + MAX_FILES_PER_COUNT])
+    return found
+
+
+def _on_halves(
+    work: Callable[[Sequence[FileMarker]], dict[str, int | None]], files: Sequence[FileMarker]
+) -> dict[str, int | None]:
+    """Do work on files; where it fails, on halves of them, so that one bad file does not hide the others."""
+    if not files:
+        return {}
+    try:
+        return work(files)
+    except _UNREADABLE:
+        if len(files) == 1:
+            return {files[0].path: None}
+    half = len(files) // 2
+    return _on_halves(work, files[:half]) | _on_halves(work, files[half:])
+
+
+def find_not_covered(store: ObjectStore, paths: TablePaths, *, config: TableConfig, listing: Listing) -> NotCovered:
+    """Return what may hold such rows and is none of the erasure's business: a person has to look at it.
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        config: Its configuration.
+        listing: Every object below ``_data``.
+    """
+    staged = [info.key for info in list_all(store, paths.staging_prefix).objects]
+    return NotCovered(
+        quarantine=find_quarantined(store, paths),
+        unknown_staged=NamedObjects.of([key for key in staged if not _is_batch(key)]),
+        unknown_data=NamedObjects.of(
+            [info.key for info in listing.objects if not info.key.endswith(DATA_SUFFIX)],
+        ),
+        import_sources=NamedObjects.of(_import_sources(store, paths)),
+        views=NamedObjects.of(list_view_names(store, paths)),
+        view_of=config.view_of,
+    )
+
+
+def find_quarantined(store: ObjectStore, paths: TablePaths) -> NamedObjects:
+    """Return the batches of which something lies in quarantine, with a reason or, after a crash, without."""
+    keys = [info.key for info in list_all(store, paths.quarantine_prefix).objects]
+    return NamedObjects.of({key.rpartition("/")[2].partition(".")[0] for key in keys})
+
+
+def count_staged_until(store: ObjectStore, paths: TablePaths, until_ms: int) -> int:
+    """Count the batches in staging that were accepted by a time of the store's clock."""
+    return sum(
+        1
+        for info in list_all(store, paths.staging_prefix).objects
+        if info.modified_ms <= until_ms and _is_batch(info.key)
+    )
+
+
+def _is_batch(key: str) -> bool:
+    try:
+        parse_staged_key(key)
+    except InvalidRequest:
+        return False
+    return True
+
+
+def _import_sources(store: ObjectStore, paths: TablePaths) -> set[str]:
+    """Where the imports that landed, or may have, copied from. A file that was imported in place has no record."""
+    try:
+        records = read_records(store, paths)
+    except CorruptLog:  # one cannot be read: a person has to look into all of them
+        return {info.key for info in list_all(store, paths.imports_prefix).objects}
+    return {source.url for each in records if each.record.state != "lost" for source in each.record.sources}

@@ -1,0 +1,231 @@
+"""Records of erasures: what was to be erased, what was done, and which objects are gone since when (E1).
+
+Owns ``_icedb/erasures/open/<id>.json`` and ``_icedb/erasures/closed/<id>.json``. States and who writes them, all by
+compare-and-set, each write repeatable::
+
+    (nothing) ── put if absent, CLI ──▶ requested ──▶ deleted ──▶ complete     by :mod:`icedb_log.erasure.erasure_run`
+                                            └──────▶ refused                   by the same: the condition does not fit
+                                                        deleted: the janitor notes what it has deleted
+
+A record that has ended is written once more under ``closed/``, with ``If-None-Match: *``, and never changes again; then
+the open one goes. So the open ones, which workers look for all the time, stay few however many certificates there are.
+"""
+
+import contextlib
+from collections.abc import Callable, Collection
+from typing import Final
+
+from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
+from icedb_log.erasure.erasure_record import Erasure, NotCovered, decode_erasure, encode_erasure, mark_gone
+from icedb_log.erasure.erasure_scan import find_quarantined
+from icedb_log.errors import CommitConflict, CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed
+from icedb_log.keys import TablePaths
+from icedb_log.storage.object_store import ObjectStore, list_all
+from icedb_log.tables.table_config import MAX_QUERY_BYTES, read_table_config
+
+MAX_OPEN_ERASURES: Final = 1000
+MAX_NOTE_CHARS: Final = 2000
+MAX_CHANGE_ATTEMPTS: Final = 10
+
+
+def create_erasure(
+    store: ObjectStore, paths: TablePaths, *, condition: str, clock: Clock, requested_by: str = "", note: str = ""
+) -> Erasure:
+    """Ask for an erasure: one conditional PUT. Not idempotent: a second call asks for a second one, which is harmless.
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        condition: Spark SQL over the table's columns. A worker checks it; one that is wrong ends as ``refused``.
+        clock: For the id.
+        requested_by: Who asks, in words.
+        note: Why, in words.
+
+    Raises:
+        NotFound: No such table.
+        InvalidRequest: No condition, or a text that is too long, or too many erasures are open.
+        CommitOutcomeUnknown: No usable answer; look whether it is there before asking again.
+        Unavailable: The store did not answer.
+    """
+    read_table_config(store, paths)
+    if not condition.strip() or len(condition.encode()) > MAX_QUERY_BYTES:
+        raise InvalidRequest(f"table {paths.name}: give a condition of 1 to {MAX_QUERY_BYTES} bytes")
+    for what, text in (("note", note), ("name of who asks", requested_by)):
+        if len(text) > MAX_NOTE_CHARS:
+            raise InvalidRequest(f"table {paths.name}: the {what} may have {MAX_NOTE_CHARS} characters")
+    # WARN: before the time of the request is read. A retry moves a batch from here to staging, where it looks like one
+    # that came after the request: it is either seen here, or was staged by that time and is waited for (E2).
+    quarantined = find_quarantined(store, paths)
+    page = store.list_page(paths.open_erasures_prefix)
+    if len(page.objects) >= MAX_OPEN_ERASURES:
+        raise InvalidRequest(
+            f"table {paths.name}: {MAX_OPEN_ERASURES} erasures are open; wait until some are complete, or join "
+            "conditions with OR"
+        )
+    erasure = Erasure(
+        erasure_id=new_batch_id(clock),
+        table=paths.name,
+        condition=condition,
+        requested_by=requested_by,
+        note=note,
+        requested_ms=page.store_now_ms,  # E2: before the PUT: whatever was accepted earlier is covered
+        not_covered=NotCovered(quarantine=quarantined),
+    )
+    key = paths.open_erasure_key(erasure.erasure_id)
+    try:
+        store.put_if_absent(key, encode_erasure(erasure))
+    except (PreconditionFailed, CommitOutcomeUnknown) as error:
+        # W2: refused by its own first try, or without an answer: the id is nobody else's.
+        try:
+            read_erasure(store, paths, erasure.erasure_id)
+        except NotFound:
+            raise CommitOutcomeUnknown(
+                f"table {paths.name}: no answer whether erasure {erasure.erasure_id} was written; see `icedb erasure "
+                f"list {paths.name}` before you ask again"
+            ) from error
+    return erasure
+
+
+def read_erasure(store: ObjectStore, paths: TablePaths, erasure_id: str) -> Erasure:
+    """Read one erasure, open or closed.
+
+    Raises:
+        InvalidRequest: Not an id.
+        NotFound: No such erasure.
+        UnsupportedFormat: The record cannot be read.
+    """
+    check_erasure_id(erasure_id)
+    # In this order: a record that has left the open ones is among the closed ones already.
+    for key in (paths.open_erasure_key(erasure_id), paths.closed_erasure_key(erasure_id)):
+        try:
+            return decode_erasure(store.get(key))
+        except NotFound:
+            continue
+    raise NotFound(
+        f"table {paths.name}: there is no erasure {erasure_id}; `icedb erasure list {paths.name}` shows those there are"
+    )
+
+
+def find_closed(store: ObjectStore, paths: TablePaths, erasure_id: str) -> Erasure | None:
+    """Return an erasure that has ended; ``None`` if it has not, or is not known."""
+    try:
+        return decode_erasure(store.get(paths.closed_erasure_key(erasure_id)))
+    except NotFound:
+        return None
+
+
+def list_open_ids(store: ObjectStore, paths: TablePaths) -> tuple[str, ...]:
+    """Return the ids of the erasures that have not ended, oldest first. Costs one listing."""
+    return tuple(_id_of(info.key) for info in list_all(store, paths.open_erasures_prefix).objects)
+
+
+def find_oldest_open(store: ObjectStore, paths: TablePaths) -> tuple[int, int | None]:
+    """Return how many erasures have not ended, and when the oldest of them was asked for. Costs one listing.
+
+    The time is that of its id, by the clock of whoever asked, unix ms; ``None`` without one.
+    """
+    ids = list_open_ids(store, paths)
+    times: list[int] = []
+    for erasure_id in ids:
+        with contextlib.suppress(InvalidRequest):  # not an erasure of ours; it is counted all the same
+            times.append(parse_uuid7_ms(erasure_id))
+    return len(ids), min(times, default=None)
+
+
+def list_erasures(store: ObjectStore, paths: TablePaths, *, limit: int) -> tuple[Erasure, ...]:
+    """Read the newest erasures of a table, at most ``limit``, newest first. Costs two listings and a GET for each."""
+    ids = {*list_open_ids(store, paths)}
+    ids |= {_id_of(info.key) for info in list_all(store, paths.closed_erasures_prefix).objects}
+    return tuple(read_erasure(store, paths, erasure_id) for erasure_id in sorted(ids, reverse=True)[:limit])
+
+
+def change_erasure(
+    store: ObjectStore, paths: TablePaths, erasure_id: str, change: Callable[[Erasure], Erasure]
+) -> Erasure:
+    """Change an open record by compare-and-set and return what it says then.
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        erasure_id: Of the record.
+        change: Makes the new record of the current one; is called again when somebody else was faster, so it must
+            change only what is still to be changed. Returning its argument writes nothing.
+
+    Raises:
+        NotFound: It is not open (any more).
+        CommitConflict: Others kept changing it; the next run goes on.
+        UnsupportedFormat: The record cannot be read.
+        Unavailable: The store did not answer.
+    """
+    key = paths.open_erasure_key(erasure_id)
+    for _ in range(MAX_CHANGE_ATTEMPTS):
+        stored = store.get(key)
+        current = decode_erasure(stored)
+        changed = change(current)
+        if changed == current:
+            return current
+        try:
+            store.put_if_match(key, encode_erasure(changed), etag=stored.info.etag)
+        except (PreconditionFailed, CommitOutcomeUnknown):
+            continue  # W2: only reading tells; what has landed is not to be changed any more
+        return changed
+    raise CommitConflict(f"{key}: changed by others {MAX_CHANGE_ATTEMPTS} times in a row; the next run goes on")
+
+
+def close_erasure(store: ObjectStore, paths: TablePaths, erasure: Erasure) -> Erasure:
+    """Put a record that has ended where it never changes, and remove the open one. Idempotent.
+
+    Returns what stands there: the first one that ended counts.
+    """
+    key = paths.closed_erasure_key(erasure.erasure_id)
+    try:
+        store.put_if_absent(key, encode_erasure(erasure))
+    except PreconditionFailed:
+        erasure = decode_erasure(store.get(key))
+    store.delete([paths.open_erasure_key(erasure.erasure_id)])
+    return erasure
+
+
+def note_deletions(store: ObjectStore, paths: TablePaths, keys: Collection[str]) -> int:
+    """Write into the open records of a table that the janitor has just deleted some objects. Idempotent.
+
+    The time is the store's, read after the deletion: by then they were gone. Costs one listing without open erasures.
+
+    Returns:
+        How many records changed.
+
+    Raises:
+        IceDBError: As :func:`change_erasure`; what was not noted is found out by looking.
+    """
+    if not keys:
+        return 0
+    listing = list_all(store, paths.open_erasures_prefix)
+    deleted = set(keys)
+    changed_count = 0
+    for info in listing.objects:
+        before = decode_erasure(store.get(info.key))
+        noted = mark_gone(before, deleted, gone_ms=listing.store_now_ms, known_by="janitor")
+        if noted != before:
+            change_erasure(
+                store,
+                paths,
+                before.erasure_id,
+                lambda current: mark_gone(current, deleted, gone_ms=listing.store_now_ms, known_by="janitor"),
+            )
+            changed_count += 1
+    return changed_count
+
+
+def check_erasure_id(erasure_id: str) -> str:
+    """Return an id if it can be one of an erasure, else raise InvalidRequest."""
+    try:
+        parse_uuid7_ms(erasure_id)
+    except InvalidRequest as error:
+        raise InvalidRequest(
+            f"{erasure_id[:80]!r} is not the id of an erasure; `icedb erasure list TABLE` shows them"
+        ) from error
+    return erasure_id
+
+
+def _id_of(key: str) -> str:
+    return key.rpartition("/")[2].removesuffix(".json")

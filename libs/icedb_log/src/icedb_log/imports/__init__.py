@@ -1,0 +1,1 @@
+"""Existing Parquet files become data files of a table."""

@@ -1,0 +1,1 @@
+"""From accepted batches to one commit: staging, flush, quarantine, back-pressure."""

@@ -1,0 +1,146 @@
+"""Producers' own keys: a retry under the same key becomes the same batch, whatever the key looks like.
+
+A batch id has to be a young UUIDv7 (I3). A producer that has only a key of its own (an order number, a message that
+waited in a queue for an hour) binds the key to a batch id (I7): the first one writes a record with a conditional PUT,
+and everybody who comes later with this key finds it. When the batch is staged the record says so, and nobody stages it
+again, however late a retry comes. Records are kept for :data:`KEEP_MS`; then the janitor deletes them.
+"""
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Final
+
+import orjson
+
+from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
+from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed, Unavailable
+from icedb_log.keys import TablePaths
+from icedb_log.storage.object_store import FailedDelete, ObjectStore, list_all
+
+KEEP_MS: Final = 24 * 60 * 60 * 1000
+"""How long a key is remembered, at least."""
+MAX_BIND_ATTEMPTS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What a producer's key stands for.
+
+    Attributes:
+        record_key: Where the record lies.
+        batch_id: The batch's id.
+        content_sha256: Of the body and its format: a key belongs to one content.
+        is_staged: Whether the batch certainly was staged.
+        is_new: Whether this call bound the key.
+    """
+
+    record_key: str
+    batch_id: str
+    content_sha256: str
+    is_staged: bool
+    is_new: bool
+
+
+def hash_content(body: bytes, staging_format: str) -> str:
+    """Return what tells one batch's content from another's."""
+    digest = hashlib.sha256(staging_format.encode() + b"\n")
+    digest.update(body)
+    return digest.hexdigest()
+
+
+def bind_key(
+    store: ObjectStore,
+    paths: TablePaths,
+    *,
+    key: str,
+    content_sha256: str,
+    clock: Clock,
+    preferred_id: str | None = None,
+) -> Binding:
+    """Return the batch id of a producer's key, bound by this call or by an earlier one. Idempotent.
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        key: Any text; the object's name is its hash.
+        content_sha256: Of the batch, see :func:`hash_content`.
+        clock: Makes a fresh id.
+        preferred_id: The id to bind if the key is new; a fresh one if not given.
+
+    Raises:
+        InvalidRequest: The key is bound to other content.
+        Unavailable: The store did not say which id is bound; call again.
+    """
+    record_key = paths.idempotency_key(hashlib.sha256(key.encode()).hexdigest())
+    mine = Binding(record_key, preferred_id or new_batch_id(clock), content_sha256, is_staged=False, is_new=True)
+    for _ in range(MAX_BIND_ATTEMPTS):
+        try:
+            store.put_if_absent(record_key, _encode(mine))
+        except (PreconditionFailed, CommitOutcomeUnknown):
+            pass
+        else:
+            return mine
+        try:
+            found = _decode(record_key, store.get(record_key).body)
+        except NotFound:
+            continue  # the PUT did not land, or the janitor has just forgotten the key
+        if found.content_sha256 != content_sha256:
+            raise InvalidRequest(
+                f"table {paths.name}: the key {key[:80]!r} was used before with other content (batch "
+                f"{found.batch_id}); a key belongs to one batch: send the same bytes, or use another key"
+            )
+        return replace(found, is_new=found.batch_id == mine.batch_id)
+    raise Unavailable(f"table {paths.name}: the store did not confirm the key {key[:80]!r}; send the batch again")
+
+
+def mark_staged(store: ObjectStore, binding: Binding) -> None:
+    """Remember that the batch of a key is staged, so that no retry stages it again. Idempotent.
+
+    Raises:
+        Unavailable: Not remembered; a retry within the retry window is safe all the same (I3).
+        CommitOutcomeUnknown: The same.
+    """
+    store.put(binding.record_key, _encode(replace(binding, is_staged=True)))
+
+
+def sweep_keys(
+    store: ObjectStore, paths: TablePaths, *, keep_ms: int = KEEP_MS
+) -> tuple[int, tuple[FailedDelete, ...]]:
+    """Forget the keys that were written longer ago than ``keep_ms``, by the store's clock. Idempotent.
+
+    Only the janitor calls it (J6). Costs one listing.
+
+    Returns:
+        How many were deleted, and those that could not be.
+
+    Raises:
+        Unavailable: The store did not answer.
+    """
+    listing = list_all(store, paths.idempotency_prefix)
+    old = [info.key for info in listing.objects if info.modified_ms + keep_ms <= listing.store_now_ms]
+    if not old:
+        return 0, ()
+    report = store.delete(old)
+    return len(report.deleted), report.failed
+
+
+def _encode(binding: Binding) -> bytes:
+    return orjson.dumps(
+        {
+            "batch_id": binding.batch_id,
+            "content_sha256": binding.content_sha256,
+            "staged": binding.is_staged,
+        }
+    )
+
+
+def _decode(record_key: str, body: bytes) -> Binding:
+    try:
+        value = orjson.loads(body)
+        batch_id = str(value["batch_id"])
+        parse_uuid7_ms(batch_id)
+        return Binding(record_key, batch_id, str(value["content_sha256"]), value["staged"] is True, is_new=False)
+    except (ValueError, KeyError, TypeError, InvalidRequest) as error:
+        raise Unavailable(
+            f"{record_key} does not hold a key's record ({type(error).__name__}); use another key, or delete it by hand"
+        ) from error

@@ -1,0 +1,306 @@
+"""Back-pressure: how much a table's log and merge backlog slow ingest down. See ``docs/protocol.md``, "Back-pressure".
+
+Owns the measure (pure), ``_icedb/pressure.json``, by which the ingest worker tells every front end, and the gate
+that front ends ask. Nothing here is needed for correctness: an absent, old or unreadable object means no pressure,
+and two workers that write the object at once only say the same thing twice. Must never keep producers out for ever:
+what a dead worker said runs out.
+"""
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+import orjson
+
+from icedb_log.clock import Clock
+from icedb_log.errors import IceDBError, NotFound, Overloaded
+from icedb_log.keys import TablePaths
+from icedb_log.storage.object_store import ObjectStore
+from icedb_log.tables.table_config import MINUTE_MS, SECOND_MS, TableConfig
+
+Level = Literal["none", "slow", "stop"]
+LEVELS: Final[tuple[Level, ...]] = get_args(Level)
+"""From the mildest to the hardest."""
+
+MAX_LOG_FILES: Final = 950
+"""From so many log files on a flush commits nothing: existing v3 readers list 1,000 and miss the rest (wire rule),
+and the merges that bring the log down need room for commits of their own."""
+
+MAX_STRETCH: Final = 60.0
+"""Factor of the flush interval from the stop bound on."""
+
+RETRY_AFTER_MS: Final = 10 * SECOND_MS
+"""When a refused producer should try again, at the stop bound; longer in proportion above it."""
+
+MAX_RETRY_AFTER_MS: Final = MINUTE_MS
+
+PRESSURE_TTL_MS: Final = 2 * MINUTE_MS
+"""How long what a worker said counts, unless it says it again (it does so after half of it)."""
+
+_MAX_TTL_MS: Final = 60 * MINUTE_MS
+_MAX_TABLES: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """How a table stands.
+
+    Attributes:
+        level: ``none``; ``slow``: flushes come less often; ``stop``: front ends refuse batches, too.
+        stretch: Factor of the flush interval, 1 to the largest.
+        reason: Which bound was passed by how much, in words for operators and producers; empty for ``none``.
+        retry_after_ms: When a refused producer should try again.
+    """
+
+    level: Level = "none"
+    stretch: float = 1.0
+    reason: str = ""
+    retry_after_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedPressure:
+    """What ``_icedb/pressure.json`` says.
+
+    Attributes:
+        level: As measured.
+        reason: As measured.
+        retry_after_ms: As measured.
+        ttl_ms: How long it counts from the time it was written.
+        written_ms: When, by the writer's clock; makes each writing a new ETag. Never compared with another clock.
+        etag: Version of the object.
+    """
+
+    level: Level
+    reason: str
+    retry_after_ms: int
+    ttl_ms: int
+    written_ms: int
+    etag: str
+
+
+def measure_pressure(*, log_files: int, backlog_files: int, config: TableConfig) -> Pressure:
+    """Return how much a table should slow its producers down. Pure, and monotone in both counts.
+
+    The stretch grows by the same factor with each further file between the slow and the stop bound, so that ingest
+    brakes softly and early; the worse of the two counts decides.
+
+    Args:
+        log_files: Objects below ``_log``.
+        backlog_files: Data files that the merge policy would merge now.
+        config: The table's bounds.
+    """
+    bounds = (
+        (log_files, config.log_files_slow, config.log_files_stop, "log files", "log_files"),
+        (backlog_files, config.backlog_files_slow, config.backlog_files_stop, "data files to merge", "backlog_files"),
+    )
+    level: Level = "none"
+    stretch = 1.0
+    retry_after_ms = 0
+    reasons: list[str] = []
+    for count, slow, stop, what, name in bounds:
+        if count < slow:
+            continue
+        is_stop = count >= stop
+        level = "stop" if is_stop or level == "stop" else "slow"
+        stretch = max(stretch, MAX_STRETCH ** min(1.0, (count - slow) / (stop - slow)))
+        reasons.append(f"{count} {what}, {name}_{'stop' if is_stop else 'slow'} is {stop if is_stop else slow}")
+        if is_stop:
+            wait_ms = RETRY_AFTER_MS * count // stop // SECOND_MS * SECOND_MS
+            retry_after_ms = max(retry_after_ms, min(wait_ms, MAX_RETRY_AFTER_MS))
+    return Pressure(level, stretch, "; ".join(reasons), retry_after_ms)
+
+
+def read_pressure(store: ObjectStore, paths: TablePaths) -> PublishedPressure | None:
+    """Read what was published last, however old; ``None`` if nothing was. One small GET.
+
+    An object that is none of ours reads as level ``none``.
+
+    Raises:
+        Unavailable: The store did not answer.
+    """
+    try:
+        stored = store.get(paths.pressure_key)
+    except NotFound:
+        return None
+    etag = stored.info.etag
+    try:
+        value = orjson.loads(stored.body)
+        level = value["level"]
+        return PublishedPressure(
+            level=level if level in LEVELS else "none",
+            reason=str(value["reason"]),
+            retry_after_ms=max(0, min(int(value["retry_after_ms"]), MAX_RETRY_AFTER_MS)),
+            ttl_ms=max(0, min(int(value["ttl_ms"]), _MAX_TTL_MS)),
+            written_ms=int(value["written_ms"]),
+            etag=etag,
+        )
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return PublishedPressure("none", "", 0, 0, 0, etag)
+
+
+def publish_pressure(store: ObjectStore, paths: TablePaths, pressure: Pressure, *, clock: Clock) -> None:
+    """Tell front ends. Idempotent; ``none`` removes what was said before.
+
+    Costs one small GET, and a write only when level or retry time changed or half the time to live has gone: a
+    reason whose count moved on is not worth one.
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        pressure: As it was measured just now.
+        clock: Of the writer: its own earlier writings are compared with it. One that is ahead of or behind another
+            writer's clock writes more often, never less.
+
+    Raises:
+        Unavailable: The store did not answer; front ends go by what was said before until that runs out.
+        CommitOutcomeUnknown: The same.
+    """
+    known = read_pressure(store, paths)
+    if pressure.level == "none":
+        if known is not None:
+            store.delete([paths.pressure_key])  # one that stays runs out by itself
+        return
+    now_ms = clock.now_ms()
+    is_said = known is not None and (known.level, known.retry_after_ms) == (pressure.level, pressure.retry_after_ms)
+    if known is not None and is_said and 0 <= now_ms - known.written_ms < PRESSURE_TTL_MS // 2:
+        return
+    body = {
+        "level": pressure.level,
+        "reason": pressure.reason,
+        "retry_after_ms": pressure.retry_after_ms,
+        "ttl_ms": PRESSURE_TTL_MS,
+        "written_ms": now_ms,
+    }
+    store.put(paths.pressure_key, orjson.dumps(body))
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The last read of one table's object.
+
+    Attributes:
+        said: What it says; kept over a failed read, so that its age goes on.
+        said_at_ms: Monotonic time from which its time to live counts.
+        read_ms: Monotonic time of the read.
+        is_known: Whether the read went well.
+    """
+
+    said: PublishedPressure | None
+    said_at_ms: int
+    read_ms: int
+    is_known: bool
+
+
+class _Table:
+    """One table: its last answer, and the lock of the one who asks anew."""
+
+    __slots__ = ("answer", "asking")
+
+    def __init__(self) -> None:
+        self.answer: _Answer | None = None
+        self.asking = threading.Lock()
+
+
+class PressureGate:
+    """Asks before a batch is accepted. Thread-safe; one small GET for each table and ``max_age_ms``.
+
+    While one caller asks, the others go by the answer before; only a table that nobody has asked for yet makes them
+    wait. A store that does not answer means no pressure: the batch's own PUT tells the producer soon enough.
+
+    Args:
+        store: The object store.
+        clock: Monotonic time only: ages do not depend on anybody's wall clock.
+        max_age_ms: How old an answer may be.
+        max_tables: How many tables are remembered.
+    """
+
+    def __init__(
+        self, store: ObjectStore, *, clock: Clock, max_age_ms: int = SECOND_MS, max_tables: int = _MAX_TABLES
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._max_age_ms = max_age_ms
+        self._max_tables = max_tables
+        self._tables: OrderedDict[str, _Table] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def check(self, paths: TablePaths) -> None:
+        """Return if the table takes batches.
+
+        Raises:
+            Overloaded: It does not; ``retry_after_ms`` says when to send the same batch again.
+        """
+        answer = self._ask(paths)
+        said = answer.said
+        if said is None or said.level != "stop" or not answer.is_known:
+            return
+        if self._clock.monotonic_ms() - answer.said_at_ms > said.ttl_ms:
+            return  # who said so is dead, or cannot reach the store: staging takes batches without it
+        raise Overloaded(
+            f"table {paths.name} takes no batches just now: {said.reason}. Send the same batch again in "
+            f"{said.retry_after_ms / SECOND_MS:g} s; if this lasts, its merges or its vacuum do not keep up",
+            retry_after_ms=said.retry_after_ms,
+        )
+
+    def _ask(self, paths: TablePaths) -> _Answer:
+        table = self._remember(paths.prefix)
+        before = table.answer
+        if before is not None and self._is_fresh(before):
+            return before
+        if before is None:
+            table.asking.acquire()
+        elif not table.asking.acquire(blocking=False):
+            return before
+        try:
+            before = table.answer
+            if before is None or not self._is_fresh(before):
+                table.answer = before = self._read(paths, before)
+            return before
+        finally:
+            table.asking.release()
+
+    def _is_fresh(self, answer: _Answer) -> bool:
+        return self._clock.monotonic_ms() - answer.read_ms < self._max_age_ms
+
+    def _read(self, paths: TablePaths, before: _Answer | None) -> _Answer:
+        known = before.said if before is not None else None
+        known_at_ms = before.said_at_ms if before is not None else 0
+        try:
+            said = read_pressure(self._store, paths)
+        except IceDBError:
+            return _Answer(known, known_at_ms, self._clock.monotonic_ms(), is_known=False)
+        now_ms = self._clock.monotonic_ms()
+        if said is not None and known is not None and said.etag == known.etag:
+            return _Answer(said, known_at_ms, now_ms, is_known=True)
+        age_ms = self._age_ms(paths, said) if said is not None and said.level == "stop" else 0
+        return _Answer(said, now_ms - age_ms, now_ms, is_known=True)
+
+    def _age_ms(self, paths: TablePaths, said: PublishedPressure) -> int:
+        """Return how old a statement is that is new to this process, by the store's own clock.
+
+        A listing for each new statement that stops: without it a dead worker's last word would keep out every process
+        that lives shorter than its time to live.
+        """
+        try:
+            page = self._store.list_page(paths.pressure_key, limit=1)
+        except IceDBError:
+            return 0
+        written_ms = (info.modified_ms for info in page.objects if info.etag == said.etag)
+        return max(0, page.store_now_ms - next(written_ms, page.store_now_ms))
+
+    def _remember(self, prefix: str) -> _Table:
+        with self._lock:
+            table = self._tables.setdefault(prefix, _Table())
+            self._tables.move_to_end(prefix)
+            while len(self._tables) > self._max_tables:
+                del self._tables[self._least_needed()]
+            return table
+
+    def _least_needed(self) -> str:
+        # One with pressure goes last: its age would begin anew.
+        for prefix, table in self._tables.items():
+            if table.answer is not None and table.answer.said is None:
+                return prefix
+        return next(iter(self._tables))

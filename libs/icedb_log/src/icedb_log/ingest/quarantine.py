@@ -1,0 +1,324 @@
+"""Quarantine: what cannot be committed, kept with the reason (rule I5).
+
+A batch that was refused lies there whole: ``<batch id>.batch.<format>``, as it was staged, and ``<batch id>.json``
+with the reason. The reason is written last and the staged object deleted after it, so a crash at any step leads to
+the same end. Of a batch that was committed without its bad rows, these rows lie there:
+``<batch id>.rows-<hash>.ndjson.zst``, uploaded by the data path, and the reason.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import orjson
+
+from icedb_log.clock import Clock
+from icedb_log.errors import (
+    CommitOutcomeUnknown,
+    Fenced,
+    InvariantViolated,
+    NotFound,
+    PreconditionFailed,
+    Unavailable,
+)
+from icedb_log.jobs import BadRows, RejectedBatch, StagedBatch
+from icedb_log.keys import TablePaths
+from icedb_log.storage.object_store import ObjectInfo, ObjectStore, list_all
+
+Kind = Literal["batch", "rows"]
+"""``batch``: refused, nothing of it is live; ``rows``: committed but for these rows."""
+
+BAD_ROWS_FORMAT: Final = "ndjson.zst"
+MAX_DIRECT_READS: Final = 16
+"""Up to so many reasons are read by name, without a listing."""
+MAX_REASON_ATTEMPTS: Final = 4
+
+_REASON_SUFFIX: Final = ".json"
+_BAD_ROWS_INFIX: Final = ".rows-"
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantinedBatch:
+    """One entry in quarantine.
+
+    Attributes:
+        batch_id: Id of the batch.
+        reason: Why it, or the first of its bad rows, could not be committed, in words for its producer.
+        payload_key: Where the batch, or its bad rows, are.
+        size_bytes: Size of the payload.
+        quarantined_ms: When, by the worker's clock.
+        kind: Whether it is a whole batch, or the bad rows of a committed one.
+        row_count: Bad rows; ``None`` for a whole batch, whose rows nobody counted.
+        retry_id: Id under which a retry that has begun stages the payload again.
+        is_doubtful: Nobody can tell whether its rows are live already, by its id or by an earlier retry.
+        has_landed: For bad rows: whether the commit that left them out said that it landed.
+    """
+
+    batch_id: str
+    reason: str
+    payload_key: str
+    size_bytes: int
+    quarantined_ms: int
+    kind: Kind = "batch"
+    row_count: int | None = None
+    retry_id: str | None = None
+    is_doubtful: bool = False
+    has_landed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReason:
+    """A reason as it was read, for whoever wants to replace it."""
+
+    entry: QuarantinedBatch
+    fields: dict[str, Any]
+    etag: str
+
+
+def bad_rows_key(paths: TablePaths, batch_id: str, payload: bytes) -> str:
+    """Return where the data path puts the bad rows of a batch: a name of their own for other rows.
+
+    Which rows are bad depends on what a flush knows. A write that lands late, by a flush that lost the fence or a task
+    that Spark runs again, must not replace what a commit has left out.
+    """
+    digest = hashlib.sha256(payload).hexdigest()[:32]
+    return paths.quarantine_key(f"{batch_id}{_BAD_ROWS_INFIX}{digest}.{BAD_ROWS_FORMAT}")
+
+
+def is_bad_rows(key: str) -> bool:
+    """Return whether an object below the quarantine holds bad rows of a batch."""
+    return _BAD_ROWS_INFIX in key.rpartition("/")[2]
+
+
+def list_bad_rows(store: ObjectStore, paths: TablePaths, batch_id: str) -> tuple[str, ...]:
+    """Return the keys of all bad rows that were ever set aside of a batch. Costs a listing."""
+    return tuple(info.key for info in list_all(store, paths.quarantine_key(f"{batch_id}{_BAD_ROWS_INFIX}")).objects)
+
+
+def payload_key(paths: TablePaths, batch: StagedBatch) -> str:
+    """Return where a refused batch is kept. Not under its staged name: in the format ``json`` that is the reason's."""
+    return paths.quarantine_key(f"{batch.batch_id}.batch.{batch.format}")
+
+
+def reason_key(paths: TablePaths, batch_id: str) -> str:
+    """Return where the reason of a quarantined batch is."""
+    return paths.quarantine_key(batch_id + _REASON_SUFFIX)
+
+
+def quarantine_batch(store: ObjectStore, paths: TablePaths, *, rejected: RejectedBatch, clock: Clock) -> None:
+    """Move a staged batch to quarantine. Idempotent; a batch that is gone already was moved by another run.
+
+    Only after a commit has refused it (I5). Another run may have moved it meanwhile, and an operator may have begun a
+    retry: what they wrote stays.
+
+    Raises:
+        Unavailable: The store did not answer; the batch stays staged, and the next run does it again.
+    """
+    batch = rejected.batch
+    body = orjson.dumps(_describe_refusal(paths, rejected, clock))
+    for _ in range(MAX_REASON_ATTEMPTS):
+        found = find_reason(store, paths, batch.batch_id)
+        is_there = found is not None and found.entry.kind == "batch"
+        # If it is there: the same id in another format is kept, too, though nobody lists it.
+        is_copied = found is not None and found.entry.payload_key == payload_key(paths, batch)
+        if not (is_copied or _copy_payload(store, paths, batch)):
+            return
+        if is_there or _put_reason(store, paths, batch.batch_id, body, replaces=None if found is None else found.etag):
+            store.delete([batch.key])
+            return
+    raise Unavailable(
+        f"table {paths.name}: {reason_key(paths, batch.batch_id)} was not confirmed, or changed by others, "
+        f"{MAX_REASON_ATTEMPTS} times; the next flush goes on"
+    )
+
+
+def _describe_refusal(paths: TablePaths, rejected: RejectedBatch, clock: Clock) -> dict[str, Any]:
+    batch = rejected.batch
+    return {
+        "batch_id": batch.batch_id,
+        "reason": rejected.reason,
+        "payload": payload_key(paths, batch),
+        "bytes": batch.size_bytes,
+        "quarantined_ms": clock.now_ms(),
+        "kind": "batch",
+        "doubtful": rejected.is_doubtful,
+    }
+
+
+def _put_reason(store: ObjectStore, paths: TablePaths, batch_id: str, body: bytes, *, replaces: str | None) -> bool:
+    """Write a reason over the one with an ETag, or over none; return whether it certainly was written."""
+    key = reason_key(paths, batch_id)
+    try:
+        if replaces is None:
+            store.put_if_absent(key, body)
+        else:
+            store.put_if_match(key, body, etag=replaces)
+    except (PreconditionFailed, CommitOutcomeUnknown):
+        return False  # W2: only reading tells
+    return True
+
+
+def quarantine_rows(
+    store: ObjectStore, paths: TablePaths, *, bad: BadRows, replaces: str | None, commit_id: str, clock: Clock
+) -> None:
+    """Write the reason of rows that a commit leaves out, before that commit.
+
+    A crash in between is harmless: the batch is still staged, and the next flush writes the same again.
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        bad: The rows, which the data path has uploaded.
+        replaces: ETag of the reason that was there before the fence was confirmed; ``None`` if there was none.
+        commit_id: Of the commit.
+        clock: This host's clock.
+
+    Raises:
+        Fenced: Another flush wrote a reason since.
+        InvariantViolated: The data path has not uploaded the rows.
+        CommitOutcomeUnknown: No usable answer.
+    """
+    try:
+        size_bytes = store.head(bad.payload_key).size_bytes
+    except NotFound as error:
+        raise InvariantViolated(
+            f"table {paths.name}: the bad rows of batch {bad.batch.batch_id} are not at {bad.payload_key} (I5)"
+        ) from error
+    reason = {
+        "batch_id": bad.batch.batch_id,
+        "reason": bad.reason,
+        "payload": bad.payload_key,
+        "bytes": size_bytes,
+        "quarantined_ms": clock.now_ms(),
+        "kind": "rows",
+        "rows": bad.row_count,
+        "commit": commit_id,
+    }
+    key, body = reason_key(paths, bad.batch.batch_id), orjson.dumps(reason)
+    try:
+        if replaces is None:
+            store.put_if_absent(key, body)
+        else:
+            store.put_if_match(key, body, etag=replaces)
+    except PreconditionFailed:
+        found = find_reason(store, paths, bad.batch.batch_id)
+        if found is None or found.fields != reason:  # else refused by its own first try (W2)
+            raise Fenced(f"table {paths.name}: another flush wrote {key} meanwhile; this run stops") from None
+
+
+def mark_rows_landed(store: ObjectStore, paths: TablePaths, *, batch_id: str, commit_id: str) -> None:
+    """Say of bad rows that the commit which leaves them out has landed. Best effort.
+
+    Without it nobody can tell, once the log has forgotten the commit, such an entry from that of a flush which never
+    committed, while another one made the rows live.
+    """
+    with contextlib.suppress(PreconditionFailed, CommitOutcomeUnknown, Unavailable):
+        found = find_reason(store, paths, batch_id)
+        if found is not None and found.fields.get("commit") == commit_id:
+            body = orjson.dumps({**found.fields, "landed": True})
+            store.put_if_match(reason_key(paths, batch_id), body, etag=found.etag)
+
+
+def quarantine_again(store: ObjectStore, paths: TablePaths, *, batch: StagedBatch, clock: Clock) -> None:
+    """Clear staging of a batch that a commit in the log has refused already (I5). Idempotent.
+
+    It is in quarantine, and was staged once more; or the flush that refused it was cut off before it was moved.
+    """
+    reason = (
+        f"batch {batch.batch_id} was refused before; it was staged again since, or the flush that refused it was cut "
+        "off before it could say why. See whether it was retried or dropped meanwhile before you retry it"
+    )
+    quarantine_batch(store, paths, rejected=RejectedBatch(batch, reason, is_doubtful=True), clock=clock)
+
+
+def find_reason(store: ObjectStore, paths: TablePaths, batch_id: str) -> StoredReason | None:
+    """Read the reason of one batch; ``None`` if it is not in quarantine."""
+    try:
+        stored = store.get(reason_key(paths, batch_id))
+    except NotFound:
+        return None
+    return parse_reason(stored.info, stored.body)
+
+
+def count_quarantined(store: ObjectStore, paths: TablePaths) -> int:
+    """Count the entries in quarantine: one listing."""
+    return len(_list_reasons(store, paths))
+
+
+def list_quarantined(store: ObjectStore, paths: TablePaths) -> tuple[QuarantinedBatch, ...]:
+    """Read every entry in quarantine, oldest id first. Costs a listing and one GET for each entry.
+
+    A reason that cannot be read does not hide the others: it comes as an entry that says so.
+    """
+    found: list[QuarantinedBatch] = []
+    for info in _list_reasons(store, paths):
+        try:
+            found.append(parse_reason(info, store.get(info.key).body).entry)
+        except NotFound:
+            continue  # an operator has just taken it away
+    return tuple(found)
+
+
+def find_quarantined(store: ObjectStore, paths: TablePaths, batch_ids: Collection[str]) -> dict[str, QuarantinedBatch]:
+    """Return which of some batches have an entry in quarantine. Reads the reasons of these batches only.
+
+    Costs one GET for each id; above ``MAX_DIRECT_READS`` ids one listing, and a GET for each that is there.
+    """
+    asked = tuple(dict.fromkeys(batch_ids))
+    if len(asked) > MAX_DIRECT_READS:
+        there = {batch_id_of(info.key) for info in _list_reasons(store, paths)}
+        asked = tuple(batch_id for batch_id in asked if batch_id in there)
+    found = {batch_id: find_reason(store, paths, batch_id) for batch_id in asked}
+    return {batch_id: reason.entry for batch_id, reason in found.items() if reason is not None}
+
+
+def parse_reason(info: ObjectInfo, body: bytes) -> StoredReason:
+    """Return what a reason object says; one that cannot be read says so itself."""
+    try:
+        value = orjson.loads(body)
+        entry = QuarantinedBatch(
+            batch_id=str(value["batch_id"]),
+            reason=str(value["reason"]),
+            payload_key=str(value["payload"]),
+            size_bytes=int(value["bytes"]),
+            quarantined_ms=int(value["quarantined_ms"]),
+            kind="rows" if value.get("kind") == "rows" else "batch",
+            row_count=None if value.get("rows") is None else int(value["rows"]),
+            retry_id=None if value.get("retry") is None else str(value["retry"]),
+            is_doubtful=value.get("doubtful") is True,
+            has_landed=value.get("landed") is True,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"{info.key} does not hold a reason ({type(error).__name__}); inspect it by hand"
+        entry = QuarantinedBatch(batch_id_of(info.key), reason, info.key, info.size_bytes, info.modified_ms)
+        value = {}
+    return StoredReason(entry, value, info.etag)
+
+
+def batch_id_of(key: str) -> str:
+    """Return the batch that the object at a key, a reason or bad rows, is about."""
+    name = key.rpartition("/")[2]
+    return name.partition(_BAD_ROWS_INFIX)[0].removesuffix(_REASON_SUFFIX)
+
+
+def _copy_payload(store: ObjectStore, paths: TablePaths, batch: StagedBatch) -> bool:
+    """Copy a staged batch to quarantine; return whether it was still there."""
+    try:
+        body = store.get(batch.key).body
+    except NotFound:
+        return False
+    store.put(payload_key(paths, batch), body)
+    return True
+
+
+def _list_reasons(store: ObjectStore, paths: TablePaths) -> list[ObjectInfo]:
+    listing = list_all(store, paths.quarantine_prefix)
+    return [info for info in listing.objects if is_reason(info.key)]
+
+
+def is_reason(key: str) -> bool:
+    """Return whether an object below the quarantine is a reason, and no payload."""
+    name = batch_id_of(key)
+    return key.endswith(_REASON_SUFFIX) and "." not in name

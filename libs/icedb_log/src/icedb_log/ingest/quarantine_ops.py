@@ -1,0 +1,234 @@
+"""What an operator does with a quarantined batch: look into it, retry it, drop it.
+
+A retry stages the payload under a fresh id. The order makes it exactly once, whatever fails and however often it is
+repeated: the fresh id is written into the reason with ``If-Match``, the payload is staged under it, then the payload
+in quarantine is deleted, and the reason last.
+"""
+
+import contextlib
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
+from icedb_log.errors import (
+    CommitOutcomeUnknown,
+    CorruptLog,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    Unavailable,
+)
+from icedb_log.ingest.quarantine import QuarantinedBatch, StoredReason, find_reason, list_bad_rows, reason_key
+from icedb_log.ingest.staging import find_staged, stage_batch
+from icedb_log.keys import STAGING_FORMATS, StagingFormat, TablePaths
+from icedb_log.log.reader import LogReader
+from icedb_log.storage.object_store import ObjectStore
+from icedb_log.tables.table_config import TableConfig, read_table_config
+
+_MAX_ATTEMPTS: Final = 8
+_PAYLOAD_KIND: Final = re.compile(r"(batch|rows-[0-9a-f]+)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantinedPayload:
+    """An entry with what lies there.
+
+    Attributes:
+        entry: The entry.
+        body: The batch, or its bad rows.
+        format: Of the body, as it can be staged.
+    """
+
+    entry: QuarantinedBatch
+    body: bytes
+    format: StagingFormat
+
+
+def read_quarantined(store: ObjectStore, paths: TablePaths, batch_id: str) -> QuarantinedPayload:
+    """Read an entry with its payload.
+
+    Raises:
+        NotFound: No such entry, or its payload is gone.
+        CorruptLog: The reason does not hold one; inspect it by hand.
+        Unavailable: The store did not answer.
+    """
+    return _read_payload(store, paths, _read_entry(store, paths, batch_id).entry)
+
+
+def drop_quarantined(store: ObjectStore, paths: TablePaths, batch_id: str) -> None:
+    """Delete an entry with its payload, for good. Idempotent but for the error.
+
+    Raises:
+        NotFound: No such entry.
+        Unavailable: The store did not answer; do it again.
+    """
+    found = find_reason(store, paths, batch_id)
+    if found is None:
+        raise _not_there(paths, batch_id)
+    _delete_entry(store, paths, found.entry)
+
+
+def retry_quarantined(
+    store: ObjectStore,
+    paths: TablePaths,
+    batch_id: str,
+    *,
+    clock: Clock,
+    force: bool = False,
+    reader: LogReader | None = None,
+) -> str:
+    """Stage a quarantined batch, or the bad rows of one, under a fresh id; return that id.
+
+    Exactly once: a call that was cut off is repeated, and goes on with the id that it had chosen.
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        batch_id: The batch.
+        clock: This host's clock, for the fresh id.
+        force: Also where nobody can tell whether the rows are live already. They are committed once more, then.
+        reader: A reader to reuse, with its caches.
+
+    Raises:
+        NotFound: No such entry, or its payload is gone.
+        InvalidRequest: Only ``force`` would do, and the message says why; or the batch is not committed yet, so that
+            its bad rows wait for the next flush.
+        CorruptLog: The reason does not hold one; inspect it by hand.
+        Unavailable: The store did not answer; call again.
+    """
+    config = read_table_config(store, paths)
+    reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
+    found = _read_entry(store, paths, batch_id)
+    retry_id = found.entry.retry_id
+    if retry_id is None:
+        _check_first_retry(store, paths, found, reader=reader, force=force)
+        payload = _read_payload(store, paths, found.entry)
+        retry_id = _record_id(store, paths, found, clock=clock)
+    else:
+        if _is_too_old(retry_id, config, clock):
+            if _is_known(store, paths, retry_id, reader=reader):
+                _delete_entry(store, paths, found.entry)
+                return retry_id
+            if not force:
+                raise InvalidRequest(
+                    f"table {paths.name}: a retry of batch {batch_id} under {retry_id} was cut off too long ago to "
+                    "tell whether its rows are live; look for them, then drop the batch, or retry it by force"
+                )
+            retry_id = _record_id(store, paths, found, clock=clock)
+        try:
+            payload = _read_payload(store, paths, found.entry)
+        except NotFound:
+            _delete_entry(store, paths, found.entry)  # it was staged: only then its payload goes
+            return retry_id
+    stage_batch(store, paths, body=payload.body, staging_format=payload.format, batch_id=retry_id)
+    _delete_entry(store, paths, found.entry)
+    return retry_id
+
+
+def _check_first_retry(
+    store: ObjectStore, paths: TablePaths, found: StoredReason, *, reader: LogReader, force: bool
+) -> None:
+    entry = found.entry
+    if entry.is_doubtful and not force:
+        raise InvalidRequest(
+            f"table {paths.name}: nobody can tell whether the rows of batch {entry.batch_id} are live already: "
+            f"{entry.reason}. Look for them, then drop the batch or retry it by force"
+        )
+    if entry.kind == "batch":
+        return
+    # The reason is written before the commit. Without the commit, the next flush takes the batch anew.
+    if find_staged(store, paths, (entry.batch_id,)):
+        raise InvalidRequest(
+            f"table {paths.name}: batch {entry.batch_id} is still staged; wait for the next flush, then retry its "
+            "bad rows"
+        )
+    # The write of this reason may land late, when another flush has decided the batch, and even when an operator has
+    # dealt with what that one said.
+    files = reader.heads.read().files
+    commits = {file.log.commit_id for file in files if entry.batch_id in file.log.batch_ids}
+    is_refused = any(entry.batch_id in file.log.refused_ids for file in files)
+    if (is_refused or (commits and found.fields.get("commit") not in commits)) and not force:
+        what = "refused" if is_refused else "committed"
+        raise InvalidRequest(
+            f"table {paths.name}: batch {entry.batch_id} was {what} whole by a later flush, and this entry is left "
+            "over from an earlier one; drop it"
+        )
+    if not (is_refused or commits or entry.has_landed or force):
+        raise InvalidRequest(
+            f"table {paths.name}: the log does not know batch {entry.batch_id} any more, and the flush that set these "
+            "rows aside did not say that it landed: another one may have made them live. Look for them, then drop the "
+            "entry or retry it by force"
+        )
+
+
+def _record_id(store: ObjectStore, paths: TablePaths, found: StoredReason, *, clock: Clock) -> str:
+    """Write a fresh id into the reason, instead of none or of one that is too old; return the id that stands there."""
+    key, old = reason_key(paths, found.entry.batch_id), found.entry.retry_id
+    for _ in range(_MAX_ATTEMPTS):
+        body = orjson.dumps({**found.fields, "retry": new_batch_id(clock)})
+        # W2: refused by an earlier try of this very request, or by another operator: only reading tells.
+        with contextlib.suppress(PreconditionFailed, CommitOutcomeUnknown):
+            store.put_if_match(key, body, etag=found.etag)
+        found = _read_entry(store, paths, found.entry.batch_id)
+        if found.entry.retry_id is not None and found.entry.retry_id != old:
+            return found.entry.retry_id
+    raise Unavailable(f"table {paths.name}: {key} was changed by others {_MAX_ATTEMPTS} times; try again later")
+
+
+def _delete_entry(store: ObjectStore, paths: TablePaths, entry: QuarantinedBatch) -> None:
+    # The payload first: a reason without a payload says that its retry was staged; a payload without a reason nobody
+    # would find.
+    reason = reason_key(paths, entry.batch_id)
+    payloads = {entry.payload_key} - {reason}
+    if entry.kind == "batch":  # for good: what earlier flushes set aside of it is in there
+        payloads.update(list_bad_rows(store, paths, entry.batch_id))
+    for keys in (sorted(payloads), [reason]):
+        report = store.delete(keys)
+        if report.failed:
+            raise Unavailable(f"{report.failed[0].key}: {report.failed[0].reason}; do it again")
+
+
+def _read_entry(store: ObjectStore, paths: TablePaths, batch_id: str) -> StoredReason:
+    found = find_reason(store, paths, batch_id)
+    if found is None:
+        raise _not_there(paths, batch_id)
+    if not found.fields:
+        raise CorruptLog(f"table {paths.name}: {found.entry.reason}, or drop it")
+    return found
+
+
+def _read_payload(store: ObjectStore, paths: TablePaths, entry: QuarantinedBatch) -> QuarantinedPayload:
+    name = entry.payload_key.rpartition("/")[2].removeprefix(f"{entry.batch_id}.")
+    suffix = _PAYLOAD_KIND.sub("", name, count=1)
+    if suffix not in STAGING_FORMATS or not entry.payload_key.startswith(paths.quarantine_prefix):
+        raise CorruptLog(
+            f"table {paths.name}: the payload of batch {entry.batch_id} at {entry.payload_key[:200]} has no format "
+            "that can be staged; inspect it by hand"
+        )
+    try:
+        body = store.get(entry.payload_key).body
+    except NotFound as error:
+        raise NotFound(
+            f"table {paths.name}: the payload of batch {entry.batch_id} is gone ({entry.payload_key}); drop the entry"
+        ) from error
+    return QuarantinedPayload(entry, body, suffix)
+
+
+def _is_too_old(retry_id: str, config: TableConfig, clock: Clock) -> bool:
+    """Return whether an id may soon be too old to be staged (I3); half the window is left to clocks and stalls."""
+    return clock.now_ms() - parse_uuid7_ms(retry_id) >= config.retry_window_ms // 2
+
+
+def _is_known(store: ObjectStore, paths: TablePaths, batch_id: str, *, reader: LogReader) -> bool:
+    """Return whether a batch is staged, or has been decided by a commit that the log still has."""
+    if find_staged(store, paths, (batch_id,)):
+        return True
+    heads = reader.heads.read().files
+    return any(batch_id in (*file.log.batch_ids, *file.log.refused_ids) for file in heads)
+
+
+def _not_there(paths: TablePaths, batch_id: str) -> NotFound:
+    return NotFound(f"table {paths.name}: batch {batch_id} is not in quarantine; see `icedb quarantine list`")

@@ -1,0 +1,324 @@
+"""Log files to bytes and back: the only place that knows the one-letter keys of the wire.
+
+Layout (checked against both existing v3 readers, ``docs/protocol.md`` section "Wire"): line 0 is metadata,
+line ``sch`` the schema, lines ``tmb`` to ``f - 1`` log tombstones, lines ``f`` to the end file markers, no
+trailing newline. ``f`` is always written; ``tmb`` only when there are log tombstones (never 0 or null).
+Anything else is :class:`~icedb_log.errors.CorruptLog` and never skipped (S3).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from icedb_log.errors import CorruptLog, InvariantViolated, UnsupportedFormat
+from icedb_log.log.widening import find_bad_widening
+from icedb_log.model import EMPTY, FORMAT_VERSION, ColumnStats, FeedState, FileMarker, LogFile, LogHead, LogTombstone
+
+WIRE_NAMES: Final = frozenset({"v", "t", "sch", "f", "tmb", "p", "b"})
+"""Names that both v3 readers take, without regard to case: no other field may be spelt like one of them."""
+
+_METADATA_KEYS: Final = frozenset({"v", "t", "sch", "f", "tmb", "cid", "ids", "h", "seal", "w", "rej", "fed"})
+_MARKER_KEYS: Final = frozenset({"p", "b", "t", "tmb", "n", "s", "l"})
+_TOMBSTONE_KEYS: Final = frozenset({"p", "t", "l"})
+_HEAD_LINES: Final = 2
+_STATS_LENGTH: Final = 3
+_SHOWN_CHARS: Final = 120
+_MAX_INTEGER: Final = 2**63 - 1
+"""What both existing readers can hold."""
+
+
+def encode_log_file(log: LogFile) -> bytes:
+    """Return the bytes of a log file: deterministic, so that equal values give equal bytes.
+
+    Raises:
+        InvariantViolated: An extra field would be taken for a wire field by an existing reader, or a tombstone
+            has time 0, which they take for none, or a widened column is none of the schema line (S2).
+    """
+    metadata: dict[str, Any] = {"v": FORMAT_VERSION, "t": log.time_ms, "sch": 1}
+    first_marker_line = 2 + len(log.log_tombstones)
+    if log.log_tombstones:
+        metadata["tmb"] = 2
+    metadata["f"] = first_marker_line
+    if log.commit_id is not None:
+        metadata["cid"] = log.commit_id
+    if log.batch_ids:
+        metadata["ids"] = list(log.batch_ids)
+    if log.horizon_ms is not None:
+        metadata["h"] = log.horizon_ms
+    if log.is_seal:
+        metadata["seal"] = True
+    if log.widened:
+        problem = find_bad_widening(log.schema, log.widened)
+        if problem:
+            raise InvariantViolated(f"a log file cannot say that {problem} (S2)")
+        metadata["w"] = dict(log.widened)
+    if log.refused_ids:
+        metadata["rej"] = list(log.refused_ids)
+    if log.feed is not None:
+        metadata["fed"] = _encode_feed(log.feed)
+    lines = [_with_extra(metadata, log.extra), dict(log.schema)]
+    lines.extend(_encode_tombstone(tombstone) for tombstone in log.log_tombstones)
+    lines.extend(_encode_marker(marker) for marker in log.markers)
+    return b"\n".join(orjson.dumps(line) for line in lines)
+
+
+def decode_log_file(key: str, body: bytes) -> LogFile:
+    """Parse a log file.
+
+    Args:
+        key: Its key, for error messages.
+        body: Its bytes.
+
+    Raises:
+        CorruptLog: Malformed in any way; names the key and the line, counted from 0 (S3).
+        UnsupportedFormat: Written by a newer format version.
+    """
+    lines = body.split(b"\n")
+    metadata = _load_object(key, lines, 0)
+    _check_version(key, metadata)
+    schema_line = _line_number(key, metadata, "sch", 1, min(1, len(lines) - 1))
+    first_marker = _line_number(key, metadata, "f", schema_line + 1, len(lines))
+    first_tombstone = first_marker
+    if "tmb" in metadata:
+        first_tombstone = _line_number(key, metadata, "tmb", schema_line + 1, first_marker - 1)
+    if first_tombstone != schema_line + 1:
+        raise CorruptLog(f"{key}: line 0: lines {schema_line + 1} to {first_tombstone - 1} belong to no section")
+    head = _decode_head(key, metadata, lines)
+    return LogFile(
+        time_ms=head.time_ms,
+        schema=head.schema,
+        log_tombstones=tuple(_decode_tombstone(key, lines, number) for number in range(first_tombstone, first_marker)),
+        markers=tuple(_decode_marker(key, lines, number) for number in range(first_marker, len(lines))),
+        commit_id=head.commit_id,
+        batch_ids=head.batch_ids,
+        horizon_ms=_optional_integer(key, 0, metadata, "h"),
+        is_seal=head.is_seal,
+        widened=head.widened,
+        refused_ids=head.refused_ids,
+        feed=head.feed,
+        extra=_extra(key, 0, metadata, _METADATA_KEYS),
+    )
+
+
+def decode_log_head(key: str, body: bytes, *, is_whole: bool) -> LogHead | None:
+    """Parse the metadata line and the schema line of a log file.
+
+    What stands behind them is not looked at: a log file that is malformed further on has a head all the same.
+
+    Args:
+        key: Its key, for error messages.
+        body: Its first bytes.
+        is_whole: Whether these are all its bytes.
+
+    Returns:
+        The head; ``None`` if more bytes are needed.
+
+    Raises:
+        CorruptLog: One of the two lines is malformed; names the key and the line (S3).
+        UnsupportedFormat: Written by a newer format version.
+    """
+    lines = body.split(b"\n", _HEAD_LINES)
+    if len(lines) <= _HEAD_LINES and not is_whole:
+        return None
+    metadata = _load_object(key, lines, 0)
+    _check_version(key, metadata)
+    _line_number(key, metadata, "sch", 1, min(1, len(lines) - 1))
+    return _decode_head(key, metadata, lines)
+
+
+def _check_version(key: str, metadata: dict[str, Any]) -> None:
+    version = metadata.get("v")
+    # The seed's type says string, its code writes an integer: both are version 1.
+    if isinstance(version, int) and not isinstance(version, bool) and version > FORMAT_VERSION:
+        raise UnsupportedFormat(
+            f"{key}: line 0: log format version {version}; this release reads version {FORMAT_VERSION}: upgrade it"
+        )
+    if repr(version) not in (repr(FORMAT_VERSION), repr(str(FORMAT_VERSION))):  # 1.0 and true are not 1
+        raise CorruptLog(f"{key}: line 0: version {_show(version)} is not {FORMAT_VERSION}")
+
+
+def _decode_head(key: str, metadata: dict[str, Any], lines: list[bytes]) -> LogHead:
+    is_seal = metadata.get("seal", False)
+    if not isinstance(is_seal, bool):
+        raise CorruptLog(f"{key}: line 0: seal is {is_seal!r}, not true or false")
+    schema = _decode_schema(key, lines, 1)
+    return LogHead(
+        time_ms=_integer(key, 0, metadata, "t"),
+        schema=schema,
+        commit_id=_optional_text(key, 0, metadata, "cid"),
+        batch_ids=_texts(key, metadata, "ids"),
+        is_seal=is_seal,
+        widened=_decode_widened(key, metadata, schema),
+        refused_ids=_texts(key, metadata, "rej"),
+        feed=_decode_feed(key, metadata),
+    )
+
+
+def _texts(key: str, metadata: dict[str, Any], name: str) -> tuple[str, ...]:
+    values = metadata.get(name, [])
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise CorruptLog(f"{key}: line 0: {name} is not a list of strings")
+    return tuple(values)
+
+
+def _encode_feed(feed: FeedState) -> dict[str, Any]:
+    value: dict[str, Any] = {"seq": feed.sequence, "log": list(feed.names)}
+    if feed.refused:
+        value["rej"] = dict(feed.refused)
+    return value
+
+
+def _decode_feed(key: str, metadata: dict[str, Any]) -> FeedState | None:
+    value = metadata.get("fed")
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise CorruptLog(f"{key}: line 0: fed is {_show(value)}, not an object")
+    refused = value.get("rej", {})
+    if not isinstance(refused, dict) or not all(isinstance(reason, str) for reason in refused.values()):
+        raise CorruptLog(f"{key}: line 0: rej of fed is not an object of reasons")
+    return FeedState(_integer(key, 0, value, "seq", low=1), _texts(key, value, "log"), refused or EMPTY)
+
+
+def _encode_tombstone(tombstone: LogTombstone) -> dict[str, Any]:
+    line: dict[str, Any] = {"p": tombstone.path, "t": tombstone.tombstoned_ms}
+    if tombstone.landed_ms is not None:
+        line["l"] = tombstone.landed_ms
+    return _with_extra(line, tombstone.extra)
+
+
+def _encode_marker(marker: FileMarker) -> dict[str, Any]:
+    line: dict[str, Any] = {"p": marker.path, "b": marker.size_bytes, "t": marker.created_ms}
+    if marker.tombstoned_ms is not None:
+        if marker.tombstoned_ms == 0:
+            raise InvariantViolated(f"{marker.path}: tmb would be 0, which existing readers take for live")
+        line["tmb"] = marker.tombstoned_ms
+    if marker.row_count is not None:
+        line["n"] = marker.row_count
+    if marker.stats:
+        line["s"] = {column: list(stats) for column, stats in marker.stats.items()}
+    if marker.landed_ms is not None:
+        line["l"] = marker.landed_ms
+    return _with_extra(line, marker.extra)
+
+
+def _with_extra(line: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    for name, value in extra.items():
+        if name.casefold() in WIRE_NAMES:
+            raise InvariantViolated(f"field {_show(name)} would overwrite a wire field in existing readers")
+        line.setdefault(name, value)
+    return line
+
+
+def _decode_schema(key: str, lines: list[bytes], number: int) -> dict[str, str]:
+    schema = _load_object(key, lines, number)
+    for column, sql_type in schema.items():
+        if not isinstance(sql_type, str) or not sql_type:
+            raise CorruptLog(f"{key}: line {number}: type of column {_show(column)} is {_show(sql_type)}, not a string")
+    return schema
+
+
+def _decode_widened(key: str, metadata: dict[str, Any], schema: Mapping[str, str]) -> Mapping[str, str]:
+    widened = metadata.get("w")
+    if widened is None:
+        return EMPTY
+    if not isinstance(widened, dict) or not all(isinstance(sql_type, str) for sql_type in widened.values()):
+        raise CorruptLog(f"{key}: line 0: w is {_show(widened)}, not an object of types")
+    problem = find_bad_widening(schema, widened)
+    if problem:
+        raise CorruptLog(f"{key}: line 0: w: {problem}; written by a faulty writer, or by a later release: upgrade")
+    return widened
+
+
+def _decode_tombstone(key: str, lines: list[bytes], number: int) -> LogTombstone:
+    line = _load_object(key, lines, number)
+    return LogTombstone(
+        path=_text(key, number, line, "p"),
+        tombstoned_ms=_integer(key, number, line, "t"),
+        landed_ms=_optional_integer(key, number, line, "l"),
+        extra=_extra(key, number, line, _TOMBSTONE_KEYS),
+    )
+
+
+def _decode_marker(key: str, lines: list[bytes], number: int) -> FileMarker:
+    line = _load_object(key, lines, number)
+    return FileMarker(
+        path=_text(key, number, line, "p"),
+        size_bytes=_integer(key, number, line, "b"),
+        created_ms=_integer(key, number, line, "t"),
+        tombstoned_ms=_integer(key, number, line, "tmb", low=1) if "tmb" in line else None,
+        row_count=_optional_integer(key, number, line, "n"),
+        stats=_decode_stats(key, number, line),
+        landed_ms=_optional_integer(key, number, line, "l"),
+        extra=_extra(key, number, line, _MARKER_KEYS),
+    )
+
+
+def _decode_stats(key: str, number: int, line: dict[str, Any]) -> Mapping[str, ColumnStats]:
+    stats = line.get("s")
+    if stats is None:
+        return EMPTY
+    if not isinstance(stats, dict):
+        raise CorruptLog(f"{key}: line {number}: s is not an object")
+    for column, value in stats.items():
+        if not isinstance(value, list) or len(value) != _STATS_LENGTH or not _are_stats(*value):
+            raise CorruptLog(f"{key}: line {number}: statistics of {_show(column)} are not [min, max, nulls]")
+    return {column: (value[0], value[1], value[2]) for column, value in stats.items()}
+
+
+def _are_stats(low: object, high: object, null_count: object) -> bool:
+    is_count = isinstance(null_count, int) and not isinstance(null_count, bool) and null_count >= 0
+    return is_count and not isinstance(low, list | dict) and not isinstance(high, list | dict)
+
+
+def _load_object(key: str, lines: list[bytes], number: int) -> dict[str, Any]:
+    try:
+        value = orjson.loads(lines[number])
+    except orjson.JSONDecodeError as error:
+        raise CorruptLog(f"{key}: line {number} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CorruptLog(f"{key}: line {number} is not a JSON object")
+    return value
+
+
+def _line_number(key: str, metadata: dict[str, Any], name: str, low: int, high: int) -> int:
+    value = _integer(key, 0, metadata, name)
+    if not low <= value <= high:
+        raise CorruptLog(f"{key}: line 0: {name} is {value}, not in {low}..{high}")
+    return value
+
+
+def _integer(key: str, number: int, line: dict[str, Any], name: str, *, low: int = 0) -> int:
+    value = line.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= _MAX_INTEGER:
+        raise CorruptLog(f"{key}: line {number}: {name} is {_show(value)}, not an integer from {low} to 2^63 - 1")
+    return value
+
+
+def _optional_integer(key: str, number: int, line: dict[str, Any], name: str) -> int | None:
+    return None if line.get(name) is None else _integer(key, number, line, name)
+
+
+def _text(key: str, number: int, line: dict[str, Any], name: str) -> str:
+    value = line.get(name)
+    if not isinstance(value, str) or not value:
+        raise CorruptLog(f"{key}: line {number}: {name} is {_show(value)}, not a string")
+    return value
+
+
+def _optional_text(key: str, number: int, line: dict[str, Any], name: str) -> str | None:
+    return None if line.get(name) is None else _text(key, number, line, name)
+
+
+def _extra(key: str, number: int, line: dict[str, Any], known: frozenset[str]) -> Mapping[str, Any]:
+    unknown = {name: value for name, value in line.items() if name not in known}
+    for name in unknown:
+        if name.casefold() in WIRE_NAMES:
+            # Readers that ignore case, and readers that do not, would see two different tables.
+            raise CorruptLog(f"{key}: line {number}: field {_show(name)} overwrites a wire field in existing readers")
+    return unknown or EMPTY
+
+
+def _show(value: object) -> str:
+    return repr(value)[:_SHOWN_CHARS]

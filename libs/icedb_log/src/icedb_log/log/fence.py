@@ -1,0 +1,330 @@
+"""The fence: one committer at a time for a role, without trusting a lock or a clock (rules F1 to F4, W2).
+
+Owns ``_icedb/fence/<role>.json`` and every PUT of a new log file. The order inside :meth:`HeldFence.commit`
+is what keeps two owners apart: first the intent in the fence, then the log file. A new owner settles the
+intent of the old one before it reads anything: it seals the key, or finds that the commit landed.
+Must never delete anything, and must never take a lost answer for a lost write.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from icedb_log.clock import Clock
+from icedb_log.errors import (
+    CommitConflict,
+    CommitOutcomeUnknown,
+    CorruptLog,
+    Fenced,
+    IceDBError,
+    InvariantViolated,
+    NotFound,
+    PreconditionFailed,
+    Unavailable,
+)
+from icedb_log.keys import Role, TablePaths, parse_log_key
+from icedb_log.log.codec import decode_log_file, encode_log_file
+from icedb_log.model import LogFile
+from icedb_log.storage.object_store import ObjectStore
+
+MAX_ACQUIRE_ATTEMPTS = 20
+MAX_SETTLE_ATTEMPTS = 8
+FIRST_BACKOFF_MS = 5
+MAX_BACKOFF_MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class FenceState:
+    """Content of a fence object.
+
+    Attributes:
+        epoch: Number of the ownership; grows by one with each acquisition.
+        owner: Unique for each acquisition, never reused.
+        commit: Key of the log file that the owner is about to PUT; ``None`` when nothing is under way.
+        sequence: Number of the write within the ownership: no two states are ever equal, so an ETag never returns.
+    """
+
+    epoch: int
+    owner: str
+    commit: str | None
+    sequence: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A commit that certainly landed: the key of its log file and its content."""
+
+    key: str
+    log: LogFile
+
+
+class HeldFence:
+    """An acquired fence. Valid until another owner acquires it; only a commit finds out. Not thread-safe."""
+
+    def __init__(
+        self, store: ObjectStore, paths: TablePaths, role: Role, *, state: FenceState, etag: str, clock: Clock
+    ) -> None:
+        self._store = store
+        self._paths = paths
+        self._role: Role = role
+        self._state = state
+        self._etag = etag
+        self._clock = clock
+
+    @property
+    def epoch(self) -> int:
+        """Number of this ownership."""
+        return self._state.epoch
+
+    def commit(self, log: LogFile, *, last_check: Callable[[], None] | None = None) -> Committed:
+        """Commit a log file (F3): write the intent, then PUT the log file.
+
+        Not idempotent: each commit has its own ``commit_id`` and key. Its three outcomes: returned means landed;
+        ``Fenced`` and ``CommitConflict`` mean certainly refused; ``CommitOutcomeUnknown`` means look again later.
+
+        Args:
+            log: With ``commit_id`` set. Its key follows from role, ``time_ms`` and ``commit_id``.
+            last_check: Called between intent and PUT; raises if the work has become too old (W3).
+
+        Raises:
+            IceDBError: What ``last_check`` raised; nothing was written to the log.
+            Fenced: Another owner took over; nothing was written to the log.
+            CommitConflict: The PUT got lost and its key has been sealed: it certainly did not land.
+            CommitOutcomeUnknown: The store answered neither the PUT nor the questions about it (W2).
+        """
+        if log.commit_id is None:
+            raise InvariantViolated(f"table {self._paths.name}: a commit needs a commit id (W2)")
+        key = self._paths.log_key(time_ms=log.time_ms, commit_id=log.commit_id, is_merged=self._role == "merge")
+        self._advance(commit=key)
+        if last_check is not None:
+            # WARN: not before the intent. A worker that stalls after the check and has no intent yet is invisible:
+            # the orphan sweep deletes its data files, it wakes up and names them. With the intent, J5 seals it.
+            try:
+                last_check()
+            except IceDBError:
+                self.release()
+                raise
+        try:
+            self._store.put_if_absent(key, encode_log_file(log))
+        except PreconditionFailed:
+            self._require_landed(key, log, is_key_taken=True)
+        except CommitOutcomeUnknown:
+            self._require_landed(key, log, is_key_taken=False)
+        return Committed(key, log)
+
+    def confirm(self) -> None:
+        """Prove that the fence is still mine, by a conditional write of it. No commit may be under way.
+
+        Raises:
+            Fenced: Another owner took over.
+            CommitOutcomeUnknown: No usable answer.
+        """
+        self._advance(commit=None)
+
+    def require_held(self) -> None:
+        """Look whether another owner took the fence; no proof that none will (:meth:`confirm`, :meth:`commit`).
+
+        Raises:
+            Fenced: Another owner took over.
+            Unavailable: No usable answer.
+        """
+        key = self._paths.fence_key(self._role)
+        try:
+            is_mine = self._store.head(key).etag == self._etag
+        except NotFound:
+            is_mine = False
+        if not is_mine:
+            raise self._taken()
+
+    def release(self) -> None:
+        """Say that no commit is under way, so that the next owner has nothing to settle. Best effort.
+
+        Only if nothing was sent, or after a commit whose outcome is known. A failure is harmless: the next owner
+        settles it (F1).
+        """
+        try:
+            self._advance(commit=None)
+        except (Fenced, CommitOutcomeUnknown, Unavailable):
+            return
+
+    def _advance(self, *, commit: str | None) -> None:
+        state = replace(self._state, commit=commit, sequence=self._state.sequence + 1)
+        etag = write_fence(self._store, self._paths.fence_key(self._role), state, etag=self._etag, clock=self._clock)
+        if etag is None:
+            raise self._taken()
+        self._state, self._etag = state, etag
+
+    def _taken(self) -> Fenced:
+        return Fenced(
+            f"table {self._paths.name}: another {self._role} worker took the fence from epoch {self._state.epoch}; "
+            "this run stops, the other one goes on"
+        )
+
+    def _require_landed(self, key: str, log: LogFile, *, is_key_taken: bool) -> None:
+        """Find out what became of a PUT (W2); return if it landed."""
+        has_tried_to_seal = False
+        for attempt in range(MAX_SETTLE_ATTEMPTS):
+            _back_off(self._clock, attempt)
+            try:
+                found = decode_log_file(key, self._store.get(key).body)
+            except NotFound:
+                if is_key_taken:
+                    break  # it was there and is gone: landed and vacuumed, or sealed; nobody can say
+                has_tried_to_seal = True
+                if self._is_sealed_now(key):
+                    raise self._refused(key) from None
+                continue  # the commit came in between, or no answer: only reading tells
+            except Unavailable:
+                continue
+            if found.commit_id == log.commit_id:
+                return
+            if has_tried_to_seal:
+                raise self._refused(key)
+            raise Fenced(f"table {self._paths.name}: the commit {key} was sealed by a new owner; this run stops")
+        raise CommitOutcomeUnknown(
+            f"table {self._paths.name}: no answer whether the commit {key} landed; its files stay, "
+            "the next run settles it"
+        )
+
+    def _is_sealed_now(self, key: str) -> bool:
+        try:
+            return seal(self._store, key)
+        except CommitOutcomeUnknown:
+            return False
+
+    def _refused(self, key: str) -> CommitConflict:
+        return CommitConflict(
+            f"table {self._paths.name}: the commit {key} did not reach the store and is sealed; run again"
+        )
+
+
+def acquire_fence(store: ObjectStore, paths: TablePaths, role: Role, *, owner: str, clock: Clock) -> HeldFence:
+    """Become the one committer of a role (F1). The log must be read only after this returned (F2).
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        role: ``ingest`` or ``merge``.
+        owner: Who asks, for people; made unique here.
+        clock: For the unique part and for back-off.
+
+    Raises:
+        Unavailable: The store did not answer, or others kept taking the fence.
+    """
+    key = paths.fence_key(role)
+    unique_owner = f"{owner}/{clock.new_id()}"
+    for attempt in range(MAX_ACQUIRE_ATTEMPTS):
+        _back_off(clock, attempt)
+        current, etag = read_fence(store, key)
+        if current is not None and current.commit is not None:
+            # F1: after this, the old owner's commit has landed or can never land (F4).
+            try:
+                _settle(store, paths, current.commit)
+            except CommitOutcomeUnknown:
+                continue
+        state = FenceState((current.epoch if current else 0) + 1, unique_owner, None)
+        try:
+            new_etag = write_fence(store, key, state, etag=etag, clock=clock)
+        except CommitOutcomeUnknown:
+            continue
+        if new_etag is not None:
+            return HeldFence(store, paths, role, state=state, etag=new_etag, clock=clock)
+    raise Unavailable(
+        f"table {paths.name}: the {role} fence {key} was taken by others {MAX_ACQUIRE_ATTEMPTS} times; try again later"
+    )
+
+
+def settle_fence(store: ObjectStore, paths: TablePaths, role: Role) -> None:
+    """Make sure that no commit of a role is under way: it landed before this returns, or never will (F1).
+
+    Takes nothing away from the owner of the fence but the commit that it is just about to PUT, if there is one.
+
+    Raises:
+        CommitOutcomeUnknown: No usable answer.
+        Unavailable: The store did not answer.
+    """
+    current, _ = read_fence(store, paths.fence_key(role))
+    if current is not None and current.commit is not None:
+        _settle(store, paths, current.commit)
+
+
+def read_fence(store: ObjectStore, key: str) -> tuple[FenceState | None, str | None]:
+    """Return a fence's state and ETag; both ``None`` when it was never written."""
+    try:
+        stored = store.get(key)
+    except NotFound:
+        return None, None
+    try:
+        value: dict[str, Any] = orjson.loads(stored.body)
+        state = FenceState(int(value["epoch"]), str(value["owner"]), value.get("commit"), int(value.get("sequence", 0)))
+        if not isinstance(state.commit, str | None):
+            raise TypeError("commit is no key")
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptLog(f"{key}: not a fence: {error}; a person must restore it, never delete it") from error
+    return state, stored.info.etag
+
+
+def write_fence(store: ObjectStore, key: str, state: FenceState, *, etag: str | None, clock: Clock) -> str | None:
+    """Write a fence state over the one with ``etag`` and return the new ETag; ``None`` if another state is there.
+
+    Raises:
+        CommitOutcomeUnknown: The write may still land.
+    """
+    body = orjson.dumps(
+        {"epoch": state.epoch, "owner": state.owner, "commit": state.commit, "sequence": state.sequence}
+    )
+    is_unknown = False
+    try:
+        return store.put_if_absent(key, body) if etag is None else store.put_if_match(key, body, etag=etag)
+    except PreconditionFailed:
+        pass  # W2: an earlier try of this very request may have landed; only reading tells
+    except CommitOutcomeUnknown:
+        is_unknown = True
+    for attempt in range(MAX_SETTLE_ATTEMPTS):
+        _back_off(clock, attempt)
+        try:
+            found = store.get(key)
+        except NotFound:
+            break
+        except Unavailable:
+            is_unknown = True
+            continue
+        if found.body == body:  # states are unique, so this is our own write
+            return found.info.etag
+        if found.info.etag != etag:
+            return None
+        break
+    if is_unknown:
+        raise CommitOutcomeUnknown(f"{key}: no answer whether the fence was written")
+    return None
+
+
+def seal(store: ObjectStore, key: str) -> bool:
+    """Keep a commit from ever landing at ``key`` (F1, F4): PUT an empty log file there.
+
+    Returns:
+        True if the key is sealed by this call; False if something stands there already.
+
+    Raises:
+        CommitOutcomeUnknown: No usable answer.
+    """
+    try:
+        store.put_if_absent(key, encode_log_file(LogFile(time_ms=parse_log_key(key).time_ms, is_seal=True)))
+    except PreconditionFailed:
+        return False
+    return True
+
+
+def _settle(store: ObjectStore, paths: TablePaths, commit: str) -> None:
+    if not commit.startswith(paths.log_prefix):
+        raise CorruptLog(
+            f"table {paths.name}: a fence names {commit[:200]!r}, no log file of this table; a person must restore it"
+        )
+    seal(store, commit)
+
+
+def _back_off(clock: Clock, attempt: int) -> None:
+    if attempt:
+        clock.sleep_ms(min(FIRST_BACKOFF_MS << attempt, MAX_BACKOFF_MS))

@@ -1,0 +1,142 @@
+"""The fold: what a set of log files means (rules S1 to S3, R3). Pure.
+
+A data file is live if some log file lists it without a tombstone and none lists it with one; the order of
+log files does not matter. Must never drop a log file or a column silently.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+from icedb_log.errors import BelowHorizon, SchemaConflict
+from icedb_log.keys import parse_log_key
+from icedb_log.log.widening import LoggedSchema
+from icedb_log.model import FeedState, FileMarker, ListedLogFile, ListedLogHead, LogView, Snapshot
+
+LONGEST_COMMIT_MS = 60 * 60 * 1000
+"""A time of travel older than this can get no further commits, whatever a committer's clock says (R3)."""
+
+
+def fold(view: LogView, *, as_of_ms: int | None = None, longest_commit_ms: int = LONGEST_COMMIT_MS) -> Snapshot:
+    """Fold a table's log into a snapshot.
+
+    Args:
+        view: All log files of the table, read by :class:`icedb_log.log.reader.LogReader`.
+        as_of_ms: Fold only commits up to this time (unix ms); ``None`` for the newest state.
+        longest_commit_ms: Age from which an ``as_of_ms`` counts as stable.
+
+    Raises:
+        SchemaConflict: A column has two types (S2).
+        CorruptLog: A log file is misnamed (S3).
+        BelowHorizon: ``as_of_ms`` lies below the horizon (R3); the message names the oldest possible time.
+    """
+    horizon_ms = read_horizon_ms(view)
+    files: Iterable[ListedLogFile] = view.files
+    if as_of_ms is not None:
+        if as_of_ms < horizon_ms:
+            # R3: log files that were live then are deleted; an answer would miss rows without saying so.
+            raise BelowHorizon(
+                f"table {view.table}: time {as_of_ms} lies before {horizon_ms}, the oldest time still readable; "
+                "ask for that or later, or give the table a longer log grace period"
+            )
+        files = [file for file in view.files if parse_log_key(file.key).time_ms <= as_of_ms]
+    files = tuple(files)
+    tombstoned_ms = _earliest((m.path, m.tombstoned_ms) for f in files for m in f.log.markers)
+    live = _live_markers(files, tombstoned_ms)
+    known = union_schema(view.table, files)
+    schema = known.effective
+    return Snapshot(
+        table=view.table,
+        snapshot_id=_snapshot_id(live, schema),
+        live=live,
+        schema=schema,
+        logged_schema=known.logged,
+        tombstoned_ms=tombstoned_ms,
+        log_tombstoned_ms=_earliest((t.path, t.tombstoned_ms) for f in files for t in f.log.log_tombstones),
+        horizon_ms=horizon_ms,
+        last_commit_ms=max((file.log.time_ms for file in files if not file.log.is_seal), default=0),
+        log_file_count=len(files),
+        as_of_ms=as_of_ms,
+        is_stable=as_of_ms is not None and as_of_ms + longest_commit_ms <= view.store_now_ms,
+    )
+
+
+def read_horizon_ms(view: LogView) -> int:
+    """Return the newest tombstone time of any log file already deleted (R3); 0 if none was.
+
+    Recorded by the janitor when it strips (``horizon_ms``); between the delete and the strip it follows from
+    the tombstones of log files that are not there any more.
+    """
+    # A seal may stand where a commit landed and was vacuumed (F1): the commit's log file is gone all the same.
+    present = {file.key for file in view.files if not file.log.is_seal}
+    recorded = (file.log.horizon_ms or 0 for file in view.files)
+    vanished = (
+        tombstone.tombstoned_ms
+        for file in view.files
+        for tombstone in file.log.log_tombstones
+        if tombstone.path not in present
+    )
+    return max(*recorded, *vanished, 0, 0)
+
+
+def newest_feed(states: Iterable[FeedState | None]) -> FeedState | None:
+    """Return what a view has taken of its source (V1): the state with the highest number; ``None`` if there is none.
+
+    Each feed commit says all that counts, so that nothing older has to be carried along.
+    """
+    return max((state for state in states if state is not None), key=lambda state: state.sequence, default=None)
+
+
+def union_schema(table: str, files: Iterable[ListedLogFile | ListedLogHead]) -> LoggedSchema:
+    """Return the union of all schema lines, columns in order of first appearance, and what was widened (S2).
+
+    Raises:
+        SchemaConflict: Names the column, both types and both log files.
+    """
+    schema: dict[str, str] = {}
+    origin: dict[str, str] = {}
+    files = tuple(files)
+    for file in files:
+        for column, sql_type in file.log.schema.items():
+            known = schema.setdefault(column, sql_type)
+            if known != sql_type:
+                raise SchemaConflict(
+                    f"table {table}: column {column!r} is {known} in {origin[column]} and {sql_type} in {file.key}; "
+                    "one of the two log files was written by a faulty writer and has to be corrected"
+                )
+            origin.setdefault(column, file.key)
+    # The codec takes only widenings of the type in the same log file's schema line, and each type has one: the log
+    # files cannot differ here.
+    widened = {column: wide for file in files for column, wide in file.log.widened.items()}
+    return LoggedSchema(schema, widened)
+
+
+def _live_markers(files: Iterable[ListedLogFile], tombstoned_ms: Mapping[str, int]) -> tuple[FileMarker, ...]:
+    live: dict[str, FileMarker] = {}
+    for file in files:
+        for marker in file.log.markers:
+            # S1: a tombstone anywhere wins, whichever log file sorts last.
+            if marker.path not in tombstoned_ms:
+                known = live.get(marker.path)
+                if known is None or (known.row_count is None and marker.row_count is not None):
+                    live[marker.path] = marker
+    return tuple(live[path] for path in sorted(live))
+
+
+def _earliest(times: Iterable[tuple[str, int | None]]) -> dict[str, int]:
+    earliest: dict[str, int] = {}
+    for path, time_ms in times:
+        if time_ms is not None:
+            known = earliest.get(path)
+            if known is None or time_ms < known:  # a call of min() for each marker takes longer than all the rest
+                earliest[path] = time_ms
+    return earliest
+
+
+def _snapshot_id(live: Iterable[FileMarker], schema: Mapping[str, str]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for marker in live:
+        digest.update(marker.path.encode())
+        digest.update(b"\n")
+    for column in sorted(schema):
+        digest.update(f"\0{column}\0{schema[column]}".encode())
+    return digest.hexdigest()

@@ -1,0 +1,152 @@
+"""One predicate for each rule that a commit could break: called before every commit, and in tests.
+
+Pure. A violated invariant raises :class:`~icedb_log.errors.InvariantViolated` before anything is written, so a
+bug in a planner or in the data path stops a table instead of losing rows.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from icedb_log.errors import InvariantViolated
+from icedb_log.jobs import MergedGroup
+from icedb_log.keys import TablePaths, parse_log_key
+from icedb_log.log.fold import fold, newest_feed, union_schema
+from icedb_log.log.widening import LoggedSchema, find_bad_widening
+from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
+
+
+def require_append(paths: TablePaths, log: LogFile, *, known: Collection[str]) -> None:
+    """An append only adds: live data files of this table under fresh names, and no tombstone (S1, M1)."""
+    if log.log_tombstones or any(not marker.is_live for marker in log.markers):
+        raise InvariantViolated(f"table {paths.name}: an append may not hold tombstones")
+    _require_fresh(paths, log.markers, known=known)
+
+
+def require_merge(
+    paths: TablePaths,
+    view: LogView,
+    log: LogFile,
+    *,
+    merged: Sequence[MergedGroup],
+    commit_key: str,
+    may_change_rows: bool = False,
+) -> None:
+    """A merge exchanges its inputs for its outputs and changes nothing else (S1, M1, M3, parity)."""
+    for group in merged:
+        require_row_parity(paths, group, may_change_rows=may_change_rows)
+        _require_one_partition(paths, group)
+    before = fold(view)
+    live_before = {marker.path for marker in before.live}
+    inputs = {marker.path for group in merged for marker in group.group.inputs}
+    outputs = [marker for group in merged for marker in group.outputs]
+    if not inputs <= live_before:
+        missing = min(inputs - live_before)
+        raise InvariantViolated(f"table {paths.name}: {missing} is merged but is not live (M1)")
+    known = live_before | before.tombstoned_ms.keys()
+    _require_fresh(paths, outputs, known=known)
+    expected = (live_before - inputs) | {marker.path for marker in outputs}
+    new = ListedLogFile(commit_key, "", view.store_now_ms, 0, log)
+    _require_live(paths, view, (*view.files, new), expected=expected, rule="S1")
+    # M1: once the janitor has deleted the log files that died, the new one must say it all by itself.
+    dead = before.log_tombstoned_ms.keys() | {tombstone.path for tombstone in log.log_tombstones}
+    remaining = tuple(file for file in view.files if file.key not in dead)
+    _require_live(paths, view, (*remaining, new), expected=expected, rule="M1")
+    # Only what log files that are not dead themselves still say: a strip may have forgotten the rest for good.
+    held = fold(LogView(view.table, tuple(f for f in view.files if f.key not in before.log_tombstoned_ms), 0))
+    after = fold(LogView(view.table, (*remaining, new), view.store_now_ms))
+    lost = held.tombstoned_ms.keys() - after.tombstoned_ms.keys()
+    lost |= held.log_tombstoned_ms.keys() - after.log_tombstoned_ms.keys()
+    if lost:
+        raise InvariantViolated(f"table {paths.name}: the merge drops the tombstone of {min(lost)} (M1)")
+    if dict(after.schema) != dict(before.schema) or dict(after.logged_schema) != dict(before.logged_schema):
+        raise InvariantViolated(f"table {paths.name}: the merge changes the schema (S2)")
+    require_schema_carried(paths, log, known=union_schema(view.table, view.files))
+    if newest_feed(file.log.feed for file in (*remaining, new)) != newest_feed(file.log.feed for file in view.files):
+        raise InvariantViolated(f"table {paths.name}: the merge forgets what the view has taken of its source (V1)")
+    _require_order(paths, view, log, commit_key=commit_key)
+
+
+def require_schema_carried(paths: TablePaths, log: LogFile, *, known: LoggedSchema) -> None:
+    """A commit says all that the log knows of the schema: each column with its logged type, and its widening (S2)."""
+    for what, before, after in (("type", known.logged, log.schema), ("wider type", known.widened, log.widened)):
+        for column, sql_type in before.items():
+            if after.get(column) != sql_type:
+                raise InvariantViolated(
+                    f"table {paths.name}: the {what} of column {column!r} is {sql_type} in the log, but "
+                    f"{after.get(column)} in the commit; every commit carries it (S2)"
+                )
+    problem = find_bad_widening(log.schema, log.widened)
+    if problem:
+        raise InvariantViolated(f"table {paths.name}: {problem} (S2)")
+
+
+def require_row_parity(paths: TablePaths, merged: MergedGroup, *, may_change_rows: bool = False) -> None:
+    """Rows in are rows out and rows removed, by independent counts.
+
+    Args:
+        paths: Keys of the table.
+        merged: A group.
+        may_change_rows: Whether somebody asked for rows to be removed or made anew (M3).
+    """
+    written = sum(marker.row_count or 0 for marker in merged.outputs)
+    announced = [marker.row_count for marker in merged.group.inputs]
+    expected = merged.rows_read if None in announced else sum(count or 0 for count in announced)
+    where = f"table {paths.name}: partition {merged.group.partition or '(none)'}"
+    if merged.rows_removed != 0 and not may_change_rows:
+        raise InvariantViolated(f"{where}: a merge says that it removed rows, and nobody asked for that (M3)")
+    if merged.rows_read != expected:
+        raise InvariantViolated(
+            f"{where}: the inputs hold {expected} rows by the log, {merged.rows_read} were read; nothing was committed"
+        )
+    if merged.rows_removed is not None and written + merged.rows_removed != expected:
+        raise InvariantViolated(
+            f"{where}: the inputs hold {expected} rows by the log, {merged.rows_removed} were removed and {written} "
+            "written; nothing was committed"
+        )
+
+
+def _require_one_partition(paths: TablePaths, merged: MergedGroup) -> None:
+    for marker in (*merged.group.inputs, *merged.outputs):
+        if paths.partition_of(marker.path) != merged.group.partition:
+            raise InvariantViolated(
+                f"table {paths.name}: {marker.path} lies outside partition {merged.group.partition or '(none)'} (M1)"
+            )
+
+
+def require_same_live(paths: TablePaths, before: LogView, after: Iterable[ListedLogFile]) -> None:
+    """A vacuum changes nothing that a reader of the newest state sees (J2, J3)."""
+    expected = {marker.path for marker in fold(before).live}
+    _require_live(paths, before, tuple(after), expected=expected, rule="J2")
+
+
+def _require_live(
+    paths: TablePaths,
+    view: LogView,
+    files: tuple[ListedLogFile, ...],
+    *,
+    expected: Collection[str],
+    rule: str,
+) -> None:
+    live = {marker.path for marker in fold(LogView(view.table, files, view.store_now_ms)).live}
+    wrong = sorted(live ^ set(expected))
+    if wrong:
+        state = "live" if wrong[0] in live else "not live"
+        raise InvariantViolated(
+            f"table {paths.name}: {wrong[0]} would be {state} afterwards ({rule}); {len(wrong)} files differ"
+        )
+
+
+def _require_fresh(paths: TablePaths, markers: Iterable[FileMarker], *, known: Collection[str]) -> None:
+    seen = set(known)
+    for marker in markers:
+        paths.partition_of(marker.path)
+        if marker.path in seen:
+            raise InvariantViolated(f"table {paths.name}: the new data file {marker.path} is already in the log")
+        seen.add(marker.path)
+
+
+def _require_order(paths: TablePaths, view: LogView, log: LogFile, *, commit_key: str) -> None:
+    """Existing readers take the last marker in key order: a merge sorts after every log file it kills (S1)."""
+    dead = {tombstone.path for tombstone in log.log_tombstones}
+    late = [file.key for file in view.files if file.key in dead and file.key >= commit_key]
+    if late or parse_log_key(commit_key).time_ms != log.time_ms:
+        raise InvariantViolated(f"table {paths.name}: {commit_key} does not sort after its input {late[:1]} (S1)")

@@ -1,0 +1,1 @@
+"""Small data files become large ones, small log files one."""

@@ -1,0 +1,202 @@
+"""What IceDB asks of an object store, and the small values that go in and out.
+
+Owns the :class:`ObjectStore` protocol. Implementations: :class:`icedb_log.storage.s3.S3ObjectStore`,
+:class:`icedb_log.storage.local_store.LocalObjectStore`, :class:`icedb_log.testing.memory_store.MemoryObjectStore`;
+all pass :mod:`icedb_log.testing.store_acceptance`.
+
+What every implementation promises:
+
+* A conditional write is atomic: of any number of racing ``put_if_absent`` for one key exactly one returns.
+* A write that raised :class:`~icedb_log.errors.PreconditionFailed` did not happen *by this request*; an earlier
+  try of the same call may have landed (W2). A write that raised
+  :class:`~icedb_log.errors.CommitOutcomeUnknown` may have landed, now or later. A conditional write is sent
+  once: implementations never retry it on their own, except on 409.
+* Listings are strongly consistent per page, in ascending key order (UTF-8 bytes), but a listing of several
+  pages is not atomic (R1).
+* Times are the store's own (J1): ``modified_ms`` and ``store_now_ms`` come from one clock, not from the caller's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+MAX_KEYS_PER_PAGE = 1000
+MAX_KEYS_PER_DELETE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One object as a listing or a HEAD names it.
+
+    Attributes:
+        key: The full key, no leading slash.
+        etag: Version of the content, without quotes. Opaque; equal means equal content.
+        size_bytes: Size.
+        modified_ms: When the store finished the last write, unix ms by the store's clock.
+    """
+
+    key: str
+    etag: str
+    size_bytes: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """One object with its content."""
+
+    info: ObjectInfo
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPage:
+    """One page of a listing.
+
+    Attributes:
+        objects: At most ``MAX_KEYS_PER_PAGE``, ascending by key.
+        next_token: Where the next page begins; ``None`` on the last page.
+        store_now_ms: The store's clock when it answered, unix ms. Never later than the truth by more
+            than the clock's resolution (1 s on S3), so that ages are never overestimated by more than that.
+    """
+
+    objects: tuple[ObjectInfo, ...]
+    next_token: str | None
+    store_now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailedDelete:
+    """A key that could not be deleted, and the store's words why."""
+
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteReport:
+    """What became of each key of a batch delete. "Not found" counts as deleted (J6)."""
+
+    deleted: tuple[str, ...]
+    failed: tuple[FailedDelete, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A whole listing, all pages.
+
+    Attributes:
+        objects: All objects below the prefix, ascending by key.
+        page_count: Number of pages; more than one means that the listing was not atomic (R1).
+        store_now_ms: The store's clock at the *first* page (the earliest, hence the careful choice for ages).
+    """
+
+    objects: tuple[ObjectInfo, ...]
+    page_count: int
+    store_now_ms: int
+
+
+class ObjectStore(Protocol):
+    """A flat namespace of objects with conditional writes. Safe for use by many threads."""
+
+    def probe(self) -> None:
+        """Check that conditional writes are honoured, with a scratch object that is removed again.
+
+        Raises:
+            UnsupportedFormat: The store ignores conditions: it cannot be used, the message says so.
+            Unavailable: The store cannot be reached, or refuses access; the message names the address.
+        """
+        ...
+
+    def get(self, key: str, *, if_match: str | None = None) -> StoredObject:
+        """Read one object, whole.
+
+        Raises:
+            NotFound: No such key.
+            PreconditionFailed: ``if_match`` was given and the object's ETag is another.
+            Unavailable: No answer after the store's own retries.
+        """
+        ...
+
+    def get_range(self, key: str, *, start: int, length: int, if_match: str | None = None) -> StoredObject:
+        """Read bytes ``start`` to ``start + length`` of one object; less where it ends before, none beyond its end.
+
+        ``info`` tells of the whole object. Raises as :meth:`get`, and InvalidRequest for a negative bound.
+        """
+        ...
+
+    def head(self, key: str) -> ObjectInfo:
+        """Read one object's metadata. Raises NotFound, Unavailable."""
+        ...
+
+    def put_if_absent(self, key: str, body: bytes) -> str:
+        """Create an object and return its ETag. Not idempotent under retry (W2).
+
+        Raises:
+            PreconditionFailed: The key exists.
+            CommitOutcomeUnknown: No usable answer; the write may land at any time.
+        """
+        ...
+
+    def put_if_match(self, key: str, body: bytes, *, etag: str) -> str:
+        """Replace an object if its ETag is still ``etag``; return the new ETag. Not idempotent under retry (W2).
+
+        Raises:
+            PreconditionFailed: The ETag is another, or the object is gone.
+            CommitOutcomeUnknown: No usable answer; the write may land at any time.
+        """
+        ...
+
+    def put(self, key: str, body: bytes) -> str:
+        """Write an object whatever is there; return its ETag. Only for keys whose content follows from their name."""
+        ...
+
+    def list_page(self, prefix: str, *, token: str | None = None, limit: int = MAX_KEYS_PER_PAGE) -> ObjectPage:
+        """List keys that begin with ``prefix``: one page, at most ``limit`` (1..1000) objects."""
+        ...
+
+    def list_folders(self, prefix: str) -> tuple[str, ...]:
+        """List the distinct first path components below ``prefix`` (which ends with ``/`` or is empty), all pages.
+
+        Only components that are followed by a ``/`` in some key; returned without the slash, ascending.
+        """
+        ...
+
+    def delete(self, keys: Sequence[str]) -> DeleteReport:
+        """Delete any number of keys in batches of at most 1,000. Idempotent. Raises Unavailable when nothing worked."""
+        ...
+
+    def download(self, key: str, path: Path) -> ObjectInfo:
+        """Copy an object to a local file, streaming. Raises NotFound, Unavailable."""
+        ...
+
+    def upload(self, key: str, path: Path) -> ObjectInfo:
+        """Copy a local file to an object, streaming, whatever is there. Only for keys with a fresh unique id."""
+        ...
+
+    def uri(self, key: str) -> str:
+        """Return where an engine finds the object: ``s3://bucket/key`` or an absolute file path."""
+        ...
+
+
+def list_all(store: ObjectStore, prefix: str, *, page_size: int = MAX_KEYS_PER_PAGE) -> Listing:
+    """List every key below ``prefix``, page after page.
+
+    Args:
+        store: The object store.
+        prefix: A string prefix, not necessarily a folder.
+        page_size: Keys per page, 1..1000; smaller only in tests.
+    """
+    objects: list[ObjectInfo] = []
+    token: str | None = None
+    page_count = 0
+    store_now_ms = 0
+    while page_count == 0 or token is not None:
+        page = store.list_page(prefix, token=token, limit=page_size)
+        if page_count == 0:
+            store_now_ms = page.store_now_ms
+        objects.extend(page.objects)
+        token = page.next_token
+        page_count += 1
+    return Listing(tuple(objects), page_count, store_now_ms)

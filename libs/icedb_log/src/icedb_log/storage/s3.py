@@ -1,0 +1,391 @@
+"""An object store on S3 or a server that speaks its protocol. The only module that imports boto3.
+
+Owns how often a request is sent. Reads, listings, deletes and unconditional writes go through a client with
+boto3's standard retries. **A conditional write is sent once**, through a client that never retries: a retry of
+one that landed would be refused, and look as if somebody else had won (W2). Only 409, by which S3 says that it
+did nothing, is sent again.
+
+ETags go in and out without quotes: some gateways match only that form, and the others take both. Times are the
+server's: ``Last-Modified`` and ``Date``, both in whole seconds (J1).
+"""
+
+import email.utils
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import boto3
+from boto3.exceptions import Boto3Error
+from boto3.s3.transfer import TransferConfig
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from icedb_log.clock import Clock, SystemClock
+from icedb_log.errors import (
+    CommitOutcomeUnknown,
+    IceDBError,
+    InvalidRequest,
+    PreconditionFailed,
+    Unavailable,
+    UnsupportedFormat,
+)
+from icedb_log.key_rules import check_byte_range, check_folder_prefix, check_key, check_page_limit, is_listable
+from icedb_log.storage.object_store import (
+    MAX_KEYS_PER_DELETE,
+    MAX_KEYS_PER_PAGE,
+    DeleteReport,
+    FailedDelete,
+    ObjectInfo,
+    ObjectPage,
+    StoredObject,
+)
+from icedb_log.storage.probe import probe_conditional_writes
+from icedb_log.storage.s3_answers import if_match_of, info_of, part_of, strip_quotes
+from icedb_log.storage.s3_copies import copy_object
+from icedb_log.storage.s3_errors import (
+    HTTP_CONFLICT,
+    explain_conditional_write,
+    explain_read,
+    is_beyond_the_end,
+    status_of,
+)
+from icedb_log.storage.s3_options import S3Options
+
+__all__ = ["S3ObjectStore", "S3Options"]
+
+READ_ATTEMPTS: Final = 3
+"""How often a read, listing, delete or unconditional write is sent, with boto3's back-off between."""
+
+CONFLICT_ATTEMPTS: Final = 6
+"""How often a conditional write that is answered 409 is sent."""
+
+FIRST_CONFLICT_WAIT_MS: Final = 20
+"""Wait after the first 409; it doubles each time."""
+
+MAX_CONNECTIONS: Final = 32
+"""Connections that a client keeps open."""
+
+SINGLE_REQUEST_BYTES: Final = 8 * 1024 * 1024
+"""Up to this size a file is moved by one request; above it in parts, by ``TRANSFER_THREADS`` threads."""
+
+TRANSFER_THREADS: Final = 4
+
+_DEFAULT_REGION: Final = "us-east-1"
+_TRANSFER: Final = TransferConfig(
+    multipart_threshold=2 * SINGLE_REQUEST_BYTES,
+    multipart_chunksize=2 * SINGLE_REQUEST_BYTES,
+    max_concurrency=TRANSFER_THREADS,
+    preferred_transfer_client="classic",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Clients:
+    """The two clients of one process: connections must not be shared with a forked child."""
+
+    process_id: int
+    retrying: Any
+    once: Any
+
+
+class S3ObjectStore:
+    """Objects of one bucket. Safe for use by many threads, and in a child forked later."""
+
+    def __init__(
+        self, bucket: str, options: S3Options, *, scratch_prefix: str = "", clock: Clock | None = None
+    ) -> None:
+        """Describe a bucket; nothing is sent.
+
+        Args:
+            bucket: Its name.
+            options: How to reach it.
+            scratch_prefix: Where :meth:`probe` may write: empty, or ending with ``/``.
+            clock: For the waits after a 409, and for the names of scratch objects.
+        """
+        self._bucket = bucket
+        self._options = options
+        self._scratch_prefix = check_folder_prefix(scratch_prefix)
+        self._clock = clock or SystemClock()
+        self._where = f"bucket {bucket} at {options.endpoint_url or 'AWS'}"
+        self._lock = threading.Lock()
+        self._clients: _Clients | None = None
+
+    def probe(self) -> None:
+        """Check access, then conditional writes. Raises Unavailable, UnsupportedFormat, InvalidRequest."""
+        self.list_page(self._scratch_prefix, limit=1)
+        probe_conditional_writes(self, self._scratch_prefix, scratch_id=self._clock.new_id(), name=self._where)
+
+    def get(self, key: str, *, if_match: str | None = None) -> StoredObject:
+        """Read an object. Raises NotFound, PreconditionFailed, Unavailable."""
+        check_key(key)
+        answer, body = self._read(key, if_match_of(if_match))
+        return StoredObject(info_of(key, answer, size_bytes=len(body)), body)
+
+    def get_range(self, key: str, *, start: int, length: int, if_match: str | None = None) -> StoredObject:
+        """Read a part of an object. Raises NotFound, PreconditionFailed, Unavailable, InvalidRequest."""
+        check_key(key)
+        check_byte_range(start, length)
+        if length:
+            arguments = {"Range": f"bytes={start}-{start + length - 1}", **if_match_of(if_match)}
+            try:
+                answer, body = self._read(key, arguments)
+            except InvalidRequest as error:
+                if not is_beyond_the_end(error.__cause__):
+                    raise
+            else:
+                return part_of(key, answer, body, start=start, length=length)
+        # A range of nothing cannot be asked for, and an answer of 416 does not describe the object. Servers disagree
+        # about the form of an ETag in a conditional HEAD, so the answer's is compared here.
+        info = self.head(key)
+        if if_match is not None and info.etag != if_match:
+            raise PreconditionFailed(f"{key}: {self._where}: its ETag is another; list and read again")
+        if length and info.size_bytes > start:
+            raise Unavailable(f"{key}: {self._where}: was replaced while it was read; read it again")
+        return StoredObject(info, b"")
+
+    def head(self, key: str) -> ObjectInfo:
+        """Read an object's metadata. Raises NotFound, Unavailable."""
+        check_key(key)
+        answer = self._call("head_object", key, Key=key)
+        return info_of(key, answer, size_bytes=int(answer["ContentLength"]))
+
+    def put_if_absent(self, key: str, body: bytes) -> str:
+        """Create an object. Raises PreconditionFailed, CommitOutcomeUnknown, Unavailable (surely not written)."""
+        return self._write_once(key, body, {"IfNoneMatch": "*"})
+
+    def put_if_match(self, key: str, body: bytes, *, etag: str) -> str:
+        """Replace an object that still has ``etag``. Raises as :meth:`put_if_absent` does."""
+        return self._write_once(key, body, {"IfMatch": etag})
+
+    def put(self, key: str, body: bytes) -> str:
+        """Write an object whatever is there. Raises Unavailable, InvalidRequest."""
+        check_key(key)
+        return strip_quotes(self._call("put_object", key, Key=key, Body=body)["ETag"])
+
+    def list_page(self, prefix: str, *, token: str | None = None, limit: int = MAX_KEYS_PER_PAGE) -> ObjectPage:
+        """List one page; the token is S3's continuation token. Raises Unavailable."""
+        check_page_limit(limit)
+        resume = {} if token is None else {"ContinuationToken": token}
+        answer = self._call("list_objects_v2", prefix, Prefix=prefix, MaxKeys=limit, **resume)
+        objects = tuple(
+            info_of(entry["Key"], entry, size_bytes=int(entry["Size"])) for entry in answer.get("Contents", ())
+        )
+        next_token = answer["NextContinuationToken"] if answer.get("IsTruncated") else None
+        return ObjectPage(objects, next_token, self._server_time_ms(answer))
+
+    def list_folders(self, prefix: str) -> tuple[str, ...]:
+        """List the folders right below ``prefix``, all pages. Raises Unavailable, InvalidRequest."""
+        check_folder_prefix(prefix)
+        folders: list[str] = []
+        resume: dict[str, str] = {}
+        while True:
+            answer = self._call("list_objects_v2", prefix, Prefix=prefix, Delimiter="/", **resume)
+            found = (entry["Prefix"][len(prefix) : -1] for entry in answer.get("CommonPrefixes", ()))
+            folders.extend(folder for folder in found if folder)
+            if not answer.get("IsTruncated"):
+                return tuple(sorted(folders))
+            resume = {"ContinuationToken": answer["NextContinuationToken"]}
+
+    def delete(self, keys: Sequence[str]) -> DeleteReport:
+        """Delete objects, 1,000 in a request. Raises Unavailable when nothing worked."""
+        deleted: list[str] = []
+        failed: list[FailedDelete] = []
+        possible: list[str] = []
+        for key in dict.fromkeys(keys):
+            if is_listable(key):
+                possible.append(key)
+            else:
+                failed.append(FailedDelete(key, "S3 can hold no object with this key"))
+        first_error: IceDBError | None = None
+        for start in range(0, len(possible), MAX_KEYS_PER_DELETE):
+            batch = possible[start : start + MAX_KEYS_PER_DELETE]
+            try:
+                reasons = self._delete_batch(batch)
+            except IceDBError as error:
+                first_error = first_error or error
+                reasons = dict.fromkeys(batch, str(error))
+            deleted.extend(key for key in batch if key not in reasons)
+            failed.extend(FailedDelete(key, reason) for key, reason in reasons.items())
+        if first_error is not None and not deleted:
+            raise first_error
+        if possible and not deleted:
+            raise Unavailable(f"none of {len(failed)} objects could be deleted; the first: {failed[0].reason}")
+        return DeleteReport(tuple(deleted), tuple(failed))
+
+    def download(self, key: str, path: Path) -> ObjectInfo:
+        """Copy an object to a local file. Raises NotFound, Unavailable."""
+        info = self.head(key)
+        try:
+            if info.size_bytes <= SINGLE_REQUEST_BYTES:
+                stored = self.get(key)
+                path.write_bytes(stored.body)
+                return stored.info
+            client = self._open_clients().retrying
+            client.download_file(self._bucket, key, str(path), Config=_TRANSFER)
+            copied_bytes = path.stat().st_size
+        except OSError as error:
+            raise Unavailable(
+                f"{path}: cannot hold the copy of {key}: {error.strerror or error}; free space, or give permission"
+            ) from error
+        except (BotoCoreError, ClientError, Boto3Error) as error:
+            raise explain_read(error, where=self._where, key=key) from error
+        if copied_bytes != info.size_bytes:
+            raise Unavailable(f"{key}: {self._where}: {copied_bytes} of {info.size_bytes} bytes came; try again")
+        return info
+
+    def upload(self, key: str, path: Path) -> ObjectInfo:
+        """Copy a local file to an object. Raises InvalidRequest if it cannot be read, Unavailable."""
+        check_key(key)
+        try:
+            size_bytes = path.stat().st_size
+            if size_bytes <= SINGLE_REQUEST_BYTES:
+                self.put(key, path.read_bytes())
+            else:
+                client = self._open_clients().retrying
+                client.upload_file(str(path), self._bucket, key, Config=_TRANSFER)
+        except OSError as error:
+            raise InvalidRequest(f"{path}: cannot be uploaded as {key}: {error.strerror or error}") from error
+        except Boto3Error as error:
+            # boto3 wraps what S3 answered, and keeps it as the context.
+            inner = error.__context__ if isinstance(error.__context__, ClientError) else error
+            raise explain_read(inner, where=self._where, key=key) from error
+        except (BotoCoreError, ClientError) as error:
+            raise explain_read(error, where=self._where, key=key) from error
+        info = self.head(key)
+        if info.size_bytes != size_bytes:
+            raise Unavailable(
+                f"{key}: {self._where}: holds {info.size_bytes} of {size_bytes} bytes of {path}; upload it again"
+            )
+        return info
+
+    def copy_from(self, source: "S3ObjectStore", info: ObjectInfo, key: str) -> ObjectInfo:
+        """Let the server copy an object; as ``upload``, for fresh keys only. The source may change: look afterwards."""
+        check_key(key)
+        place = {"Bucket": source._bucket, "Key": info.key}  # noqa: SLF001 - one of us
+        copy_object(self._open_clients().retrying, self._bucket, key, source=place, info=info, where=self._where)
+        return self.head(key)
+
+    def uri(self, key: str) -> str:
+        """Return ``s3://bucket/key``."""
+        return f"s3://{self._bucket}/{key}"
+
+    def _open_clients(self) -> _Clients:
+        """Return this process's clients."""
+        with self._lock:
+            if self._clients is None or self._clients.process_id != os.getpid():
+                self._clients = self._make_clients()
+            return self._clients
+
+    def _make_clients(self) -> _Clients:
+        """Make the client that repeats requests and the one that never does."""
+        options = self._options
+        try:
+            session = boto3.session.Session(
+                aws_access_key_id=options.access_key_id,
+                aws_secret_access_key=options.secret_access_key,
+                region_name=options.region,
+            )
+            region = session.region_name or (_DEFAULT_REGION if options.endpoint_url else None)
+            retrying, once = (
+                session.client(
+                    "s3", region_name=region, endpoint_url=options.endpoint_url, config=_make_config(options, attempts)
+                )
+                for attempts in (READ_ATTEMPTS, 1)
+            )
+        except (ValueError, BotoCoreError, Boto3Error) as error:
+            raise InvalidRequest(
+                f"{self._where}: cannot be reached so: {error}; check ICEDB_S3_ENDPOINT and ICEDB_S3_REGION"
+            ) from error
+        return _Clients(os.getpid(), retrying, once)
+
+    def _call(self, operation: str, key: str, **arguments: Any) -> dict[str, Any]:
+        """Send a request that may be repeated."""
+        client = self._open_clients().retrying
+        try:
+            answer: dict[str, Any] = getattr(client, operation)(Bucket=self._bucket, **arguments)
+        except (BotoCoreError, ClientError) as error:
+            raise explain_read(error, where=self._where, key=key) from error
+        return answer
+
+    def _read(self, key: str, arguments: dict[str, str]) -> tuple[dict[str, Any], bytes]:
+        """Read an object or a part of it to the end: boto3 repeats the request, but not a body that breaks off."""
+        for is_last in (*(False,) * (READ_ATTEMPTS - 1), True):
+            answer = self._call("get_object", key, Key=key, **arguments)
+            stream = answer["Body"]
+            try:
+                return answer, stream.read()
+            except BotoCoreError as error:
+                if is_last:
+                    raise explain_read(error, where=self._where, key=key) from error
+            finally:
+                stream.close()
+        raise AssertionError  # the last attempt returns or raises
+
+    def _write_once(self, key: str, body: bytes, condition: dict[str, str]) -> str:
+        """Send a conditional write, again only after a 409 (W2)."""
+        check_key(key)
+        client = self._open_clients().once
+        for wait_ms in _conflict_waits():
+            try:
+                answer = client.put_object(Bucket=self._bucket, Key=key, Body=body, **condition)
+            except ClientError as error:
+                if status_of(error) != HTTP_CONFLICT or wait_ms is None:
+                    raise explain_conditional_write(error, where=self._where, key=key) from error
+                self._clock.sleep_ms(wait_ms)
+            except BotoCoreError as error:
+                raise explain_conditional_write(error, where=self._where, key=key) from error
+            else:
+                if not answer.get("ETag"):
+                    raise CommitOutcomeUnknown(f"{key}: {self._where}: answered without an ETag; read it back (W2)")
+                return strip_quotes(answer["ETag"])
+        raise AssertionError  # the last attempt returns or raises
+
+    def _delete_batch(self, keys: Sequence[str]) -> dict[str, str]:
+        """Delete up to 1,000 objects; return why some could not be. "Not found" is no reason (J6)."""
+        request = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        answer = self._call("delete_objects", keys[0], Delete=request)
+        return {
+            entry["Key"]: f"{entry.get('Code', '')} {entry.get('Message', '')}".strip()
+            for entry in answer.get("Errors", ())
+            if entry.get("Code") != "NoSuchKey"
+        }
+
+    def _server_time_ms(self, answer: dict[str, Any]) -> int:
+        """Return the server's clock as its answer shows it, in whole seconds."""
+        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date", "")
+        try:
+            return int(email.utils.parsedate_to_datetime(date).timestamp()) * 1000
+        except ValueError as error:
+            raise UnsupportedFormat(
+                f"{self._where}: answers carry no usable Date header ({date!r}), by which ages are told; let the "
+                "proxy in between pass it on"
+            ) from error
+
+
+def _make_config(options: S3Options, attempts: int) -> Config:
+    """Return the settings of a client that sends each request at most ``attempts`` times."""
+    extra: dict[str, Any] = {}
+    if options.endpoint_url is not None:
+        extra = {
+            "s3": {"addressing_style": "path"},
+            "request_checksum_calculation": "when_required",
+            "response_checksum_validation": "when_required",
+        }
+    return Config(
+        signature_version="s3v4",
+        connect_timeout=options.connect_timeout_s,
+        read_timeout=options.read_timeout_s,
+        retries={"mode": "standard", "total_max_attempts": attempts},
+        max_pool_connections=MAX_CONNECTIONS,
+        **extra,
+    )
+
+
+def _conflict_waits() -> Iterator[int | None]:
+    """Yield the wait after each attempt, ``None`` after the last."""
+    for attempt in range(CONFLICT_ATTEMPTS - 1):
+        yield FIRST_CONFLICT_WAIT_MS << attempt
+    yield None

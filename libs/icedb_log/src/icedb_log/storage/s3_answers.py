@@ -1,0 +1,30 @@
+"""What S3's answers tell about objects, as the values of :mod:`icedb_log.storage.object_store`. Pure."""
+
+from datetime import datetime
+from typing import Any
+
+from icedb_log.storage.object_store import ObjectInfo, StoredObject
+
+
+def if_match_of(etag: str | None) -> dict[str, str]:
+    """Return the condition of a read."""
+    return {} if etag is None else {"IfMatch": etag}
+
+
+def part_of(key: str, answer: dict[str, Any], body: bytes, *, start: int, length: int) -> StoredObject:
+    """Return what a read of a range found; a server that ignores ranges has sent the whole object."""
+    content_range = answer.get("ContentRange")
+    if content_range is None:
+        return StoredObject(info_of(key, answer, size_bytes=len(body)), body[start : start + length])
+    return StoredObject(info_of(key, answer, size_bytes=int(content_range.rpartition("/")[2])), body)
+
+
+def info_of(key: str, answer: dict[str, Any], *, size_bytes: int) -> ObjectInfo:
+    """Describe an object as an answer or an entry of a listing does."""
+    modified: datetime = answer["LastModified"]
+    return ObjectInfo(key, strip_quotes(answer["ETag"]), size_bytes, int(modified.timestamp()) * 1000)
+
+
+def strip_quotes(etag: str) -> str:
+    """Return an ETag without quotes."""
+    return etag.strip('"')

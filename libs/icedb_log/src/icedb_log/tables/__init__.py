@@ -1,0 +1,1 @@
+"""What a table is: its configuration, its partitions, its figures."""

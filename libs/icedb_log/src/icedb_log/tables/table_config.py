@@ -1,0 +1,322 @@
+"""A table's configuration: partition spec, sort order, declared schema, policies.
+
+Owns ``_icedb/table.json``: its model, and how it is read and created. What of it may change later, and how, is
+:mod:`icedb_log.tables.table_changes`.
+"""
+
+import re
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from icedb_log.errors import InvalidRequest, NotFound, PreconditionFailed, UnsupportedFormat
+from icedb_log.keys import TablePaths, check_table_name
+from icedb_log.storage.object_store import ObjectStore
+
+Transform = Literal["identity", "year", "month", "day", "hour", "bucket", "truncate"]
+TIME_TRANSFORMS: Final = ("year", "month", "day", "hour")
+WIDTH_TRANSFORMS: Final = ("bucket", "truncate")
+
+SQL_TYPES: Final = ("BIGINT", "BOOLEAN", "DATE", "DOUBLE", "TIMESTAMP", "VARCHAR")
+"""The one canonical spelling of each type that this project writes to a schema line (wire rule)."""
+
+WIDENINGS: Final = (("BIGINT", "DOUBLE"), ("DATE", "TIMESTAMP"))
+"""From which type to which a column may be widened."""
+
+Evolution = Literal["strict", "add_columns", "widen"]
+"""``strict``: only declared columns; ``add_columns``: new columns appear, types stay; ``widen``: a column may also
+become wider (:data:`WIDENINGS`) where no value loses anything, or where the wider type is declared."""
+
+BadRowsPolicy = Literal["quarantine_batch", "quarantine_rows"]
+"""``quarantine_batch``: one bad row and the whole batch waits in quarantine; ``quarantine_rows``: only its bad rows."""
+
+MAX_COLUMN_NAME_BYTES: Final = 255
+MAX_QUERY_BYTES: Final = 100_000
+"""Of an ``insert_query``, a ``merge_query`` or a ``view_query``."""
+
+_PARTITION_NAME: Final = re.compile(r"[A-Za-z0-9_]{1,64}")
+_PARTITION_TEXT: Final = re.compile(
+    r"(?:(?P<name>[^=]+)=)?\s*(?:(?P<transform>[a-z]+)(?:\[(?P<width>\d+)\])?\((?P<source>.+)\)|(?P<column>[^()\[\]=]+))"
+)
+
+SECOND_MS: Final = 1000
+MINUTE_MS: Final = 60 * SECOND_MS
+HOUR_MS: Final = 60 * MINUTE_MS
+DAY_MS: Final = 24 * HOUR_MS
+MIB: Final = 1024 * 1024
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PartitionField(_Model):
+    """One level of the partition path: ``<name>=<transform of column>``.
+
+    Text form, as the CLI takes it: ``d=day(ts)``, ``u=bucket[16](user_id)``, ``p=truncate[2](country)``, ``event``.
+    """
+
+    name: str
+    transform: Transform = "identity"
+    column: str
+    width: int | None = Field(default=None, ge=1, le=1_000_000)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not _PARTITION_NAME.fullmatch(self.name):
+            raise ValueError(f"partition name {self.name[:80]!r}: use 1 to 64 of A-Z, a-z, 0-9 and _")
+        check_column_name(self.column)
+        if (self.width is not None) != (self.transform in WIDTH_TRANSFORMS):
+            needs = "needs" if self.width is None else "takes no"
+            raise ValueError(f"partition {self.name}: {self.transform} {needs} width, e.g. bucket[16](user_id)")
+        return self
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse the text form. Raises InvalidRequest with the allowed forms."""
+        match = _PARTITION_TEXT.fullmatch(text.strip())
+        try:
+            if match is None:
+                raise ValueError("not understood")
+            column = (match["source"] or match["column"]).strip()
+            transform = match["transform"] or "identity"
+            width = int(match["width"]) if match["width"] else None
+            default_name = column if transform == "identity" else f"{column}_{transform}"
+            name = (match["name"] or default_name).strip()
+            return cls.model_validate({"name": name, "transform": transform, "column": column, "width": width})
+        except ValueError as error:
+            raise InvalidRequest(
+                f"partition {text[:80]!r}: {_first_message(error)}; write name=column, "
+                "name=year|month|day|hour(column), name=bucket[n](column) or name=truncate[n](column)"
+            ) from error
+
+    def __str__(self) -> str:
+        if self.transform == "identity":
+            return self.column if self.name == self.column else f"{self.name}={self.column}"
+        width = f"[{self.width}]" if self.width is not None else ""
+        return f"{self.name}={self.transform}{width}({self.column})"
+
+
+class TableConfig(_Model):
+    """Everything about a table that is not in its log."""
+
+    format_version: Literal[1] = 1
+    name: str
+    partition: tuple[PartitionField, ...] = ()
+    sort: tuple[str, ...] = ()
+    declared: dict[str, str] = Field(default_factory=dict)
+    """Column name to SQL type; a declared type wins over what JSON looks like."""
+    evolution: Evolution = "add_columns"
+    """What batches may do to the schema, see :data:`Evolution`."""
+    on_bad_rows: BadRowsPolicy = "quarantine_batch"
+    """What becomes of a batch of which some rows do not fit, see :data:`BadRowsPolicy`."""
+    insert_query: str | None = None
+    """Spark SQL over ``_rows`` that every flush runs on the rows it read; its result is what the table gets."""
+    source: dict[str, str] = Field(default_factory=dict)
+    """Column name to SQL type of ``_rows``: what batches hold before the ``insert_query``."""
+    merge_query: str | None = None
+    """Spark SQL over ``source_files``, the rows of a merge's group, that every merge runs; its result replaces them."""
+    view_of: str | None = None
+    """The table whose commits feed this one (a view); batches are refused then."""
+    view_query: str | None = None
+    """Spark SQL over ``_rows``, the rows that commits of ``view_of`` made live, that feeds a view."""
+    retention_ms: Annotated[int, Field(ge=HOUR_MS)] | None = None
+    """How long after its end a time partition is kept; ``None``: for ever."""
+    retention_field: str | None = None
+    """The time partition field that ``retention_ms`` goes by; the first one if not given."""
+    cold_after_ms: Annotated[int, Field(ge=SECOND_MS)] = HOUR_MS
+    """A partition that got no data file for so long is cold: it is merged rarely, and then as far as possible."""
+    target_file_bytes: Annotated[int, Field(ge=1024)] = 128 * MIB
+    """Data files of at least this size are mature: a merge leaves them alone."""
+    row_group_rows: Annotated[int, Field(ge=2048)] = 122_880
+    merge_fan_in: Annotated[int, Field(ge=2, le=1000)] = 8
+    """Files of one size tier that are merged at once; higher rewrites less and leaves more files."""
+    max_files_per_group: Annotated[int, Field(ge=2, le=10_000)] = 512
+    max_partitions_per_flush: Annotated[int, Field(ge=1, le=10_000)] = 1000
+    """Partitions of one commit; batches beyond it go into the next one. A batch is never cut: one that has more
+    partitions is committed alone."""
+    log_files_slow: Annotated[int, Field(ge=1, le=900)] = 400
+    """From so many log files on flushes come less often (the wire allows less than 1,000)."""
+    log_files_stop: Annotated[int, Field(ge=2, le=950)] = 800
+    """From so many log files on front ends refuse batches."""
+    backlog_files_slow: Annotated[int, Field(ge=1)] = 5000
+    """From so many data files that a merge would take now on, flushes come less often."""
+    backlog_files_stop: Annotated[int, Field(ge=2)] = 20_000
+    """From so many data files that a merge would take now on, front ends refuse batches."""
+    data_grace_ms: Annotated[int, Field(ge=SECOND_MS)] = 6 * HOUR_MS
+    """How long a tombstoned data file stays: longer than the longest query."""
+    log_grace_ms: Annotated[int, Field(ge=SECOND_MS)] = 10 * MINUTE_MS
+    """How long a tombstoned log file stays: bounds time travel and the retry window of a batch (J1, I3)."""
+    orphan_age_ms: Annotated[int, Field(ge=2 * SECOND_MS)] = DAY_MS
+    """A data file that no log file names is an orphan after this (J5); a commit gives up after half of it (W3)."""
+    seal_age_ms: Annotated[int, Field(ge=SECOND_MS)] = 7 * DAY_MS
+    """How long a seal is kept: far longer than any request lives (F4)."""
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        try:
+            return check_table_name(name)
+        except InvalidRequest as error:
+            raise ValueError(str(error)) from error
+
+    @field_validator("sort")
+    @classmethod
+    def _check_sort(cls, sort: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(check_column_name(column) for column in sort)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        names = [field.name.lower() for field in self.partition]
+        if len(set(names)) != len(names):
+            raise ValueError("two partition fields have the same name")
+        if len(set(self.sort)) != len(self.sort):
+            raise ValueError("a sort column is named twice")
+        for column, sql_type in self.declared.items():
+            check_column_name(column)
+            if sql_type not in SQL_TYPES:
+                raise ValueError(f"column {column}: type {sql_type!r} is unknown; use one of {', '.join(SQL_TYPES)}")
+        if len({column.lower() for column in self.declared}) != len(self.declared):
+            raise ValueError("two declared columns differ only in case")
+        for field in self.partition:
+            declared = self.declared.get(field.column)
+            if field.transform in TIME_TRANSFORMS and declared not in ("TIMESTAMP", "DATE"):
+                raise ValueError(f"partition {field}: column {field.column} must be declared TIMESTAMP or DATE")
+            if field.transform in ("identity", "truncate") and declared == "DOUBLE":
+                raise ValueError(f"partition {field}: a DOUBLE makes no usable partition; use bucket[n]")
+        if self.log_grace_ms > self.data_grace_ms:
+            raise ValueError(f"log_grace_ms {self.log_grace_ms} > data_grace_ms {self.data_grace_ms}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_ingest(self) -> Self:
+        if self.source and self.insert_query is None:
+            raise ValueError("source columns make sense with an insert_query only; declare the table's columns instead")
+        for name, view in (("insert_query", "_rows"), ("merge_query", "source_files"), ("view_query", "_rows")):
+            query = getattr(self, name)
+            if query is not None and (not query.strip() or len(query.encode()) > MAX_QUERY_BYTES):
+                raise ValueError(
+                    f"{name} of {len(query.encode())} bytes: give a query over {view} of at most {MAX_QUERY_BYTES}, "
+                    "or none"
+                )
+        if self.evolution == "strict" and not self.declared:
+            raise ValueError("evolution 'strict' takes declared columns only, but none is declared: declare them")
+        if len({column.lower() for column in self.source}) != len(self.source):
+            raise ValueError("two source columns differ only in case")
+        for column, sql_type in self.source.items():
+            check_column_name(column)
+            if sql_type not in SQL_TYPES:
+                raise ValueError(
+                    f"source column {column}: type {sql_type!r} is unknown; use one of {', '.join(SQL_TYPES)}"
+                )
+        for what, slow, stop in (
+            ("log_files", self.log_files_slow, self.log_files_stop),
+            ("backlog_files", self.backlog_files_slow, self.backlog_files_stop),
+        ):
+            if slow >= stop:
+                raise ValueError(f"{what}_slow < {what}_stop must hold, but {slow} >= {stop}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_view(self) -> Self:
+        if (self.view_of is None) != (self.view_query is None):
+            raise ValueError("a view needs both: view_of, the table that feeds it, and view_query")
+        if self.view_of is not None:
+            if check_table_name(self.view_of) == self.name:
+                raise ValueError("a view cannot feed itself")
+            if self.insert_query is not None:
+                raise ValueError("a view has a view_query instead of an insert_query")
+        return self
+
+    @model_validator(mode="after")
+    def _check_retention(self) -> Self:
+        fields = [field.name for field in self.partition if field.transform in TIME_TRANSFORMS]
+        if self.retention_field is not None and self.retention_field not in fields:
+            raise ValueError(
+                f"retention_field {self.retention_field[:80]!r} is no time partition (year, month, day, hour) of this "
+                f"table; it has {', '.join(fields) or 'none'}"
+            )
+        if self.retention_ms is not None and not fields:
+            raise ValueError("retention_ms needs a time partition, e.g. d=day(ts)")
+        return self
+
+    @classmethod
+    def create(cls, **fields: object) -> Self:
+        """Build a configuration; sources of time partitions that are not declared become TIMESTAMP.
+
+        Raises:
+            InvalidRequest: With the first thing that is wrong.
+        """
+        declared = dict(fields.get("declared") or {})  # type: ignore[call-overload]
+        partition: tuple[PartitionField, ...] = tuple(fields.get("partition") or ())  # type: ignore[arg-type]
+        for field in partition:
+            if field.transform in TIME_TRANSFORMS:
+                declared.setdefault(field.column, "TIMESTAMP")
+        try:
+            return cls.model_validate({**fields, "declared": declared})
+        except ValidationError as error:
+            raise InvalidRequest(f"table configuration: {_first_message(error)}") from error
+
+    @property
+    def retry_window_ms(self) -> int:
+        """How long after a batch id was made a producer may still stage the batch (I3)."""
+        return self.log_grace_ms - self.id_skew_ms
+
+    @property
+    def id_skew_ms(self) -> int:
+        """How far a batch id may lie in the store's future (I3): a quarter of the log files' grace period."""
+        return self.log_grace_ms // 4
+
+
+def check_column_name(column: str) -> str:
+    """Return the column name if it can be one, else raise ValueError (printable, not empty, at most 255 bytes)."""
+    if not column or not column.isprintable() or len(column.encode()) > MAX_COLUMN_NAME_BYTES:
+        raise ValueError(f"column name {column[:80]!r}: use 1 to {MAX_COLUMN_NAME_BYTES} bytes of printable characters")
+    return column
+
+
+def read_table_config(store: ObjectStore, paths: TablePaths) -> TableConfig:
+    """Read a table's configuration.
+
+    Raises:
+        NotFound: No such table; the message says how to list or create tables.
+        UnsupportedFormat: Not a configuration that this release understands.
+    """
+    return load_table_config(store, paths)[0]
+
+
+def load_table_config(store: ObjectStore, paths: TablePaths) -> tuple[TableConfig, str]:
+    """Read a table's configuration with its ETag. Raises as :func:`read_table_config`."""
+    try:
+        stored = store.get(paths.config_key)
+    except NotFound as error:
+        raise NotFound(
+            f"table {paths.name!r} does not exist ({paths.config_key} is not there); "
+            "see `icedb table list`, or create it with `icedb table create`"
+        ) from error
+    try:
+        return TableConfig.model_validate_json(stored.body), stored.info.etag
+    except ValidationError as error:
+        raise UnsupportedFormat(f"{paths.config_key}: {_first_message(error)}") from error
+
+
+def create_table(store: ObjectStore, paths: TablePaths, config: TableConfig) -> None:
+    """Create a table: one conditional PUT. Not idempotent: a second call is refused.
+
+    Raises:
+        InvalidRequest: The table exists already.
+        CommitOutcomeUnknown: No answer; look with ``icedb table show``.
+    """
+    try:
+        store.put_if_absent(paths.config_key, config.model_dump_json(indent=2).encode())
+    except PreconditionFailed as error:
+        raise InvalidRequest(f"table {config.name!r} exists already ({paths.config_key})") from error
+
+
+def _first_message(error: ValueError) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        message = str(first["msg"]).removeprefix("Value error, ")
+        return f"{where}: {message}" if where else message
+    return str(error)

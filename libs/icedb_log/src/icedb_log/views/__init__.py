@@ -1,0 +1,1 @@
+"""Tables that are fed by another one's commits."""
