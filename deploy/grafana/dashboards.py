@@ -18,7 +18,8 @@ from grafana_foundation_sdk.builders import prometheus, text, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common, dashboard
 from grafana_foundation_sdk.models.text import TextMode
-from panels import ROWS, Graph
+from graphs import Graph
+from panels import ROWS
 
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE / "dashboards" / "merge-lag.json"

@@ -1,4 +1,4 @@
-"""Bad input of issue 3: each has a clear error that names the line, or the treatment of docs/types.md, by either reader."""
+"""Bad input: each kind has a clear error that names the line, or the treatment of docs/types.md, by either reader."""
 
 import gzip
 import io
