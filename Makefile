@@ -15,7 +15,7 @@ PACKAGES := $(wildcard libs/*) $(wildcard services/*) proto deploy/local
 PROJECTS := $(PACKAGES:%=%/pyproject.toml)
 SOURCES := libs services deploy proto tests bench conftest.py
 # A file's tests stay together, in the order given, so that the long ones come first and servers are shared.
-PYTEST := $(BIN)/pytest -q --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/pytest -q -m 'not soak' --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help install demo up test lint types imports unit integration soak bench format proto dashboards docs constraints clean
 
@@ -54,7 +54,8 @@ unit: install ## tests beside the packages, the simulation, and the wire: no ser
 integration: install ## tests with real Redis, S3 over HTTP, Spark, Prometheus, and the whole stack; JOBS=2
 	$(PYTEST) tests/e2e tests/integration deploy/tests
 
-soak: install ## the simulation for as long as asked; SECONDS=600
+soak: install ## long tests, and the simulation for as long as asked; SECONDS=600
+	$(BIN)/pytest -q -m soak tests
 	$(BIN)/python -m icedb_log.testing.simulation --seconds $(SECONDS)
 
 bench: install ## one workload for us and for the rivals in one run; W=merge

@@ -39,7 +39,7 @@ def find_processes():
 def wait_until():
     """Return a function that polls a condition until it holds, or fails at its deadline."""
 
-    def wait(condition, *, what, timeout_s=90.0):
+    def wait(condition, *, what, timeout_s=240.0):
         tick = threading.Event()
         for _ in range(int(timeout_s * 20)):
             found = condition()

@@ -79,7 +79,7 @@ def test_nothing_is_left(tmp_path, start_demo, find_processes, wait_until, momen
     ports = find_ports(find_processes(tmp_path))
     assert ports
     os.killpg(demo.pid, number)
-    output = demo.communicate(timeout=80)[0].decode()
+    output = demo.communicate(timeout=240)[0].decode()
     assert demo.returncode == status, output[-2000:]
     assert "Traceback" not in output
     if number == signal.SIGKILL:  # the guard is left to clean up

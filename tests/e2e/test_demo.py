@@ -43,6 +43,7 @@ def check_report(done, *, row_count, table_count):
     return report
 
 
+@pytest.mark.soak  # what it does beyond the next one is done by the tests that kill workers
 def test_made_up_events_on_a_directory(tmp_path, find_processes):
     done = run_demo(tmp_path, "--events", "40000", "--batches", "32")
     report = check_report(done, row_count=40_000, table_count=2)

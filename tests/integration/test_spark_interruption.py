@@ -149,6 +149,7 @@ close_spark(spark)
 """
 
 
+@pytest.mark.soak
 def test_a_task_that_heeds_no_interrupt_ends_with_its_jvm(tmp_path):
     command = [sys.executable, "-c", STUCK, str(tmp_path / "begun")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=2 * WAIT_MS / 1000)

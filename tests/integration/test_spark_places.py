@@ -1,4 +1,4 @@
-"""The same work on a real standalone cluster (a master, two workers) and on a real Spark Connect server over it."""
+"""The same work on a real standalone cluster (a master, two workers) and on a real Spark Connect server."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def answers(s3_server, tmp_path_factory):
         local = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         standalone = start_process(stack, s3_server, "standalone", master, {**CLUSTER_OPTIONS, **local})
         reaper = {"spark.task.reaper.enabled": "true"}
-        server = running_connect_server(folder / "connect", master=master, options={**CLUSTER_OPTIONS, **reaper})
+        server = running_connect_server(folder / "connect", master="local[2]", options=reaper)
         connect = start_process(stack, s3_server, "connect", stack.enter_context(server), {})
         yield {"standalone": read_answer(standalone), "connect": read_answer(connect)}
 
@@ -90,6 +90,6 @@ def test_a_job_that_never_ends_is_interrupted_there(answer):
     assert answer["alive"] == [True, False]
 
 
-def test_tasks_ran_on_both_workers(answer):
-    _, places = answer["interrupt"]
+def test_tasks_ran_on_both_workers(answers):
+    _, places = answers["standalone"]["interrupt"]
     assert ["worker-0" in places[0], "worker-1" in places[1]] == [True, True], places
