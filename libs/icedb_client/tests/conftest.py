@@ -1,8 +1,12 @@
 """A client over a warehouse in memory, a clock that only moves when told, and workers that only count."""
 
+import logging
+import os
+import sys
 import threading
 
 import pytest
+from icedb_client.cli.app import run
 from icedb_client.client import Client
 from icedb_client.settings import ClientSettings
 from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
@@ -76,3 +80,33 @@ def create(warehouse):
         return config
 
     return create
+
+
+@pytest.fixture
+def cli_env(monkeypatch):
+    """Settings of the command line: none but a Redis that nobody serves, and wide lines; the store is the test's."""
+    for name in list(os.environ):
+        if name.startswith("ICEDB_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("ICEDB_REDIS_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setenv("COLUMNS", "200")
+    return monkeypatch
+
+
+@pytest.fixture
+def run_icedb(capfdbinary):
+    """Run a command; return what it printed, or for another exit code than 0 the words of its error."""
+
+    def icedb(*arguments, code=0):
+        handlers = list(logging.getLogger().handlers)
+        capfdbinary.readouterr()
+        try:
+            found = run(arguments)
+        finally:
+            logging.getLogger().handlers = handlers
+        sys.stdout.flush()
+        out, err = capfdbinary.readouterr()
+        assert found == code, err
+        return out.decode() if not code else " ".join(err.decode().split())
+
+    return icedb

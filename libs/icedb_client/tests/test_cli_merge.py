@@ -1,13 +1,9 @@
 """``icedb merge``: what it asks workers for, and ``--explain``, which needs none."""
 
 import json
-import logging
-import os
-import sys
 
 import pytest
 from icedb_client.cli import merge
-from icedb_client.cli.app import run
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
@@ -34,27 +30,9 @@ def url(tmp_path_factory):
 
 
 @pytest.fixture
-def icedb(url, monkeypatch, capfdbinary):
-    for name in list(os.environ):
-        if name.startswith("ICEDB_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("ICEDB_STORE", url)
-    monkeypatch.setenv("ICEDB_REDIS_URL", "redis://127.0.0.1:1/0")
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def icedb(*arguments, code=0):
-        handlers = list(logging.getLogger().handlers)
-        capfdbinary.readouterr()
-        try:
-            found = run(arguments)
-        finally:
-            logging.getLogger().handlers = handlers
-        sys.stdout.flush()
-        out, err = capfdbinary.readouterr()
-        assert found == code, err
-        return out.decode() if not code else " ".join(err.decode().split())
-
-    return icedb
+def icedb(url, cli_env, run_icedb):
+    cli_env.setenv("ICEDB_STORE", url)
+    return run_icedb
 
 
 @pytest.fixture

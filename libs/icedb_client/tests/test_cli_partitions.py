@@ -1,16 +1,12 @@
 """``icedb partitions`` and the options of retention, on a folder, without any worker."""
 
 import json
-import logging
-import os
 import re
-import sys
 from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 from icedb_client.cli import partitions
-from icedb_client.cli.app import run
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
@@ -21,31 +17,14 @@ from icedb_log.testing.row_files import RowFileWriter, encode_rows
 
 
 @pytest.fixture
-def warehouse(tmp_path, monkeypatch):
-    for name in list(os.environ):
-        if name.startswith("ICEDB_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("ICEDB_STORE", f"file://{tmp_path}/warehouse")
-    monkeypatch.setenv("ICEDB_REDIS_URL", "redis://127.0.0.1:1/0")
-    monkeypatch.setenv("COLUMNS", "200")
+def warehouse(tmp_path, cli_env):
+    cli_env.setenv("ICEDB_STORE", f"file://{tmp_path}/warehouse")
     return open_warehouse(f"file://{tmp_path}/warehouse")
 
 
 @pytest.fixture
-def icedb(warehouse, capfdbinary):
-    def icedb(*arguments, code=0):
-        handlers = list(logging.getLogger().handlers)
-        capfdbinary.readouterr()
-        try:
-            found = run(arguments)
-        finally:
-            logging.getLogger().handlers = handlers
-        sys.stdout.flush()
-        out, err = capfdbinary.readouterr()
-        assert found == code, err
-        return out.decode() if not code else " ".join(err.decode().split())
-
-    return icedb
+def icedb(warehouse, run_icedb):
+    return run_icedb
 
 
 @pytest.fixture

@@ -1,12 +1,8 @@
 """Views by the command line, on a folder; what an ingest worker would answer is written down."""
 
 import json
-import logging
-import os
-import sys
 
 import pytest
-from icedb_client.cli.app import run
 from icedb_client.client import Client
 from icedb_client.wakeups import TaskTimeout, WakeupSender
 from icedb_log.clock import SystemClock, new_batch_id
@@ -26,13 +22,8 @@ QUERY = "select event, count(*) as n from _rows group by 1"
 
 
 @pytest.fixture
-def warehouse(tmp_path, monkeypatch):
-    for name in list(os.environ):
-        if name.startswith("ICEDB_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("ICEDB_STORE", f"file://{tmp_path}/warehouse")
-    monkeypatch.setenv("ICEDB_REDIS_URL", "redis://127.0.0.1:1/0")
-    monkeypatch.setenv("COLUMNS", "200")
+def warehouse(tmp_path, cli_env):
+    cli_env.setenv("ICEDB_STORE", f"file://{tmp_path}/warehouse")
     return open_warehouse(f"file://{tmp_path}/warehouse")
 
 
@@ -53,21 +44,9 @@ def worker(monkeypatch):
 
 
 @pytest.fixture
-def icedb(warehouse, worker, capfdbinary):
-    def icedb(*arguments, code=0):
-        handlers = list(logging.getLogger().handlers)
-        capfdbinary.readouterr()
-        try:
-            found = run(arguments)
-        finally:
-            logging.getLogger().handlers = handlers
-        sys.stdout.flush()
-        out, err = capfdbinary.readouterr()
-        assert found == code, err
-        return out.decode() if not code else " ".join(err.decode().split())
-
-    icedb("table", "create", "events")
-    return icedb
+def icedb(warehouse, worker, run_icedb):
+    run_icedb("table", "create", "events")
+    return run_icedb
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ whatever collects it. Each test works below a prefix of its own, and starts with
 # ruff: noqa: D102
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -93,7 +94,7 @@ def race(racers: Sequence[Callable[[], _T]]) -> list[_T | IceDBError]:
         return list(pool.map(run, racers))
 
 
-class StoreAcceptance:
+class StoreAcceptance(ABC):
     """What every store does. Subclasses provide ``store`` (a fixture) and :meth:`reopen`."""
 
     many_count: ClassVar[int] = 1100
@@ -105,9 +106,9 @@ class StoreAcceptance:
     large_bytes: ClassVar[int] = 20 * 1024 * 1024
     """A file that every store moves in parts, or streams."""
 
+    @abstractmethod
     def reopen(self, store: ObjectStore) -> ObjectStore:
         """Return another handle on the same objects."""
-        raise NotImplementedError
 
     # -- single objects
 
