@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from icedb_log.cleaning.guards import Holds
 from icedb_log.cleaning.leases import Lease
 from icedb_log.cleaning.vacuum_plan import live_paths, plan_vacuum, strip_log_file
 from icedb_log.merging.log_folding import LOG_REST_MS
@@ -14,7 +15,7 @@ AT = 100_000
 
 
 def plan(*files, now, leases=()):
-    return plan_vacuum(view(*files, now=now), config=CONFIG, leases=leases)
+    return plan_vacuum(view(*files, now=now), config=CONFIG, holds=Holds(leases=tuple(leases)))
 
 
 def merged(*, at=AT, landed=None, modified=None):

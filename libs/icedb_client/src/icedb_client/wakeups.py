@@ -32,6 +32,7 @@ MERGE_DROP_PARTITIONS: Final = "icedb.merge.drop_partitions"
 MERGE_RETAIN: Final = "icedb.merge.retain"
 MERGE_ERASE: Final = "icedb.merge.erase"
 JANITOR_VACUUM: Final = "icedb.janitor.vacuum"
+JANITOR_PURGE: Final = "icedb.janitor.purge"
 QUEUES: Final = {
     INGEST_FLUSH: "ingest",
     INGEST_IMPORT: "ingest",
@@ -44,6 +45,7 @@ QUEUES: Final = {
     MERGE_RETAIN: "merge",
     MERGE_ERASE: "merge",
     JANITOR_VACUUM: "janitor",
+    JANITOR_PURGE: "janitor",
 }
 
 PAUSE_AFTER_FAILURE_MS: Final = 5 * SECOND_MS

@@ -4,7 +4,7 @@ import sys
 from typing import Annotated, Any, Final
 
 import typer
-from icedb_log.cleaning.vacuum_plan import STORE_RESOLUTION_MS
+from icedb_log.cleaning.guards import STORE_RESOLUTION_MS
 from icedb_log.clock import SystemClock
 from icedb_log.erasure.erasure_certificate import certificate
 from icedb_log.erasure.erasure_record import Erasure, NamedObjects

@@ -162,5 +162,6 @@ def _print_dry_run(table: str, result: VacuumResult, *, as_json: bool) -> None:
         table_view = make_table("guard", "objects", "next ends", right=("objects",))
         for guard in sorted({item.guard for item in result.waiting}):
             items = [item for item in result.waiting if item.guard == guard]
-            table_view.add_row(guard, format_count(len(items)), format_time(min(item.until_ms for item in items)))
+            ends_ms = [item.until_ms for item in items if item.until_ms is not None]
+            table_view.add_row(guard, format_count(len(items)), format_time(min(ends_ms)) if ends_ms else "-")
         out.print(table_view)

@@ -8,8 +8,9 @@ crash anywhere leaves a table that the next run cleans. Any number of runs may o
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from icedb_log.cleaning.guards import Holds, Waiting
 from icedb_log.cleaning.leases import read_leases
-from icedb_log.cleaning.vacuum_plan import VacuumPlan, Waiting, live_paths, plan_vacuum, strip_log_file
+from icedb_log.cleaning.vacuum_plan import VacuumPlan, live_paths, plan_vacuum, strip_log_file
 from icedb_log.clock import Clock
 from icedb_log.errors import CommitOutcomeUnknown, PreconditionFailed, Unavailable
 from icedb_log.ingest.staging import find_staged
@@ -77,13 +78,13 @@ def vacuum_table(
     view = reader.read()
     # WARN: J4: after the log. The other way round: a lease is written while the janitor stalls between the two reads,
     # what it pins dies and gets old, and the plan knows the tombstones but not the lease.
-    leases = read_leases(store, paths)
-    plan = plan_vacuum(view, config=config, leases=leases)
+    holds = Holds(leases=read_leases(store, paths))
+    plan = plan_vacuum(view, config=config, holds=holds)
     if any(not parse_log_key(key).is_merged for key in plan.log_keys):
         # WARN: V4: after the log, for the same reason: a view is registered and a commit lands while the janitor stalls
         # between the two reads, is merged and gets old, and the plan knows the commit but not the view.
         wanted = find_wanted(store, view, paths, read_view=read_view or reader.of_table)
-        plan = plan_vacuum(view, config=config, leases=leases, wanted_logs=wanted)
+        plan = plan_vacuum(view, config=config, holds=replace(holds, wanted_logs=wanted))
     for path in plan.data_paths:
         paths.partition_of(path)  # J6: a damaged log must not make us delete another table's files
     # WARN: J2: staging is listed once, after the log was read. With G the grace period of log files and S = G/4, a log
@@ -124,7 +125,7 @@ def _hold_refusals(plan: VacuumPlan, staged: Mapping[str, tuple[str, ...]]) -> V
     held = {key for key, refused in plan.refused_ids.items() if any(batch_id in staged for batch_id in refused)}
     if not held:
         return plan
-    waiting = tuple(Waiting(key, "refusal", plan.store_now_ms) for key in sorted(held))
+    waiting = tuple(Waiting(key, "refusal", None) for key in sorted(held))
     return replace(
         plan, log_keys=tuple(key for key in plan.log_keys if key not in held), waiting=(*plan.waiting, *waiting)
     )

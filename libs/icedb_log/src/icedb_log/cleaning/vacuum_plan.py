@@ -1,7 +1,7 @@
 """What a vacuum may delete, and what the log says afterwards (rules J1 to J4, F4). Pure.
 
 A tombstone is expired when its time *and* the store's proof that it landed are older than the grace period
-(J1), and no lease pins a time at which the object was still live (J4). The order of deletion (J2) is
+(J1), and nothing else holds it (:mod:`icedb_log.cleaning.guards`). The order of deletion (J2) is
 :mod:`icedb_log.cleaning.vacuum`'s.
 """
 
@@ -9,36 +9,17 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from icedb_log.cleaning.leases import Lease
+from icedb_log.cleaning.guards import NO_HOLDS, Death, Holds, Waiting
 from icedb_log.log.fold import fold, read_horizon_ms
 from icedb_log.merging.log_folding import FREE_LOG_BYTES, LOG_REST_MS
 from icedb_log.merging.merge_log import earliest_landing
 from icedb_log.model import ListedLogFile, LogFile, LogView
 from icedb_log.tables.table_config import TableConfig
 
-STORE_RESOLUTION_MS: Final = 1000
-"""S3 tells LastModified in whole seconds, cut off: a tombstone may have landed this much later than it says."""
-
 STRIP_SHARE: Final = 8
 """A large log file is stripped when one in so many of its entries can go. Deletions wait for that, for at most one such
 share of the grace period longer. Otherwise each vacuum would rewrite it for the few entries that expired since the
 last one: most of all bytes written to the log (docs/log-growth.md)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A tombstoned object that is kept for now.
-
-    Attributes:
-        path: Its key.
-        guard: ``grace``, ``lease``, ``refusal``: a batch that the log file refused has not left staging yet (J2), or
-            ``view``: a view has not taken the rows of this append yet (V4).
-        until_ms: When the guard ends, by the store's clock, as far as is known today.
-    """
-
-    path: str
-    guard: str
-    until_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +32,7 @@ class VacuumPlan:
         refused_ids: For each of these log files that refused batches: which.
         data_paths: Expired data files, as far as no remaining log file lists them as live.
         waiting: Dead objects that are kept, and why.
+        died: When each object of ``log_keys`` and ``data_paths`` died; seals that are old enough have no death.
         store_now_ms: The time that ages were measured against.
     """
 
@@ -59,6 +41,7 @@ class VacuumPlan:
     refused_ids: Mapping[str, tuple[str, ...]]
     data_paths: tuple[str, ...]
     waiting: tuple[Waiting, ...]
+    died: Mapping[str, Death]
     store_now_ms: int
 
     @property
@@ -67,68 +50,62 @@ class VacuumPlan:
         return not self.log_keys and not self.data_paths
 
 
-def plan_vacuum(
-    view: LogView, *, config: TableConfig, leases: Iterable[Lease] = (), wanted_logs: Collection[str] = ()
-) -> VacuumPlan:
+def plan_vacuum(view: LogView, *, config: TableConfig, holds: Holds = NO_HOLDS) -> VacuumPlan:
     """Plan one vacuum run of a table.
 
     Args:
         view: The log, read by the janitor; ages count from ``view.store_now_ms``.
         config: Grace periods.
-        leases: Leases that have not expired, read *after* the log (J4).
-        wanted_logs: Log files that views of this table have still to take, found *after* the log was read (V4).
+        holds: What else keeps dead objects, read *after* the log (J4, V4).
     """
     snapshot = fold(view)
-    leases = tuple(leases)
+    now_ms = view.store_now_ms
     log_landed = _landing_times((t.path, t.landed_ms, f.modified_ms) for f in view.files for t in f.log.log_tombstones)
     data_landed = _landing_times(
         (m.path, m.landed_ms, f.modified_ms) for f in view.files for m in f.log.markers if m.tombstoned_ms is not None
     )
     present = {file.key for file in view.files}
+    died: dict[str, Death] = {}
     log_keys: list[str] = []
-    data_paths: list[str] = []
     waiting: list[Waiting] = []
     for path, tombstoned_ms in snapshot.log_tombstoned_ms.items():
         if path in present:
-            guard = _guard(
-                view,
-                leases,
-                path,
-                tombstoned_ms=tombstoned_ms,
-                landed_ms=log_landed[path],
-                grace_ms=config.log_grace_ms,
-            )
-            if guard is None and path in wanted_logs:
-                guard = Waiting(path, "view", view.store_now_ms)
-            waiting.append(guard) if guard else log_keys.append(path)
+            death = Death(tombstoned_ms, log_landed[path])
+            guard = holds.guard_log(path, death, grace_ms=config.log_grace_ms, now_ms=now_ms)
+            if guard:
+                waiting.append(guard)
+            else:
+                log_keys.append(path)
+                died[path] = death
     log_keys += _expired_seals(view, config)
     dead_logs = set(log_keys)
     still_live = live_paths(file for file in view.files if file.key not in dead_logs)
     # Who carries what a dead log file names is stripped once it is deleted; the dead log file goes as it is.
     active = [file for file in view.files if file.key not in snapshot.log_tombstoned_ms]
     named = {marker.path for file in active for marker in file.log.markers}
+    died_data: dict[str, Death] = {}
     for path, tombstoned_ms in snapshot.tombstoned_ms.items():
-        guard = _guard(
-            view, leases, path, tombstoned_ms=tombstoned_ms, landed_ms=data_landed[path], grace_ms=config.data_grace_ms
-        )
+        death = Death(tombstoned_ms, data_landed[path])
+        guard = holds.guard_data(path, death, grace_ms=config.data_grace_ms, now_ms=now_ms)
         if guard:
             waiting.append(guard)
         elif path not in named or path in still_live:
             # J2: a log file that lists it as live is still there; it goes when that one has gone.
-            waiting.append(Waiting(path, "grace", view.store_now_ms + config.log_grace_ms))
+            waiting.append(Waiting(path, "grace", now_ms + config.log_grace_ms))
         else:
-            data_paths.append(path)
-    died_ms = {path: max(snapshot.tombstoned_ms[path], data_landed[path]) for path in data_paths}
-    held = _held_back(active, died_ms, grace_ms=config.data_grace_ms, now_ms=view.store_now_ms)
+            died_data[path] = death
+    held = _held_back(active, died_data, grace_ms=config.data_grace_ms, now_ms=now_ms)
     waiting += [Waiting(path, "grace", until_ms) for path, until_ms in held.items()]
-    batch_ids = tuple(i for file in view.files if file.key in dead_logs for i in file.log.batch_ids)
+    data_paths = sorted(died_data.keys() - held.keys())
+    died.update((path, died_data[path]) for path in data_paths)
     return VacuumPlan(
         log_keys=tuple(sorted(log_keys)),
-        batch_ids=batch_ids,
+        batch_ids=tuple(i for file in view.files if file.key in dead_logs for i in file.log.batch_ids),
         refused_ids={f.key: f.log.refused_ids for f in view.files if f.key in dead_logs and f.log.refused_ids},
-        data_paths=tuple(sorted(died_ms.keys() - held.keys())),
+        data_paths=tuple(data_paths),
         waiting=tuple(waiting),
-        store_now_ms=view.store_now_ms,
+        died=died,
+        store_now_ms=now_ms,
     )
 
 
@@ -172,15 +149,15 @@ def _is_worth_a_strip(file: ListedLogFile, gone_count: int) -> bool:
 
 
 def _held_back(
-    active: Iterable[ListedLogFile], died_ms: Mapping[str, int], *, grace_ms: int, now_ms: int
+    active: Iterable[ListedLogFile], died: Mapping[str, Death], *, grace_ms: int, now_ms: int
 ) -> dict[str, int]:
     """Return which of the expired data files wait for the strip of a large log file, and until when."""
     held: dict[str, int] = {}
     for file in active:
-        expired = [marker.path for marker in file.log.markers if marker.path in died_ms]
+        expired = [marker.path for marker in file.log.markers if marker.path in died]
         if not expired or _is_worth_a_strip(file, len(expired)):
             continue
-        until_ms = min(died_ms[path] for path in expired) + grace_ms + grace_ms // STRIP_SHARE
+        until_ms = min(died[path].died_ms for path in expired) + grace_ms + grace_ms // STRIP_SHARE
         if until_ms > now_ms:
             held.update((path, until_ms) for path in expired)
     return held
@@ -194,23 +171,6 @@ def _landing_times(proofs: Iterable[tuple[str, int | None, int]]) -> dict[str, i
         if known is None or proof_ms < known:
             landed[path] = proof_ms
     return landed
-
-
-def _guard(
-    view: LogView, leases: tuple[Lease, ...], path: str, *, tombstoned_ms: int, landed_ms: int, grace_ms: int
-) -> Waiting | None:
-    # J1: a committer can stall between choosing a time and its PUT, so the store's clock has a say, too.
-    died_ms = max(landed_ms, tombstoned_ms)
-    expires_ms = died_ms + grace_ms
-    if expires_ms > view.store_now_ms:
-        return Waiting(path, "grace", expires_ms)
-    # J4: it was live at the leased time, or for those who read then: a committer with a slow clock dates its
-    # tombstones back, to before a read that did not see them.
-    seen_dead_ms = max(tombstoned_ms, landed_ms + STORE_RESOLUTION_MS)
-    pinned = [lease.expires_ms for lease in leases if lease.at_ms < seen_dead_ms]
-    if pinned:
-        return Waiting(path, "lease", max(pinned))
-    return None
 
 
 def _expired_seals(view: LogView, config: TableConfig) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from icedb_log.changes.row_changes import delete_rows
-from icedb_log.cleaning.vacuum_plan import STORE_RESOLUTION_MS
+from icedb_log.cleaning.guards import STORE_RESOLUTION_MS
 from icedb_log.clock import Clock
 from icedb_log.erasure.erasure_deletion import MAX_RUNS, RunRecorder, with_fates, with_run
 from icedb_log.erasure.erasure_record import DeletionRun, Erasure, ErasureTarget, NamedObjects, mark_gone

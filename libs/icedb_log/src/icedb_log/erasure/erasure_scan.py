@@ -67,7 +67,7 @@ class DataObjects:
         """Return when the janitor may delete what is dead or unnamed, by the store's clock; leases may hold it."""
         plan = plan_vacuum(self.view, config=config)
         due = dict.fromkeys(plan.data_paths, self.view.store_now_ms)
-        due |= {waiting.path: waiting.until_ms for waiting in plan.waiting}
+        due |= {waiting.path: waiting.until_ms for waiting in plan.waiting if waiting.until_ms is not None}
         return due | {marker.path: marker.created_ms + config.orphan_age_ms for marker in self.unnamed()}
 
 

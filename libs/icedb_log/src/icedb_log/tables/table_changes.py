@@ -29,10 +29,12 @@ from icedb_log.tables.table_config import TableConfig, load_table_config
 
 FREE_FIELDS: Final = frozenset(
     {
+        "audit_retention_ms",
         "backlog_files_slow",
         "backlog_files_stop",
         "cold_after_ms",
         "evolution",
+        "keep_versions",
         "log_files_slow",
         "log_files_stop",
         "max_files_per_group",
@@ -40,6 +42,7 @@ FREE_FIELDS: Final = frozenset(
         "merge_fan_in",
         "merge_query",
         "on_bad_rows",
+        "quarantine_retention_ms",
         "retention_field",
         "retention_ms",
         "row_group_rows",

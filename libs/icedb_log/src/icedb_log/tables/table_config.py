@@ -151,6 +151,12 @@ class TableConfig(_Model):
     """A data file that no log file names is an orphan after this (J5); a commit gives up after half of it (W3)."""
     seal_age_ms: Annotated[int, Field(ge=SECOND_MS)] = 7 * DAY_MS
     """How long a seal is kept: far longer than any request lives (F4)."""
+    keep_versions: Annotated[int, Field(ge=0, le=200)] = 0
+    """The states after so many of the newest commits stay readable, however old they are."""
+    audit_retention_ms: Annotated[int, Field(ge=SECOND_MS)] = 90 * DAY_MS
+    """How long it is kept what the janitor deleted, and why."""
+    quarantine_retention_ms: Annotated[int, Field(ge=HOUR_MS)] | None = None
+    """How long a batch or bad rows wait in quarantine before they are deleted; ``None``: for ever."""
 
     @field_validator("name")
     @classmethod

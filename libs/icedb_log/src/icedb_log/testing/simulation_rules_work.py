@@ -9,13 +9,17 @@ JANITOR_RULES: Final = (
         "J1",
         "a tombstone's age is its committer's word",
         edit(
-            "cleaning.vacuum_plan:_guard", ("expires_ms = died_ms + grace_ms", "expires_ms = tombstoned_ms + grace_ms")
+            "cleaning.guards:Holds._guard",
+            ("expires_ms = death.died_ms + grace_ms", "expires_ms = death.tombstoned_ms + grace_ms"),
         ),
     ),
     breaks(
         "J1",
         "a tombstone's age is its proof of landing alone",
-        edit("cleaning.vacuum_plan:_guard", ("expires_ms = died_ms + grace_ms", "expires_ms = landed_ms + grace_ms")),
+        edit(
+            "cleaning.guards:Holds._guard",
+            ("expires_ms = death.died_ms + grace_ms", "expires_ms = death.landed_ms + grace_ms"),
+        ),
     ),
     breaks(
         "J1",
@@ -102,20 +106,26 @@ JANITOR_RULES: Final = (
     breaks(
         "J4",
         "leases are ignored",
-        edit("cleaning.vacuum:vacuum_table", ("leases = read_leases(store, paths)", "leases = ()")),
+        edit("cleaning.vacuum:vacuum_table", ("holds = Holds(leases=read_leases(store, paths))", "holds = Holds()")),
     ),
     breaks(
         "J4",
         "a lease believes the time that a committer gave its tombstones",
-        edit("cleaning.vacuum_plan:_guard", ("if lease.at_ms < seen_dead_ms", "if lease.at_ms < tombstoned_ms")),
+        edit(
+            "cleaning.guards:Holds._guard",
+            ("if lease.at_ms < death.seen_dead_ms", "if lease.at_ms < death.tombstoned_ms"),
+        ),
     ),
     breaks(
         "J4",
         "leases are read before the log",
         edit(
             "cleaning.vacuum:vacuum_table",
-            ("    view = reader.read()\n", "    leases = read_leases(store, paths)\n    view = reader.read()\n"),
-            ("    leases = read_leases(store, paths)\n    plan", "    plan"),
+            (
+                "    view = reader.read()\n",
+                "    holds = Holds(leases=read_leases(store, paths))\n    view = reader.read()\n",
+            ),
+            ("    holds = Holds(leases=read_leases(store, paths))\n    plan", "    plan"),
         ),
     ),
     breaks(

@@ -1,0 +1,1 @@
+"""The trash: tables that were dropped, taken back, or purged."""
