@@ -17,6 +17,7 @@ ROLES: Final[tuple[Role, ...]] = ("ingest", "merge")
 
 TABLE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _LOG_NAME: Final = re.compile(r"(?P<ms>[0-9]{13})_(?P<merged>m_)?(?P<id>[0-9a-f]+)\.jsonl")
+_AUDIT_NAME: Final = re.compile(r"(?P<ms>[0-9]{13})_(?P<run>[0-9a-f]{32})(_(?P<part>[0-9]{5}))?\.jsonl")
 _PARTITION: Final = re.compile(r"[A-Za-z0-9_]+=[A-Za-z0-9._-]*(/[A-Za-z0-9_]+=[A-Za-z0-9._-]*)*")
 MAX_MS: Final = 9_999_999_999_999
 
@@ -44,6 +45,15 @@ class StagedName:
     batch_id: str
     time_ms: int
     format: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditName:
+    """The parsed last component of an audit object's key."""
+
+    time_ms: int
+    run_id: str
+    part: int
 
 
 def check_table_name(name: str) -> str:
@@ -123,6 +133,11 @@ class TablePaths:
         return f"{self.prefix}/_icedb/leases/"
 
     @property
+    def audit_prefix(self) -> str:
+        """What every audit object begins with: what the janitor deleted (J10)."""
+        return f"{self.prefix}/_icedb/audit/"
+
+    @property
     def views_prefix(self) -> str:
         """What every registration of a view of this table begins with (V3)."""
         return f"{self.prefix}/_icedb/views/"
@@ -144,6 +159,11 @@ class TablePaths:
     def lease_key(self, lease_id: str) -> str:
         """Return the key of a lease."""
         return f"{self.leases_prefix}{lease_id}.json"
+
+    def audit_key(self, *, time_ms: int, run_id: str, part: int = 0) -> str:
+        """Return the key of a part of the audit of one run of the janitor; they sort by the time of the run."""
+        suffix = f"_{part:05d}" if part else ""
+        return f"{self.audit_prefix}{time_ms:013d}_{run_id}{suffix}.jsonl"
 
     def import_key(self, import_id: str) -> str:
         """Return the key of an import's record."""
@@ -215,6 +235,12 @@ def parse_log_key(key: str) -> LogName:
     if match is None:
         raise CorruptLog(f"{key}: not the name of a log file; only log files may stand below _log")
     return LogName(int(match["ms"]), match["merged"] is not None, match["id"])
+
+
+def parse_audit_key(key: str) -> AuditName | None:
+    """Parse an audit object's key; ``None`` if it is none."""
+    match = _AUDIT_NAME.fullmatch(key.rpartition("/")[2])
+    return None if match is None else AuditName(int(match["ms"]), match["run"], int(match["part"] or 0))
 
 
 def log_name(key: str) -> str:
