@@ -13,7 +13,16 @@ from icedb_log.errors import Unavailable
 from icedb_log.storage.object_store import FailedDelete, ObjectStore
 
 Kind = Literal[
-    "log_file", "data_file", "staged_batch", "orphan", "lease", "pin", "quarantine", "idempotency_key", "dropped_table"
+    "log_file",
+    "data_file",
+    "staged_batch",
+    "orphan",
+    "lease",
+    "pin",
+    "quarantine",
+    "idempotency_key",
+    "dropped_table",
+    "audit",
 ]
 """What an object was, in audit, metrics and results."""
 
