@@ -20,7 +20,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge import merge_table
 from icedb_log.storage.stores import StoreSettings
-from icedb_parts.spark.spark_jobs import SparkGroupMerger
+from icedb_parts.spark.spark_merge import SparkGroupMerger
 from icedb_parts.spark.spark_runner import warm_up
 from icedb_parts.spark.spark_session import SparkSettings, close_spark, open_spark
 

@@ -28,7 +28,7 @@ from icedb_parts.imports import import_spark
 from icedb_parts.imports.import_unit import open_source
 from icedb_parts.limits import FlushUnitLimits, JobLimits
 from icedb_parts.spark.spark_engine import open_spark_engine
-from icedb_parts.spark.spark_jobs import SparkBatchWriter
+from icedb_parts.spark.spark_flush import SparkBatchWriter
 from icedb_parts.spark.spark_runner import SparkRunner
 from icedb_parts.spark.spark_watch import WatchRules
 from icedb_service.settings import SparkServiceSettings, load_settings

@@ -25,7 +25,7 @@ from icedb_log.tables.table_config import PartitionField, TableConfig, create_ta
 from icedb_parts.imports import import_spark
 from icedb_parts.imports.import_spark import SparkFileImporter
 from icedb_parts.imports.import_unit import open_source
-from icedb_parts.spark.spark_jobs import SparkGroupMerger
+from icedb_parts.spark.spark_merge import SparkGroupMerger
 
 pytestmark = [pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(300)]
 

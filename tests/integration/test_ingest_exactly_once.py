@@ -29,7 +29,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.storage.object_store import list_all
 from icedb_log.storage.stores import StoreSettings
 from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
-from icedb_parts.spark.spark_jobs import SparkBatchWriter
+from icedb_parts.spark.spark_flush import SparkBatchWriter
 from icedb_parts.spark.spark_runner import SparkRunner, read_answers, run_unit
 from icedb_service.celery_app import make_app
 from icedb_service.names import INGEST_FLUSH

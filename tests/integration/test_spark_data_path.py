@@ -11,8 +11,9 @@ from icedb_log.errors import NotFound, SchemaConflict
 from icedb_log.jobs import BatchWriter, FlushJob, GroupMerger, MergeGroup, MergeJob, StagedBatch
 from icedb_log.storage.stores import StoreSettings
 from icedb_log.tables.table_config import PartitionField, TableConfig
-from icedb_parts.limits import EngineLimits, FlushUnitLimits
-from icedb_parts.spark.spark_jobs import JobLimits, SparkBatchWriter, SparkGroupMerger
+from icedb_parts.limits import EngineLimits, FlushUnitLimits, JobLimits
+from icedb_parts.spark.spark_flush import SparkBatchWriter
+from icedb_parts.spark.spark_merge import SparkGroupMerger
 from icedb_parts.spark.spark_session import is_session_alive, open_spark
 
 pytestmark = pytest.mark.spark

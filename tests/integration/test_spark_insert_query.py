@@ -12,7 +12,7 @@ from icedb_log.storage.stores import StoreSettings
 from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_parts.limits import EngineLimits, FlushUnitLimits, JobLimits
 from icedb_parts.query.insert_query import check_insert_query
-from icedb_parts.spark.spark_jobs import SparkBatchWriter
+from icedb_parts.spark.spark_flush import SparkBatchWriter
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,7 @@ from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.jobs import FlushJob, StagedBatch
 from icedb_log.storage.stores import StoreSettings
 from icedb_log.tables.table_config import TableConfig
-from icedb_parts.spark.spark_jobs import SparkBatchWriter
+from icedb_parts.spark.spark_flush import SparkBatchWriter
 from icedb_parts.spark.spark_runner import SparkRunner
 from icedb_parts.spark.spark_watch import WatchRules
 from icedb_service.redlock import LockLost

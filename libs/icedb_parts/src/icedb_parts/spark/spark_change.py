@@ -40,6 +40,7 @@ from icedb_parts.query.insert_query import QueryProblem, query_errors, rows_view
 from icedb_parts.query.query_types import quote_spark, store_column
 from icedb_parts.spark.change_tasks import ANSWER_SCHEMA, GROUP_OUTPUTS, make_change_task
 from icedb_parts.spark.file_rows import FileRows
+from icedb_parts.spark.spark_jobs import SparkJobs
 from icedb_parts.spark.spark_merge import SparkGroupMerger
 from icedb_parts.spark.spark_runner import OK, SparkRunner
 from icedb_parts.spark.spark_watch import WatchRules
@@ -59,7 +60,7 @@ _log: Final = structlog.get_logger(__name__)
 _FOOTER_KINDS: Final[Mapping[str, FileKind]] = {"delete": "delete", "rewrite": "rewrite", "merge_query": "merge"}
 
 
-class SparkRowChanger:
+class SparkRowChanger(SparkJobs):
     """A :class:`icedb_log.jobs.RowChanger` that runs on Spark, and the :class:`icedb_log.jobs.GroupMerger` beside it.
 
     Args:
@@ -81,10 +82,8 @@ class SparkRowChanger:
         rules: WatchRules | None = None,
         max_task_bytes: int = MAX_TASK_BYTES,
     ) -> None:
-        self._runner = SparkRunner(spark, store, rules=rules)
+        super().__init__(spark, store, clock=clock, limits=limits, rules=rules)
         self._merger = SparkGroupMerger(spark, store, clock=clock, limits=limits, rules=rules)
-        self._clock = clock
-        self._limits = limits or JobLimits()
         self._max_task_bytes = max_task_bytes
 
     def check_change(self, config: TableConfig, schema: Mapping[str, str], change: RowChange) -> None:

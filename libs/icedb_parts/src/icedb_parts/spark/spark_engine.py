@@ -17,7 +17,7 @@ from icedb_parts.query.insert_query import check_insert_query
 from icedb_parts.query.view_query import check_view_query
 from icedb_parts.spark.spark_change import SparkRowChanger
 from icedb_parts.spark.spark_feed import SparkViewFeeder
-from icedb_parts.spark.spark_jobs import SparkBatchWriter
+from icedb_parts.spark.spark_flush import SparkBatchWriter
 from icedb_parts.spark.spark_runner import warm_up
 from icedb_parts.spark.spark_session import SparkSettings, close_spark, is_session_alive, open_spark
 from icedb_parts.spark.spark_watch import InterruptReason, WatchRules, ignore_interrupt

@@ -10,13 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
-from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, SchemaConflict
 from icedb_log.jobs import FlushJob
 from icedb_log.model import FileMarker
-from icedb_log.storage.stores import StoreSettings
 from icedb_log.views.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
-from pyspark.sql import SparkSession
 
 from icedb_parts.limits import JobLimits, share_threads
 from icedb_parts.query.insert_query import QueryProblem, make_spark_schema, query_errors, require_no_files, rows_view
@@ -27,11 +24,11 @@ from icedb_parts.query.view_query import VIEW_QUERY
 from icedb_parts.reading.column_types import unite_known
 from icedb_parts.spark.spark_blobs import BLOB_SCHEMA, SparkBlobs
 from icedb_parts.spark.spark_files import file_errors, open_data_files
+from icedb_parts.spark.spark_jobs import SparkJobs
 from icedb_parts.spark.spark_runner import SparkRunner
-from icedb_parts.spark.spark_watch import WatchRules
 from icedb_parts.spark.spark_write import write_blobs
 from icedb_parts.units.encode_unit import EncodeUnit
-from icedb_parts.units.flush_plan import UnitBlobs
+from icedb_parts.units.flush_plan import QueryPart, UnitBlobs
 from icedb_parts.units.work_units import FLUSH_RESULTS
 from icedb_parts.writing.part_layout import require_parity
 
@@ -43,29 +40,8 @@ Commits = tuple[SourceCommit, ...]
 _log = structlog.get_logger(__name__)
 
 
-class SparkViewFeeder:
-    """A :class:`icedb_log.views.feed_jobs.ViewFeeder` that runs on Spark.
-
-    Args:
-        spark: The session.
-        store: How tasks reach the store.
-        clock: For durations in the log.
-        limits: Bounds of tasks.
-        rules: How jobs are watched.
-    """
-
-    def __init__(
-        self,
-        spark: SparkSession,
-        store: StoreSettings,
-        *,
-        clock: Clock,
-        limits: JobLimits | None = None,
-        rules: WatchRules | None = None,
-    ) -> None:
-        self._runner = SparkRunner(spark, store, rules=rules)
-        self._clock = clock
-        self._limits = limits or JobLimits()
+class SparkViewFeeder(SparkJobs):
+    """A :class:`icedb_log.views.feed_jobs.ViewFeeder` that runs on Spark."""
 
     def feed_rows(self, job: FeedJob) -> FeedOutput:
         """Run a view's query over the rows of a job's commits, and upload what it gives.
@@ -97,19 +73,10 @@ class SparkViewFeeder:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(QueryPart):
     """Some commits over which the query ran, and the result's rows."""
 
     commits: Commits
-    units: tuple[UnitBlobs, ...]
-
-    @property
-    def partitions(self) -> set[str]:
-        return {unit.partitions[blob.partition] for unit in self.units for blob in unit.blobs}
-
-    @property
-    def row_count(self) -> int:
-        return sum(blob.row_count for unit in self.units for blob in unit.blobs)
 
 
 class _FeedRun:
@@ -222,7 +189,7 @@ class _FeedRun:
         """
         files = [marker for commit in commits for marker in commit.files]
         if not files:
-            return _Part(commits, ())
+            return _Part((), commits)
         self._run_count += 1
         spark: Any = self._runner.spark
         first = blobs.unit_count
@@ -244,7 +211,7 @@ class _FeedRun:
             except InvalidRequest as error:
                 raise QueryProblem(str(error)) from error
         results = {number: FLUSH_RESULTS.validate_json(body) for number, body in bodies.items()}
-        return _Part(commits, tuple(UnitBlobs(number, each.partitions, each.blobs) for number, each in results.items()))
+        return _Part(tuple(UnitBlobs(number, each.partitions, each.blobs) for number, each in results.items()), commits)
 
     def _collect(self, files: tuple[FileMarker, ...], columns: Mapping[str, str]) -> FeedOutput:
         row_count = sum(part.row_count for part in self._parts)

@@ -9,20 +9,17 @@ larger than a file should be. The driver never sees a row.
 from dataclasses import replace
 
 import structlog
-from icedb_log.clock import Clock
 from icedb_log.jobs import FlushJob, FlushOutput, RejectedBatch
 from icedb_log.model import FileMarker
-from icedb_log.storage.stores import StoreSettings
-from pyspark.sql import SparkSession
 
 from icedb_parts.limits import JobLimits
 from icedb_parts.reading.column_types import settle_types, unite_known
 from icedb_parts.reading.widening import make_proof
 from icedb_parts.spark.spark_blobs import SparkBlobs
+from icedb_parts.spark.spark_jobs import SparkJobs
 from icedb_parts.spark.spark_query import QueryRun
 from icedb_parts.spark.spark_read import Batches, ReadUnit, UnitReader, find_bad_rows
 from icedb_parts.spark.spark_runner import SparkRunner
-from icedb_parts.spark.spark_watch import WatchRules
 from icedb_parts.spark.spark_write import write_blobs
 from icedb_parts.units.flush_plan import UnitBlobs, count_prefix
 from icedb_parts.units.flush_types import FlushUnitResult
@@ -32,29 +29,8 @@ from icedb_parts.writing.part_layout import require_parity
 _log = structlog.get_logger(__name__)
 
 
-class SparkBatchWriter:
-    """A :class:`icedb_log.jobs.BatchWriter` that runs on Spark.
-
-    Args:
-        spark: The session.
-        store: How tasks reach the store.
-        clock: For durations in the log.
-        limits: Bounds of batches and tasks.
-        rules: How jobs are watched.
-    """
-
-    def __init__(
-        self,
-        spark: SparkSession,
-        store: StoreSettings,
-        *,
-        clock: Clock,
-        limits: JobLimits | None = None,
-        rules: WatchRules | None = None,
-    ) -> None:
-        self._runner = SparkRunner(spark, store, rules=rules)
-        self._clock = clock
-        self._limits = limits or JobLimits()
+class SparkBatchWriter(SparkJobs):
+    """A :class:`icedb_log.jobs.BatchWriter` that runs on Spark."""
 
     def write_batches(self, job: FlushJob) -> FlushOutput:
         """Parse, check, partition, sort and upload the rows of a job's batches.

@@ -1,43 +1,18 @@
 """Merge jobs on Spark: a task for each group of data files. The driver never sees a row."""
 
 import structlog
-from icedb_log.clock import Clock
 from icedb_log.jobs import MergedGroup, MergeJob
-from icedb_log.storage.stores import StoreSettings
-from pyspark.sql import SparkSession
 
-from icedb_parts.limits import JobLimits, share_threads
-from icedb_parts.spark.spark_runner import SparkRunner
-from icedb_parts.spark.spark_watch import WatchRules
+from icedb_parts.limits import share_threads
+from icedb_parts.spark.spark_jobs import SparkJobs
 from icedb_parts.units.merge_unit import MergeUnit
 from icedb_parts.units.work_units import MERGE_RESULTS, encode
 
 _log = structlog.get_logger(__name__)
 
 
-class SparkGroupMerger:
-    """A :class:`icedb_log.jobs.GroupMerger` that runs on Spark.
-
-    Args:
-        spark: The session.
-        store: How tasks reach the store.
-        clock: For durations in the log.
-        limits: Bounds of tasks.
-        rules: How jobs are watched.
-    """
-
-    def __init__(
-        self,
-        spark: SparkSession,
-        store: StoreSettings,
-        *,
-        clock: Clock,
-        limits: JobLimits | None = None,
-        rules: WatchRules | None = None,
-    ) -> None:
-        self._runner = SparkRunner(spark, store, rules=rules)
-        self._clock = clock
-        self._limits = limits or JobLimits()
+class SparkGroupMerger(SparkJobs):
+    """A :class:`icedb_log.jobs.GroupMerger` that runs on Spark."""
 
     def merge_groups(self, job: MergeJob) -> tuple[MergedGroup, ...]:
         """Merge every group of a job, the largest first, each in a task of its own.

@@ -26,7 +26,7 @@ from icedb_parts.spark.spark_read import Batches, ReadUnit, UnitReader, find_bad
 from icedb_parts.spark.spark_runner import SparkRunner
 from icedb_parts.spark.spark_write import write_blobs
 from icedb_parts.units.encode_unit import EncodeUnit
-from icedb_parts.units.flush_plan import UnitBlobs
+from icedb_parts.units.flush_plan import QueryPart, UnitBlobs
 from icedb_parts.units.work_units import FLUSH_RESULTS, split_batches
 from icedb_parts.writing.part_layout import require_parity
 
@@ -35,28 +35,18 @@ MAX_QUERY_RUNS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(QueryPart):
     """Some batches over which the query ran.
 
     Attributes:
         batches: Which.
         read: What their parse units answered.
         columns: Columns of the result, with the types that the table stores.
-        units: The result's rows.
     """
 
     batches: Batches
     read: tuple[ReadUnit, ...]
     columns: Mapping[str, str]
-    units: tuple[UnitBlobs, ...]
-
-    @property
-    def partitions(self) -> set[str]:
-        return {unit.partitions[blob.partition] for unit in self.units for blob in unit.blobs}
-
-    @property
-    def row_count(self) -> int:
-        return sum(blob.row_count for unit in self.units for blob in unit.blobs)
 
 
 class QueryRun:
@@ -150,12 +140,12 @@ class QueryRun:
             read = tuple(reader.read(split_batches(batches, self._limits), parsed))
             self.unit_count += parsed.unit_count
             if not any(unit.result.row_count for unit in read):
-                return _Part(batches, read, {}, ())
+                return _Part((), batches, read, {})
             found = {name for unit in read for name in unit.result.columns}
             types = {name: kind for name, kind in reader.types.items() if name in found or name in config.declared}
             rows = parsed.decode(make_decode_task(read, types), make_spark_schema(types))
             columns, units = self._encode(rows, blobs, task_count=len(read))
-        return _Part(batches, read, columns, units)
+        return _Part(units, batches, read, columns)
 
     def _encode(self, rows: Any, blobs: SparkBlobs, *, task_count: int) -> tuple[dict[str, str], tuple[UnitBlobs, ...]]:
         spark: Any = self._runner.spark
