@@ -40,8 +40,8 @@ class RunFacts:
         kind: What the run is.
         store_now_ms: The store's clock that ages were measured against, unix ms.
         policy: Grace periods and other bounds, by the names of the configuration's fields, e.g. ``data_grace_ms``.
-        found: What was there that can hold objects: ids or names by kind (``leases``, ``pins``, ``versions``, ``intents``,
-            ``views``). Never anything personal.
+        found: What was there that can hold objects: ids or names by kind (``leases``, ``pins``, ``versions``,
+            ``intents``, ``views``). Never anything personal.
     """
 
     kind: RunKind

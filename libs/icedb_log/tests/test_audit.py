@@ -1,0 +1,206 @@
+"""The janitor's audit: J10."""
+
+import pytest
+from icedb_log.cleaning.audit import MAX_FOUND, MAX_REASON_CHARS, AuditLog, RunFacts, sweep_audit
+from icedb_log.cleaning.audit_reader import AuditPart, DamagedPart, find_deletions, read_audit
+from icedb_log.cleaning.deletion import Deleter, Doomed
+from icedb_log.errors import CommitOutcomeUnknown, Unavailable
+from icedb_log.keys import parse_audit_key
+from icedb_log.storage.object_store import FailedDelete, list_all
+from icedb_log.testing.fake_clock import FakeClock
+from icedb_log.testing.memory_store import MemoryObjectStore
+from icedb_log.testing.scripted_store import Crash, Effect, Fault, ScriptedStore
+from icedb_log.warehouse import Warehouse
+
+DAY_MS = 86_400_000
+
+
+class Place:
+    """A store with some objects, and an audit of their deletion."""
+
+    def __init__(self, *, chunk_keys=10_000):
+        self.clock = FakeClock()
+        self.store = ScriptedStore(MemoryObjectStore(self.clock.now_ms))
+        self.paths = Warehouse(self.store, "wh").table("t")
+        self.problems = []
+        self.chunk_keys = chunk_keys
+
+    def put(self, *names):
+        keys = [f"{self.paths.data_prefix}{name}.parquet" for name in names]
+        for key in keys:
+            self.store.put(key, b"x")
+        self.store.calls.clear()
+        return keys
+
+    def run(self, keys, **facts):
+        log = AuditLog(self.store, self.paths, clock=self.clock, owner="janitor@h", on_problem=self.problems.append)
+        audit = log.begin(RunFacts("vacuum", self.clock.now_ms(), {"data_grace_ms": 5}, **facts))
+        doomed = [Doomed(key, "data_file", "dead", ("grace", "lease"), died_ms=7, size_bytes=1) for key in keys]
+        return Deleter(self.store, audit=audit, chunk_keys=self.chunk_keys).delete(doomed)
+
+    def parts(self, **bounds):
+        return list(read_audit(self.store, self.paths, **bounds))
+
+    def audit_keys(self):
+        return [info.key for info in list_all(self.store, self.paths.audit_prefix).objects]
+
+    def data(self):
+        return [info.key for info in list_all(self.store, self.paths.data_prefix).objects]
+
+
+@pytest.fixture
+def place():
+    return Place()
+
+
+def test_j10_a_run_says_what_it_deleted_why_and_by_which_rules(place):
+    keys = place.put("a", "b")
+    assert place.run(keys, found={"leases": ("l1",)}).keys == set(keys)
+    (part,) = place.parts()
+    assert (part.kind, part.owner, part.part, part.store_now_ms) == ("vacuum", "janitor@h", 0, place.clock.now_ms())
+    assert part.policy == {"data_grace_ms": 5}
+    assert part.found == {"leases": {"count": 1, "names": ["l1"]}}
+    assert [(each.key, each.kind, each.why, each.passed, each.died_ms, each.size_bytes) for each in part.entries] == [
+        (key, "data_file", "dead", ("grace", "lease"), 7, 1) for key in keys
+    ]
+    assert {each.outcome for each in part.entries} == {"deleted"}
+    name = parse_audit_key(part.audit_key)
+    assert (name.time_ms, name.run_id, name.part) == (part.store_now_ms, part.run_id, 0)
+
+
+def test_j10_what_is_deleted_stands_in_the_audit_before_the_store_is_asked(place):
+    keys = place.put("a")
+    place.store.script.append(Fault("delete", Effect.CRASH_AFTER))
+    with pytest.raises(Crash):
+        place.run(keys)
+    assert place.data() == []
+    (part,) = place.parts()
+    assert [(each.key, each.outcome) for each in part.entries] == [(keys[0], "announced")]
+
+
+@pytest.mark.parametrize(
+    ("effect", "error"), [(Effect.UNAVAILABLE, Unavailable), (Effect.LOSE_ANSWER, CommitOutcomeUnknown)]
+)
+def test_j10_without_its_audit_nothing_is_deleted(place, effect, error):
+    keys = place.put("a")
+    place.store.script.append(Fault("put", effect, key="_icedb/audit/"))
+    with pytest.raises(error):
+        place.run(keys)
+    assert place.data() == keys
+
+
+def test_j10_outcomes_that_cannot_be_written_stop_nothing_and_are_told(place):
+    place.chunk_keys = 1
+    keys = place.put("a", "b")
+    place.store.fault_at = {2: Effect.UNAVAILABLE}  # the third call: announced, deleted, concluded
+    assert place.run(keys).keys == set(keys)
+    assert len(place.problems) == 1
+    assert [part.entries[0].outcome for part in place.parts()] == ["announced", "deleted"]
+
+
+def test_a_key_that_would_not_go_says_why_within_a_bound():
+    place = Place()
+    keys = place.put("a", "b")
+    reason = "AccessDenied " + "x" * 1000
+    log = AuditLog(place.store, place.paths, clock=place.clock, owner="janitor@h")
+    audit = log.begin(RunFacts("orphans", place.clock.now_ms(), {}))
+    audit.announce([Doomed(key, "orphan", "unnamed") for key in keys])
+    audit.conclude([FailedDelete(keys[1], reason)])
+    (part,) = place.parts()
+    assert [each.outcome for each in part.entries] == ["deleted", "failed"]
+    assert part.entries[1].reason == reason[:MAX_REASON_CHARS]
+
+
+def test_a_run_without_deletions_writes_nothing(place):
+    place.run([])
+    assert place.audit_keys() == []
+
+
+def test_a_large_run_is_cut_into_parts_that_are_written_twice_each():
+    place = Place(chunk_keys=2)
+    keys = place.put("a", "b", "c", "d", "e")
+    place.run(keys)
+    parts = place.parts()
+    assert [len(part.entries) for part in parts] == [2, 2, 1]
+    assert [part.part for part in parts] == [0, 1, 2]
+    assert len({part.run_id for part in parts}) == 1
+    assert [each.key for part in parts for each in part.entries] == keys
+    assert sorted(place.store.keys_of("put")) == sorted(place.audit_keys() * 2)
+
+
+def test_long_lists_of_holders_are_cut_and_counted(place):
+    place.run(place.put("a"), found={"leases": [str(number) for number in range(MAX_FOUND + 1)]})
+    (part,) = place.parts()
+    assert (part.found["leases"]["count"], len(part.found["leases"]["names"])) == (MAX_FOUND + 1, MAX_FOUND)
+
+
+def test_an_object_is_found_with_every_run_that_tried(place):
+    (key,) = place.put("a")
+    place.run([key])
+    place.clock.advance(DAY_MS)
+    place.run(place.put("b"))
+    place.clock.advance(DAY_MS)
+    place.run([key])
+    found = list(find_deletions(place.store, place.paths, key))
+    assert [part.store_now_ms for part, _ in found] == [place.clock.now_ms() - 2 * DAY_MS, place.clock.now_ms()]
+    assert list(find_deletions(place.store, place.paths, key + "x")) == []
+
+
+def test_the_time_in_an_objects_name_bounds_the_search_for_it(place):
+    place.run(place.put("a"))
+    place.clock.advance(3 * DAY_MS)
+    (key,) = place.put(place.clock.new_id())
+    place.run([key])
+    place.store.calls.clear()
+    ((part, entry),) = find_deletions(place.store, place.paths, key)
+    assert (entry.key, part.store_now_ms) == (key, place.clock.now_ms())
+    assert place.store.keys_of("get") == [part.audit_key]
+
+
+@pytest.mark.parametrize("days", [1, 60])
+def test_runs_are_read_between_two_times_whatever_the_listing(place, days):
+    for name in ("a", "b", "c"):
+        place.run(place.put(name))
+        place.clock.advance(days * DAY_MS)
+    times = [part.store_now_ms for part in place.parts()]
+    assert len(times) == 3
+    assert [part.store_now_ms for part in place.parts(since_ms=times[1])] == times[1:]
+    assert [part.store_now_ms for part in place.parts(until_ms=times[1])] == times[:2]
+    assert [part.store_now_ms for part in place.parts(since_ms=times[0] + 1, until_ms=times[2] - 1)] == [times[1]]
+
+
+def test_what_cannot_be_understood_is_reported_and_hides_nothing(place):
+    place.run(place.put("a"))
+    place.store.put(f"{place.paths.audit_prefix}notes.txt", b"mine")
+    place.clock.advance(1)
+    damaged = place.paths.audit_key(time_ms=place.clock.now_ms(), run_id="0" * 32)
+    place.store.put(damaged, b"{}\n")
+    parts = place.parts()
+    assert [type(part) for part in parts] == [AuditPart, DamagedPart, DamagedPart]
+    assert parts[1].audit_key == damaged
+
+
+def test_the_audit_is_kept_for_its_retention_by_the_stores_clock(place):
+    place.run(place.put("a"))
+    place.clock.advance(DAY_MS)
+    place.run(place.put("b"))
+    place.clock.advance(DAY_MS - 1)
+    place.store.put(f"{place.paths.audit_prefix}!notes", b"mine")
+    first, second = (key for key in place.audit_keys() if key.endswith(".jsonl"))
+    assert sweep_audit(place.store, place.paths, retention_ms=2 * DAY_MS).keys == set()
+    place.clock.advance(1)
+    assert sweep_audit(place.store, place.paths, retention_ms=2 * DAY_MS).keys == {first}
+    assert place.audit_keys() == [f"{place.paths.audit_prefix}!notes", second]
+
+
+def test_an_audit_that_grew_large_is_swept_page_by_page_up_to_the_first_young_object(place):
+    old = [place.paths.audit_key(time_ms=1_000 + number, run_id="0" * 32) for number in range(1500)]
+    for key in old:
+        place.store.inner.put(key, b"")
+    place.clock.advance(DAY_MS)
+    for number in range(1500):
+        place.store.inner.put(place.paths.audit_key(time_ms=100_000 + number, run_id="0" * 32), b"")
+    place.store.calls.clear()
+    done = sweep_audit(place.store, place.paths, retention_ms=DAY_MS)
+    assert done.keys == set(old)
+    assert len(place.store.keys_of("list_page")) == 2
