@@ -218,13 +218,16 @@ def touch_clock(path: str) -> int | None:
         return None
 
 
-def remove_stale_files(folder: str, *, older_than_ms: int) -> None:
-    """Remove the files of a folder that were last changed before ``older_than_ms``, unix ms."""
-    with os.scandir(folder) as entries:
+def remove_stale_files(folder: str, *, older_than_ms: int) -> int:
+    """Remove the files of a folder that were last changed before ``older_than_ms``, unix ms; return how many."""
+    count = 0
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):
                 if modified_ms_of(entry.stat()) < older_than_ms:
                     os.unlink(entry.path)
+                    count += 1
+    return count
 
 
 def _open_lock(path: str) -> int:

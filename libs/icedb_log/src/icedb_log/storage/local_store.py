@@ -213,6 +213,14 @@ class LocalObjectStore:
         self._tidy(folders)
         return DeleteReport(tuple(deleted), tuple(failed))
 
+    def abort_stale_uploads(self, prefix: str, *, before_ms: int) -> int:
+        """Remove the temporary files of writers that died, whatever key they were for. Raises Unavailable."""
+        del prefix
+        try:
+            return remove_stale_files(f"{self._own}/new", older_than_ms=before_ms)
+        except OSError as error:
+            raise explain(error, error.filename or self._own, "remove what dead writers left in") from error
+
     def download(self, key: str, path: Path) -> ObjectInfo:
         """Copy an object to a local file. Raises NotFound, Unavailable."""
         with self._open(key) as handle:

@@ -19,7 +19,9 @@ What every implementation promises:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Literal, Protocol, get_args
+
+from icedb_log.errors import Unavailable
 
 MAX_KEYS_PER_PAGE = 1000
 MAX_KEYS_PER_DELETE = 1000
@@ -66,17 +68,42 @@ class ObjectPage:
     store_now_ms: int
 
 
+DeleteFailure = Literal["denied", "throttled", "unanswered", "ignored", "other"]
+"""Why a key is not known to be gone. A label of metrics, so the set is closed:
+
+* ``denied``: no permission, or the object is locked; somebody has to change that.
+* ``throttled``: the store asked for patience until the patience was used up; the next run tries again.
+* ``unanswered``: no usable answer came, or the server failed. The object may be gone all the same.
+* ``ignored``: the store said that all went well, and did not say that this key is gone.
+* ``other``: the reason tells, e.g. a key that the store cannot hold.
+"""
+
+DELETE_FAILURES: Final[tuple[DeleteFailure, ...]] = get_args(DeleteFailure)
+
+
 @dataclass(frozen=True, slots=True)
 class FailedDelete:
-    """A key that could not be deleted, and the store's words why."""
+    """A key that is not known to be deleted.
+
+    Attributes:
+        key: The key.
+        reason: The store's words, and what to do.
+        kind: The same for metrics and alerts.
+    """
 
     key: str
     reason: str
+    kind: DeleteFailure = "other"
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteReport:
-    """What became of each key of a batch delete. "Not found" counts as deleted (J6)."""
+    """What became of each key of a delete: each is in one of both, once. "Not found" counts as deleted (J6).
+
+    Attributes:
+        deleted: What the store said is gone, or was not there; in a bucket that keeps versions: has a delete marker.
+        failed: All others.
+    """
 
     deleted: tuple[str, ...]
     failed: tuple[FailedDelete, ...]
@@ -164,7 +191,30 @@ class ObjectStore(Protocol):
         ...
 
     def delete(self, keys: Sequence[str]) -> DeleteReport:
-        """Delete any number of keys in batches of at most 1,000. Idempotent. Raises Unavailable when nothing worked."""
+        """Delete any number of keys, and say of each what became of it. Idempotent. Waits where the store asks for it.
+
+        A caller that looks only at errors uses :func:`delete_or_raise`: a key that was refused is none.
+
+        Raises:
+            Unavailable: The store cannot be used at all: nothing came back, or there is no such bucket.
+        """
+        ...
+
+    def abort_stale_uploads(self, prefix: str, *, before_ms: int) -> int:
+        """End uploads that began long ago and were never finished: no listing shows what they cost. Idempotent.
+
+        An upload that is still under way fails: its caller gets Unavailable. Rule W3 bounds how long one may take.
+
+        Args:
+            prefix: Of the keys; a directory store cannot tell whose they are, and takes all that are old enough.
+            before_ms: Those that began before this, unix ms by the store's clock. At least an orphan age ago.
+
+        Returns:
+            How many were ended. 0, too, from a store that does not have such requests.
+
+        Raises:
+            Unavailable: The store did not answer, or refused some; the others are ended.
+        """
         ...
 
     def download(self, key: str, path: Path) -> ObjectInfo:
@@ -178,6 +228,21 @@ class ObjectStore(Protocol):
     def uri(self, key: str) -> str:
         """Return where an engine finds the object: ``s3://bucket/key`` or an absolute file path."""
         ...
+
+
+def delete_or_raise(store: ObjectStore, keys: Sequence[str]) -> None:
+    """Delete objects that have to be gone before the caller goes on. Idempotent; missing ones are fine.
+
+    Raises:
+        Unavailable: One of them is not known to be gone; the others are.
+    """
+    report = store.delete(keys)
+    if report.failed:
+        first = report.failed[0]
+        raise Unavailable(
+            f"{len(report.failed)} of {len(keys)} objects could not be deleted ({first.kind}); the first: {first.key}: "
+            f"{first.reason}"
+        )
 
 
 def list_all(store: ObjectStore, prefix: str, *, page_size: int = MAX_KEYS_PER_PAGE) -> Listing:

@@ -53,6 +53,7 @@ from icedb_log.storage.s3_errors import (
     status_of,
 )
 from icedb_log.storage.s3_options import S3Options
+from icedb_log.storage.s3_uploads import abort_stale_uploads
 
 __all__ = ["S3ObjectStore", "S3Options"]
 
@@ -214,6 +215,11 @@ class S3ObjectStore:
         if possible and not deleted:
             raise Unavailable(f"none of {len(failed)} objects could be deleted; the first: {failed[0].reason}")
         return DeleteReport(tuple(deleted), tuple(failed))
+
+    def abort_stale_uploads(self, prefix: str, *, before_ms: int) -> int:
+        """End multipart uploads that were never finished. Raises Unavailable."""
+        client = self._open_clients().retrying
+        return abort_stale_uploads(client, self._bucket, prefix, before_ms=before_ms, where=self._where)
 
     def download(self, key: str, path: Path) -> ObjectInfo:
         """Copy an object to a local file. Raises NotFound, Unavailable."""

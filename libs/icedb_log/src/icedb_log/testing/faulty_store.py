@@ -128,6 +128,11 @@ class FaultyStore:
             raise Unavailable(f"delete of {keys[:1]}: nothing worked")
         return DeleteReport(deleted, failed)
 
+    def abort_stale_uploads(self, prefix: str, *, before_ms: int) -> int:
+        """Ask the inner store, or fail."""
+        self._before_read("uploads", prefix)
+        return self.inner.abort_stale_uploads(prefix, before_ms=before_ms)
+
     def download(self, key: str, path: Path) -> ObjectInfo:
         """Not part of the simulation: its data files are objects, never files."""
         raise InvalidRequest(f"{key}: the simulation has no files; {path} stays as it is")

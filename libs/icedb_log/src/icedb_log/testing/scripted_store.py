@@ -147,6 +147,13 @@ class ScriptedStore:
         done: DeleteReport = self._run("delete", " ".join(keys), lambda: self.inner.delete(keys))
         return done
 
+    def abort_stale_uploads(self, prefix: str, *, before_ms: int) -> int:
+        """End old uploads, unless the script says otherwise."""
+        count: int = self._run(
+            "abort_stale_uploads", prefix, lambda: self.inner.abort_stale_uploads(prefix, before_ms=before_ms)
+        )
+        return count
+
     def download(self, key: str, path: Path) -> ObjectInfo:
         """Copy out, unless the script says otherwise."""
         info: ObjectInfo = self._run("download", key, lambda: self.inner.download(key, path))
