@@ -12,6 +12,7 @@ from icedb_log.errors import IceDBError
 from typer.exceptions import TyperException
 
 from icedb_client.cli import (
+    audit,
     change,
     erasure,
     import_files,
@@ -50,6 +51,7 @@ app.command("import")(import_files.import_files)
 app.command("snapshot")(read.snapshot)
 app.command("query")(read.query)
 app.command("merge")(merge.merge)
+app.command("audit")(audit.audit)
 app.command("vacuum")(work.vacuum)
 app.command("delete")(change.delete)
 app.command("rewrite")(change.rewrite)

@@ -1,0 +1,101 @@
+"""``icedb audit``: which run deleted what, on a folder, without any worker."""
+
+import json
+
+import pytest
+from icedb_log.cleaning.audit import AuditLog, RunFacts
+from icedb_log.cleaning.deletion import Doomed
+from icedb_log.clock import SystemClock
+from icedb_log.storage.object_store import FailedDelete
+from icedb_log.storage.stores import open_warehouse
+from icedb_log.testing.fake_clock import FakeClock
+
+WEEK_MS = 7 * 86_400_000
+
+
+class Runs:
+    def __init__(self, warehouse):
+        self.paths = warehouse.table("events")
+        self.store = warehouse.store
+        self.now_ms = SystemClock().now_ms()
+
+    def run(self, *names, age_ms=0, failed=(), is_cut_off=False):
+        """Write down one run; return the keys that it deleted."""
+        now_ms = self.now_ms - age_ms
+        log = AuditLog(self.store, self.paths, clock=FakeClock(now_ms, seed=names[0]), owner="janitor@h:1")
+        audit = log.begin(RunFacts("vacuum", now_ms, {"data_grace_ms": 5}, {"pins": ("monthly",)}))
+        keys = [self.key(name) for name in names]
+        audit.announce([Doomed(key, "data_file", "dead", ("grace", "lease"), now_ms - 5, 1024) for key in keys])
+        if not is_cut_off:
+            audit.conclude([FailedDelete(self.key(name), "AccessDenied") for name in failed])
+        return keys
+
+    def key(self, name):
+        return f"{self.paths.data_prefix}{name}.parquet"
+
+
+@pytest.fixture
+def runs(tmp_path, cli_env):
+    cli_env.setenv("ICEDB_STORE", f"file://{tmp_path}/warehouse")
+    return Runs(open_warehouse(f"file://{tmp_path}/warehouse"))
+
+
+@pytest.fixture
+def icedb(runs, run_icedb):
+    return run_icedb
+
+
+def test_runs_of_the_last_days_with_what_became_of_their_objects(runs, icedb):
+    runs.run("old", age_ms=2 * WEEK_MS)
+    runs.run("a", "b", "c", failed=("b",), age_ms=1000)
+    runs.run("d", is_cut_off=True)
+    value = json.loads(icedb("audit", "events", "--json"))
+    assert [run["objects"] for run in value["runs"]] == [
+        {"deleted": 2, "failed": 1, "announced": 0},
+        {"deleted": 0, "failed": 0, "announced": 1},
+    ]
+    first = value["runs"][0]
+    assert (first["deleted_bytes"], first["by_kind"], first["policy"]) == (2048, {"data_file": 2}, {"data_grace_ms": 5})
+    assert len(json.loads(icedb("audit", "events", "--since", "30d", "--json"))["runs"]) == 3
+    shown = icedb("audit", "events")
+    assert first["run"] in shown
+    assert "2.0 KiB" in shown
+
+
+def test_a_table_without_deletions(icedb):
+    assert "no run deleted anything" in icedb("audit", "events")
+    assert json.loads(icedb("audit", "events", "--json"))["runs"] == []
+
+
+def test_one_object_when_why_and_by_which_run(runs, icedb):
+    runs.run("b", failed=("b",), age_ms=2 * WEEK_MS)
+    (key,) = runs.run("b")
+    shown = icedb("audit", "events", "--key", key)
+    for words in ("AccessDenied", "could not be deleted", "grace, lease", "1 pins", "janitor@h:1"):
+        assert words in shown
+    value = json.loads(icedb("audit", "events", "--key", "_data/b.parquet", "--json"))
+    assert value["key"] == key
+    assert [each["outcome"] for each in value["deletions"]] == ["failed", "deleted"]
+    assert [each["outcome"] for each in _deletions(icedb, key, "--since", "1d")] == ["deleted"]
+
+
+def _deletions(icedb, key, *options):
+    return json.loads(icedb("audit", "events", "--key", key, *options, "--json"))["deletions"]
+
+
+def test_an_object_whose_run_was_cut_off_may_have_gone_or_not(runs, icedb):
+    (key,) = runs.run("a", is_cut_off=True)
+    assert "may have gone or not" in icedb("audit", "events", "--key", key)
+
+
+def test_an_object_that_the_audit_does_not_know_is_not_found(runs, icedb):
+    runs.run("a")
+    assert "does not know" in icedb("audit", "events", "--key", "_data/other.parquet", code=3)
+
+
+def test_what_cannot_be_understood_is_told_beside_the_rest(runs, icedb):
+    runs.run("a")
+    damaged = runs.paths.audit_key(time_ms=runs.now_ms + 1, run_id="0" * 32)
+    runs.store.put(damaged, b"[]\n")
+    value = json.loads(icedb("audit", "events", "--json"))
+    assert (len(value["runs"]), [each["key"] for each in value["damaged"]]) == (1, [damaged])
