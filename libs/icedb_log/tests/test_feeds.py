@@ -4,23 +4,18 @@ import contextlib
 
 import orjson
 import pytest
-from icedb_log.errors import CorruptLog, Fenced, IceDBError, InvalidRequest, InvariantViolated, NotFound
-from icedb_log.keys import log_name
-from icedb_log.log.codec import decode_log_file, encode_log_file
+from icedb_log.errors import CorruptLog, Fenced, IceDBError, InvalidRequest
+from icedb_log.log.codec import encode_log_file
 from icedb_log.log.fold import newest_feed
-from icedb_log.log.invariants import require_merge
-from icedb_log.merging.merge_log import build_merge_log
-from icedb_log.model import FeedState, FileMarker, LogFile
+from icedb_log.model import LogFile
 from icedb_log.tables.status import read_status
-from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.row_feeds import RowFileFeeder
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable
 from icedb_log.testing.small_view import SmallView
-from icedb_log.views.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit, require_commits_accounted
 from icedb_log.views.feed_state import is_feed_needed
 from icedb_log.views.feeds import FeedLimits
-from icedb_log.views.views import create_view, detach_view, read_registration, register_view
+from icedb_log.views.views import register_view
 
 
 @pytest.fixture
@@ -284,177 +279,6 @@ def test_a_feed_that_slept_since_before_its_fence_takes_nothing_twice(table):
     assert view.ids() == [1, 2]
 
 
-def test_a_commit_that_lands_while_the_view_is_registered_is_fed_although_a_janitor_runs(table):
-    """V3: the janitor reads registrations after the log, and the view lists the log after it is registered."""
-    table.append(1)
-    view = SmallView(table, is_created=False)
-
-    def meanwhile():
-        """The creator stalls between its pending registration and its listing."""
-        table.append(2)
-        table.append(3)
-        table.merge(full=True)
-        grow_old(table)
-        assert not table.vacuum().deleted_logs  # all appends are kept: nobody knows yet which the view skips
-
-    table.store.script.append(Fault("list_page", None, key="t/_log/", before=meanwhile))
-    view.create()
-    table.append(4)
-    view.feed_all()
-    assert view.ids() == [4]  # 2 and 3 were there before the listing
-
-    def late():
-        """A commit lands after the listing, and gets old, before the registration says what is skipped."""
-        table.append(5)
-        table.append(6)
-        table.merge(full=True)
-        grow_old(table)
-        table.vacuum()
-
-    other = SmallView(table, name="w", is_created=False)
-    table.store.script.append(Fault("put_if_match", None, key="_icedb/views/w.json", before=late))
-    other.create()
-    other.feed_all()
-    assert other.ids() == [5, 6]
-
-
-def test_a_janitor_that_stalls_before_its_log_read_sees_a_view_that_was_registered_meanwhile(table):
-    """V4: registrations are read after the log."""
-    views = []
-
-    def meanwhile():
-        views.append(SmallView(table))
-        table.append(1)
-        table.append(2)
-        table.merge(full=True)
-        grow_old(table)
-
-    table.store.script.append(Fault("list_page", None, key="t/_log/", before=meanwhile))
-    table.vacuum()
-    views[0].feed_all()
-    assert views[0].ids() == [1, 2]
-
-
-def test_a_registration_whose_view_is_gone_holds_nothing_up(table):
-    view = SmallView(table)
-    table.append(1)
-    table.append(2)
-    table.store.delete(table.keys(f"{view.paths.prefix}/"))
-    table.merge(full=True)
-    grow_old(table)
-    assert len(table.vacuum().deleted_logs) == 2
-    # Made anew, it begins anew.
-    table.append(3)
-    again = SmallView(table)
-    table.append(4)
-    again.feed_all()
-    assert again.ids() == [4]
-
-
-def test_a_view_whose_log_cannot_be_read_keeps_the_appends_of_its_source(table):
-    view = SmallView(table)
-    table.append(1)
-    view.feed()
-    table.append(2)
-    table.merge(full=True)
-    grow_old(table)
-    table.store.put(f"{view.paths.log_prefix}0000000000001_aa.jsonl", b"broken")
-    assert not table.vacuum().deleted_logs
-    table.store.put(table.paths.view_key("v"), b"broken")
-    assert not table.vacuum().deleted_logs
-    with pytest.raises(CorruptLog, match="registration"):
-        read_registration(table.store, table.paths, "v")
-
-
-def test_a_detached_view_holds_nothing_up_and_goes_on_from_where_it_is_attached(table):
-    view = SmallView(table)
-    table.append(1)
-    view.feed()
-    table.append(2)
-    assert detach_view(table.store, table.paths, "v", clock=table.clock)
-    assert not detach_view(table.store, table.paths, "v", clock=table.clock)
-    result = view.feed()
-    assert (result.is_attached, result.committed_key) == (False, None)
-    assert not is_feed_needed(table.store, view.paths, config=view.config, readers=view.readers())
-    table.append(3)
-    assert register_view(table.store, table.paths, "v", clock=table.clock).state == "detached"
-    table.merge(full=True)
-    grow_old(table)
-    assert len(table.vacuum().deleted_logs) == 3
-    table.append(4)
-    assert register_view(table.store, table.paths, "v", clock=table.clock, is_new=True).state == "active"
-    table.append(5)
-    view.feed_all()
-    assert view.ids() == [1, 5]
-    with pytest.raises(NotFound, match="feeds no view 'x'"):
-        detach_view(table.store, table.paths, "x", clock=table.clock)
-
-
-def test_a_stalled_creator_cannot_bring_back_an_old_list_of_what_is_skipped(table):
-    """A registration has a fresh token each time: content that comes back does not bring its ETag back."""
-    view = SmallView(table, is_created=False)
-
-    def meanwhile():
-        register_view(table.store, table.paths, "v", clock=table.clock)
-        detach_view(table.store, table.paths, "v", clock=table.clock)
-        table.append(1)
-        table.store.script.append(Fault("list_page", Effect.CRASH_BEFORE, key="t/_log/"))
-        with contextlib.suppress(Crash):
-            register_view(table.store, table.paths, "v", clock=table.clock, is_new=True)
-
-    table.store.script.append(Fault("put_if_match", None, key="_icedb/views/v.json", before=meanwhile))
-    view.create()
-    table.append(2)
-    view.feed_all()
-    assert view.ids() == [2]
-
-
-def test_who_listed_the_log_for_a_view_that_was_removed_does_not_begin_the_new_one(table):
-    view = SmallView(table, is_created=False)
-    table.store.script.append(Fault("list_page", Effect.CRASH_BEFORE, key="t/_log/"))
-    with contextlib.suppress(Crash):
-        view.create()
-
-    def meanwhile():
-        table.store.delete(table.keys(f"{view.paths.prefix}/"))
-        table.append(1)
-        table.store.script.append(Fault("list_page", Effect.CRASH_BEFORE, key="t/_log/"))
-        with contextlib.suppress(Crash):
-            view.create()
-
-    table.store.script.append(Fault("put_if_match", None, key="_icedb/views/v.json", before=meanwhile))
-    register_view(table.store, table.paths, "v", clock=table.clock)
-    table.append(2)
-    view.feed_all()
-    assert view.ids() == [2]
-
-
-def test_views_of_views_are_fed_and_cycles_refused(table):
-    first = SmallView(table)
-    second = SmallView(table, name="w", source=first.paths)
-    table.append(1)
-    first.feed()
-    second.feed()
-    first.merge(full=True)  # a merge of the source is no commit to be fed
-    assert not second.feed().committed_key
-    assert (first.ids(), second.ids()) == ([1], [1])
-    # The only way to a cycle: a table is removed by hand, and comes back as a view of what it feeds.
-    table.store.delete([table.paths.config_key])
-    config = TableConfig.create(name="t", view_of="w", view_query="select * from _rows")
-    with pytest.raises(InvalidRequest, match="view t of w of v of t: it would feed itself"):
-        create_view(table.store, table.paths, config, clock=table.clock)
-    with pytest.raises(NotFound):
-        SmallView(table, name="x", source=table.paths.sibling("nobody"))
-
-
-def test_a_chain_of_views_has_an_end(table):
-    source = table.paths
-    for number in range(7):
-        source = SmallView(table, name=f"v{number}", source=source).paths
-    with pytest.raises(InvalidRequest, match="at most 8 in a row"):
-        SmallView(table, name="v8", source=source)
-
-
 def test_a_view_takes_no_batches(table):
     view = SmallView(table)
     table.append(1)
@@ -538,81 +362,3 @@ def test_seals_of_the_source_are_no_commits(table):
     table.store.put(key, encode_log_file(LogFile(time_ms=table.clock.now_ms(), is_seal=True)))
     assert not view.feed().committed_key
     assert view.lag().waiting_commits == 0
-
-
-def test_a_merge_that_forgets_what_was_taken_is_not_committed(table):
-    view = SmallView(table)
-    table.append(1)
-    view.feed()
-    seen = view.view()
-    log = build_merge_log(
-        seen, merged=(), folded_log_keys=[file.key for file in seen.files], commit_id="ab", now_ms=table.clock.now_ms()
-    )
-    key = view.paths.log_key(time_ms=log.time_ms, commit_id="ab", is_merged=True)
-    require_merge(view.paths, seen, log, merged=(), commit_key=key)
-    for wrong in (None, FeedState(1, ())):
-        forgetful = LogFile(**{**{name: getattr(log, name) for name in log.__dataclass_fields__}, "feed": wrong})
-        with pytest.raises(InvariantViolated, match="forgets what the view has taken"):
-            require_merge(view.paths, seen, forgetful, merged=(), commit_key=key)
-
-
-def job_of(table, *commits):
-    return FeedJob(
-        paths=table.paths.sibling("v"),
-        config=TableConfig.create(name="v", view_of="t", view_query="q"),
-        schema={},
-        source=table.paths,
-        source_schema={},
-        commits=commits,
-        commit_id="ab",
-        time_ms=1,
-    )
-
-
-def commit_of(name, rows=2):
-    return SourceCommit(name, 1, (FileMarker(f"wh/t/_data/{name}.parquet", 10, 1, row_count=rows),))
-
-
-def output_of(*taken, refused=(), deferred=(), files=(), row_count=0, rows_read=None):
-    read = sum(marker.row_count for commit in taken for marker in commit.files) if rows_read is None else rows_read
-    refused = tuple(RefusedCommit(commit, "no") for commit in refused)
-    return FeedOutput(files, {}, taken, refused, tuple(deferred), row_count, read)
-
-
-A, B = commit_of("a"), commit_of("b")
-FILE = FileMarker("wh/v/_data/x.parquet", 1, 1, row_count=1)
-
-
-@pytest.mark.parametrize(
-    ("output", "problem"),
-    [
-        (output_of(A), "did not decide each"),
-        (output_of(A, B, deferred=(A,)), "did not decide each"),
-        (output_of(deferred=(A, B)), "deferred all"),
-        (output_of(refused=(A, B), files=(FILE,), row_count=1), "took no commit"),
-        (output_of(A, B, files=(FILE,), row_count=2), "its files differ"),
-        (output_of(A, B, rows_read=3), "hold 4 rows by the log of t, 3 were read"),
-    ],
-)
-def test_an_answer_of_the_data_path_that_does_not_add_up_is_not_committed(table, output, problem):
-    with pytest.raises(InvariantViolated, match=problem):
-        require_commits_accounted(job_of(table, A, B), output)
-
-
-def test_a_good_answer_passes(table):
-    require_commits_accounted(job_of(table, A, B), output_of(A, refused=(B,), files=(FILE,), row_count=1))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [b'"fed":7', b'"fed":{"log":[]}', b'"fed":{"seq":0,"log":[]}', b'"fed":{"seq":1,"log":[1]}',
-     b'"fed":{"seq":1,"log":[],"rej":{"a":1}}'],
-)  # fmt: skip
-def test_a_damaged_statement_of_what_was_taken_is_corrupt(text):
-    body = b'{"v":1,"t":5,"sch":1,"f":2,' + text + b"}\n{}"
-    with pytest.raises(CorruptLog, match="line 0"):
-        decode_log_file("wh/v/_log/0000000000005_ab.jsonl", body)
-
-
-def test_names_of_log_files_have_no_folder_and_no_suffix(table):
-    assert log_name(table.paths.log_key(time_ms=5, commit_id="ab", is_merged=False)) == "0000000000005_ab"

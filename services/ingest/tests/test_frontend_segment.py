@@ -1,0 +1,96 @@
+"""Events of the tracking API: what becomes a row, and who may send it."""
+
+import base64
+import hashlib
+import hmac
+
+import orjson
+import pytest
+from icedb_ingest.frontend.errors import NotAuthorized
+from icedb_ingest.frontend.segment import CALLS, MAX_BATCH_EVENTS, Credentials, read_events
+from icedb_log.errors import (
+    InvalidRequest,
+)
+
+NOW = "2026-01-02T03:04:05.678Z"
+
+
+def rows(payload, call=""):
+    events = read_events(payload, call=call, received_at=NOW)
+    found = [orjson.loads(line) for line in events.lines.splitlines()]
+    assert len(found) == events.count
+    return found
+
+
+def test_an_event_is_a_row_with_two_times_and_without_the_credential():
+    event = {"type": "track", "event": "Paid", "userId": "7", "writeKey": "k", "properties": {"x": [1]}}
+    (row,) = rows(event)
+    assert row == {
+        "type": "track",
+        "event": "Paid",
+        "userId": "7",
+        "properties": {"x": [1]},
+        "receivedAt": NOW,
+        "timestamp": NOW,
+    }
+    (row,) = rows({**event, "timestamp": "2020-01-01T00:00:00Z", "receivedAt": "forged"})
+    assert (row["timestamp"], row["receivedAt"]) == ("2020-01-01T00:00:00Z", NOW)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_path_says_the_type(call):
+    (row,) = rows({"anonymousId": "a"}, call)
+    assert row["type"] == CALLS[call]
+    assert rows({"type": "alias", "previousId": "p"}, call)[0]["type"] == "alias"
+
+
+def test_a_batch_shares_context_and_time_of_sending():
+    batch = {"batch": [{"type": "page", "userId": "1"}, {"type": "page", "userId": "2", "context": {"own": 1}}]}
+    found = rows({**batch, "sentAt": "s", "context": {"app": 1}, "writeKey": "k"}, "batch")
+    assert [row["context"] for row in found] == [{"app": 1}, {"own": 1}]
+    assert [row["sentAt"] for row in found] == ["s", "s"]
+    assert rows([{"type": "page", "userId": "1"}] * 2) == rows({"batch": [{"type": "page", "userId": "1"}] * 2})
+
+
+@pytest.mark.parametrize(
+    ("payload", "call", "words"),
+    [
+        ({"userId": "1"}, "", "event 1 has no type"),
+        ({"type": 5, "userId": "1"}, "", "no type"),
+        ({"type": "track", "userId": ""}, "", "neither userId nor anonymousId"),
+        ({"events": []}, "batch", "no list called batch"),
+        ([], "", "no event"),
+        ("text", "", "no event"),
+        ([{"type": "page", "userId": "1"}, None], "", "event 2 is not"),
+        ([{}] * (MAX_BATCH_EVENTS + 1), "", f"at most {MAX_BATCH_EVENTS}"),
+    ],
+)
+def test_what_is_no_event(payload, call, words):
+    with pytest.raises(InvalidRequest, match=words):
+        rows(payload, call)
+
+
+def check(credentials, body=b"{}", *, key=None, signature="", authorization=""):
+    payload = {"writeKey": key} if key else {}
+    credentials.check(body, payload, signature=signature, authorization=authorization)
+
+
+def test_either_credential_will_do_and_none_is_asked_for_when_none_is_set():
+    good = hmac.new(b"s", b"{}", hashlib.sha1).hexdigest()
+    basic = "Basic " + base64.b64encode(b"k:").decode()
+    check(Credentials())
+    check(Credentials(secret=b"s"), signature=good.upper())
+    check(Credentials(write_key=b"k"), authorization=basic)
+    check(Credentials(secret=b"s", write_key=b"k"), key="k")
+    for credentials, shown in [
+        (Credentials(secret=b"s"), {}),
+        (Credentials(secret=b"s"), {"key": "s"}),
+        (Credentials(secret=b"s"), {"signature": good, "body": b"{} "}),
+        (Credentials(secret=b"s"), {"signature": "ö"}),
+        (Credentials(write_key=b"k"), {"signature": good}),
+        (Credentials(write_key=b"k"), {"authorization": "Bearer k"}),
+        (Credentials(write_key=b"k"), {"authorization": "Basic k"}),
+    ]:
+        with pytest.raises(NotAuthorized, match="this webhook wants") as caught:
+            check(credentials, **shown)
+        assert good not in str(caught.value)
