@@ -8,11 +8,12 @@ crash anywhere leaves a table that the next run cleans. Any number of runs may o
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from icedb_log.cleaning.guards import Holds, Waiting
-from icedb_log.cleaning.leases import read_leases
+from icedb_log.cleaning.deletion import CHUNK_KEYS, Audit, Deleter, Doomed, Kind
+from icedb_log.cleaning.guards import Waiting
+from icedb_log.cleaning.holds import read_holds
 from icedb_log.cleaning.vacuum_plan import VacuumPlan, live_paths, plan_vacuum, strip_log_file
 from icedb_log.clock import Clock
-from icedb_log.errors import CommitOutcomeUnknown, PreconditionFailed, Unavailable
+from icedb_log.errors import CommitOutcomeUnknown, PreconditionFailed
 from icedb_log.ingest.staging import find_staged
 from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.log.codec import encode_log_file
@@ -37,6 +38,8 @@ class VacuumResult:
         stripped_count: Log files replaced by a shorter version.
         contended_count: Log files that changed under the strip; the next run does them.
         store_now_ms: The time that ages were measured against.
+        deleted_copies: Staged copies of batches deleted.
+        has_more: Whether there is more to delete now: the run was bounded. Failed deletes do not count.
     """
 
     is_dry_run: bool
@@ -47,6 +50,8 @@ class VacuumResult:
     stripped_count: int
     contended_count: int
     store_now_ms: int
+    deleted_copies: tuple[str, ...] = ()
+    has_more: bool = False
 
 
 def vacuum_table(
@@ -57,8 +62,12 @@ def vacuum_table(
     dry_run: bool = False,
     reader: LogReader | None = None,
     read_view: Callable[[TablePaths], LogReader] | None = None,
+    audit: Audit | None = None,
+    check_alive: Callable[[], None] | None = None,
+    max_objects: int | None = None,
+    chunk_keys: int = CHUNK_KEYS,
 ) -> VacuumResult:
-    """Delete the dead objects of a table whose time has come. Idempotent.
+    """Delete the dead objects of a table whose time has come. Idempotent; a run that is killed has kept its progress.
 
     Args:
         store: The object store.
@@ -67,18 +76,24 @@ def vacuum_table(
         dry_run: Touch nothing; the result says what would be deleted and what waits for which guard.
         reader: A reader to reuse, with its cache.
         read_view: Returns a reader of a view of this table, to be reused.
+        audit: Where every delete is written down; ``None``: nowhere.
+        check_alive: Called before each chunk of deletes; raises to stop the run, e.g. when its lock is lost.
+        max_objects: Begin nothing new after so many deleted data files; ``None``: all. The result says whether
+            there is more to do.
+        chunk_keys: Objects in a chunk; smaller only in tests.
 
     Raises:
         NotFound: No such table.
         HaltError: The table needs a person; nothing was deleted.
         Unavailable: The store did not answer.
+        IceDBError: What ``check_alive`` or the audit raised.
     """
     config = read_table_config(store, paths)
     reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
     view = reader.read()
-    # WARN: J4: after the log. The other way round: a lease is written while the janitor stalls between the two reads,
-    # what it pins dies and gets old, and the plan knows the tombstones but not the lease.
-    holds = Holds(leases=read_leases(store, paths))
+    # WARN: J4, J7, J9: after the log. The other way round: a lease is written while the janitor stalls between the two
+    # reads, what it pins dies and gets old, and the plan knows the tombstones but not the lease.
+    holds = read_holds(store, paths, view=view, config=config)
     plan = plan_vacuum(view, config=config, holds=holds)
     if any(not parse_log_key(key).is_merged for key in plan.log_keys):
         # WARN: V4: after the log, for the same reason: a view is registered and a commit lands while the janitor stalls
@@ -96,14 +111,16 @@ def vacuum_table(
     plan = _hold_refusals(plan, staged)
     if dry_run:
         return _dry_result(plan)
+    del max_objects
     failed: list[FailedDelete] = []
+    deleter = Deleter(store, audit=audit, check_alive=check_alive, chunk_keys=chunk_keys)
     copies = [key for batch_id in plan.batch_ids for key in staged.get(batch_id, ())]
-    gone_logs = _delete_log_files(store, plan, copies, failed)
+    gone_logs = _delete_log_files(deleter, plan, copies, failed)
     gone_logs |= _already_gone(view)
     remaining = tuple(file for file in view.files if file.key not in gone_logs)
     # J2: a log file that could not be deleted still says "live".
     deletable = sorted(set(plan.data_paths) - live_paths(remaining))
-    gone_data = _delete(store, deletable, failed)
+    gone_data = _delete(deleter, deletable, failed, "data_file")
     stripped, contended = _strip(store, paths, view=view, remaining=remaining, gone=(gone_logs, gone_data))
     return VacuumResult(
         is_dry_run=False,
@@ -132,15 +149,15 @@ def _hold_refusals(plan: VacuumPlan, staged: Mapping[str, tuple[str, ...]]) -> V
 
 
 def _delete_log_files(
-    store: ObjectStore, plan: VacuumPlan, copies: Sequence[str], failed: list[FailedDelete]
+    deleter: Deleter, plan: VacuumPlan, copies: Sequence[str], failed: list[FailedDelete]
 ) -> set[str]:
     # WARN: a log file is what keeps a retried batch from being committed again (I3). Its staged objects go first:
     # a copy that a producer staged again and that no flush has seen yet would otherwise be new to the log.
     before = len(failed)
-    _delete(store, copies, failed)
+    _delete(deleter, copies, failed, "staged_batch")
     if len(failed) > before:
         return set()
-    return _delete(store, plan.log_keys, failed)
+    return _delete(deleter, plan.log_keys, failed, "log_file")
 
 
 def _already_gone(view: LogView) -> set[str]:
@@ -178,17 +195,10 @@ def _strip(
     return len(changed) - contended, contended
 
 
-def _delete(store: ObjectStore, keys: Sequence[str], failed: list[FailedDelete]) -> set[str]:
-    if not keys:
-        return set()
-    try:
-        report = store.delete(keys)
-    except Unavailable as error:
-        # J6: counted and left to the next run; keys that will not go must not keep the other kinds from going.
-        failed.extend(FailedDelete(key, str(error)) for key in keys)
-        return set()
-    failed.extend(report.failed)
-    return set(report.deleted)
+def _delete(deleter: Deleter, keys: Sequence[str], failed: list[FailedDelete], kind: Kind) -> set[str]:
+    done = deleter.delete(Doomed(key, kind, "tombstoned") for key in keys)
+    failed.extend(done.failed)
+    return set(done.keys)
 
 
 def _dry_result(plan: VacuumPlan) -> VacuumResult:

@@ -27,7 +27,7 @@ from icedb_log.errors import (
 from icedb_log.keys import Role, TablePaths, parse_log_key
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.model import LogFile
-from icedb_log.storage.object_store import ObjectStore
+from icedb_log.storage.object_store import ObjectInfo, ObjectStore
 
 MAX_ACQUIRE_ATTEMPTS = 20
 MAX_SETTLE_ATTEMPTS = 8
@@ -252,6 +252,17 @@ def settle_fence(store: ObjectStore, paths: TablePaths, role: Role) -> None:
 
 def read_fence(store: ObjectStore, key: str) -> tuple[FenceState | None, str | None]:
     """Return a fence's state and ETag; both ``None`` when it was never written."""
+    state, info = read_fence_object(store, key)
+    return state, None if info is None else info.etag
+
+
+def read_fence_object(store: ObjectStore, key: str) -> tuple[FenceState | None, ObjectInfo | None]:
+    """Return a fence's state and what the store says of its object; both ``None`` when it was never written.
+
+    Raises:
+        CorruptLog: The object is not a fence.
+        Unavailable: The store did not answer.
+    """
     try:
         stored = store.get(key)
     except NotFound:
@@ -263,7 +274,7 @@ def read_fence(store: ObjectStore, key: str) -> tuple[FenceState | None, str | N
             raise TypeError("commit is no key")
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptLog(f"{key}: not a fence: {error}; a person must restore it, never delete it") from error
-    return state, stored.info.etag
+    return state, stored.info
 
 
 def write_fence(store: ObjectStore, key: str, state: FenceState, *, etag: str | None, clock: Clock) -> str | None:
