@@ -9,11 +9,7 @@ JANITOR_RULES: Final = (
         "J1",
         "a tombstone's age is its committer's word",
         edit(
-            "cleaning.guards:Holds.guard_log",
-            ("expires_ms = death.died_ms + grace_ms", "expires_ms = death.tombstoned_ms + grace_ms"),
-        ),
-        edit(
-            "cleaning.guards:Holds.guard_data",
+            "cleaning.guards:Holds._guard",
             ("expires_ms = death.died_ms + grace_ms", "expires_ms = death.tombstoned_ms + grace_ms"),
         ),
     ),
@@ -21,11 +17,7 @@ JANITOR_RULES: Final = (
         "J1",
         "a tombstone's age is its proof of landing alone",
         edit(
-            "cleaning.guards:Holds.guard_log",
-            ("expires_ms = death.died_ms + grace_ms", "expires_ms = death.landed_ms + grace_ms"),
-        ),
-        edit(
-            "cleaning.guards:Holds.guard_data",
+            "cleaning.guards:Holds._guard",
             ("expires_ms = death.died_ms + grace_ms", "expires_ms = death.landed_ms + grace_ms"),
         ),
     ),
@@ -114,13 +106,13 @@ JANITOR_RULES: Final = (
     breaks(
         "J4",
         "leases are ignored",
-        edit("cleaning.holds:read_holds", ("leases=read_leases(store, paths)", "leases=()")),
+        edit("cleaning.vacuum:vacuum_table", ("holds = Holds(leases=read_leases(store, paths))", "holds = Holds()")),
     ),
     breaks(
         "J4",
         "a lease believes the time that a committer gave its tombstones",
         edit(
-            "cleaning.guards:Holds._guards_of_times",
+            "cleaning.guards:Holds._guard",
             ("if lease.at_ms < death.seen_dead_ms", "if lease.at_ms < death.tombstoned_ms"),
         ),
     ),
@@ -131,21 +123,9 @@ JANITOR_RULES: Final = (
             "cleaning.vacuum:vacuum_table",
             (
                 "    view = reader.read()\n",
-                code(
-                    "    from icedb_log.cleaning.leases import read_leases",
-                    "    leases = read_leases(store, paths)",
-                    "    view = reader.read()",
-                    "",
-                ),
+                "    holds = Holds(leases=read_leases(store, paths))\n    view = reader.read()\n",
             ),
-            (
-                "    plan = plan_vacuum(view, config=config, holds=holds)\n    if",
-                code(
-                    "    holds = replace(holds, leases=leases)",
-                    "    plan = plan_vacuum(view, config=config, holds=holds)",
-                    "    if",
-                ),
-            ),
+            ("    holds = Holds(leases=read_leases(store, paths))\n    plan", "    plan"),
         ),
     ),
     breaks(
