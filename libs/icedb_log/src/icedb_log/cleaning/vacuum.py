@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from icedb_log.cleaning.deletion import CHUNK_KEYS, Audit, Deleter, Doomed, Kind
-from icedb_log.cleaning.guards import Holds, Waiting
-from icedb_log.cleaning.leases import read_leases
+from icedb_log.cleaning.guards import Waiting
+from icedb_log.cleaning.holds import read_holds
 from icedb_log.cleaning.vacuum_plan import VacuumPlan, live_paths, plan_vacuum, strip_log_file
 from icedb_log.clock import Clock
 from icedb_log.errors import CommitOutcomeUnknown, PreconditionFailed
@@ -91,9 +91,9 @@ def vacuum_table(
     config = read_table_config(store, paths)
     reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
     view = reader.read()
-    # WARN: J4: after the log. The other way round: a lease is written while the janitor stalls between the two
+    # WARN: J4, J7, J9: after the log. The other way round: a lease is written while the janitor stalls between the two
     # reads, what it pins dies and gets old, and the plan knows the tombstones but not the lease.
-    holds = Holds(leases=read_leases(store, paths))
+    holds = read_holds(store, paths, view=view, config=config)
     plan = plan_vacuum(view, config=config, holds=holds)
     if any(not parse_log_key(key).is_merged for key in plan.log_keys):
         # WARN: V4: after the log, for the same reason: a view is registered and a commit lands while the janitor stalls

@@ -9,7 +9,11 @@ JANITOR_RULES: Final = (
         "J1",
         "a tombstone's age is its committer's word",
         edit(
-            "cleaning.guards:Holds._guard",
+            "cleaning.guards:Holds.guard_log",
+            ("expires_ms = death.died_ms + grace_ms", "expires_ms = death.tombstoned_ms + grace_ms"),
+        ),
+        edit(
+            "cleaning.guards:Holds.guard_data",
             ("expires_ms = death.died_ms + grace_ms", "expires_ms = death.tombstoned_ms + grace_ms"),
         ),
     ),
@@ -17,7 +21,11 @@ JANITOR_RULES: Final = (
         "J1",
         "a tombstone's age is its proof of landing alone",
         edit(
-            "cleaning.guards:Holds._guard",
+            "cleaning.guards:Holds.guard_log",
+            ("expires_ms = death.died_ms + grace_ms", "expires_ms = death.landed_ms + grace_ms"),
+        ),
+        edit(
+            "cleaning.guards:Holds.guard_data",
             ("expires_ms = death.died_ms + grace_ms", "expires_ms = death.landed_ms + grace_ms"),
         ),
     ),
@@ -106,13 +114,13 @@ JANITOR_RULES: Final = (
     breaks(
         "J4",
         "leases are ignored",
-        edit("cleaning.vacuum:vacuum_table", ("holds = Holds(leases=read_leases(store, paths))", "holds = Holds()")),
+        edit("cleaning.holds:read_holds", ("leases=read_leases(store, paths)", "leases=()")),
     ),
     breaks(
         "J4",
         "a lease believes the time that a committer gave its tombstones",
         edit(
-            "cleaning.guards:Holds._guard",
+            "cleaning.guards:Holds._guards_of_times",
             ("if lease.at_ms < death.seen_dead_ms", "if lease.at_ms < death.tombstoned_ms"),
         ),
     ),
@@ -123,9 +131,21 @@ JANITOR_RULES: Final = (
             "cleaning.vacuum:vacuum_table",
             (
                 "    view = reader.read()\n",
-                "    holds = Holds(leases=read_leases(store, paths))\n    view = reader.read()\n",
+                code(
+                    "    from icedb_log.cleaning.leases import read_leases",
+                    "    leases = read_leases(store, paths)",
+                    "    view = reader.read()",
+                    "",
+                ),
             ),
-            ("    holds = Holds(leases=read_leases(store, paths))\n    plan", "    plan"),
+            (
+                "    plan = plan_vacuum(view, config=config, holds=holds)\n    if",
+                code(
+                    "    holds = replace(holds, leases=leases)",
+                    "    plan = plan_vacuum(view, config=config, holds=holds)",
+                    "    if",
+                ),
+            ),
         ),
     ),
     breaks(
