@@ -152,6 +152,11 @@ class TablePaths:
         """The table's configuration."""
         return f"{self.prefix}/_icedb/table.json"
 
+    @property
+    def clock_key(self) -> str:
+        """A scratch object by which the janitor looks whether the store's clock tells ages (J1); it holds nothing."""
+        return f"{self.prefix}/_icedb/clock"
+
     def fence_key(self, role: Role) -> str:
         """Return the key of a role's fence."""
         return f"{self.prefix}/_icedb/fence/{role}.json"
