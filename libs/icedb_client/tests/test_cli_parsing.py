@@ -39,6 +39,12 @@ def test_bad_durations(text):
     assert len(str(caught.value)) < 300
 
 
+def test_a_duration_below_its_floor_is_refused_with_both():
+    assert parse_duration("1m", option="--x", floor_ms=60_000) == 60_000
+    with pytest.raises(errors.InvalidRequest, match=r"--x 59s is 59000 ms, below the floor of 60000 ms"):
+        parse_duration(" 59s", option="--x", floor_ms=60_000)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

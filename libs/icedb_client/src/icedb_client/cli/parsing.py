@@ -15,12 +15,17 @@ _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_0
 _SHOWN: Final = 80
 
 
-def parse_duration(text: str, *, option: str) -> int:
-    """Return milliseconds. Raises InvalidRequest."""
+def parse_duration(text: str, *, option: str, floor_ms: int = 0) -> int:
+    """Return milliseconds. Raises InvalidRequest, also for less than ``floor_ms``."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise InvalidRequest(f"{option} {text[:_SHOWN]!r} is not a duration: write e.g. 500ms, 30s, 10m, 6h or 7d")
-    return round(float(match["number"]) * _UNITS_MS[match["unit"]])
+    duration_ms = round(float(match["number"]) * _UNITS_MS[match["unit"]])
+    if duration_ms < floor_ms:
+        raise InvalidRequest(
+            f"{option} {text.strip()} is {duration_ms} ms, below the floor of {floor_ms} ms: give more"
+        )
+    return duration_ms
 
 
 def parse_time(text: str, *, option: str) -> int:

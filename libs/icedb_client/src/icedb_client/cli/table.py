@@ -25,6 +25,7 @@ from icedb_client.cli.parsing import parse_duration, split_names
 from icedb_client.cli.query_check import check_merge_query, check_queries, has_queries
 from icedb_client.cli.session import open_client
 from icedb_client.cli.table_options import (
+    AuditRetention,
     BacklogFilesSlow,
     BacklogFilesStop,
     CheckTimeout,
@@ -91,6 +92,7 @@ def create(
     data_grace: DataGrace = None,
     log_grace: LogGrace = None,
     orphan_age: OrphanAge = None,
+    audit_retention: AuditRetention = None,
     retention: Retention = None,
     retention_field: RetentionField = None,
     if_not_exists: Annotated[
@@ -111,6 +113,7 @@ def create(
         data_grace=data_grace,
         log_grace=log_grace,
         orphan_age=orphan_age,
+        audit_retention=audit_retention,
         evolution=evolution,
         on_bad_rows=on_bad_rows,
         merge_fan_in=merge_fan_in,
@@ -184,6 +187,7 @@ def alter(
     backlog_files_stop: BacklogFilesStop = None,
     data_grace: DataGrace = None,
     orphan_age: OrphanAge = None,
+    audit_retention: AuditRetention = None,
     retention: Retention = None,
     retention_field: RetentionField = None,
     check_timeout: CheckTimeout = "2m",
@@ -201,6 +205,7 @@ def alter(
         data_grace=data_grace,
         log_grace=None,
         orphan_age=orphan_age,
+        audit_retention=audit_retention,
         evolution=evolution,
         on_bad_rows=on_bad_rows,
         merge_fan_in=merge_fan_in,
@@ -310,6 +315,7 @@ def _print_config(config: TableConfig) -> None:
             "log grace": format_span(config.log_grace_ms),
             "retry window": format_span(config.retry_window_ms),
             "orphan age": format_span(config.orphan_age_ms),
+            "audit kept for": format_span(config.audit_retention_ms),
             "retention": _describe_retention(config),
         }
     )

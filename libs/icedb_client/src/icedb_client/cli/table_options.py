@@ -6,13 +6,19 @@ from typing import Annotated, Any, Final
 
 import typer
 from icedb_log.errors import InvalidRequest
-from icedb_log.tables.table_config import MIB
+from icedb_log.tables.table_config import HOUR_MS, MIB, MINUTE_MS, SECOND_MS
 
 from icedb_client.cli.parsing import parse_columns, parse_duration
 
 QUERY_FROM_FILE: Final = "@"
 MAX_QUERY_BYTES: Final = 1024 * 1024
 RETENTION_OFF: Final = "off"
+MIN_DATA_GRACE_MS: Final = MINUTE_MS
+"""`--data-grace` takes no less: a query that has begun reads files that die meanwhile."""
+MIN_LOG_GRACE_MS: Final = 30 * SECOND_MS
+"""`--log-grace` takes no less: a reader's refresh has half of it (R2), a producer's retries three quarters (I3)."""
+MIN_ORPHAN_AGE_MS: Final = HOUR_MS
+"""`--orphan-age` takes no less: a merge, an import or a deletion has to be committed within half of it (W3)."""
 QUERY_OFF: Final = "off"
 
 
@@ -115,6 +121,10 @@ OrphanAge = Annotated[
     str | None,
     typer.Option("--orphan-age", metavar="TIME", help="A data file that no log file names is deleted after this."),
 ]
+AuditRetention = Annotated[
+    str | None,
+    typer.Option("--audit-retention", metavar="TIME", help="How long it is kept what the janitor deleted, and why."),
+]
 MaxPartitions = Annotated[
     int | None,
     typer.Option(
@@ -166,6 +176,7 @@ def read_fields(
     data_grace: str | None,
     log_grace: str | None,
     orphan_age: str | None,
+    audit_retention: str | None,
     **plain: int | StrEnum | None,
 ) -> dict[str, Any]:
     """Return the fields of a configuration that options name; what was not given is left out.
@@ -178,15 +189,17 @@ def read_fields(
         data_grace: A duration.
         log_grace: A duration.
         orphan_age: A duration.
+        audit_retention: A duration.
         plain: Fields that are given as they are.
 
     Raises:
-        InvalidRequest: A text is not understood; names the option.
+        InvalidRequest: A text is not understood, or a time is below its floor; names the option.
     """
     durations = {
-        "data_grace_ms": ("--data-grace", data_grace),
-        "log_grace_ms": ("--log-grace", log_grace),
-        "orphan_age_ms": ("--orphan-age", orphan_age),
+        "data_grace_ms": ("--data-grace", data_grace, MIN_DATA_GRACE_MS),
+        "log_grace_ms": ("--log-grace", log_grace, MIN_LOG_GRACE_MS),
+        "orphan_age_ms": ("--orphan-age", orphan_age, MIN_ORPHAN_AGE_MS),
+        "audit_retention_ms": ("--audit-retention", audit_retention, 0),
     }
     fields: dict[str, Any] = {
         "declared": parse_columns(column, option="--column") if column else None,
@@ -195,8 +208,8 @@ def read_fields(
         "target_file_bytes": None if target_file_mb is None else int(target_file_mb * MIB),
         **{name: str(value) if isinstance(value, StrEnum) else value for name, value in plain.items()},
         **{
-            name: None if text is None else parse_duration(text, option=option)
-            for name, (option, text) in durations.items()
+            name: None if text is None else parse_duration(text, option=option, floor_ms=floor_ms)
+            for name, (option, text, floor_ms) in durations.items()
         },
     }
     return {name: value for name, value in fields.items() if value is not None}

@@ -7,7 +7,7 @@ Owns ``_icedb/table.json``: its model, and how it is read and created. What of i
 import re
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from icedb_log.errors import InvalidRequest, NotFound, PreconditionFailed, UnsupportedFormat
 from icedb_log.keys import TablePaths, check_table_name
@@ -44,6 +44,18 @@ MINUTE_MS: Final = 60 * SECOND_MS
 HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
 MIB: Final = 1024 * 1024
+
+MIN_GRACE_MS: Final = SECOND_MS
+"""No grace period is shorter: stores tell LastModified in whole seconds (S3), so a shorter age is none (J1)."""
+MIN_ORPHAN_AGE_MS: Final = 2 * MIN_GRACE_MS
+"""A commit gives up after half the orphan age (W3), and that half is measured by the same clock."""
+_FLOORS_MS: Final = {
+    "data_grace_ms": MIN_GRACE_MS,
+    "log_grace_ms": MIN_GRACE_MS,
+    "orphan_age_ms": MIN_ORPHAN_AGE_MS,
+    "seal_age_ms": MIN_GRACE_MS,
+    "audit_retention_ms": MIN_GRACE_MS,
+}
 
 
 class _Model(BaseModel):
@@ -143,17 +155,17 @@ class TableConfig(_Model):
     """From so many data files that a merge would take now on, flushes come less often."""
     backlog_files_stop: Annotated[int, Field(ge=2)] = 20_000
     """From so many data files that a merge would take now on, front ends refuse batches."""
-    data_grace_ms: Annotated[int, Field(ge=SECOND_MS)] = 6 * HOUR_MS
+    data_grace_ms: int = 6 * HOUR_MS
     """How long a tombstoned data file stays: longer than the longest query."""
-    log_grace_ms: Annotated[int, Field(ge=SECOND_MS)] = 10 * MINUTE_MS
+    log_grace_ms: int = 10 * MINUTE_MS
     """How long a tombstoned log file stays: bounds time travel and the retry window of a batch (J1, I3)."""
-    orphan_age_ms: Annotated[int, Field(ge=2 * SECOND_MS)] = DAY_MS
+    orphan_age_ms: int = DAY_MS
     """A data file that no log file names is an orphan after this (J5); a commit gives up after half of it (W3)."""
-    seal_age_ms: Annotated[int, Field(ge=SECOND_MS)] = 7 * DAY_MS
+    seal_age_ms: int = 7 * DAY_MS
     """How long a seal is kept: far longer than any request lives (F4)."""
     keep_versions: Annotated[int, Field(ge=0, le=200)] = 0
     """The states after so many of the newest commits stay readable, however old they are."""
-    audit_retention_ms: Annotated[int, Field(ge=SECOND_MS)] = 90 * DAY_MS
+    audit_retention_ms: int = 90 * DAY_MS
     """How long it is kept what the janitor deleted, and why."""
     quarantine_retention_ms: Annotated[int, Field(ge=HOUR_MS)] | None = None
     """How long a batch or bad rows wait in quarantine before they are deleted; ``None``: for ever."""
@@ -165,6 +177,17 @@ class TableConfig(_Model):
             return check_table_name(name)
         except InvalidRequest as error:
             raise ValueError(str(error)) from error
+
+    @field_validator(*_FLOORS_MS)
+    @classmethod
+    def _check_floor(cls, value_ms: int, info: ValidationInfo) -> int:
+        floor_ms = _FLOORS_MS[str(info.field_name)]
+        if value_ms < floor_ms:
+            raise ValueError(
+                f"{value_ms} ms is below the floor of {floor_ms} ms: object stores tell times in whole seconds, so "
+                "that nothing shorter can be kept to; give a longer one"
+            )
+        return value_ms
 
     @field_validator("sort")
     @classmethod
