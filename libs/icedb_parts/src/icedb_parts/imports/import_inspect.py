@@ -13,13 +13,13 @@ from icedb_log.imports.import_jobs import InspectedFile, InspectJob
 from icedb_log.imports.import_sources import SourceFile
 from icedb_log.model import ColumnStats
 from icedb_log.storage.object_store import ObjectStore
+from icedb_log.tables.column_bounds import encode_bounds
 from icedb_log.tables.partition_path import decode_partition_value, encode_partition_value
 from icedb_log.tables.table_config import PartitionField
 
 from icedb_parts.imports.import_footers import ColumnBounds, FileRefused, Footer, read_footer
 from icedb_parts.limits import MAX_PARTITION_VALUE_BYTES
 from icedb_parts.reading.transforms import find_type_problem, transform_value
-from icedb_parts.writing.column_stats import encode_bounds
 
 _OWN_KEY: Final = b"icedb.format"
 _SHOWN_CHARS: Final = 80

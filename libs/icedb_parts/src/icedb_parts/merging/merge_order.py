@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from icedb_log.model import FileMarker
-
-from icedb_parts.writing.column_stats import MAX_STATS_CHARS
+from icedb_log.tables.column_bounds import MAX_BOUND_CHARS
 
 _UNKNOWN_LOW: Final = (0, 0)
 _NULL: Final = (2, 0)
@@ -63,7 +62,7 @@ def _is_constant(markers: Sequence[FileMarker], column: str) -> bool:
         low, high, null_count = marker.stats.get(column, (None, None, 0))
         if low is None or low != high or null_count:
             return False
-        if isinstance(low, str) and len(low) >= MAX_STATS_CHARS:  # may be cut
+        if isinstance(low, str) and len(low) >= MAX_BOUND_CHARS:  # may be cut
             return False
         values.add((type(low), low))
     return len(values) == 1

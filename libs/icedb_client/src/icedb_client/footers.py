@@ -1,0 +1,117 @@
+"""Reading the footers of Parquet files in an object store, with ranged GETs and without an engine.
+
+One request for most files: the last 64 KiB usually hold the whole footer. Never a row of data is read, and nothing
+that a file holds can end the process (:mod:`icedb_client.parquet.thrift`).
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+from icedb_log.errors import IceDBError, NotFound, PreconditionFailed
+from icedb_log.repair.footers import Footer, UnreadableCause, UnreadableFooter, read_origin
+from icedb_log.storage.object_store import ObjectInfo, ObjectStore
+
+from icedb_client.parquet.errors import BadFooter
+from icedb_client.parquet.footer import parse_parquet_footer
+from icedb_client.parquet.schema import ParquetSchema
+
+TAIL_BYTES: Final = 64 * 1024
+MAX_FOOTER_BYTES: Final = 64 * 1024 * 1024
+FOOTER_THREADS: Final = 16
+
+_MAGIC: Final = b"PAR1"
+_ENCRYPTED_MAGIC: Final = b"PARE"
+_END_BYTES: Final = 8
+_READ_AHEAD: Final = 4
+_MAX_SHARED_SCHEMAS: Final = 256
+
+
+class ParquetFooterReader:
+    """Reads footers; implements :class:`~icedb_log.repair.footers.FooterReader`. Thread-safe.
+
+    Args:
+        store: Where the files are.
+        threads: Files read at once.
+    """
+
+    def __init__(self, store: ObjectStore, *, threads: int = FOOTER_THREADS) -> None:
+        self._store = store
+        self._threads = threads
+        self._shared: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
+
+    def read_footers(
+        self, infos: Iterable[ObjectInfo], *, bounds_of: Iterable[str] = ()
+    ) -> Iterator[Footer | UnreadableFooter]:
+        """Read the footers of any number of files: one result each, in the same order.
+
+        At most four times as many files as threads are read ahead. Whoever does not want them all closes the iterator.
+        """
+        wanted = frozenset(bounds_of)
+        waiting: deque[Future[Footer | UnreadableFooter]] = deque()
+        pool = ThreadPoolExecutor(self._threads, "icedb-footers")
+        try:
+            for info in infos:
+                waiting.append(pool.submit(self.read_footer, info, bounds_of=wanted))
+                if len(waiting) >= self._threads * _READ_AHEAD:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def read_footer(self, info: ObjectInfo, *, bounds_of: frozenset[str] = frozenset()) -> Footer | UnreadableFooter:
+        """Read the footer of one file."""
+        cause: UnreadableCause = "damaged"
+        try:
+            footer = self._fetch(info)
+            parsed = parse_parquet_footer(
+                footer, data_bytes=info.size_bytes - len(footer) - _END_BYTES, bounds_of=bounds_of
+            )
+        except BadFooter as error:
+            reason = str(error)
+        except NotFound:
+            cause, reason = "gone", "it is gone since it was listed"
+        except PreconditionFailed:
+            cause, reason = "changed", "it changed since it was listed, which no data file may"
+        except IceDBError as error:
+            cause, reason = "unanswered", str(error)
+        else:
+            return Footer(
+                info=info,
+                row_count=parsed.row_count,
+                columns=self._share(parsed.schema),
+                odd_columns=parsed.schema.odd_columns,
+                origin=read_origin(parsed.texts),
+                bounds=parsed.bounds,
+            )
+        return UnreadableFooter(info, cause, reason)
+
+    def _fetch(self, info: ObjectInfo) -> bytes:
+        """Return the footer without its length and the magic bytes."""
+        if info.size_bytes <= len(_MAGIC) + _END_BYTES:
+            raise BadFooter(f"it has {info.size_bytes} bytes, too few for a Parquet file")
+        tail = self._get_tail(info, min(TAIL_BYTES, info.size_bytes))
+        if tail.endswith(_ENCRYPTED_MAGIC):
+            raise BadFooter("its footer is encrypted, and nobody who reads the table has a key")
+        if len(tail) < _END_BYTES or not tail.endswith(_MAGIC):
+            raise BadFooter("it does not end as a Parquet file does: it is cut, or no Parquet file")
+        length = int.from_bytes(tail[-_END_BYTES : -len(_MAGIC)], "little")
+        if length > info.size_bytes - len(_MAGIC) - _END_BYTES:
+            raise BadFooter(f"its footer claims {length} bytes, more than the file has: it is cut or damaged")
+        if length > MAX_FOOTER_BYTES:
+            raise BadFooter(f"its footer has {length} bytes; the limit is {MAX_FOOTER_BYTES}")
+        if length + _END_BYTES > len(tail):
+            tail = self._get_tail(info, length + _END_BYTES)
+        return tail[-length - _END_BYTES : -_END_BYTES]
+
+    def _get_tail(self, info: ObjectInfo, length: int) -> bytes:
+        start = info.size_bytes - length
+        return self._store.get_range(info.key, start=start, length=length, if_match=info.etag or None).body
+
+    def _share(self, schema: ParquetSchema) -> Mapping[str, str]:
+        """Return the same mapping for the same columns: a million files of a table have a few different ones."""
+        if len(self._shared) >= _MAX_SHARED_SCHEMAS:
+            return schema.columns
+        return self._shared.setdefault(tuple(schema.columns.items()), schema.columns)

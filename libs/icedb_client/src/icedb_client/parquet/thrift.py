@@ -1,0 +1,166 @@
+"""Values of Thrift's compact protocol, read from bytes that may be damaged.
+
+Pure Python on purpose: pyarrow 26 ends the process on some damaged Parquet footers, and this is what looks at damaged
+files. Reads only forward; what nobody wants is skipped without making a value of it. Every malformed input is
+:class:`ThriftError`, in time and memory bounded by its length.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+TRUE: Final = 1
+FALSE: Final = 2
+BYTE: Final = 3
+I16: Final = 4
+I32: Final = 5
+I64: Final = 6
+DOUBLE: Final = 7
+BINARY: Final = 8
+LIST: Final = 9
+SET: Final = 10
+MAP: Final = 11
+STRUCT: Final = 12
+
+_SIZES: Final = {TRUE: 1, FALSE: 1, BYTE: 1, DOUBLE: 8}
+"""Bytes of values that always have the same number."""
+
+_LONG_LIST: Final = 15
+_MAX_VARINT_BITS: Final = 70
+_MAX_DEPTH: Final = 32
+
+
+class ThriftError(Exception):
+    """Bytes that are no Thrift value; the message says what is wrong with them."""
+
+
+class ThriftReader:
+    """Reads one value after another.
+
+    Args:
+        data: The bytes.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def fields(self) -> Iterator[tuple[int, int]]:
+        """Yield number and kind of each field of the struct that begins here.
+
+        The value of each has to be read or skipped before the next one is asked for.
+        """
+        number = 0
+        while True:
+            head = self._byte()
+            if head == 0:
+                return
+            delta, kind = head >> 4, head & 15
+            number = number + delta if delta else self.integer(I16)
+            yield number, kind
+
+    def items(self, kind: int) -> Iterator[int]:
+        """Yield the kind of each item of the list that begins here; each has to be read or skipped."""
+        if kind not in (LIST, SET):
+            raise ThriftError(f"a list was expected, not kind {kind}")
+        count, item_kind = self._list_head()
+        for _ in range(count):
+            yield item_kind
+
+    def integer(self, kind: int) -> int:
+        """Read an integer."""
+        if kind == BYTE:
+            value = self._byte()
+            return value - 256 if value > 127 else value  # noqa: PLR2004 - two's complement
+        if kind not in (I16, I32, I64):
+            raise ThriftError(f"an integer was expected, not kind {kind}")
+        value = self._varint()
+        return (value >> 1) ^ -(value & 1)
+
+    def binary(self, kind: int) -> bytes:
+        """Read bytes."""
+        if kind != BINARY:
+            raise ThriftError(f"bytes were expected, not kind {kind}")
+        length = self._varint()
+        start = self._advance(length)
+        return self._data[start : start + length]
+
+    def boolean(self, kind: int) -> bool:
+        """Read a boolean field; its kind is its value."""
+        if kind not in (TRUE, FALSE):
+            raise ThriftError(f"a boolean was expected, not kind {kind}")
+        return kind == TRUE
+
+    def text(self, kind: int) -> str:
+        """Read text; bytes that are no UTF-8 become replacement characters."""
+        return self.binary(kind).decode(errors="replace")
+
+    def skip(self, kind: int, *, depth: int = 0) -> None:
+        """Pass over the value of a field."""
+        if kind not in (TRUE, FALSE):
+            self._skip_value(kind, depth)
+
+    def _skip_value(self, kind: int, depth: int) -> None:
+        """Pass over a value that has bytes of its own: a field's other than a boolean, or any item of a list."""
+        if kind in (I16, I32, I64):
+            self._varint()
+        elif kind == BINARY:
+            self._advance(self._varint())
+        elif kind in _SIZES:
+            self._advance(_SIZES[kind])
+        elif depth >= _MAX_DEPTH:
+            raise ThriftError(f"values are nested more than {_MAX_DEPTH} deep")
+        elif kind == STRUCT:
+            for _, field_kind in self.fields():
+                self.skip(field_kind, depth=depth + 1)
+        elif kind in (LIST, SET):
+            count, item_kind = self._list_head()
+            for _ in range(count):
+                self._skip_value(item_kind, depth + 1)
+        elif kind == MAP:
+            self._skip_map(depth)
+        else:
+            raise ThriftError(f"there is no kind {kind}")
+
+    def _skip_map(self, depth: int) -> None:
+        count = self._count(self._varint())
+        if not count:
+            return
+        kinds = self._byte()
+        for _ in range(count):
+            self._skip_value(kinds >> 4, depth + 1)
+            self._skip_value(kinds & 15, depth + 1)
+
+    def _list_head(self) -> tuple[int, int]:
+        head = self._byte()
+        count = head >> 4
+        return self._count(self._varint() if count == _LONG_LIST else count), head & 15
+
+    def _count(self, count: int) -> int:
+        if count > len(self._data) - self._at:  # each item has one byte or more
+            raise ThriftError(f"a list of {count} items is longer than what is left")
+        return count
+
+    def _byte(self) -> int:
+        at = self._at
+        if at >= len(self._data):
+            raise ThriftError("it ends in the middle of a value")
+        self._at = at + 1
+        return self._data[at]
+
+    def _advance(self, length: int) -> int:
+        start = self._at
+        if length > len(self._data) - start:
+            raise ThriftError(f"a value of {length} bytes is longer than what is left")
+        self._at = start + length
+        return start
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            if byte < 128:  # noqa: PLR2004 - the last of seven bits a byte
+                return value
+            shift += 7
+            if shift >= _MAX_VARINT_BITS:
+                raise ThriftError("an integer has more than 64 bits")
