@@ -3,7 +3,8 @@
 Implements :class:`~icedb_log.jobs.BatchWriter` and :class:`~icedb_log.jobs.GroupMerger` with the same promises as
 the real one: fresh names, rejected batches with a reason, counts, and no look at the log. Types are the JSON
 types of the values, times are ISO texts; a partition is the identity of its column, or the year, month, day or hour
-of a time. Bad rows are kept as they are, not compressed.
+of a time. Bad rows are kept as they are, not compressed. A last line that begins with ``#`` is the footer
+(:mod:`icedb_log.testing.row_footers`), written only when it is asked for: many tests are about sizes of files.
 Changes of rows are written in the tiny language of :mod:`icedb_log.testing.row_sql`.
 """
 
@@ -55,6 +56,7 @@ class RowFileWriter:
 
     store: ObjectStore
     clock: Clock
+    has_footers: bool = False
 
     def write_batches(self, job: FlushJob) -> FlushOutput:
         """Run a flush job."""
@@ -91,6 +93,7 @@ class RowFileWriter:
                 config=job.config,
                 clock=self.clock,
                 time_ms=job.time_ms,
+                footer=make_row_footer(job, partition, kind="flush") if self.has_footers else None,
             )
             for partition, part in sorted(rows.items())
         )
@@ -112,6 +115,7 @@ class RowFileMerger:
 
     store: ObjectStore
     clock: Clock
+    has_footers: bool = False
 
     def merge_groups(self, job: MergeJob) -> tuple[MergedGroup, ...]:
         """Run a merge job. Raises NotFound (an input is gone), InvalidRequest (the change is not understood)."""
@@ -122,6 +126,8 @@ class RowFileMerger:
         rows, rows_removed = _change_rows(read, job.change)
         if job.change is not None and not rows:
             return MergedGroup(group, (), len(read), rows_removed)
+        kind = "merge" if job.change is None or job.change.kind == "merge_query" else job.change.kind
+        footer = make_row_footer(job, group.partition, kind=kind, inputs=[marker.path for marker in group.inputs])
         output = write_rows(
             self.store,
             job.paths,
@@ -130,6 +136,7 @@ class RowFileMerger:
             config=job.config,
             clock=self.clock,
             time_ms=job.time_ms,
+            footer=footer if self.has_footers else None,
         )
         return MergedGroup(group, (output,), len(read), rows_removed)
 
@@ -190,10 +197,13 @@ def write_rows(
     config: TableConfig,
     clock: Clock,
     time_ms: int,
+    footer: Mapping[str, str] | None = None,
 ) -> FileMarker:
     """Write one data file under a fresh name, sorted, and return its marker."""
     lines = sorted(rows, key=lambda row: [(row.get(column) is None, str(row.get(column))) for column in config.sort])
     body = b"\n".join(orjson.dumps(row) for row in lines)
+    if footer is not None:
+        body += b"\n#" + orjson.dumps(dict(footer))
     key = paths.data_key(partition=partition, file_id=clock.new_id())
     store.put(key, body)
     return FileMarker(key, len(body), time_ms, row_count=len(lines))
@@ -201,7 +211,21 @@ def write_rows(
 
 def read_rows(store: ObjectStore, key: str) -> list[dict[str, Any]]:
     """Read one data file. Raises NotFound."""
-    return [orjson.loads(line) for line in store.get(key).body.split(b"\n") if line]
+    return [orjson.loads(line) for line in store.get(key).body.split(b"\n") if line and not line.startswith(b"#")]
+
+
+def make_row_footer(
+    job: FlushJob | MergeJob, partition: str, *, kind: str, inputs: Sequence[str] = ()
+) -> dict[str, str]:
+    """Return what a footer says of a file's origin, as real data files have it."""
+    footer = {
+        "icedb.format": "1",
+        "icedb.table": job.paths.name,
+        "icedb.partition": partition,
+        "icedb.commit": job.commit_id,
+        "icedb.kind": kind,
+    }
+    return footer if kind == "flush" else {**footer, "icedb.inputs": orjson.dumps(list(inputs)).decode()}
 
 
 def read_live_rows(store: ObjectStore, snapshot: Snapshot) -> list[dict[str, Any]]:
@@ -243,6 +267,11 @@ def _read_batch(body: bytes, schema: dict[str, str], *, config: TableConfig) -> 
     return _ReadBatch(placed, schema, bad_lines, reason)
 
 
+def row_type(value: object) -> str:
+    """Return the SQL type of a value of a row."""
+    return _TYPES.get(type(value), "VARCHAR")
+
+
 def _parse_row(line: bytes) -> dict[str, Any]:
     try:
         row = orjson.loads(line)
@@ -258,7 +287,7 @@ def _grow_schema(schema: Mapping[str, str], row: Row, *, config: TableConfig) ->
     for column, value in row.items():
         if value is None:
             continue
-        sql_type = _TYPES.get(type(value), "VARCHAR")
+        sql_type = row_type(value)
         known = grown.get(column, sql_type)
         if sql_type == "VARCHAR" and known in _TIME_TYPES:
             continue

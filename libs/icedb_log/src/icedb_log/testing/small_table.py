@@ -47,6 +47,7 @@ class SmallTable:
         store: Another store than one in memory.
         name: Name of the table.
         start_ms: Where the wall clock begins, unix ms.
+        has_footers: Whether data files say in a footer who wrote them, from what.
         config: Fields of the configuration that differ from :data:`DEFAULTS`.
     """
 
@@ -56,9 +57,11 @@ class SmallTable:
         store: ObjectStore | None = None,
         name: str = "t",
         start_ms: int = DEFAULT_START_MS,
+        has_footers: bool = False,
         **config: Any,
     ) -> None:
         self.clock = FakeClock(start_ms)
+        self._has_footers = has_footers
         self.store = ScriptedStore(store or MemoryObjectStore(self.clock.now_ms))
         self.paths = Warehouse(self.store, "wh").table(name)
         self.config = TableConfig.create(name=name, **{**DEFAULTS, **config})
@@ -77,7 +80,7 @@ class SmallTable:
 
     def flush(self, *, limits: FlushLimits | None = None, writer: RowFileWriter | None = None) -> FlushResult:
         """Flush once."""
-        writer = writer or RowFileWriter(self.store, self.clock)
+        writer = writer or RowFileWriter(self.store, self.clock, self._has_footers)
         result = flush_table(
             self.store,
             self.paths,
@@ -99,7 +102,7 @@ class SmallTable:
         self, *, full: bool = False, limits: MergeLimits | None = None, merger: RowFileMerger | None = None
     ) -> MergeResult:
         """Merge once."""
-        merger = merger or RowFileMerger(self.store, self.clock)
+        merger = merger or RowFileMerger(self.store, self.clock, self._has_footers)
         result = merge_table(
             self.store,
             self.paths,
@@ -119,7 +122,7 @@ class SmallTable:
             self.store,
             self.paths,
             clock=self.clock,
-            changer=changer or RowFileChanger(self.store, self.clock),
+            changer=changer or RowFileChanger(self.store, self.clock, self._has_footers),
             owner="delete",
             condition=condition,
             dry_run=dry_run,
@@ -136,7 +139,7 @@ class SmallTable:
             self.store,
             self.paths,
             clock=self.clock,
-            changer=changer or RowFileChanger(self.store, self.clock),
+            changer=changer or RowFileChanger(self.store, self.clock, self._has_footers),
             owner="rewrite",
             query=query,
             matches=PartitionMatcher(parse_partition_filters(filters), self.config),
