@@ -16,9 +16,12 @@ Role = Literal["ingest", "merge"]
 ROLES: Final[tuple[Role, ...]] = ("ingest", "merge")
 
 TABLE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
+PIN_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_PIN_OBJECT: Final = re.compile(r"(?P<name>[a-z0-9][a-z0-9_-]{0,62})\.(?P<id>[0-9a-f]{32})\.jsonl")
 _LOG_NAME: Final = re.compile(r"(?P<ms>[0-9]{13})_(?P<merged>m_)?(?P<id>[0-9a-f]+)\.jsonl")
 _AUDIT_NAME: Final = re.compile(r"(?P<ms>[0-9]{13})_(?P<run>[0-9a-f]{32})(_(?P<part>[0-9]{5}))?\.jsonl")
 _PARTITION: Final = re.compile(r"[A-Za-z0-9_]+=[A-Za-z0-9._-]*(/[A-Za-z0-9_]+=[A-Za-z0-9._-]*)*")
+_UUID7_HEX: Final = re.compile(r"[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}")
 MAX_MS: Final = 9_999_999_999_999
 
 StagingFormat = Literal[
@@ -61,6 +64,15 @@ def check_table_name(name: str) -> str:
     if not TABLE_NAME.fullmatch(name):
         raise InvalidRequest(
             f"table name {name[:80]!r} is not allowed: use 1 to 63 of a-z, 0-9 and _, beginning with a letter"
+        )
+    return name
+
+
+def check_pin_name(name: str) -> str:
+    """Return ``name`` if it is the name of a pin, else raise InvalidRequest saying what one looks like."""
+    if not PIN_NAME.fullmatch(name):
+        raise InvalidRequest(
+            f"pin name {name[:80]!r} is not allowed: use 1 to 63 of a-z, 0-9, _ and -, beginning with a letter or digit"
         )
     return name
 
@@ -138,6 +150,11 @@ class TablePaths:
         return f"{self.prefix}/_icedb/audit/"
 
     @property
+    def pins_prefix(self) -> str:
+        """What every pin's key begins with (J7)."""
+        return f"{self.prefix}/_icedb/pins/"
+
+    @property
     def views_prefix(self) -> str:
         """What every registration of a view of this table begins with (V3)."""
         return f"{self.prefix}/_icedb/views/"
@@ -157,6 +174,11 @@ class TablePaths:
         """A scratch object by which the janitor looks whether the store's clock tells ages (J1); it holds nothing."""
         return f"{self.prefix}/_icedb/clock"
 
+    @property
+    def orphan_record_key(self) -> str:
+        """Which data files earlier sweeps found unnamed, and since when (J5)."""
+        return f"{self.prefix}/_icedb/orphans.json"
+
     def fence_key(self, role: Role) -> str:
         """Return the key of a role's fence."""
         return f"{self.prefix}/_icedb/fence/{role}.json"
@@ -169,6 +191,14 @@ class TablePaths:
         """Return the key of a part of the audit of one run of the janitor; they sort by the time of the run."""
         suffix = f"_{part:05d}" if part else ""
         return f"{self.audit_prefix}{time_ms:013d}_{run_id}{suffix}.jsonl"
+
+    def pins_of_name_prefix(self, name: str) -> str:
+        """Return what the key of every pin of a name begins with, of whatever time."""
+        return f"{self.pins_prefix}{check_pin_name(name)}."
+
+    def pin_key(self, name: str, pin_id: str) -> str:
+        """Return the key of a pin: its name, and an id that is never used again."""
+        return f"{self.pins_of_name_prefix(name)}{pin_id}.jsonl"
 
     def import_key(self, import_id: str) -> str:
         """Return the key of an import's record."""
@@ -230,6 +260,15 @@ class TablePaths:
         return data_key[len(self.data_prefix) :].rpartition("/")[0]
 
 
+def file_time_ms(key: str) -> int | None:
+    """Return when a data file got its name, by its writer's clock, unix ms; ``None`` for names that do not say.
+
+    Data files of IceDB are named by :meth:`icedb_log.clock.Clock.new_id`; files that others put there may be not.
+    """
+    name = key.rpartition("/")[2].removesuffix(".parquet")
+    return int(name[:12], 16) if _UUID7_HEX.fullmatch(name) else None
+
+
 def parse_log_key(key: str) -> LogName:
     """Parse a log file's key.
 
@@ -251,6 +290,12 @@ def parse_audit_key(key: str) -> AuditName | None:
 def log_name(key: str) -> str:
     """Return the name of a log file by which feeds know it: the last component of its key, without the suffix."""
     return key.rpartition("/")[2].removesuffix(".jsonl")
+
+
+def pin_name_of(key: str) -> str | None:
+    """Return the name of the pin whose key this is; ``None`` if no pin has such a key."""
+    match = _PIN_OBJECT.fullmatch(key.rpartition("/")[2])
+    return None if match is None else match["name"]
 
 
 def parse_staged_key(key: str) -> StagedName:
