@@ -1,9 +1,46 @@
 """A warehouse: one object store, one root prefix, many tables below it."""
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Final
 
+from icedb_log.errors import NotFound, UnsupportedFormat
 from icedb_log.keys import TABLE_NAME, TablePaths, check_table_name
 from icedb_log.storage.object_store import ObjectStore
+from icedb_log.tables.drop_mark import Dropped
+from icedb_log.tables.table_config import TableConfig, load_any_config
+
+READ_THREADS: Final = 16
+FEW_TABLES: Final = 8
+"""So many configurations are read one after the other; more of them side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedTable:
+    """A table that is dropped, as a listing finds it.
+
+    Attributes:
+        name: Its name.
+        config: Its configuration, as it was.
+        mark: What becomes of it.
+        modified_ms: When the mark was written, unix ms by the store's clock.
+    """
+
+    name: str
+    config: TableConfig
+    mark: Dropped
+    modified_ms: int
+
+    @property
+    def dropped_ms(self) -> int:
+        """When it was dropped, unix ms by the store's clock."""
+        return self.modified_ms if self.mark.dropped_ms is None else self.mark.dropped_ms
+
+    @property
+    def due_ms(self) -> int:
+        """When its time in the trash is over, unix ms by the store's clock."""
+        return self.dropped_ms + self.mark.keep_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +61,31 @@ class Warehouse:
         return TablePaths(name, f"{self.root}/{name}" if self.root else name)
 
     def list_tables(self) -> tuple[str, ...]:
-        """List the tables that have a configuration, ascending. Costs one listing and one read per folder."""
+        """List the tables that are there and not dropped, ascending. Costs one listing and one read per folder."""
+        return tuple(name for name, found in self._look() if not isinstance(found, DroppedTable))
+
+    def list_dropped(self) -> tuple[DroppedTable, ...]:
+        """List the tables that are dropped, ascending by name: in the trash, being purged, purged. Costs the same."""
+        return tuple(found for _, found in self._look() if isinstance(found, DroppedTable))
+
+    def _look(self) -> Iterator[tuple[str, DroppedTable | None]]:
+        """Look at each folder with a configuration; one that cannot be understood counts as a table."""
         folders = self.store.list_folders(f"{self.root}/" if self.root else "")
-        return tuple(
-            name
-            for name in folders
-            if TABLE_NAME.fullmatch(name) and self.store.list_page(self.table(name).config_key, limit=1).objects
-        )
+        names = [name for name in folders if TABLE_NAME.fullmatch(name)]
+        if len(names) <= FEW_TABLES:
+            found = [self._look_at(name) for name in names]
+        else:
+            with ThreadPoolExecutor(READ_THREADS, "icedb-warehouse") as pool:
+                found = list(pool.map(self._look_at, names))
+        return ((name, dropped) for name, (is_there, dropped) in zip(names, found, strict=True) if is_there)
+
+    def _look_at(self, name: str) -> tuple[bool, DroppedTable | None]:
+        try:
+            config, info = load_any_config(self.store, self.table(name))
+        except NotFound:
+            return False, None
+        except UnsupportedFormat:
+            return True, None  # whoever works on it says what is wrong
+        if config.dropped is None:
+            return True, None
+        return True, DroppedTable(name, config, config.dropped, info.modified_ms)

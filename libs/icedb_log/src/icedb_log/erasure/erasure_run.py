@@ -209,7 +209,14 @@ class _ErasureRun:
         open_ids = {run.commit_id for run in erasure.runs if run.has_landed is None}
         if not open_ids:
             return erasure
-        acquire_fence(self._store, self._paths, "merge", owner=self._owner, clock=self._clock).release()
+        acquire_fence(
+            self._store,
+            self._paths,
+            "merge",
+            owner=self._owner,
+            clock=self._clock,
+            incarnation=self._config.incarnation,
+        ).release()
         view = self._reader.read()
         return self._change(erasure, lambda now: with_fates(now, view, over=open_ids))
 

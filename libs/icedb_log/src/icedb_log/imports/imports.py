@@ -235,7 +235,14 @@ class _ImportRun:
                 return
 
     def _commit_once(self, placed: Sequence[PlacedFile]) -> None:
-        fence = acquire_fence(self._store, self._paths, "ingest", owner=self._owner, clock=self._clock)
+        fence = acquire_fence(
+            self._store,
+            self._paths,
+            "ingest",
+            owner=self._owner,
+            clock=self._clock,
+            incarnation=self._config.incarnation,
+        )
         view = self._reader.read()  # F2
         confirmed = self._placement.confirm(placed, view)
         known = union_schema(self._paths.name, view.files)

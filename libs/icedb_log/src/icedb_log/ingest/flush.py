@@ -121,7 +121,7 @@ def flush_table(
     if not list_staged(store, paths, limit=1).batches:
         return FlushResult()
     reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
-    fence = acquire_fence(store, paths, "ingest", owner=owner, clock=clock)
+    fence = acquire_fence(store, paths, "ingest", owner=owner, clock=clock, incarnation=config.incarnation)
     view = reader.heads.read()  # F2
     # WARN: staging is listed after the log was read. The other way round: a batch is listed, another flush commits
     # it, its log file is merged and vacuumed, and this log read does not know its id any more: rows twice.

@@ -7,7 +7,7 @@ Must never delete anything, and must never take a lost answer for a lost write.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import orjson
@@ -44,12 +44,14 @@ class FenceState:
         owner: Unique for each acquisition, never reused.
         commit: Key of the log file that the owner is about to PUT; ``None`` when nothing is under way.
         sequence: Number of the write within the ownership: no two states are ever equal, so an ETag never returns.
+        incarnation: Which table of this name it belongs to (T4), as in its configuration.
     """
 
     epoch: int
     owner: str
     commit: str | None
     sequence: int = 0
+    incarnation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +202,16 @@ class HeldFence:
         )
 
 
-def acquire_fence(store: ObjectStore, paths: TablePaths, role: Role, *, owner: str, clock: Clock) -> HeldFence:
+def acquire_fence(
+    store: ObjectStore,
+    paths: TablePaths,
+    role: Role,
+    *,
+    owner: str,
+    clock: Clock,
+    incarnation: str = "",
+    becomes: str | None = None,
+) -> HeldFence:
     """Become the one committer of a role (F1). The log must be read only after this returned (F2).
 
     Args:
@@ -209,8 +220,11 @@ def acquire_fence(store: ObjectStore, paths: TablePaths, role: Role, *, owner: s
         role: ``ingest`` or ``merge``.
         owner: Who asks, for people; made unique here.
         clock: For the unique part and for back-off.
+        incarnation: That of the configuration which the caller goes by (T4).
+        becomes: For a purge: the incarnation from now on. A fence that says so already is taken, too.
 
     Raises:
+        Fenced: The table was dropped meanwhile, and purged: it is another one now, if there is one.
         Unavailable: The store did not answer, or others kept taking the fence.
     """
     key = paths.fence_key(role)
@@ -218,13 +232,25 @@ def acquire_fence(store: ObjectStore, paths: TablePaths, role: Role, *, owner: s
     for attempt in range(MAX_ACQUIRE_ATTEMPTS):
         _back_off(clock, attempt)
         current, etag = read_fence(store, key)
+        # WARN: T4: a worker reads the configuration, sleeps through a drop, a purge and a creation, and would commit
+        # rows laid out for the old table into the new one, under a fence that it has acquired by all the rules.
+        if current is not None and current.incarnation not in (incarnation, becomes):
+            raise Fenced(
+                f"table {paths.name}: it was dropped and purged since this run began; a table of that name is another "
+                "one: run again"
+            )
         if current is not None and current.commit is not None:
             # F1: after this, the old owner's commit has landed or can never land (F4).
             try:
                 _settle(store, paths, current.commit)
             except CommitOutcomeUnknown:
                 continue
-        state = FenceState((current.epoch if current else 0) + 1, unique_owner, None)
+        state = FenceState(
+            (current.epoch if current else 0) + 1,
+            unique_owner,
+            None,
+            incarnation=incarnation if becomes is None else becomes,
+        )
         try:
             new_etag = write_fence(store, key, state, etag=etag, clock=clock)
         except CommitOutcomeUnknown:
@@ -269,7 +295,13 @@ def read_fence_object(store: ObjectStore, key: str) -> tuple[FenceState | None, 
         return None, None
     try:
         value: dict[str, Any] = orjson.loads(stored.body)
-        state = FenceState(int(value["epoch"]), str(value["owner"]), value.get("commit"), int(value.get("sequence", 0)))
+        state = FenceState(
+            epoch=int(value["epoch"]),
+            owner=str(value["owner"]),
+            commit=value.get("commit"),
+            sequence=int(value.get("sequence", 0)),
+            incarnation=str(value.get("incarnation", "")),
+        )
         if not isinstance(state.commit, str | None):
             raise TypeError("commit is no key")
     except (ValueError, KeyError, TypeError) as error:
@@ -283,9 +315,7 @@ def write_fence(store: ObjectStore, key: str, state: FenceState, *, etag: str | 
     Raises:
         CommitOutcomeUnknown: The write may still land.
     """
-    body = orjson.dumps(
-        {"epoch": state.epoch, "owner": state.owner, "commit": state.commit, "sequence": state.sequence}
-    )
+    body = orjson.dumps(asdict(state))
     is_unknown = False
     try:
         return store.put_if_absent(key, body) if etag is None else store.put_if_match(key, body, etag=etag)

@@ -73,7 +73,9 @@ class MergeSession:
         self._clock: Final = clock
         self._check_alive: Final[CheckAlive] = check_alive or never_stop
         self._check_alive()
-        self._fence: Final[HeldFence] = acquire_fence(store, paths, "merge", owner=owner, clock=clock)
+        self._fence: Final[HeldFence] = acquire_fence(
+            store, paths, "merge", owner=owner, clock=clock, incarnation=config.incarnation
+        )
         self._still_mine: Final = FenceWatch(self._fence, check_alive=self._check_alive, clock=clock)
         self.view: Final[LogView] = reader.read()  # F2: only what is read after the fence is mine counts
         self.snapshot: Final[Snapshot] = fold(self.view)

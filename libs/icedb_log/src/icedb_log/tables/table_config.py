@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from icedb_log.errors import InvalidRequest, NotFound, PreconditionFailed, UnsupportedFormat
 from icedb_log.keys import TablePaths, check_table_name
-from icedb_log.storage.object_store import ObjectStore
+from icedb_log.storage.object_store import ObjectInfo, ObjectStore
+from icedb_log.tables.drop_mark import Dropped, describe_drop, require_purged
 
 Transform = Literal["identity", "year", "month", "day", "hour", "bucket", "truncate"]
 TIME_TRANSFORMS: Final = ("year", "month", "day", "hour")
@@ -169,6 +170,12 @@ class TableConfig(_Model):
     """How long it is kept what the janitor deleted, and why."""
     quarantine_retention_ms: Annotated[int, Field(ge=HOUR_MS)] | None = None
     """How long a batch or bad rows wait in quarantine before they are deleted; ``None``: for ever."""
+    incarnation: str = ""
+    """Which table of this name it is: the id of the drop that made room for it; its fences say the same (T4)."""
+    undropped: str = ""
+    """The id of the last drop that was taken back: no content, hence no ETag, ever comes back (T1)."""
+    dropped: Dropped | None = None
+    """That the table is dropped; who works on tables never sees one that is."""
 
     @field_validator("name")
     @classmethod
@@ -308,7 +315,7 @@ def read_table_config(store: ObjectStore, paths: TablePaths) -> TableConfig:
     """Read a table's configuration.
 
     Raises:
-        NotFound: No such table; the message says how to list or create tables.
+        NotFound: No such table, or it is dropped; the message says how to list, create or undrop tables.
         UnsupportedFormat: Not a configuration that this release understands.
     """
     return load_table_config(store, paths)[0]
@@ -316,6 +323,19 @@ def read_table_config(store: ObjectStore, paths: TablePaths) -> TableConfig:
 
 def load_table_config(store: ObjectStore, paths: TablePaths) -> tuple[TableConfig, str]:
     """Read a table's configuration with its ETag. Raises as :func:`read_table_config`."""
+    config, info = load_any_config(store, paths)
+    if config.dropped is not None:
+        raise NotFound(describe_drop(paths.name, config.dropped, modified_ms=info.modified_ms))
+    return config, info.etag
+
+
+def load_any_config(store: ObjectStore, paths: TablePaths) -> tuple[TableConfig, ObjectInfo]:
+    """Read a configuration, also of a dropped table, and what the store says of its object: for the trash alone.
+
+    Raises:
+        NotFound: There is no ``table.json``.
+        UnsupportedFormat: Not a configuration that this release understands.
+    """
     try:
         stored = store.get(paths.config_key)
     except NotFound as error:
@@ -323,23 +343,52 @@ def load_table_config(store: ObjectStore, paths: TablePaths) -> tuple[TableConfi
             f"table {paths.name!r} does not exist ({paths.config_key} is not there); "
             "see `icedb table list`, or create it with `icedb table create`"
         ) from error
+    return decode_table_config(paths, stored.body), stored.info
+
+
+def decode_table_config(paths: TablePaths, body: bytes) -> TableConfig:
+    """Read a configuration from its bytes. Raises UnsupportedFormat."""
     try:
-        return TableConfig.model_validate_json(stored.body), stored.info.etag
+        return TableConfig.model_validate_json(body)
     except ValidationError as error:
         raise UnsupportedFormat(f"{paths.config_key}: {_first_message(error)}") from error
+
+
+def encode_table_config(config: TableConfig) -> bytes:
+    """Return what stands in ``table.json``."""
+    return config.model_dump_json(indent=2).encode()
 
 
 def create_table(store: ObjectStore, paths: TablePaths, config: TableConfig) -> None:
     """Create a table: one conditional PUT. Not idempotent: a second call is refused.
 
+    Where a table of the name was purged, the new one takes its place, fences and seals (T6).
+
     Raises:
-        InvalidRequest: The table exists already.
+        InvalidRequest: The table exists already, or one of that name is dropped and not purged for certain.
         CommitOutcomeUnknown: No answer; look with ``icedb table show``.
     """
     try:
-        store.put_if_absent(paths.config_key, config.model_dump_json(indent=2).encode())
+        store.put_if_absent(paths.config_key, encode_table_config(config))
     except PreconditionFailed as error:
-        raise InvalidRequest(f"table {config.name!r} exists already ({paths.config_key})") from error
+        if not _replace_purged(store, paths, config):
+            raise InvalidRequest(f"table {config.name!r} exists already ({paths.config_key})") from error
+
+
+def _replace_purged(store: ObjectStore, paths: TablePaths, config: TableConfig) -> bool:
+    """Create a table in place of one that was purged; return whether there was one, and still is."""
+    found, info = load_any_config(store, paths)
+    mark = found.dropped
+    if mark is None:
+        return False
+    age_ms = store.list_page(paths.config_key, limit=1).store_now_ms - info.modified_ms
+    require_purged(config.name, mark, modified_ms=info.modified_ms, age_ms=age_ms, seal_age_ms=found.seal_age_ms)
+    try:
+        body = encode_table_config(config.model_copy(update={"incarnation": mark.drop_id}))
+        store.put_if_match(paths.config_key, body, etag=info.etag)
+    except PreconditionFailed:
+        return False
+    return True
 
 
 def _first_message(error: ValueError) -> str:

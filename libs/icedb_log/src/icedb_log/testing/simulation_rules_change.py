@@ -104,8 +104,8 @@ CHANGE_RULES: Final = (
         edit(
             "merging.merge_session:MergeSession.__init__",
             (
-                'acquire_fence(store, paths, "merge", owner',
-                'acquire_fence(store, paths, "ingest" if "changer" in owner else "merge", owner',
+                'store, paths, "merge", owner',
+                'store, paths, "ingest" if "changer" in owner else "merge", owner',
             ),
         ),
     ),

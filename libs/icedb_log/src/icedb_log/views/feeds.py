@@ -127,7 +127,7 @@ def feed_view(
     state = read_feed_state(readers.view.heads.read())
     if not find_unfed(seen.files, registration, state.names) and not find_unrecorded(store, paths, state):
         return FeedResult()
-    fence = acquire_fence(store, paths, "ingest", owner=owner, clock=clock)
+    fence = acquire_fence(store, paths, "ingest", owner=owner, clock=clock, incarnation=config.incarnation)
     watch = FenceWatch(fence, check_alive=check_alive or never_stop, clock=clock)
     run = _FeedRun(store, paths, config, source, source_config, clock, feeder, fence, readers, watch, Stopwatch(clock))
     return run.feed(registration, limits or FeedLimits())

@@ -1,0 +1,93 @@
+"""The mark of a dropped table in its ``table.json``: what it says, and how people are told (rules T1 to T6).
+
+States, each change by compare-and-set, and who makes it::
+
+    (none) ── drop ──▶ trash ── due, or --force ──▶ purging ── nothing is left ──▶ purged ── create ──▶ (none)
+       ▲                 │                             ▲                             │
+       └───── undrop ────┘                             └─── what came late is left ──┘
+
+Drop, undrop, create and --force are a person's, the others the janitor's.
+
+When a table was dropped is the LastModified of ``table.json``, by the store's clock (T1): so nothing else may write a
+marked one.
+"""
+
+from datetime import UTC, datetime
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from icedb_log.errors import InvalidRequest
+
+DropState = Literal["trash", "purging", "purged"]
+"""``trash``: all is there, undrop brings it back; ``purging``: being deleted; ``purged``: gone, the name is free."""
+
+MAX_NOTE_CHARS: Final = 2000
+_MINUTE_MS: Final = 60_000
+
+
+class Dropped(BaseModel):
+    """That a table is dropped, and what becomes of it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    state: DropState
+    drop_id: str
+    """Unique for each drop; what fences carry once the purge has begun (T4)."""
+    keep_ms: Annotated[int, Field(ge=0)]
+    """How long it stays in the trash, from the drop, by the store's clock."""
+    dropped_ms: int | None = None
+    """When it was dropped, unix ms by the store's clock; ``None`` in the trash: then it is LastModified."""
+    dropped_by: str = ""
+    note: str = ""
+    is_forced: bool = False
+    """Whether it went past the trash, for people."""
+    purgers: tuple[str, ...] = ()
+    """Runs whose deletes of names that can come again may still be under way (T5)."""
+    is_swept: bool = False
+    """Whether what came late has been deleted, too: nothing is looked for any more."""
+
+
+def describe_drop(name: str, mark: Dropped, *, modified_ms: int) -> str:
+    """Return what whoever asks for a dropped table is told: since when, and what to do."""
+    who = f" by {mark.dropped_by}" if mark.dropped_by else ""
+    since = f"{_format_time(mark.dropped_ms or modified_ms)}{who}"
+    if mark.state == "trash":
+        return f"table {name!r} was dropped at {since} and is in the trash; `icedb table undrop {name}` brings it back"
+    if mark.state == "purging":
+        return (
+            f"table {name!r} was dropped at {since} and is being purged: nothing brings it back; "
+            "`icedb table trash` shows how far that is"
+        )
+    return f"table {name!r} does not exist: it was dropped at {since} and purged; see `icedb table list`"
+
+
+def require_purged(name: str, mark: Dropped, *, modified_ms: int, age_ms: int, seal_age_ms: int) -> None:
+    """Refuse a new table in place of a dropped one that is not purged for certain (T6).
+
+    Args:
+        name: Of both.
+        mark: Of the dropped one.
+        modified_ms: When its ``table.json`` was written last, unix ms by the store's clock.
+        age_ms: How long ago that is, by the same clock.
+        seal_age_ms: Its seal age: nothing that was under way lives longer (F4).
+
+    Raises:
+        InvalidRequest: It is not; the message says what to do.
+    """
+    if mark.state != "purged":
+        raise InvalidRequest(
+            f"{describe_drop(name, mark, modified_ms=modified_ms)}; until it is purged no other table can have its "
+            f"name (`icedb table drop {name} --force` purges it)"
+        )
+    # WARN: T5: a run of the purge that was cut off may be asleep just before its last deletes, of names that can come
+    # again, such as a pin's. Nothing sleeps for longer than a seal is kept.
+    if mark.purgers and age_ms < seal_age_ms:
+        raise InvalidRequest(
+            f"table {name!r} was purged, but a run of the purge was cut off, whose last deletes may still be under "
+            f"way: the name is free in {(seal_age_ms - age_ms) // _MINUTE_MS + 1} minutes; take another one"
+        )
+
+
+def _format_time(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
