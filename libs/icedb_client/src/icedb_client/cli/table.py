@@ -152,7 +152,8 @@ def create(
             if not if_not_exists:
                 raise
             is_new = False
-            if read_table_config(store, paths) != config:
+            there = read_table_config(store, paths)
+            if there != config.model_copy(update={"incarnation": there.incarnation, "undropped": there.undropped}):
                 raise InvalidRequest(
                     f"table {name!r} exists with another configuration; see `icedb table show {name}`"
                 ) from None
