@@ -4,12 +4,15 @@ import pytest
 from icedb_log.cleaning.audit import MAX_FOUND, MAX_REASON_CHARS, AuditLog, RunFacts, sweep_audit
 from icedb_log.cleaning.audit_reader import AuditPart, DamagedPart, find_deletions, read_audit
 from icedb_log.cleaning.deletion import Deleter, Doomed
+from icedb_log.cleaning.leases import delete_lease, put_lease
+from icedb_log.cleaning.vacuum import vacuum_table
 from icedb_log.errors import CommitOutcomeUnknown, Unavailable
 from icedb_log.keys import parse_audit_key
 from icedb_log.storage.object_store import FailedDelete, list_all
 from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.scripted_store import Crash, Effect, Fault, ScriptedStore
+from icedb_log.testing.small_table import SmallTable
 from icedb_log.warehouse import Warehouse
 
 DAY_MS = 86_400_000
@@ -204,3 +207,24 @@ def test_an_audit_that_grew_large_is_swept_page_by_page_up_to_the_first_young_ob
     done = sweep_audit(place.store, place.paths, retention_ms=DAY_MS)
     assert done.keys == set(old)
     assert len(place.store.keys_of("list_page")) == 2
+
+
+def test_a_vacuum_writes_down_what_it_deletes_and_what_held_others():
+    table = SmallTable()
+    table.append(1)
+    put_lease(table.store, table.paths, at_ms=table.clock.now_ms(), ttl_ms=DAY_MS, clock=table.clock, lease_id="l1")
+    table.append(2)
+    table.merge(full=True)
+    table.clock.advance(DAY_MS)
+    delete_lease(table.store, table.paths, lease_id="l1")
+    put_lease(table.store, table.paths, at_ms=table.clock.now_ms(), ttl_ms=DAY_MS, clock=table.clock, lease_id="l2")
+    log = AuditLog(table.store, table.paths, clock=table.clock, owner="janitor@h")
+    result = vacuum_table(table.store, table.paths, clock=table.clock, audit=log, reader=table.reader())
+    parts = list(read_audit(table.store, table.paths))
+    entries = {each.key: each for part in parts for each in part.entries}
+    assert set(entries) == {*result.deleted_logs, *result.deleted_data}
+    assert {each.outcome for each in entries.values()} == {"deleted"}
+    assert len({part.run_id for part in parts}) == 1
+    assert parts[0].found == {"leases": {"count": 1, "names": ["l2"]}}
+    assert parts[0].policy["data_grace_ms"] == table.config.data_grace_ms
+    assert parts[0].store_now_ms == result.store_now_ms

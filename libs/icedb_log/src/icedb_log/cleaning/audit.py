@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from icedb_log.cleaning.deletion import CHUNK_KEYS, Deleted, Deleter, Doomed
+from icedb_log.cleaning.guards import Holds
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError
 from icedb_log.keys import TablePaths, parse_audit_key
@@ -41,13 +42,25 @@ class RunFacts:
         store_now_ms: The store's clock that ages were measured against, unix ms.
         policy: Grace periods and other bounds, by the names of the configuration's fields, e.g. ``data_grace_ms``.
         found: What was there that can hold objects: ids or names by kind (``leases``, ``pins``, ``versions``,
-            ``intents``, ``views``). Never anything personal.
+            ``intents``, ``wanted_logs``). Never anything personal.
     """
 
     kind: RunKind
     store_now_ms: int
     policy: Mapping[str, int | None]
     found: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def found_holds(holds: Holds) -> dict[str, tuple[str, ...]]:
+    """Return what was found that can hold objects, as a run's first line has it."""
+    found = {
+        "leases": tuple(lease.lease_id for lease in holds.leases),
+        "pins": tuple(pin.name for pin in holds.pins),
+        "versions": () if holds.versions is None else (str(holds.versions.count),),
+        "intents": tuple(commit.path for commit in holds.commits),
+        "wanted_logs": tuple(sorted(holds.wanted_logs)),
+    }
+    return {kind: names for kind, names in found.items() if names}
 
 
 class AuditLog:

@@ -8,8 +8,9 @@ crash anywhere leaves a table that the next run cleans. Any number of runs may o
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from icedb_log.cleaning.deletion import CHUNK_KEYS, Audit, Deleter, Doomed, Kind
-from icedb_log.cleaning.guards import Waiting
+from icedb_log.cleaning.audit import AuditLog, RunFacts, found_holds
+from icedb_log.cleaning.deletion import CHUNK_KEYS, Deleter, Doomed, Kind
+from icedb_log.cleaning.guards import Holds, Waiting
 from icedb_log.cleaning.holds import read_holds
 from icedb_log.cleaning.vacuum_plan import VacuumPlan, live_paths, plan_vacuum, strip_log_file
 from icedb_log.clock import Clock
@@ -21,7 +22,7 @@ from icedb_log.log.invariants import require_same_live
 from icedb_log.log.reader import LogReader
 from icedb_log.model import ListedLogFile, LogView
 from icedb_log.storage.object_store import FailedDelete, ObjectStore
-from icedb_log.tables.table_config import read_table_config
+from icedb_log.tables.table_config import TableConfig, read_table_config
 from icedb_log.views.views import find_wanted
 
 
@@ -62,7 +63,7 @@ def vacuum_table(
     dry_run: bool = False,
     reader: LogReader | None = None,
     read_view: Callable[[TablePaths], LogReader] | None = None,
-    audit: Audit | None = None,
+    audit: AuditLog | None = None,
     check_alive: Callable[[], None] | None = None,
     max_objects: int | None = None,
     chunk_keys: int = CHUNK_KEYS,
@@ -113,7 +114,8 @@ def vacuum_table(
         return _dry_result(plan)
     del max_objects
     failed: list[FailedDelete] = []
-    deleter = Deleter(store, audit=audit, check_alive=check_alive, chunk_keys=chunk_keys)
+    run_audit = None if audit is None else audit.begin(_facts(plan, config, holds))
+    deleter = Deleter(store, audit=run_audit, check_alive=check_alive, chunk_keys=chunk_keys)
     copies = [key for batch_id in plan.batch_ids for key in staged.get(batch_id, ())]
     gone_logs = _delete_log_files(deleter, plan, copies, failed)
     gone_logs |= _already_gone(view)
@@ -132,6 +134,16 @@ def vacuum_table(
         contended_count=contended,
         store_now_ms=plan.store_now_ms,
     )
+
+
+def _facts(plan: VacuumPlan, config: TableConfig, holds: Holds) -> RunFacts:
+    policy = {
+        "data_grace_ms": config.data_grace_ms,
+        "log_grace_ms": config.log_grace_ms,
+        "seal_age_ms": config.seal_age_ms,
+        "keep_versions": config.keep_versions,
+    }
+    return RunFacts("vacuum", plan.store_now_ms, policy, found_holds(holds))
 
 
 def _hold_refusals(plan: VacuumPlan, staged: Mapping[str, tuple[str, ...]]) -> VacuumPlan:
