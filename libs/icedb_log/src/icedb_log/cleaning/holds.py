@@ -6,6 +6,7 @@ matters (:func:`icedb_log.views.views.find_wanted`).
 
 from icedb_log.cleaning.guards import Holds, OpenCommit, find_kept_versions
 from icedb_log.cleaning.leases import read_leases
+from icedb_log.cleaning.pins import PinReader
 from icedb_log.keys import ROLES, TablePaths
 from icedb_log.log.fence import read_fence_object
 from icedb_log.model import LogView
@@ -13,14 +14,17 @@ from icedb_log.storage.object_store import ObjectStore
 from icedb_log.tables.table_config import TableConfig
 
 
-def read_holds(store: ObjectStore, paths: TablePaths, *, view: LogView, config: TableConfig) -> Holds:
+def read_holds(
+    store: ObjectStore, paths: TablePaths, *, view: LogView, config: TableConfig, pins: PinReader | None = None
+) -> Holds:
     """Read what keeps dead objects of a table.
 
     Args:
         store: The object store.
         paths: Keys of the table.
         view: The log that the plan is made from, read before this is called.
-        config: How many versions are kept, and how long a commit may take.
+        config: Grace periods, how many versions are kept, and how long a commit may take.
+        pins: A reader of this table's pins to reuse, with its cache.
 
     Raises:
         CorruptLog: A fence cannot be understood: a person must restore it.
@@ -28,6 +32,7 @@ def read_holds(store: ObjectStore, paths: TablePaths, *, view: LogView, config: 
     """
     return Holds(
         leases=read_leases(store, paths),
+        pins=(pins or PinReader()).read(store, paths, data_grace_ms=config.data_grace_ms),
         versions=find_kept_versions(view, config.keep_versions),
         commits=read_open_commits(store, paths, config=config, now_ms=view.store_now_ms),
     )
