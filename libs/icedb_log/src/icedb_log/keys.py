@@ -179,6 +179,24 @@ class TablePaths:
         """Which data files earlier sweeps found unnamed, and since when (J5)."""
         return f"{self.prefix}/_icedb/orphans.json"
 
+    @property
+    def rebuilds_prefix(self) -> str:
+        """What every record of a rebuild of the log begins with (B4)."""
+        return f"{self.prefix}/_icedb/rebuilds/"
+
+    @property
+    def damaged_prefix(self) -> str:
+        """What every damaged log file's copy begins with, then the rebuild's id (B4)."""
+        return f"{self.prefix}/_icedb/damaged/"
+
+    def rebuild_key(self, rebuild_id: str) -> str:
+        """Return the key of the record of a rebuild."""
+        return f"{self.rebuilds_prefix}{rebuild_id}.json"
+
+    def damaged_key(self, rebuild_id: str, log_key: str) -> str:
+        """Return the key of the copy of a damaged log file."""
+        return f"{self.damaged_prefix}{rebuild_id}/{log_key.removeprefix(self.log_prefix)}"
+
     def fence_key(self, role: Role) -> str:
         """Return the key of a role's fence."""
         return f"{self.prefix}/_icedb/fence/{role}.json"

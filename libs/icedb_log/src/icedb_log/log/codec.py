@@ -127,6 +127,21 @@ def decode_log_head(key: str, body: bytes, *, is_whole: bool) -> LogHead | None:
     return _decode_head(key, metadata, lines)
 
 
+def salvage_markers(body: bytes) -> tuple[FileMarker, ...]:
+    """Return the file markers among the lines of a damaged log file: every line that is one, whole, wherever it stands.
+
+    For a rebuild alone (B2): no reader may take a log file that it cannot decode for less than damaged (S3).
+    """
+    found: list[FileMarker] = []
+    for number, line in enumerate(lines := body.split(b"\n")):
+        if line.startswith(b"{") and b'"b"' in line:
+            try:
+                found.append(_decode_marker("", lines, number))
+            except CorruptLog:
+                continue
+    return tuple(found)
+
+
 def _check_version(key: str, metadata: dict[str, Any]) -> None:
     version = metadata.get("v")
     # The seed's type says string, its code writes an integer: both are version 1.
