@@ -192,14 +192,16 @@ def test_j2_a_log_file_stays_while_a_batch_that_it_refused_is_still_staged():
     assert table.ids() == [1, 2]
 
 
-def test_j2_a_copy_that_cannot_be_deleted_keeps_the_log_files(table):
-    batch_id = next(file.log.batch_ids[0] for file in table.view().files if file.log.batch_ids)
-    table.stage_bytes(encode_rows([{"id": 1, "p": "a"}]), batch_id=batch_id)
-    table.store.script = [Fault("delete", Effect.REFUSE, "/staging/")]
+def test_j2_a_copy_that_cannot_be_deleted_keeps_its_log_file_and_no_other(table):
+    stuck, other, _ = table.view().files
+    table.stage_bytes(encode_rows([{"id": 1, "p": "a"}]), batch_id=stuck.log.batch_ids[0])
+    table.stage_bytes(encode_rows([{"id": 2, "p": "a"}]), batch_id=other.log.batch_ids[0])
+    table.store.script = [Fault("delete", Effect.REFUSE, f"/staging/{stuck.log.batch_ids[0]}")]
     result = table.vacuum()
-    assert (result.deleted_logs, result.deleted_data) == ((), ())
-    assert all("/staging/" in failed.key for failed in result.failed)
-    assert len(table.view().files) == 3
+    assert [failed.key.rpartition("/")[2] for failed in result.failed] == [f"{stuck.log.batch_ids[0]}.ndjson"]
+    assert (result.deleted_logs, len(result.deleted_copies)) == ((other.key,), 1)
+    assert result.deleted_data == tuple(marker.path for marker in other.log.markers)
+    assert table.ids() == [1, 2]
     assert table.vacuum().failed == ()
     assert_clean(table)
 

@@ -10,11 +10,17 @@ comes with each listing (:class:`icedb_log.storage.object_store.ObjectPage`).
 import secrets
 import time
 import uuid
+from datetime import UTC, datetime
 from typing import Protocol
 
 from icedb_log.errors import InvalidRequest
 
 UUID_VERSION_OF_BATCHES = 7
+
+
+def format_ms(time_ms: int) -> str:
+    """Return unix milliseconds for people: ``2023-06-07T08:09:10.123Z``."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class Clock(Protocol):

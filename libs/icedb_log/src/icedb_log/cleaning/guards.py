@@ -26,6 +26,11 @@ from icedb_log.model import LogView
 
 Guard = Literal["grace", "lease", "pin", "versions", "commit", "refusal", "view"]
 
+LOG_GUARDS: Final[tuple[Guard, ...]] = ("grace", "lease", "versions", "commit", "refusal", "view")
+"""What a dead log file is asked about before it goes."""
+DATA_GUARDS: Final[tuple[Guard, ...]] = ("grace", "lease", "versions", "pin")
+"""What a dead data file is asked about before it goes."""
+
 STORE_RESOLUTION_MS: Final = 1000
 """S3 tells LastModified in whole seconds, cut off: a tombstone may have landed this much later than it says."""
 

@@ -1,26 +1,23 @@
-"""A vacuum: deletes what is tombstoned and past its grace period, in the one safe order (rules J2, J3, J6).
+"""A vacuum: deletes what is tombstoned and past its grace period (rules J2, J4, J6, V4).
 
-Order: staged copies of the batches that expired log files made live, expired log files, expired data files that no
-remaining log file lists as live, then the strip. Each step works only on what the step before has certainly done. A
-crash anywhere leaves a table that the next run cleans. Any number of runs may overlap.
+Order: the log, what holds, the plan, staging; then :mod:`icedb_log.cleaning.vacuum_run` deletes. Nothing is listed
+below ``_data``: the log says what is dead.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from icedb_log.cleaning.audit import AuditLog, RunFacts, found_holds
-from icedb_log.cleaning.deletion import CHUNK_KEYS, Deleter, Doomed, Kind
+from icedb_log.cleaning.deletion import CHUNK_KEYS, Deleter
 from icedb_log.cleaning.guards import Holds, Waiting
 from icedb_log.cleaning.holds import read_holds
-from icedb_log.cleaning.vacuum_plan import VacuumPlan, live_paths, plan_vacuum, strip_log_file
+from icedb_log.cleaning.vacuum_plan import VacuumPlan, live_paths, plan_vacuum
+from icedb_log.cleaning.vacuum_run import VacuumRun
 from icedb_log.clock import Clock
-from icedb_log.errors import CommitOutcomeUnknown, PreconditionFailed
 from icedb_log.ingest.staging import find_staged
 from icedb_log.keys import TablePaths, parse_log_key
-from icedb_log.log.codec import encode_log_file
-from icedb_log.log.invariants import require_same_live
 from icedb_log.log.reader import LogReader
-from icedb_log.model import ListedLogFile, LogView
+from icedb_log.model import LogView
 from icedb_log.storage.object_store import FailedDelete, ObjectStore
 from icedb_log.tables.table_config import TableConfig, read_table_config
 from icedb_log.views.views import find_wanted
@@ -81,7 +78,7 @@ def vacuum_table(
         check_alive: Called before each chunk of deletes; raises to stop the run, e.g. when its lock is lost.
         max_objects: Begin nothing new after so many deleted data files; ``None``: all. The result says whether
             there is more to do.
-        chunk_keys: Objects in a chunk; smaller only in tests.
+        chunk_keys: Objects in a chunk, and data files between strips, at least; smaller only in tests.
 
     Raises:
         NotFound: No such table.
@@ -100,39 +97,35 @@ def vacuum_table(
         # WARN: V4: after the log, for the same reason: a view is registered and a commit lands while the janitor stalls
         # between the two reads, is merged and gets old, and the plan knows the commit but not the view.
         wanted = find_wanted(store, view, paths, read_view=read_view or reader.of_table)
-        plan = plan_vacuum(view, config=config, holds=replace(holds, wanted_logs=wanted))
+        if not wanted.isdisjoint(plan.log_keys):
+            plan = plan_vacuum(view, config=config, holds=replace(holds, wanted_logs=wanted))
     for path in plan.data_paths:
-        paths.partition_of(path)  # J6: a damaged log must not make us delete another table's files
+        if not path.startswith(paths.data_prefix):
+            paths.partition_of(path)  # J6: raises: a damaged log must not make us delete another table's files
     # WARN: J2: staging is listed once, after the log was read. With G the grace period of log files and S = G/4, a log
     # file is expired when the store's clock has passed its tombstone by G, and no id in it lies more than S after
     # its commit. So whatever is staged after the log was read is staged later than its id's time plus G - S: too late
     # for rule I3, it is refused without a look at any log. All that could pass was staged before, and is listed here.
-    decided = {*plan.batch_ids, *(i for refused in plan.refused_ids.values() for i in refused)}
+    decided = {i for ids in (*plan.batch_ids.values(), *plan.refused_ids.values()) for i in ids}
     staged = find_staged(store, paths, decided)
-    plan = _hold_refusals(plan, staged)
+    plan = _hold_refusals(plan, view, staged)
     if dry_run:
         return _dry_result(plan)
-    del max_objects
-    failed: list[FailedDelete] = []
     run_audit = None if audit is None else audit.begin(_facts(plan, config, holds))
     deleter = Deleter(store, audit=run_audit, check_alive=check_alive, chunk_keys=chunk_keys)
-    copies = [key for batch_id in plan.batch_ids for key in staged.get(batch_id, ())]
-    gone_logs = _delete_log_files(deleter, plan, copies, failed)
-    gone_logs |= _already_gone(view)
-    remaining = tuple(file for file in view.files if file.key not in gone_logs)
-    # J2: a log file that could not be deleted still says "live".
-    deletable = sorted(set(plan.data_paths) - live_paths(remaining))
-    gone_data = _delete(deleter, deletable, failed, "data_file")
-    stripped, contended = _strip(store, paths, view=view, remaining=remaining, gone=(gone_logs, gone_data))
+    run = VacuumRun(store, paths, view=view, plan=plan, deleter=deleter, part_files=chunk_keys)
+    done = run.delete_all(staged, max_objects=max_objects)
     return VacuumResult(
         is_dry_run=False,
-        deleted_logs=tuple(key for key in plan.log_keys if key in gone_logs),
-        deleted_data=tuple(sorted(gone_data)),
-        failed=tuple(failed),
+        deleted_logs=done.log_keys,
+        deleted_data=done.data_paths,
+        failed=done.failed,
         waiting=plan.waiting,
-        stripped_count=stripped,
-        contended_count=contended,
+        stripped_count=done.stripped_count,
+        contended_count=done.contended_count,
         store_now_ms=plan.store_now_ms,
+        deleted_copies=done.copies,
+        has_more=done.has_more,
     )
 
 
@@ -146,71 +139,24 @@ def _facts(plan: VacuumPlan, config: TableConfig, holds: Holds) -> RunFacts:
     return RunFacts("vacuum", plan.store_now_ms, policy, found_holds(holds))
 
 
-def _hold_refusals(plan: VacuumPlan, staged: Mapping[str, tuple[str, ...]]) -> VacuumPlan:
+def _hold_refusals(plan: VacuumPlan, view: LogView, staged: Mapping[str, tuple[str, ...]]) -> VacuumPlan:
     """Keep the log files that refused a batch which is still staged: it is not in quarantine for certain (J2, I5).
 
-    The next flush moves it there. Without the log file it would be new, and might be committed by then.
+    The next flush moves it there. Without the log file it would be new, and might be committed by then. What such a log
+    file lists as live waits with it.
     """
     held = {key for key, refused in plan.refused_ids.items() if any(batch_id in staged for batch_id in refused)}
     if not held:
         return plan
-    waiting = tuple(Waiting(key, "refusal", None) for key in sorted(held))
+    held_data = live_paths(file for file in view.files if file.key in held).intersection(plan.data_paths)
+    waiting = tuple(Waiting(path, "refusal", None) for path in (*sorted(held), *sorted(held_data)))
     return replace(
-        plan, log_keys=tuple(key for key in plan.log_keys if key not in held), waiting=(*plan.waiting, *waiting)
+        plan,
+        log_keys=tuple(key for key in plan.log_keys if key not in held),
+        batch_ids={key: ids for key, ids in plan.batch_ids.items() if key not in held},
+        data_paths=tuple(path for path in plan.data_paths if path not in held_data),
+        waiting=(*plan.waiting, *waiting),
     )
-
-
-def _delete_log_files(
-    deleter: Deleter, plan: VacuumPlan, copies: Sequence[str], failed: list[FailedDelete]
-) -> set[str]:
-    # WARN: a log file is what keeps a retried batch from being committed again (I3). Its staged objects go first:
-    # a copy that a producer staged again and that no flush has seen yet would otherwise be new to the log.
-    before = len(failed)
-    _delete(deleter, copies, failed, "staged_batch")
-    if len(failed) > before:
-        return set()
-    return _delete(deleter, plan.log_keys, failed, "log_file")
-
-
-def _already_gone(view: LogView) -> set[str]:
-    """Log files that an earlier run deleted without getting to the strip."""
-    present = {file.key for file in view.files}
-    return {t.path for file in view.files for t in file.log.log_tombstones if t.path not in present}
-
-
-def _strip(
-    store: ObjectStore,
-    paths: TablePaths,
-    *,
-    view: LogView,
-    remaining: tuple[ListedLogFile, ...],
-    gone: tuple[set[str], set[str]],
-) -> tuple[int, int]:
-    gone_logs, gone_data = gone
-    after: list[ListedLogFile] = []
-    changed: list[tuple[ListedLogFile, bytes]] = []
-    dead = {tombstone.path for file in view.files for tombstone in file.log.log_tombstones}
-    for file in remaining:
-        log = None if file.key in dead else strip_log_file(file, view, gone_logs=gone_logs, gone_data=gone_data)
-        if log is None:
-            after.append(file)
-        else:
-            changed.append((file, encode_log_file(log)))
-            after.append(ListedLogFile(file.key, file.etag, file.modified_ms, file.size_bytes, log))
-    require_same_live(paths, view, after)
-    contended = 0
-    for file, body in changed:
-        try:
-            store.put_if_match(file.key, body, etag=file.etag)  # J3
-        except (PreconditionFailed, CommitOutcomeUnknown):
-            contended += 1
-    return len(changed) - contended, contended
-
-
-def _delete(deleter: Deleter, keys: Sequence[str], failed: list[FailedDelete], kind: Kind) -> set[str]:
-    done = deleter.delete(Doomed(key, kind, "tombstoned") for key in keys)
-    failed.extend(done.failed)
-    return set(done.keys)
 
 
 def _dry_result(plan: VacuumPlan) -> VacuumResult:

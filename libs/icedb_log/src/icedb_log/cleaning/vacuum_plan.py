@@ -1,25 +1,30 @@
-"""What a vacuum may delete, and what the log says afterwards (rules J1 to J4, F4). Pure.
+"""What a vacuum may delete, in which parts, and what the log says afterwards (rules J1 to J4, F4). Pure.
 
 A tombstone is expired when its time *and* the store's proof that it landed are older than the grace period
 (J1), and nothing else holds it (:mod:`icedb_log.cleaning.guards`). The order of deletion (J2) is
-:mod:`icedb_log.cleaning.vacuum`'s.
+:mod:`icedb_log.cleaning.vacuum_run`'s.
+
+A plan of 1,000,000 dead data files takes one look at each marker for each question: keys, times and deaths are shared
+with the markers and with each other, never copied.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from icedb_log.cleaning.guards import NO_HOLDS, Death, Holds, Waiting
-from icedb_log.log.fold import fold, read_horizon_ms
+from icedb_log.log.fold import read_horizon_ms, union_schema
 from icedb_log.merging.log_folding import FREE_LOG_BYTES, LOG_REST_MS
 from icedb_log.merging.merge_log import earliest_landing
-from icedb_log.model import ListedLogFile, LogFile, LogView
+from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogTombstone, LogView
 from icedb_log.tables.table_config import TableConfig
 
 STRIP_SHARE: Final = 8
 """A large log file is stripped when one in so many of its entries can go. Deletions wait for that, for at most one such
 share of the grace period longer. Otherwise each vacuum would rewrite it for the few entries that expired since the
 last one: most of all bytes written to the log (docs/log-growth.md)."""
+
+_Tombstone = TypeVar("_Tombstone", FileMarker, LogTombstone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +33,9 @@ class VacuumPlan:
 
     Attributes:
         log_keys: Expired log files: dead ones, and seals that are old enough (F4).
-        batch_ids: Batches that these log files made live; their staged objects go first (J2).
+        batch_ids: For each of these log files that made batches live: which; their staged objects go first (J2).
         refused_ids: For each of these log files that refused batches: which.
+        merged_into: For each of these log files that is dead: the log file that says so.
         data_paths: Expired data files, as far as no remaining log file lists them as live.
         waiting: Dead objects that are kept, and why.
         died: When each object of ``log_keys`` and ``data_paths`` died; seals that are old enough have no death.
@@ -37,8 +43,9 @@ class VacuumPlan:
     """
 
     log_keys: tuple[str, ...]
-    batch_ids: tuple[str, ...]
+    batch_ids: Mapping[str, tuple[str, ...]]
     refused_ids: Mapping[str, tuple[str, ...]]
+    merged_into: Mapping[str, str]
     data_paths: tuple[str, ...]
     waiting: tuple[Waiting, ...]
     died: Mapping[str, Death]
@@ -50,6 +57,19 @@ class VacuumPlan:
         return not self.log_keys and not self.data_paths
 
 
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Data files that one log file names and that are deleted together.
+
+    Attributes:
+        log_key: The log file: stripped when they are gone.
+        markers: The data files; may be empty: the log file may have to be stripped all the same.
+    """
+
+    log_key: str
+    markers: tuple[FileMarker, ...]
+
+
 def plan_vacuum(view: LogView, *, config: TableConfig, holds: Holds = NO_HOLDS) -> VacuumPlan:
     """Plan one vacuum run of a table.
 
@@ -57,61 +77,85 @@ def plan_vacuum(view: LogView, *, config: TableConfig, holds: Holds = NO_HOLDS) 
         view: The log, read by the janitor; ages count from ``view.store_now_ms``.
         config: Grace periods.
         holds: What else keeps dead objects, read *after* the log (J4, V4).
+
+    Raises:
+        SchemaConflict: The log contradicts itself: a person looks before anything is deleted (S2).
     """
-    snapshot = fold(view)
+    union_schema(view.table, view.files)
     now_ms = view.store_now_ms
-    log_landed = _landing_times((t.path, t.landed_ms, f.modified_ms) for f in view.files for t in f.log.log_tombstones)
-    data_landed = _landing_times(
-        (m.path, m.landed_ms, f.modified_ms) for f in view.files for m in f.log.markers if m.tombstoned_ms is not None
-    )
-    present = {file.key for file in view.files}
+    log_deaths = _find_deaths((file.log.log_tombstones, file.modified_ms) for file in view.files)
     died: dict[str, Death] = {}
     log_keys: list[str] = []
     waiting: list[Waiting] = []
-    for path, tombstoned_ms in snapshot.log_tombstoned_ms.items():
-        if path in present:
-            death = Death(tombstoned_ms, log_landed[path])
-            guard = holds.guard_log(path, death, grace_ms=config.log_grace_ms, now_ms=now_ms)
+    for file in view.files:
+        death = log_deaths.get(file.key)
+        if death is not None:
+            guard = holds.guard_log(file.key, death, grace_ms=config.log_grace_ms, now_ms=now_ms)
             if guard:
                 waiting.append(guard)
             else:
-                log_keys.append(path)
-                died[path] = death
-    log_keys += _expired_seals(view, config)
+                log_keys.append(file.key)
+                died[file.key] = death
+    log_keys += [key for key in _expired_seals(view, config) if key not in died]
     dead_logs = set(log_keys)
-    still_live = live_paths(file for file in view.files if file.key not in dead_logs)
+    doomed_logs = [file for file in view.files if file.key in dead_logs]
     # Who carries what a dead log file names is stripped once it is deleted; the dead log file goes as it is.
-    active = [file for file in view.files if file.key not in snapshot.log_tombstoned_ms]
-    named = {marker.path for file in active for marker in file.log.markers}
-    died_data: dict[str, Death] = {}
-    for path, tombstoned_ms in snapshot.tombstoned_ms.items():
-        death = Death(tombstoned_ms, data_landed[path])
-        guard = holds.guard_data(path, death, grace_ms=config.data_grace_ms, now_ms=now_ms)
-        if guard:
-            waiting.append(guard)
-        elif path not in named or path in still_live:
-            # J2: a log file that lists it as live is still there; it goes when that one has gone.
-            waiting.append(Waiting(path, "grace", now_ms + config.log_grace_ms))
-        else:
-            died_data[path] = death
+    active = [file for file in view.files if file.key not in log_deaths]
+    died_data, kept = _find_expired_data(
+        view, active, config=config, holds=holds, still_live=live_paths(f for f in view.files if f.key not in dead_logs)
+    )
     held = _held_back(active, died_data, grace_ms=config.data_grace_ms, now_ms=now_ms)
-    waiting += [Waiting(path, "grace", until_ms) for path, until_ms in held.items()]
-    data_paths = sorted(died_data.keys() - held.keys())
-    died.update((path, died_data[path]) for path in data_paths)
+    for path in held:
+        del died_data[path]
+    data_paths = tuple(sorted(died_data))
+    died_data.update(died)
     return VacuumPlan(
         log_keys=tuple(sorted(log_keys)),
-        batch_ids=tuple(i for file in view.files if file.key in dead_logs for i in file.log.batch_ids),
-        refused_ids={f.key: f.log.refused_ids for f in view.files if f.key in dead_logs and f.log.refused_ids},
-        data_paths=tuple(data_paths),
-        waiting=tuple(waiting),
-        died=died,
+        batch_ids={file.key: file.log.batch_ids for file in doomed_logs if file.log.batch_ids},
+        refused_ids={file.key: file.log.refused_ids for file in doomed_logs if file.log.refused_ids},
+        merged_into={t.path: f.key for f in view.files for t in f.log.log_tombstones if t.path in dead_logs},
+        data_paths=data_paths,
+        waiting=(*waiting, *kept, *(Waiting(path, "grace", until_ms) for path, until_ms in held.items())),
+        died=died_data,
         store_now_ms=now_ms,
     )
 
 
+def cut_parts(files: Iterable[ListedLogFile], deletable: set[str], *, part_files: int) -> Iterator[tuple[Portion, ...]]:
+    """Cut the data files that may be deleted into parts, log file by log file (J2).
+
+    A log file that names many is cut into portions of one in :data:`STRIP_SHARE` of its entries: it is stripped after
+    each of them, so that a run that is cut off has kept its progress, and so that all these strips together write about
+    four times what the log file holds. Small log files share a part, so that deletes go in full batches.
+
+    Args:
+        files: Log files that stay and may be stripped.
+        deletable: What may be deleted; each is taken out of it and stands in one portion only.
+        part_files: Data files of a part, at least, except for the last one.
+
+    Returns:
+        Parts in the order in which they are to be deleted. Each of ``files`` has at least one portion.
+    """
+    part: list[Portion] = []
+    count = 0
+    for file in files:
+        markers = [m for m in file.log.markers if m.tombstoned_ms is not None and m.path in deletable]
+        deletable.difference_update([marker.path for marker in markers])
+        step = max(part_files, -(-_count_entries(file) // STRIP_SHARE))
+        for start in range(0, len(markers) or 1, step):
+            portion = Portion(file.key, tuple(markers[start : start + step]))
+            part.append(portion)
+            count += len(portion.markers)
+            if count >= part_files:
+                yield tuple(part)
+                part, count = [], 0
+    if part:
+        yield tuple(part)
+
+
 def live_paths(files: Iterable[ListedLogFile]) -> set[str]:
     """Return the data files that at least one of the log files lists as live, whatever the others say (J2)."""
-    return {marker.path for file in files for marker in file.log.markers if marker.is_live}
+    return {marker.path for file in files for marker in file.log.markers if marker.tombstoned_ms is None}
 
 
 def strip_log_file(
@@ -124,7 +168,7 @@ def strip_log_file(
     """
     log = file.log
     log_tombstones = tuple(t for t in log.log_tombstones if t.path not in gone_logs)
-    markers = tuple(m for m in log.markers if m.is_live or m.path not in gone_data)
+    markers = tuple(m for m in log.markers if m.tombstoned_ms is None or m.path not in gone_data)
     gone_count = len(log.log_tombstones) - len(log_tombstones)
     gone_logs_pay = _is_worth_a_strip(file, gone_count) or view.store_now_ms - log.time_ms >= LOG_REST_MS
     # Deletions of data files have waited for their strip already; log tombstones do no harm for a day.
@@ -133,19 +177,72 @@ def strip_log_file(
     stripped_ms = [t.tombstoned_ms for t in log.log_tombstones if t.path in gone_logs]
     return replace(
         log,
-        log_tombstones=tuple(
-            replace(t, landed_ms=earliest_landing(t.landed_ms, file.modified_ms)) for t in log_tombstones
-        ),
-        markers=tuple(
-            m if m.is_live else replace(m, landed_ms=earliest_landing(m.landed_ms, file.modified_ms)) for m in markers
-        ),
+        log_tombstones=tuple(_keep_proof(t, file.modified_ms) for t in log_tombstones),
+        markers=tuple(m if m.tombstoned_ms is None else _keep_proof(m, file.modified_ms) for m in markers),
         horizon_ms=max([read_horizon_ms(view), log.horizon_ms or 0, *stripped_ms]) or None,
     )
 
 
+def _keep_proof(tombstone: _Tombstone, modified_ms: int) -> _Tombstone:
+    landed_ms = earliest_landing(tombstone.landed_ms, modified_ms)
+    return tombstone if landed_ms == tombstone.landed_ms else replace(tombstone, landed_ms=landed_ms)
+
+
+def _find_expired_data(
+    view: LogView, active: Iterable[ListedLogFile], *, config: TableConfig, holds: Holds, still_live: Collection[str]
+) -> tuple[dict[str, Death], list[Waiting]]:
+    """Return the data files that may go, with their deaths, and what keeps the other dead ones."""
+    now_ms = view.store_now_ms
+    deaths = _find_deaths((file.log.markers, file.modified_ms) for file in view.files)
+    named = {m.path for file in active for m in file.log.markers if m.tombstoned_ms is not None}
+    waiting: list[Waiting] = []
+    for path, death in deaths.items():
+        guard = holds.guard_data(path, death, grace_ms=config.data_grace_ms, now_ms=now_ms)
+        if guard:
+            waiting.append(guard)
+        elif path not in named or path in still_live:
+            # J2: a log file that lists it as live is still there; it goes when that one has gone.
+            waiting.append(Waiting(path, "grace", now_ms + config.log_grace_ms))
+    for each in waiting:
+        del deaths[each.path]
+    return deaths, waiting
+
+
+def _find_deaths(
+    told: Iterable[tuple[Iterable[FileMarker] | Iterable[LogTombstone], int]],
+) -> dict[str, Death]:
+    """Return when each tombstoned object died: the earliest time and the earliest proof that any log file gives (J1).
+
+    Args:
+        told: What each log file says, and its LastModified.
+    """
+    deaths: dict[str, Death] = {}
+    shared: dict[tuple[int, int], Death] = {}  # whatever one commit has killed died together
+    for tombstones, modified_ms in told:
+        for tombstone in tombstones:
+            tombstoned_ms = tombstone.tombstoned_ms
+            if tombstoned_ms is None:
+                continue
+            landed_ms = tombstone.landed_ms
+            if landed_ms is None or landed_ms > modified_ms:
+                landed_ms = modified_ms
+            known = deaths.get(tombstone.path)
+            if known is not None:
+                tombstoned_ms = min(tombstoned_ms, known.tombstoned_ms)
+                landed_ms = min(landed_ms, known.landed_ms)
+            death = shared.get((tombstoned_ms, landed_ms))
+            if death is None:
+                death = shared[tombstoned_ms, landed_ms] = Death(tombstoned_ms, landed_ms)
+            deaths[tombstone.path] = death
+    return deaths
+
+
+def _count_entries(file: ListedLogFile) -> int:
+    return len(file.log.markers) + len(file.log.log_tombstones)
+
+
 def _is_worth_a_strip(file: ListedLogFile, gone_count: int) -> bool:
-    entries = len(file.log.markers) + len(file.log.log_tombstones)
-    return file.size_bytes <= FREE_LOG_BYTES or gone_count * STRIP_SHARE >= entries
+    return file.size_bytes <= FREE_LOG_BYTES or gone_count * STRIP_SHARE >= _count_entries(file)
 
 
 def _held_back(
@@ -154,6 +251,8 @@ def _held_back(
     """Return which of the expired data files wait for the strip of a large log file, and until when."""
     held: dict[str, int] = {}
     for file in active:
+        if file.size_bytes <= FREE_LOG_BYTES:
+            continue
         expired = [marker.path for marker in file.log.markers if marker.path in died]
         if not expired or _is_worth_a_strip(file, len(expired)):
             continue
@@ -161,16 +260,6 @@ def _held_back(
         if until_ms > now_ms:
             held.update((path, until_ms) for path in expired)
     return held
-
-
-def _landing_times(proofs: Iterable[tuple[str, int | None, int]]) -> dict[str, int]:
-    landed: dict[str, int] = {}
-    for path, recorded_ms, modified_ms in proofs:
-        proof_ms = modified_ms if recorded_ms is None or recorded_ms > modified_ms else recorded_ms
-        known = landed.get(path)
-        if known is None or proof_ms < known:
-            landed[path] = proof_ms
-    return landed
 
 
 def _expired_seals(view: LogView, config: TableConfig) -> list[str]:

@@ -60,6 +60,14 @@ def fold(view: LogView, *, as_of_ms: int | None = None, longest_commit_ms: int =
     )
 
 
+def fold_live_paths(files: Iterable[ListedLogFile]) -> set[str]:
+    """Return the paths of the live data files (S1), without the rest of a fold."""
+    files = tuple(files)
+    live = {marker.path for file in files for marker in file.log.markers if marker.tombstoned_ms is None}
+    live.difference_update(m.path for file in files for m in file.log.markers if m.tombstoned_ms is not None)
+    return live
+
+
 def read_horizon_ms(view: LogView) -> int:
     """Return the newest tombstone time of any log file already deleted (R3); 0 if none was.
 

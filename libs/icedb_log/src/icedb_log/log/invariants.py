@@ -5,11 +5,13 @@ bug in a planner or in the data path stops a table instead of losing rows.
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from icedb_log.errors import InvariantViolated
 from icedb_log.jobs import MergedGroup
 from icedb_log.keys import TablePaths, parse_log_key
-from icedb_log.log.fold import fold, newest_feed, union_schema
+from icedb_log.log.fold import fold, fold_live_paths, newest_feed, union_schema
 from icedb_log.log.widening import LoggedSchema, find_bad_widening
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
 
@@ -45,11 +47,12 @@ def require_merge(
     _require_fresh(paths, outputs, known=known)
     expected = (live_before - inputs) | {marker.path for marker in outputs}
     new = ListedLogFile(commit_key, "", view.store_now_ms, 0, log)
-    _require_live(paths, view, (*view.files, new), expected=expected, rule="S1")
+    union_schema(view.table, (*view.files, new))  # S2: raises when the merge contradicts the log
+    _require_live(paths, (*view.files, new), expected=expected, rule="S1")
     # M1: once the janitor has deleted the log files that died, the new one must say it all by itself.
     dead = before.log_tombstoned_ms.keys() | {tombstone.path for tombstone in log.log_tombstones}
     remaining = tuple(file for file in view.files if file.key not in dead)
-    _require_live(paths, view, (*remaining, new), expected=expected, rule="M1")
+    _require_live(paths, (*remaining, new), expected=expected, rule="M1")
     # Only what log files that are not dead themselves still say: a strip may have forgotten the rest for good.
     held = fold(LogView(view.table, tuple(f for f in view.files if f.key not in before.log_tombstoned_ms), 0))
     after = fold(LogView(view.table, (*remaining, new), view.store_now_ms))
@@ -114,19 +117,41 @@ def _require_one_partition(paths: TablePaths, merged: MergedGroup) -> None:
 
 def require_same_live(paths: TablePaths, before: LogView, after: Iterable[ListedLogFile]) -> None:
     """A vacuum changes nothing that a reader of the newest state sees (J2, J3)."""
-    expected = {marker.path for marker in fold(before).live}
-    _require_live(paths, before, tuple(after), expected=expected, rule="J2")
+    _require_live(paths, after, expected=fold_live_paths(before.files), rule="J2")
 
 
-def _require_live(
-    paths: TablePaths,
-    view: LogView,
-    files: tuple[ListedLogFile, ...],
-    *,
-    expected: Collection[str],
-    rule: str,
-) -> None:
-    live = {marker.path for marker in fold(LogView(view.table, files, view.store_now_ms)).live}
+def require_strip(paths: TablePaths, before: ListedLogFile, after: LogFile, *, live: Collection[str]) -> None:
+    """A strip forgets tombstones, and changes nothing else that a log file says (J2, J3, R3).
+
+    Costs as much as the one log file: each strip of a run can be checked by itself, since a strip that is safe
+    together with others is safe without them.
+
+    Args:
+        paths: Keys of the table.
+        before: The log file as it stands.
+        after: What is to replace it.
+        live: Data files that at least one of the log files that remain lists as live, whatever the others say.
+    """
+    where = f"table {paths.name}: the strip of {before.key}"
+    kept = {marker.path for marker in after.markers if not marker.is_live}
+    forgotten = {marker.path for marker in before.log.markers if not marker.is_live} - kept
+    revived = [path for path in forgotten if path in live]
+    if revived:
+        raise InvariantViolated(f"{where} would bring {min(revived)} back to life; {len(revived)} files (J2)")
+    horizon_ms = after.horizon_ms or 0
+    kept_logs = {tombstone.path for tombstone in after.log_tombstones}
+    lost = [t for t in before.log.log_tombstones if t.path not in kept_logs and t.tombstoned_ms > horizon_ms]
+    if lost or horizon_ms < (before.log.horizon_ms or 0):
+        raise InvariantViolated(f"{where} does not record the horizon of what it forgets (R3)")
+    nothing: dict[str, Any] = {"log_tombstones": (), "horizon_ms": None}
+    still_live = [tuple(m for m in log.markers if m.tombstoned_ms is None) for log in (before.log, after)]
+    told = [replace(log, markers=m, **nothing) for log, m in zip((before.log, after), still_live, strict=True)]
+    if told[0] != told[1]:
+        raise InvariantViolated(f"{where} changes more than tombstones (J3)")
+
+
+def _require_live(paths: TablePaths, files: Iterable[ListedLogFile], *, expected: Collection[str], rule: str) -> None:
+    live = fold_live_paths(files)
     wrong = sorted(live ^ set(expected))
     if wrong:
         state = "live" if wrong[0] in live else "not live"

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from icedb_log.changes.partition_removal import remove_partitions
 from icedb_log.changes.row_changes import delete_rows, rewrite_partitions
+from icedb_log.cleaning.deletion import CHUNK_KEYS
 from icedb_log.cleaning.leases import Lease, put_lease
 from icedb_log.cleaning.orphans import sweep_orphans
 from icedb_log.cleaning.vacuum import vacuum_table
@@ -112,14 +113,19 @@ def merge_for_ever(sim: Simulation, actor: Actor) -> None:
 
 
 def clean_for_ever(sim: Simulation, actor: Actor) -> None:
-    """Vacuum and sweep, again and again."""
-    clock = SimClock(sim.world, actor.skew_ms)
+    """Vacuum and sweep, again and again: in one part or many, and now and then only the first of them."""
+    clock, rng = SimClock(sim.world, actor.skew_ms), sim.world.rng
     reader = sim.make_reader(clock)
+    vacuum = partial(vacuum_table, sim.store, PATHS, clock=clock, reader=reader)
     while True:
-        if sim.world.rng.random() < 0.3:
+        if rng.random() < 0.3:
             _try(sim, actor, lambda: sweep_orphans(sim.store, PATHS, clock=clock, reader=reader))
         else:
-            _try(sim, actor, lambda: vacuum_table(sim.store, PATHS, clock=clock, reader=reader))
+            _try(
+                sim,
+                actor,
+                partial(vacuum, chunk_keys=rng.choice((1, 2, CHUNK_KEYS)), max_objects=rng.choice((None, 1))),
+            )
 
 
 def produce_for_ever(sim: Simulation, actor: Actor) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import icedb_log
 from icedb_log.errors import InvariantViolated
 
-INVARIANTS: Final = ("require_append", "require_merge", "require_same_live")
+INVARIANTS: Final = ("require_append", "require_merge", "require_same_live", "require_strip")
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,17 +40,17 @@ JANITOR_RULES: Final = (
     breaks(
         "J2",
         "staged copies are not deleted before the log files that know them",
-        edit("cleaning.vacuum:_delete_log_files", ('    _delete(deleter, copies, failed, "staged_batch")\n', "")),
+        edit("cleaning.vacuum_run:VacuumRun.delete_all", ("stuck=self._delete_copies(staged)", "stuck=set()")),
     ),
     breaks(
         "J2",
         "log files go although a staged copy could not be deleted",
-        edit("cleaning.vacuum:_delete_log_files", ("if len(failed) > before:", "if False:")),
+        edit("cleaning.vacuum_run:VacuumRun._delete_log_files", ("if not stuck.isdisjoint(batch_ids)", "if False")),
     ),
     breaks(
         "J2",
         "log files go although a batch that they refused is still staged",
-        edit("cleaning.vacuum:vacuum_table", ("    plan = _hold_refusals(plan, staged)\n", "")),
+        edit("cleaning.vacuum:vacuum_table", ("    plan = _hold_refusals(plan, view, staged)\n", "")),
     ),
     breaks(
         "J2",
@@ -74,11 +74,11 @@ JANITOR_RULES: Final = (
         "J2",
         "data files go although a log file still lists them as live",
         edit(
-            "cleaning.vacuum:vacuum_table",
-            ("sorted(set(plan.data_paths) - live_paths(remaining))", "sorted(plan.data_paths)"),
+            "cleaning.vacuum_run:VacuumRun._delete_data_files",
+            ("set(self._plan.data_paths) - live\n", "set(self._plan.data_paths)\n"),
         ),
         edit(
-            "cleaning.vacuum_plan:plan_vacuum",
+            "cleaning.vacuum_plan:_find_expired_data",
             ("elif path not in named or path in still_live:", "elif path not in named:"),
         ),
     ),
@@ -86,29 +86,54 @@ JANITOR_RULES: Final = (
         "J2",
         "data files go although their log file could not be deleted",
         edit(
-            "cleaning.vacuum:vacuum_table",
-            ("sorted(set(plan.data_paths) - live_paths(remaining))", "sorted(plan.data_paths)"),
+            "cleaning.vacuum_run:VacuumRun._delete_data_files",
+            ("set(self._plan.data_paths) - live\n", "set(self._plan.data_paths)\n"),
         ),
     ),
     keeps(
         "J2",
         "markers are stripped of data files that could not be deleted",
-        edit("cleaning.vacuum:vacuum_table", ("gone=(gone_logs, gone_data)", "gone=(gone_logs, set(deletable))")),
+        edit(
+            "cleaning.vacuum_run:VacuumRun._delete_data_files",
+            (
+                "self._gone_data |= self._delete(self._doom_data(portions))",
+                "self._gone_data |= self._delete(self._doom_data(portions)) | {marker.path for marker in doomed}",
+            ),
+        ),
+    ),
+    keeps(
+        "J2",
+        "log files are stripped before the data files of their part are deleted",
+        edit(
+            "cleaning.vacuum_run:VacuumRun._delete_data_files",
+            (
+                "self._gone_data |= self._delete(self._doom_data(portions))",
+                "self._gone_data |= {marker.path for marker in doomed}",
+            ),
+            (
+                "            self._strip(current, portion.log_key, live=live)\n",
+                code(
+                    "            self._strip(current, portion.log_key, live=live)",
+                    "        self._delete(self._doom_data(portions))",
+                    "",
+                ),
+            ),
+        ),
     ),
     breaks(
         "J2",
         "tombstones are stripped of log files that could not be deleted",
         edit(
-            "cleaning.vacuum:vacuum_table",
-            ("gone=(gone_logs, gone_data)", "gone=(gone_logs | set(plan.log_keys), gone_data)"),
+            "cleaning.vacuum_run:VacuumRun._strip",
+            ("gone_logs=self._gone_logs", "gone_logs=self._gone_logs | set(self._plan.log_keys)"),
         ),
     ),
     breaks(
         "J3",
         "a strip replaces whatever is there",
         edit(
-            "cleaning.vacuum:_strip",
-            ("store.put_if_match(file.key, body, etag=file.etag)", "store.put(file.key, body)"),
+            "cleaning.vacuum_run:VacuumRun._strip",
+            ("self._store.put_if_match(file.key, body, etag=file.etag)", "self._store.put(file.key, body)"),
         ),
     ),
     breaks(
