@@ -1,0 +1,518 @@
+"""Pins: J7."""
+
+import orjson
+import pytest
+from icedb_log.cleaning.pin_creation import create_pin, find_doubt
+from icedb_log.cleaning.pins import (
+    PENDING_TTL_MS,
+    PinReader,
+    end_body,
+    find_ended_pins,
+    find_pin,
+    list_pins,
+    read_pinned,
+    unpin,
+)
+from icedb_log.errors import (
+    BelowHorizon,
+    CommitConflict,
+    CommitOutcomeUnknown,
+    CorruptLog,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+)
+from icedb_log.log.codec import decode_log_file, encode_log_file
+from icedb_log.log.fold import fold
+from icedb_log.model import FileMarker, LogFile
+from icedb_log.testing.row_files import read_live_rows
+from icedb_log.testing.scripted_store import Crash, Effect, Fault
+from icedb_log.testing.small_table import SmallTable, try_each_call
+
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+@pytest.fixture
+def table():
+    made = SmallTable()
+    made.append(1)
+    made.append(2)
+    return made
+
+
+def pin(table, name="q3", **options):
+    return create_pin(table.store, table.paths, name, clock=table.clock, reader=table.reader(), **options)
+
+
+def pinned_ids(table, name="q3"):
+    _, snapshot = read_pinned(table.store, table.paths, name)
+    return sorted(row["id"] for row in read_live_rows(table.store, snapshot))
+
+
+def status(table, name="q3"):
+    return find_pin(table.store, table.paths, name)[1]
+
+
+def age(table, by_ms=DAY_MS):
+    """Let everything that nothing holds be deleted."""
+    table.clock.advance(by_ms)
+    table.vacuum()
+    table.clock.advance(table.config.log_grace_ms)
+    return table.vacuum()
+
+
+def data_count(table):
+    return len(table.keys(table.paths.data_prefix))
+
+
+# -- what a pin is for
+
+
+def test_j7_a_pinned_state_can_be_read_however_long_ago_and_needs_no_log_file(table):
+    before = table.snapshot()
+    made = pin(table)
+    assert (made.file_count, made.row_count, made.state) == (2, 2, "active")
+    table.merge(full=True)
+    table.delete("id = 2")
+    table.append(3)
+    last = age(table)
+    assert table.ids() == [1, 3]
+    assert pinned_ids(table) == [1, 2]
+    _, snapshot = read_pinned(table.store, table.paths, "q3")
+    assert (snapshot.snapshot_id, snapshot.schema) == (before.snapshot_id, before.schema)
+    assert (snapshot.as_of_ms, snapshot.last_commit_ms) == (made.at_ms, before.last_commit_ms)
+    assert {(w.guard, w.held_by, w.until_ms) for w in last.waiting} == {("pin", "q3", None)}
+    assert {w.path for w in last.waiting} == {marker.path for marker in before.live}
+    live_logs = {file.key for file in table.view().files} - table.snapshot().log_tombstoned_ms.keys()
+    assert set(table.keys(table.paths.log_prefix)) == live_logs  # nothing of the log is kept for it
+
+
+def test_j7_a_past_time_is_pinned_and_later_commits_are_not_part_of_it(table):
+    at_ms = table.clock.now_ms() - 1
+    table.append(3)
+    made = pin(table, at_ms=at_ms, note="before three")
+    assert (made.at_ms, made.note) == (at_ms, "before three")
+    table.merge(full=True)
+    age(table)
+    assert pinned_ids(table) == [1, 2]
+
+
+def test_a_pin_has_no_statistics_and_the_wider_type(table):
+    path = table.paths.data_key(partition="p=a", file_id="f")
+    marker = FileMarker(path, 9, 1, row_count=3, stats={"id": (41, 43, 0)}, extra={"zz": "41"})
+    log = LogFile(1, {"id": "BIGINT", "p": "VARCHAR"}, (marker,), commit_id="aa", widened={"id": "DOUBLE"})
+    key = table.paths.log_key(time_ms=1, commit_id="aa", is_merged=False)
+    table.store.put(key, encode_log_file(log))
+    made = pin(table)
+    assert made.file_count == 3
+    markers = decode_log_file(made.key, table.store.get(made.key).body).markers
+    assert not any(marker.stats or marker.extra for marker in markers)
+    _, snapshot = read_pinned(table.store, table.paths, "q3")
+    assert (snapshot.schema["id"], snapshot.logged_schema["id"]) == ("DOUBLE", "BIGINT")
+
+
+def test_an_empty_table_can_be_pinned():
+    table = SmallTable()
+    pin(table)
+    table.append(1)
+    assert pinned_ids(table) == []
+
+
+def test_j7_files_stay_for_a_grace_period_after_a_pin_was_ended(table):
+    pin(table)
+    table.merge(full=True)
+    age(table)
+    assert unpin(table.store, table.paths, "q3")
+    ended_ms = table.clock.now_ms()
+    assert not unpin(table.store, table.paths, "q3")
+    until_ms = ended_ms + table.config.data_grace_ms
+    assert {w.until_ms for w in table.vacuum(dry_run=True).waiting} == {until_ms}
+    table.clock.advance(until_ms - table.clock.now_ms() - 1)
+    assert find_ended_pins(table.store, table.paths, data_grace_ms=table.config.data_grace_ms) == ()
+    table.vacuum()
+    assert data_count(table) == 3
+    assert len(find_ended_pins(table.store, table.paths, data_grace_ms=table.config.data_grace_ms)) == 1
+    table.vacuum()
+    assert data_count(table) == 1
+
+
+def test_j7_a_pin_runs_from_its_last_modified_for_its_time_to_live(table):
+    made = pin(table, ttl_ms=DAY_MS)
+    table.merge(full=True)
+    table.clock.advance(DAY_MS - 2)
+    assert status(table) == "active"
+    table.clock.advance(1)
+    assert status(table) == "expired"
+    with pytest.raises(InvalidRequest, match="has ended \\(expired\\)"):
+        read_pinned(table.store, table.paths, "q3")
+    assert not unpin(table.store, table.paths, "q3")
+    table.vacuum()
+    assert {w.guard for w in table.vacuum().waiting} == {"pin"}
+    assert data_count(table) == 3
+    table.clock.advance(made.modified_ms + DAY_MS + table.config.data_grace_ms - table.clock.now_ms())
+    table.vacuum()
+    assert data_count(table) == 1
+
+
+def test_a_name_is_free_again_when_its_pin_has_ended(table):
+    first = pin(table)
+    with pytest.raises(InvalidRequest, match="exists already"):
+        pin(table)
+    unpin(table.store, table.paths, "q3")
+    table.append(3)
+    second = pin(table)
+    assert second.key != first.key
+    assert pinned_ids(table) == [1, 2, 3]
+    assert [p.state for p in list_pins(table.store, table.paths).pins] == ["ended", "active"]
+
+
+def test_j7_deleting_an_ended_pin_late_does_not_touch_the_next_one_of_its_name(table):
+    """Found by thinking of a janitor that lists an ended pin and sleeps until its name is taken again."""
+    pin(table)
+    unpin(table.store, table.paths, "q3")
+    table.clock.advance(table.config.data_grace_ms)
+    slow = find_ended_pins(table.store, table.paths, data_grace_ms=table.config.data_grace_ms)
+    table.store.delete(slow)
+    pin(table)
+    table.store.delete(slow)
+    assert status(table) == "active"
+
+
+# -- what is refused
+
+
+def test_calls_that_cannot_be_are_refused_and_leave_nothing(table):
+    now_ms = table.clock.now_ms()
+    for name in ("", "Q3", "a b", "a/b", "a.b", "-a", "x" * 64):
+        with pytest.raises(InvalidRequest, match="pin name"):
+            pin(table, name)
+    for options in ({"ttl_ms": 999}, {"ttl_ms": 1 << 60}, {"note": "x" * 501}, {"note": "a\nb"}):
+        with pytest.raises(InvalidRequest):
+            pin(table, **options)
+    with pytest.raises(InvalidRequest, match="in the future"):
+        pin(table, at_ms=now_ms + 60_000)
+    with pytest.raises(NotFound):
+        read_pinned(table.store, table.paths, "q3")
+    with pytest.raises(NotFound):
+        unpin(table.store, table.paths, "q3")
+    with pytest.raises(NotFound, match="does not exist"):
+        create_pin(table.store, table.paths.sibling("other"), "q3", clock=table.clock)
+    assert table.keys(table.paths.pins_prefix) == []
+
+
+def test_r3_a_time_below_the_horizon_cannot_be_pinned(table):
+    at_ms = table.clock.now_ms() - 1
+    table.merge(full=True)
+    age(table)
+    with pytest.raises(BelowHorizon):
+        pin(table, at_ms=at_ms)
+    assert table.keys(table.paths.pins_prefix) == []
+
+
+def test_j7_files_that_died_long_ago_cannot_be_pinned_and_the_error_says_what_can(table):
+    at_ms = table.clock.now_ms() - 1
+    table.merge(full=True)
+    table.clock.advance(table.config.data_grace_ms)  # nothing is deleted, but a janitor may be about to
+    with pytest.raises(BelowHorizon, match="2 of its 2 data files") as refused:
+        pin(table, at_ms=at_ms)
+    assert table.keys(table.paths.pins_prefix) == []
+    oldest_ms = int(str(refused.value).rpartition(" ")[2])
+    with pytest.raises(BelowHorizon):
+        pin(table, at_ms=oldest_ms - 1)
+    pin(table, at_ms=oldest_ms)
+    age(table)
+    assert pinned_ids(table) == [1, 2]
+
+
+def test_j7_what_died_is_certain_until_two_seconds_before_its_grace_period_is_over(table):
+    at_ms = table.clock.now_ms() - 1
+    table.merge(full=True)
+    view = table.view()
+    snapshot = fold(view, as_of_ms=at_ms)
+    died_ms = view.files[-1].modified_ms
+    grace_ms = table.config.data_grace_ms
+
+    def doubt(written_ms):
+        return find_doubt(view, snapshot, data_grace_ms=grace_ms, written_ms=written_ms)
+
+    assert doubt(died_ms + grace_ms - 2000) is None
+    found = doubt(died_ms + grace_ms - 1999)
+    assert (found.file_count, found.oldest_ms) == (2, view.files[-1].log.time_ms)
+
+
+# -- any fault, any rival, at any moment
+
+
+def make_dying():
+    """Return a table of which two data files are dead, and have not been for long."""
+    table = SmallTable()
+    table.append(1)
+    table.append(2)
+    table.at_ms = table.clock.now_ms() - 1
+    table.merge(full=True)
+    return table
+
+
+def pin_before_merge(table):
+    return pin(table, at_ms=table.at_ms)
+
+
+@pytest.mark.parametrize(
+    "effect",
+    [
+        Effect.CRASH_BEFORE,
+        Effect.CRASH_AFTER,
+        Effect.LOSE_ANSWER,
+        Effect.TRY_TWICE,
+        Effect.UNAVAILABLE,
+        Effect.DELAY,
+    ],
+)
+def test_j7_whatever_fails_at_whichever_call_a_pin_that_can_be_read_holds(effect):
+    tables = try_each_call(make_dying, pin_before_merge, effect)
+    assert len(tables) >= 8
+    for table in tables:
+        age(table, table.config.data_grace_ms)
+        table.store.land_delayed()
+        is_active = table.keys(table.paths.pins_prefix) and status(table) == "active"
+        if is_active:
+            assert pinned_ids(table) == [1, 2]
+            unpin(table.store, table.paths, "q3")
+        age(table)
+        assert data_count(table) == 1  # a maker that died holds nothing up for good
+        pin(table)
+        assert table.ids() == pinned_ids(table) == [1, 2]
+
+
+@pytest.mark.parametrize("aged_ms", [0, 60_000])
+@pytest.mark.parametrize("how", ["before", "after"])
+def test_j7_a_pin_made_while_a_janitor_sleeps_at_any_call_holds(aged_ms, how):
+    """Aged: the janitor knows that the files may go. Otherwise: they get old while it sleeps."""
+    made = 0
+    number = 0
+    while True:
+        table = make_dying()
+        table.clock.advance(aged_ms)
+
+        def sleep(table=table):
+            nonlocal made
+            try:
+                pin_before_merge(table)
+                made += 1
+            except BelowHorizon:
+                pass
+            table.clock.advance(DAY_MS)
+
+        table.store.calls.clear()
+        inner = table.store._run
+
+        def interrupt(method, key, action, table=table, inner=inner, sleep=sleep, at=number):
+            if len(table.store.calls) != at:
+                return inner(method, key, action)
+            table.store._run = inner
+            if how == "before":
+                sleep()
+                return inner(method, key, action)
+            done = inner(method, key, action)
+            sleep()
+            return done
+
+        table.store._run = interrupt
+        table.vacuum()
+        if table.store._run is interrupt:
+            break  # it made fewer calls than that
+        if table.keys(table.paths.pins_prefix):
+            table.vacuum()
+            assert pinned_ids(table) == [1, 2], f"at call {number}"
+        number += 1
+    assert number > 5
+    assert (made == 0) == (aged_ms > 0)
+
+
+def test_j7_a_maker_that_sleeps_before_its_pin_is_there_looks_again(table):
+    def merge_and_clean():
+        table.merge(full=True)
+        age(table)
+
+    table.store.script = [Fault("put_if_absent", None, "/pins/", before=merge_and_clean)]
+    with pytest.raises(BelowHorizon):
+        pin(table, at_ms=table.clock.now_ms() - 1)
+    table.append(3)
+    table.store.script = [Fault("put_if_absent", None, "/pins/", before=merge_and_clean)]
+    pin(table)
+    assert pinned_ids(table) == [1, 2, 3]
+
+
+def test_j7_of_two_makers_of_one_name_at_most_one_goes_on(table):
+    table.store.script = [Fault("put_if_absent", None, "/pins/", before=lambda: pin(table))]
+    with pytest.raises(InvalidRequest, match="exists already"):
+        pin(table)
+    assert [p.state for p in list_pins(table.store, table.paths).pins] == ["active"]
+
+
+def test_j7_a_maker_that_sees_another_one_gives_up(table):
+    def try_other():
+        with pytest.raises(InvalidRequest, match="being made"):
+            pin(table)
+
+    # The first one has looked, and is pending; the second one sees it, and the first goes on.
+    table.store.script = [Fault("list_page", None, "/_log/"), Fault("list_page", None, "/_log/", before=try_other)]
+    pin(table)
+    assert pinned_ids(table) == [1, 2]
+    # The second one is pending, too, when the first one looks.
+    other = []
+
+    def begin_other():
+        table.store.script = [Fault("put_if_absent", Effect.CRASH_AFTER, "/pins/")]
+        with pytest.raises(Crash):
+            pin(table, "q4")
+        other.append(1)
+
+    table.store.script = [Fault("put_if_absent", None, "/pins/", before=begin_other)]
+    with pytest.raises(InvalidRequest, match="being made"):
+        pin(table, "q4")
+    assert other
+
+
+def test_j7_a_pending_pin_holds_everything_cannot_be_read_and_runs_out(table):
+    table.store.script = [Fault("put_if_match", Effect.CRASH_BEFORE, "/pins/")]
+    with pytest.raises(Crash):
+        pin(table, ttl_ms=5000)
+    with pytest.raises(InvalidRequest, match="is being made"):
+        read_pinned(table.store, table.paths, "q3")
+    with pytest.raises(InvalidRequest, match="being made by somebody else"):
+        pin(table)
+    table.append(3)
+    table.merge(full=True)
+    table.clock.advance(PENDING_TTL_MS // 2)
+    table.vacuum()
+    assert {w.guard for w in table.vacuum().waiting} == {"pin"}
+    assert data_count(table) == 4
+    table.clock.advance(PENDING_TTL_MS // 2)
+    assert status(table) == "abandoned"
+    table.vacuum()
+    assert data_count(table) == 1
+    assert find_ended_pins(table.store, table.paths, data_grace_ms=1)
+    pin(table)
+
+
+def test_a_pending_pin_can_be_ended_and_its_maker_is_told(table):
+    def end():
+        assert unpin(table.store, table.paths, "q3")
+
+    table.store.script = [Fault("put_if_match", None, "/pins/", before=end)]
+    with pytest.raises(CommitConflict, match="somebody ended"):
+        pin(table)
+    assert status(table) == "ended"
+    table.merge(full=True)
+    age(table, table.config.data_grace_ms)
+    assert data_count(table) == 1  # it never was readable: it holds nothing, not even for a grace period
+
+
+def test_j7_a_pin_that_was_made_too_slowly_cannot_be_read(table):
+    table.store.script = [Fault("put_if_match", None, "/pins/", before=lambda: table.clock.advance(PENDING_TTL_MS))]
+    with pytest.raises(Unavailable, match="took longer"):
+        pin(table)
+    assert status(table) == "ended"
+    table.store.script = [
+        Fault("put_if_match", None, "/pins/", before=lambda: table.clock.advance(PENDING_TTL_MS)),
+        Fault("put_if_match", Effect.CRASH_BEFORE, "/pins/"),
+    ]
+    with pytest.raises(Crash):
+        pin(table)
+    assert status(table) == "late"
+    with pytest.raises(InvalidRequest, match="took too long"):
+        read_pinned(table.store, table.paths, "q3")
+
+
+def test_w2_a_lost_answer_is_read_back(table):
+    table.store.script = [
+        Fault("put_if_absent", Effect.LOSE_ANSWER, "/pins/"),
+        Fault("put_if_match", Effect.TRY_TWICE, "/pins/"),
+    ]
+    assert pin(table).state == "active"
+    table.store.script = [Fault("put_if_match", Effect.DROP, "/pins/")]
+    with pytest.raises(CommitOutcomeUnknown):
+        pin(table, "q4")
+    assert status(table, "q4") == "pending"
+
+
+# -- what cannot be understood
+
+
+@pytest.mark.parametrize("body", [b"", b"{not json", b'{"pin":{"format":2}}', b'{"v":1}\n{}', b"\xff\n"])
+def test_j7_a_pin_that_cannot_be_understood_holds_every_data_file(table, body):
+    key = table.paths.pin_key("q3", "0" * 32)
+    table.store.put(key, body)
+    table.merge(full=True)
+    assert {(w.guard, w.held_by, w.until_ms) for w in age(table).waiting} == {("pin", "q3", None)}
+    assert status(table) == "unreadable"
+    with pytest.raises(CorruptLog):
+        read_pinned(table.store, table.paths, "q3")
+    assert unpin(table.store, table.paths, "q3")
+    assert status(table) == "ended"
+    table.vacuum()
+    assert data_count(table) == 3
+    age(table, table.config.data_grace_ms)
+    assert data_count(table) == 1
+
+
+def test_j7_a_pin_with_a_damaged_line_holds_every_data_file(table):
+    made = pin(table)
+    table.append(3)
+    table.merge(full=True)
+    table.store.put(made.key, table.store.get(made.key).body[:-20])
+    age(table)
+    assert data_count(table) == 4
+    unpin(table.store, table.paths, "q3")
+    table.clock.advance(table.config.data_grace_ms - 1)
+    table.vacuum()
+    assert data_count(table) == 4
+    age(table)
+    assert data_count(table) == 1
+
+
+def test_an_object_among_the_pins_that_is_none_holds_everything_and_shows(table):
+    table.store.put(f"{table.paths.pins_prefix}q3.jsonl", b"{}")
+    table.merge(full=True)
+    age(table)
+    assert data_count(table) == 3
+    (listed,) = list_pins(table.store, table.paths).pins
+    assert (listed.name, listed.state) == ("q3.jsonl", None)
+    with pytest.raises(NotFound):
+        unpin(table.store, table.paths, "q3")
+
+
+def test_an_ended_pin_names_its_files_as_before(table):
+    body = table.store.get(pin(table).key).body
+    before, after = body.split(b"\n"), end_body(body).split(b"\n")
+    assert before[1:] == after[1:]
+    assert orjson.loads(after[0])["pin"]["state"] == "ended"
+
+
+# -- what it costs
+
+
+def test_a_janitor_fetches_a_pin_once(table):
+    pin(table)
+    pin(table, "q4")
+    reader = PinReader()
+
+    def read():
+        table.store.calls.clear()
+        held = reader.read(table.store, table.paths, data_grace_ms=1)
+        return len(held), len(table.store.keys_of("get"))
+
+    assert read() == (2, 2)
+    assert read() == (2, 0)
+    unpin(table.store, table.paths, "q4")
+    assert read() == (2, 1)
+    table.clock.advance(1)
+    assert read() == (1, 0)
+
+
+def test_a_long_head_is_read_whole(table):
+    table.stage([{f"column_{number:04}": number for number in range(3000)} | {"id": 5, "p": "a"}])
+    table.flush()
+    pin(table, note="x" * 500)
+    assert find_pin(table.store, table.paths, "q3")[0].file_count == 3
