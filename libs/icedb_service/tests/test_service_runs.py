@@ -153,3 +153,15 @@ def test_label_sets_are_complete_from_the_start(metrics):
     assert count(metrics, "fenced") == 0
     assert metrics.registry.get_sample_value("icedb_merge_lock_attempts_total", {"outcome": "lost"}) == 0
     assert metrics.registry.get_sample_value("icedb_merge_wakes_total", {"outcome": "collapsed"}) == 0
+
+
+def test_a_run_that_hangs_is_named_while_it_runs_and_not_after(runner, clock):
+    def hang():
+        clock.advance(1001)
+        runner.check_progress(1001)
+        with pytest.raises(errors.Unavailable, match="merge of table events has run for 1001 ms, longer than 1000"):
+            runner.check_progress(1000)
+        return Work(is_idle=True)
+
+    assert run(runner, hang)["outcome"] == "idle"
+    runner.check_progress(0)

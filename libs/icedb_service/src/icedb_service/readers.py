@@ -1,5 +1,6 @@
 """One long-lived log reader for each table, so that a run fetches only the log files that are new (R1)."""
 
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
@@ -20,7 +21,7 @@ class _Kept:
 
 
 class LogReaders:
-    """Keeps the readers of the tables that were used last.
+    """Keeps the readers of the tables that were used last. Thread-safe, as the readers are.
 
     Args:
         clock: Given to each reader.
@@ -31,6 +32,7 @@ class LogReaders:
         self._clock = clock
         self._max_tables = max_tables
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._lock = threading.Lock()
 
     def of_table(self, store: ObjectStore, paths: TablePaths) -> LogReader:
         """Return the table's reader, a new one if its log files' grace period has changed (R2).
@@ -39,12 +41,13 @@ class LogReaders:
             NotFound: No such table.
         """
         max_refresh_ms = read_table_config(store, paths).log_grace_ms // 2
-        kept = self._kept.get(paths.prefix)
-        if kept is None or kept.max_refresh_ms != max_refresh_ms:
-            reader = LogReader(store, paths, clock=self._clock, max_refresh_ms=max_refresh_ms)
-            kept = _Kept(max_refresh_ms, reader)
-            self._kept[paths.prefix] = kept
-        self._kept.move_to_end(paths.prefix)
-        while len(self._kept) > self._max_tables:
-            self._kept.popitem(last=False)
-        return kept.reader
+        with self._lock:
+            kept = self._kept.get(paths.prefix)
+            if kept is None or kept.max_refresh_ms != max_refresh_ms:
+                reader = LogReader(store, paths, clock=self._clock, max_refresh_ms=max_refresh_ms)
+                kept = _Kept(max_refresh_ms, reader)
+                self._kept[paths.prefix] = kept
+            self._kept.move_to_end(paths.prefix)
+            while len(self._kept) > self._max_tables:
+                self._kept.popitem(last=False)
+            return kept.reader

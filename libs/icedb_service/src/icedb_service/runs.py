@@ -95,6 +95,7 @@ class TaskRunner:
         self._metrics = metrics
         self._clock = clock
         self.backoff = Backoff(clock)
+        self._running: dict[str, tuple[int, str]] = {}
 
     def run(self, work: Callable[[], Work], *, task: str, task_id: str, table: str | None) -> dict[str, Any]:
         """Do the work and return its result; never raises.
@@ -105,7 +106,11 @@ class TaskRunner:
         """
         started_ms = self._clock.monotonic_ms()
         with structlog.contextvars.bound_contextvars(task=task, task_id=task_id, table=table):
-            outcome, details = self._attempt(work)
+            self._running[task_id] = (started_ms, f"{task} of table {table}" if table else task)
+            try:
+                outcome, details = self._attempt(work)
+            finally:
+                self._running.pop(task_id, None)
             duration_ms = self._clock.monotonic_ms() - started_ms
             self._account(outcome, task=task, table=table, duration_ms=duration_ms)
             self._log(outcome, details, duration_ms=duration_ms, is_sweep=table is None)
@@ -117,6 +122,16 @@ class TaskRunner:
             "duration_ms": duration_ms,
             **details,
         }
+
+    def check_progress(self, limit_ms: int) -> None:
+        """Raise Unavailable if a run takes longer than ``limit_ms``: it hangs, and its thread is lost."""
+        now_ms = self._clock.monotonic_ms()
+        # A copy, made at once: other threads begin and end runs meanwhile.
+        for started_ms, what in tuple(self._running.values()):
+            if now_ms - started_ms > limit_ms:
+                raise Unavailable(
+                    f"{what} has run for {now_ms - started_ms} ms, longer than {limit_ms}: it hangs, restart it"
+                )
 
     def _attempt(self, work: Callable[[], Work]) -> tuple[Outcome, Mapping[str, Any]]:
         for attempt in range(CONFLICT_ATTEMPTS):

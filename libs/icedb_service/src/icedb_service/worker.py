@@ -1,9 +1,13 @@
-"""The main of every Celery worker service: one parent that talks to Redis, one child that works.
+"""The main of every Celery worker service: one parent that talks to Redis, one child that works, or a few threads.
 
 The engine (Spark session, store), Redis clients and the metrics server are made in the child: a fork with a live
 JVM can hang. The child leads a process group of its own, so that a SIGTERM or Ctrl-C to the parent's group does not
 take the JVM from under a running task; it dies with its parent. A child whose engine died is replaced.
 Scale by replicas, not by more children.
+
+A service without an engine may work on several tables side by side, in threads of the one process that it then is: no
+fork, one metrics server, one cache of logs. A thread cannot be killed, so its runs bound themselves, and one that does
+not end makes ``/healthz`` fail.
 """
 
 import os
@@ -31,6 +35,7 @@ from icedb_service.redis_clients import open_redis, ping_redis
 from icedb_service.redlock import LockBusy, LockLost, TableLock
 from icedb_service.runs import TaskRunner
 from icedb_service.settings import ServiceSettings
+from icedb_service.thread_pool import WakingThreadPool
 from icedb_service.wakeup import Wakeups
 
 
@@ -91,6 +96,8 @@ class WorkerContext(Generic[E]):
         self._warehouse: Warehouse | None = None
         self._wakeups: Wakeups | None = None
         self._masters: tuple[Redis, ...] = ()
+        self._opening = threading.RLock()
+        """Held while something is opened: tasks may run side by side."""
 
     @property
     def engine(self) -> E:
@@ -110,23 +117,26 @@ class WorkerContext(Generic[E]):
     @property
     def warehouse(self) -> Warehouse:
         """The warehouse, opened in this process."""
-        if self._warehouse is None:
-            self._warehouse = self.settings.store_settings.open()
-        return self._warehouse
+        with self._opening:
+            if self._warehouse is None:
+                self._warehouse = self.settings.store_settings.open()
+            return self._warehouse
 
     @property
     def wakeups(self) -> Wakeups:
         """Wake-ups, over this process's own connections."""
-        if self._wakeups is None:
-            redis = open_redis(self.settings.redis_url, timeout_ms=self.settings.redis_timeout_ms)
-            self._wakeups = Wakeups(self._app, redis, settings=self.settings, counter=self.metrics.wakes)
-        return self._wakeups
+        with self._opening:
+            if self._wakeups is None:
+                redis = open_redis(self.settings.redis_url, timeout_ms=self.settings.redis_timeout_ms)
+                self._wakeups = Wakeups(self._app, redis, settings=self.settings, counter=self.metrics.wakes)
+            return self._wakeups
 
     def lock(self, table: str) -> "CountedLock":
         """Return the lock of this component on a table, for a ``with`` block; see TableLock."""
-        if not self._masters:
-            timeout_ms = self.settings.redis_timeout_ms
-            self._masters = tuple(open_redis(url, timeout_ms=timeout_ms) for url in self.settings.lock_master_urls)
+        with self._opening:
+            if not self._masters:
+                timeout_ms = self.settings.redis_timeout_ms
+                self._masters = tuple(open_redis(url, timeout_ms=timeout_ms) for url in self.settings.lock_master_urls)
         return CountedLock(self, table, masters=self._masters)
 
     def is_engine_alive(self) -> bool:
@@ -139,7 +149,8 @@ class WorkerContext(Generic[E]):
     def health(self) -> HealthChecks:
         """What this process answers on ``/healthz`` and ``/readyz``."""
         return HealthChecks(
-            alive={"engine": self._check_engine}, ready={"store": self._check_store, "redis": self._check_redis}
+            alive={"engine": self._check_engine, "runs": self._check_runs},
+            ready={"store": self._check_store, "redis": self._check_redis},
         )
 
     def close(self) -> None:
@@ -151,6 +162,9 @@ class WorkerContext(Generic[E]):
     def _check_engine(self) -> None:
         if not self.is_engine_alive():
             raise Unavailable("the engine of this process is dead; the next task replaces the process")
+
+    def _check_runs(self) -> None:
+        self.runner.check_progress(self.settings.task_time_limit_ms + self.settings.shutdown_grace_ms)
 
     def _check_store(self) -> None:
         warehouse = self.warehouse
@@ -205,18 +219,21 @@ class WorkerService(Generic[E]):
         metrics: Its metrics.
         open_engine: Makes its engine, in the child.
         register_tasks: Defines its tasks.
+        threads: Tasks side by side, in threads of the one process; ``None``: one at a time, in a child that may be
+            killed. Only for services without an engine.
     """
 
     queue: Queue
     metrics: WorkerMetrics
     open_engine: Callable[[], E]
     register_tasks: Callable[[Celery, WorkerContext[E]], None]
+    threads: int | None = None
 
 
 def run_worker(service: WorkerService[E], settings: ServiceSettings, *, clock: Clock | None = None) -> int:
     """Serve a queue until SIGTERM, and return the exit code.
 
-    SIGTERM lets the running task finish, for at most ``shutdown_grace_ms``.
+    SIGTERM lets the running tasks finish, for at most ``shutdown_grace_ms``.
 
     Raises:
         Unavailable: The metrics port is taken.
@@ -231,11 +248,14 @@ def run_worker(service: WorkerService[E], settings: ServiceSettings, *, clock: C
     service.register_tasks(app, context)
     _release_wakeups(service.queue, settings, app=app, clock=clock)
     receivers = _connect_signals(context)
+    if service.threads is not None:
+        _open_here(context)
     get_logger().info("worker_started", queue=service.queue, metrics_port=settings.metrics_port)
     worker = app.Worker(
         hostname=f"{service.queue}-{os.getpid()}@{socket.gethostname()}",
         queues=[service.queue],
-        concurrency=1,
+        pool="prefork" if service.threads is None else WakingThreadPool,
+        concurrency=service.threads or 1,
         quiet=True,
         without_gossip=True,
         without_mingle=True,
@@ -267,12 +287,7 @@ def _connect_signals(context: WorkerContext[Any]) -> list[Callable[..., None]]:
     def open_child(**_ignored: object) -> None:
         os.setpgid(0, 0)
         context.owner = f"{context.metrics.component}@{socket.gethostname()}:{os.getpid()}"
-        _serve_metrics(context)
-        try:
-            _ = context.engine
-        except IceDBError as error:
-            # Not fatal: a child that exits here would be forked again at once, for ever.
-            get_logger().error("engine_not_opened", error=str(error), mitigation="tried again with the next task")
+        _open_here(context)
 
     def close_child(**_ignored: object) -> None:
         context.close()
@@ -287,6 +302,16 @@ def _connect_signals(context: WorkerContext[Any]) -> list[Callable[..., None]]:
     signals.worker_process_shutdown.connect(close_child)
     signals.worker_shutting_down.connect(limit_shutdown)
     return [keep_our_logging, open_child, close_child, limit_shutdown]
+
+
+def _open_here(context: WorkerContext[Any]) -> None:
+    """Open what tasks need, in the process that runs them."""
+    _serve_metrics(context)
+    try:
+        _ = context.engine
+    except IceDBError as error:
+        # Not fatal: a child that exits here would be forked again at once, for ever.
+        get_logger().error("engine_not_opened", error=str(error), mitigation="tried again with the next task")
 
 
 def _serve_metrics(context: WorkerContext[Any]) -> None:
@@ -307,6 +332,6 @@ def _end_now(context: WorkerContext[Any]) -> None:
     get_logger().error(
         "shutdown_forced",
         after_ms=context.settings.shutdown_grace_ms,
-        mitigation="the child dies with this process; its work is done again",
+        mitigation="what runs dies with this process; its work is done again",
     )
     os._exit(EXIT_FAILURE)

@@ -18,6 +18,7 @@ def serve(settings: JanitorSettings) -> int:
         metrics=metrics,
         open_engine=NoEngine,
         register_tasks=partial(register_tasks, settings=settings, metrics=metrics),
+        threads=settings.janitor_tables_at_once,
     )
     return run_worker(service, settings)
 

@@ -1,7 +1,19 @@
-"""Settings of the janitor. All of them are shared with beat or with the other services."""
+"""Settings of the janitor. What is not here is shared with beat or with the other services."""
+
+from typing import Annotated
 
 from icedb_service.settings import ServiceSettings
+from pydantic import Field
 
 
 class JanitorSettings(ServiceSettings):
     """What the janitor needs to know. Grace periods belong to the tables, not to the service."""
+
+    janitor_tables_at_once: Annotated[int, Field(ge=1, le=64)] = 4
+    """Tables that one janitor process cleans side by side. More keep a slow table from holding up the others; each
+    takes the memory of a plan (a table of a million dead files: below 1 GiB), and they share one core and the store's
+    request rate. A thread that hangs in the store is lost until the process is restarted."""
+
+    janitor_objects_per_run: Annotated[int, Field(ge=1000)] = 100_000
+    """Data files that one run deletes at most; then the table is woken again and waits its turn. Fewer share the
+    janitor more evenly between tables, more read the log less often."""
