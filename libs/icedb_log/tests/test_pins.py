@@ -4,7 +4,6 @@ import orjson
 import pytest
 from icedb_log.cleaning.pin_creation import create_pin, find_doubt
 from icedb_log.cleaning.pins import (
-    PENDING_TTL_MS,
     PinReader,
     end_body,
     find_ended_pins,
@@ -15,19 +14,15 @@ from icedb_log.cleaning.pins import (
 )
 from icedb_log.errors import (
     BelowHorizon,
-    CommitConflict,
-    CommitOutcomeUnknown,
     CorruptLog,
     InvalidRequest,
     NotFound,
-    Unavailable,
 )
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.log.fold import fold
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.testing.row_files import read_live_rows
-from icedb_log.testing.scripted_store import Crash, Effect, Fault
-from icedb_log.testing.small_table import SmallTable, try_each_call
+from icedb_log.testing.small_table import SmallTable
 
 DAY_MS = 24 * 60 * 60 * 1000
 
@@ -238,203 +233,6 @@ def test_j7_what_died_is_certain_until_two_seconds_before_its_grace_period_is_ov
     assert doubt(died_ms + grace_ms - 2000) is None
     found = doubt(died_ms + grace_ms - 1999)
     assert (found.file_count, found.oldest_ms) == (2, view.files[-1].log.time_ms)
-
-
-# -- any fault, any rival, at any moment
-
-
-def make_dying():
-    """Return a table of which two data files are dead, and have not been for long."""
-    table = SmallTable()
-    table.append(1)
-    table.append(2)
-    table.at_ms = table.clock.now_ms() - 1
-    table.merge(full=True)
-    return table
-
-
-def pin_before_merge(table):
-    return pin(table, at_ms=table.at_ms)
-
-
-@pytest.mark.parametrize(
-    "effect",
-    [
-        Effect.CRASH_BEFORE,
-        Effect.CRASH_AFTER,
-        Effect.LOSE_ANSWER,
-        Effect.TRY_TWICE,
-        Effect.UNAVAILABLE,
-        Effect.DELAY,
-    ],
-)
-def test_j7_whatever_fails_at_whichever_call_a_pin_that_can_be_read_holds(effect):
-    tables = try_each_call(make_dying, pin_before_merge, effect)
-    assert len(tables) >= 8
-    for table in tables:
-        age(table, table.config.data_grace_ms)
-        table.store.land_delayed()
-        is_active = table.keys(table.paths.pins_prefix) and status(table) == "active"
-        if is_active:
-            assert pinned_ids(table) == [1, 2]
-            unpin(table.store, table.paths, "q3")
-        age(table)
-        assert data_count(table) == 1  # a maker that died holds nothing up for good
-        pin(table)
-        assert table.ids() == pinned_ids(table) == [1, 2]
-
-
-@pytest.mark.parametrize("aged_ms", [0, 60_000])
-@pytest.mark.parametrize("how", ["before", "after"])
-def test_j7_a_pin_made_while_a_janitor_sleeps_at_any_call_holds(aged_ms, how):
-    """Aged: the janitor knows that the files may go. Otherwise: they get old while it sleeps."""
-    made = 0
-    number = 0
-    while True:
-        table = make_dying()
-        table.clock.advance(aged_ms)
-
-        def sleep(table=table):
-            nonlocal made
-            try:
-                pin_before_merge(table)
-                made += 1
-            except BelowHorizon:
-                pass
-            table.clock.advance(DAY_MS)
-
-        table.store.calls.clear()
-        inner = table.store._run
-
-        def interrupt(method, key, action, table=table, inner=inner, sleep=sleep, at=number):
-            if len(table.store.calls) != at:
-                return inner(method, key, action)
-            table.store._run = inner
-            if how == "before":
-                sleep()
-                return inner(method, key, action)
-            done = inner(method, key, action)
-            sleep()
-            return done
-
-        table.store._run = interrupt
-        table.vacuum()
-        if table.store._run is interrupt:
-            break  # it made fewer calls than that
-        if table.keys(table.paths.pins_prefix):
-            table.vacuum()
-            assert pinned_ids(table) == [1, 2], f"at call {number}"
-        number += 1
-    assert number > 5
-    assert (made == 0) == (aged_ms > 0)
-
-
-def test_j7_a_maker_that_sleeps_before_its_pin_is_there_looks_again(table):
-    def merge_and_clean():
-        table.merge(full=True)
-        age(table)
-
-    table.store.script = [Fault("put_if_absent", None, "/pins/", before=merge_and_clean)]
-    with pytest.raises(BelowHorizon):
-        pin(table, at_ms=table.clock.now_ms() - 1)
-    table.append(3)
-    table.store.script = [Fault("put_if_absent", None, "/pins/", before=merge_and_clean)]
-    pin(table)
-    assert pinned_ids(table) == [1, 2, 3]
-
-
-def test_j7_of_two_makers_of_one_name_at_most_one_goes_on(table):
-    table.store.script = [Fault("put_if_absent", None, "/pins/", before=lambda: pin(table))]
-    with pytest.raises(InvalidRequest, match="exists already"):
-        pin(table)
-    assert [p.state for p in list_pins(table.store, table.paths).pins] == ["active"]
-
-
-def test_j7_a_maker_that_sees_another_one_gives_up(table):
-    def try_other():
-        with pytest.raises(InvalidRequest, match="being made"):
-            pin(table)
-
-    # The first one has looked, and is pending; the second one sees it, and the first goes on.
-    table.store.script = [Fault("list_page", None, "/_log/"), Fault("list_page", None, "/_log/", before=try_other)]
-    pin(table)
-    assert pinned_ids(table) == [1, 2]
-    # The second one is pending, too, when the first one looks.
-    other = []
-
-    def begin_other():
-        table.store.script = [Fault("put_if_absent", Effect.CRASH_AFTER, "/pins/")]
-        with pytest.raises(Crash):
-            pin(table, "q4")
-        other.append(1)
-
-    table.store.script = [Fault("put_if_absent", None, "/pins/", before=begin_other)]
-    with pytest.raises(InvalidRequest, match="being made"):
-        pin(table, "q4")
-    assert other
-
-
-def test_j7_a_pending_pin_holds_everything_cannot_be_read_and_runs_out(table):
-    table.store.script = [Fault("put_if_match", Effect.CRASH_BEFORE, "/pins/")]
-    with pytest.raises(Crash):
-        pin(table, ttl_ms=5000)
-    with pytest.raises(InvalidRequest, match="is being made"):
-        read_pinned(table.store, table.paths, "q3")
-    with pytest.raises(InvalidRequest, match="being made by somebody else"):
-        pin(table)
-    table.append(3)
-    table.merge(full=True)
-    table.clock.advance(PENDING_TTL_MS // 2)
-    table.vacuum()
-    assert {w.guard for w in table.vacuum().waiting} == {"pin"}
-    assert data_count(table) == 4
-    table.clock.advance(PENDING_TTL_MS // 2)
-    assert status(table) == "abandoned"
-    table.vacuum()
-    assert data_count(table) == 1
-    assert find_ended_pins(table.store, table.paths, data_grace_ms=1)
-    pin(table)
-
-
-def test_a_pending_pin_can_be_ended_and_its_maker_is_told(table):
-    def end():
-        assert unpin(table.store, table.paths, "q3")
-
-    table.store.script = [Fault("put_if_match", None, "/pins/", before=end)]
-    with pytest.raises(CommitConflict, match="somebody ended"):
-        pin(table)
-    assert status(table) == "ended"
-    table.merge(full=True)
-    age(table, table.config.data_grace_ms)
-    assert data_count(table) == 1  # it never was readable: it holds nothing, not even for a grace period
-
-
-def test_j7_a_pin_that_was_made_too_slowly_cannot_be_read(table):
-    table.store.script = [Fault("put_if_match", None, "/pins/", before=lambda: table.clock.advance(PENDING_TTL_MS))]
-    with pytest.raises(Unavailable, match="took longer"):
-        pin(table)
-    assert status(table) == "ended"
-    table.store.script = [
-        Fault("put_if_match", None, "/pins/", before=lambda: table.clock.advance(PENDING_TTL_MS)),
-        Fault("put_if_match", Effect.CRASH_BEFORE, "/pins/"),
-    ]
-    with pytest.raises(Crash):
-        pin(table)
-    assert status(table) == "late"
-    with pytest.raises(InvalidRequest, match="took too long"):
-        read_pinned(table.store, table.paths, "q3")
-
-
-def test_w2_a_lost_answer_is_read_back(table):
-    table.store.script = [
-        Fault("put_if_absent", Effect.LOSE_ANSWER, "/pins/"),
-        Fault("put_if_match", Effect.TRY_TWICE, "/pins/"),
-    ]
-    assert pin(table).state == "active"
-    table.store.script = [Fault("put_if_match", Effect.DROP, "/pins/")]
-    with pytest.raises(CommitOutcomeUnknown):
-        pin(table, "q4")
-    assert status(table, "q4") == "pending"
 
 
 # -- what cannot be understood
