@@ -81,7 +81,8 @@ class ServiceSettings(BaseSettings):
     data files of the table."""
 
     task_time_limit_ms: Annotated[int, Field(ge=10 * SECOND_MS)] = HOUR_MS
-    """A task that runs longer is killed with its process and left to the next sweep, milliseconds."""
+    """A task that runs longer is killed with its process and left to the next sweep, milliseconds. The janitor has
+    threads: there a run stops before its next deletes, and one that hangs makes `/healthz` fail."""
 
     shutdown_grace_ms: Annotated[int, Field(ge=SECOND_MS)] = 10 * MINUTE_MS
     """How long SIGTERM waits for the running task, milliseconds; then the process ends anyway (nothing is lost,

@@ -28,6 +28,9 @@ RunKind = Literal["vacuum", "orphans", "leftovers", "purge"]
 Outcome = Literal["announced", "deleted", "failed"]
 """What became of an object; ``announced``: the run was cut off, the object may have gone or not."""
 
+AuditStep = Literal["announce", "conclude"]
+"""Which of the two writes failed. A label of metrics."""
+
 MAX_FOUND: Final = 100
 """Names of each kind of holder that a run's first line lists; their number is always there."""
 MAX_REASON_CHARS: Final = 300
@@ -71,7 +74,8 @@ class AuditLog:
         paths: Keys of the table.
         clock: Makes the ids of runs.
         owner: Who deletes, e.g. ``janitor@host:123``.
-        on_problem: Told when outcomes could not be written; the run goes on.
+        on_problem: Told when something could not be written: an announcement, and the run stops; or outcomes, and it
+            goes on.
     """
 
     def __init__(
@@ -81,7 +85,7 @@ class AuditLog:
         *,
         clock: Clock,
         owner: str,
-        on_problem: Callable[[IceDBError], None] | None = None,
+        on_problem: Callable[[AuditStep, IceDBError], None] | None = None,
     ) -> None:
         self._store = store
         self._paths = paths
@@ -114,7 +118,7 @@ class RunAudit:
         store: The object store.
         paths: Keys of the table.
         head: The first line of each part.
-        on_problem: Told when outcomes could not be written.
+        on_problem: Told when something could not be written.
     """
 
     def __init__(
@@ -123,7 +127,7 @@ class RunAudit:
         paths: TablePaths,
         *,
         head: Mapping[str, Any],
-        on_problem: Callable[[IceDBError], None] | None,
+        on_problem: Callable[[AuditStep, IceDBError], None] | None,
     ) -> None:
         self._store = store
         self._paths = paths
@@ -141,7 +145,11 @@ class RunAudit:
         """
         self._part_count += 1
         self._chunk = chunk
-        self._write({})
+        try:
+            self._write({})
+        except IceDBError as error:
+            self._tell("announce", error)
+            raise
 
     def conclude(self, failed: Sequence[FailedDelete]) -> None:
         """Write down what became of the chunk announced last. Never raises: the announcement says it already."""
@@ -150,9 +158,12 @@ class RunAudit:
         try:
             self._write({each.key: each.reason for each in failed}, is_concluded=True)
         except IceDBError as error:
-            if self._on_problem is not None:
-                self._on_problem(error)
+            self._tell("conclude", error)
         self._chunk = ()
+
+    def _tell(self, step: AuditStep, error: IceDBError) -> None:
+        if self._on_problem is not None:
+            self._on_problem(step, error)
 
     def _write(self, reasons: Mapping[str, str], *, is_concluded: bool = False) -> None:
         part = self._part_count - 1
