@@ -11,7 +11,7 @@ from typing import Any
 from icedb_log.errors import InvariantViolated
 from icedb_log.jobs import MergedGroup
 from icedb_log.keys import TablePaths, parse_log_key
-from icedb_log.log.fold import fold, fold_live_paths, newest_feed, union_schema
+from icedb_log.log.fold import fold_live_paths, newest_feed, union_schema
 from icedb_log.log.widening import LoggedSchema, find_bad_widening
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
 
@@ -36,33 +36,34 @@ def require_merge(
     for group in merged:
         require_row_parity(paths, group, may_change_rows=may_change_rows)
         _require_one_partition(paths, group)
-    before = fold(view)
-    live_before = {marker.path for marker in before.live}
+    live_before = fold_live_paths(view.files)
+    dead_before = _dead_files(view.files)
     inputs = {marker.path for group in merged for marker in group.group.inputs}
     outputs = [marker for group in merged for marker in group.outputs]
     if not inputs <= live_before:
         missing = min(inputs - live_before)
         raise InvariantViolated(f"table {paths.name}: {missing} is merged but is not live (M1)")
-    known = live_before | before.tombstoned_ms.keys()
-    _require_fresh(paths, outputs, known=known)
+    _require_fresh(paths, outputs, known=live_before | dead_before)
     expected = (live_before - inputs) | {marker.path for marker in outputs}
     new = ListedLogFile(commit_key, "", view.store_now_ms, 0, log)
-    union_schema(view.table, (*view.files, new))  # S2: raises when the merge contradicts the log
     _require_live(paths, (*view.files, new), expected=expected, rule="S1")
     # M1: once the janitor has deleted the log files that died, the new one must say it all by itself.
-    dead = before.log_tombstoned_ms.keys() | {tombstone.path for tombstone in log.log_tombstones}
+    dead_logs = _dead_logs(view.files)
+    dead = dead_logs | {tombstone.path for tombstone in log.log_tombstones}
     remaining = tuple(file for file in view.files if file.key not in dead)
     _require_live(paths, (*remaining, new), expected=expected, rule="M1")
     # Only what log files that are not dead themselves still say: a strip may have forgotten the rest for good.
-    held = fold(LogView(view.table, tuple(f for f in view.files if f.key not in before.log_tombstoned_ms), 0))
-    after = fold(LogView(view.table, (*remaining, new), view.store_now_ms))
-    lost = held.tombstoned_ms.keys() - after.tombstoned_ms.keys()
-    lost |= held.log_tombstoned_ms.keys() - after.log_tombstoned_ms.keys()
+    held = tuple(file for file in view.files if file.key not in dead_logs)
+    lost = _dead_files(held) - _dead_files((*remaining, new))
+    lost |= _dead_logs(held) - _dead_logs((*remaining, new))
     if lost:
         raise InvariantViolated(f"table {paths.name}: the merge drops the tombstone of {min(lost)} (M1)")
-    if dict(after.schema) != dict(before.schema) or dict(after.logged_schema) != dict(before.logged_schema):
+    known = union_schema(view.table, view.files)
+    union_schema(view.table, (*view.files, new))  # S2: raises when the merge contradicts the log
+    after = union_schema(view.table, (*remaining, new))
+    if dict(after.effective) != dict(known.effective) or dict(after.logged) != dict(known.logged):
         raise InvariantViolated(f"table {paths.name}: the merge changes the schema (S2)")
-    require_schema_carried(paths, log, known=union_schema(view.table, view.files))
+    require_schema_carried(paths, log, known=known)
     if newest_feed(file.log.feed for file in (*remaining, new)) != newest_feed(file.log.feed for file in view.files):
         raise InvariantViolated(f"table {paths.name}: the merge forgets what the view has taken of its source (V1)")
     _require_order(paths, view, log, commit_key=commit_key)
@@ -158,6 +159,14 @@ def _require_live(paths: TablePaths, files: Iterable[ListedLogFile], *, expected
         raise InvariantViolated(
             f"table {paths.name}: {wrong[0]} would be {state} afterwards ({rule}); {len(wrong)} files differ"
         )
+
+
+def _dead_files(files: Iterable[ListedLogFile]) -> set[str]:
+    return {marker.path for file in files for marker in file.log.markers if marker.tombstoned_ms is not None}
+
+
+def _dead_logs(files: Iterable[ListedLogFile]) -> set[str]:
+    return {tombstone.path for file in files for tombstone in file.log.log_tombstones}
 
 
 def _require_fresh(paths: TablePaths, markers: Iterable[FileMarker], *, known: Collection[str]) -> None:
