@@ -81,7 +81,7 @@ class RudeHandler(BaseHTTPRequestHandler):
             if self.command != "HEAD":
                 self.wfile.write(content)
 
-    do_GET = do_PUT = do_HEAD = do_POST = answer
+    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = answer
 
     def log_message(self, *arguments):
         """Say nothing."""
@@ -205,7 +205,6 @@ READS = {
     "head": lambda store: store.head("key"),
     "list_page": lambda store: store.list_page("key"),
     "list_folders": lambda store: store.list_folders("key/"),
-    "delete": lambda store: store.delete(["key"]),
     "put": lambda store: store.put("key", b"x"),
 }
 
@@ -249,31 +248,35 @@ def test_a_refused_read_says_what_to_set():
             assert words in str(error)
 
 
-def test_a_batch_delete_tells_key_by_key():
-    answer = (
-        200,
-        "",
-        {},
-        (
-            b"<DeleteResult><Error><Key>b</Key><Code>AccessDenied</Code><Message>no</Message></Error>"
-            b"<Error><Key>c</Key><Code>NoSuchKey</Code></Error></DeleteResult>"
-        ),
-    )
-    with rude_store(answer) as (store, _):
-        report = store.delete(["a", "b", "c"])
-        assert report.deleted == ("a", "c")
-        assert [(entry.key, entry.reason) for entry in report.failed] == [("b", "AccessDenied no")]
-        assert "AccessDenied" in str(expect(Unavailable, lambda: store.delete(["b"])))
+def test_old_uploads_are_found_page_by_page_and_ended_one_by_one():
+    def page(*uploads, more):
+        entries = "".join(
+            f"<Upload><Key>{key}</Key><UploadId>{key}-id</UploadId><Initiated>{began}</Initiated></Upload>"
+            for key, began in uploads
+        )
+        marker = f"<NextKeyMarker>{uploads[-1][0]}</NextKeyMarker><NextUploadIdMarker>x</NextUploadIdMarker>"
+        body = f"<IsTruncated>{str(more).lower()}</IsTruncated>{marker}{entries}"
+        return (200, "", {}, f"<ListMultipartUploadsResult>{body}</ListMultipartUploadsResult>".encode())
 
-
-def test_a_batch_that_fails_leaves_the_other_batches_done():
-    keys = [f"{number:05}" for number in range(1500)]
-    done = (200, "", {}, b"<DeleteResult></DeleteResult>")
-    with rude_store(done, error_answer(403, "AccessDenied")) as (store, server):
-        report = store.delete(keys)
-        assert report.deleted == tuple(keys[:1000])
-        assert [entry.key for entry in report.failed] == keys[1000:]
-        assert len(server.requests) == 2
+    old, young = "1970-01-01T00:00:09.999Z", "1970-01-01T00:00:10.000Z"
+    gone = (204, "", {}, b"")
+    endless = (200, "", {}, b"<ListMultipartUploadsResult><IsTruncated>true</IsTruncated></ListMultipartUploadsResult>")
+    script = [page(("a", old), ("b", young), more=True), page(("c", old), ("d", old), more=False)]
+    script += [gone, error_answer(404, "NoSuchUpload"), gone]
+    script += [page(("a", old), ("c", old), more=False), error_answer(403, "AccessDenied"), gone]
+    with rude_store(*script, error_answer(501, "NotImplemented"), endless) as (store, server):
+        assert store.abort_stale_uploads("pre/", before_ms=10_000) == 2
+        paths = [(method, path) for method, path, _, _ in server.requests]
+        assert "prefix=pre%2F" in paths[0][1]
+        assert "key-marker=b&" in paths[1][1]
+        assert paths[2:] == [("DELETE", f"/bucket/{key}?uploadId={key}-id") for key in "acd"]
+        # One that may not be ended keeps no other from being ended, and is not forgotten.
+        expect(Unavailable, lambda: store.abort_stale_uploads("", before_ms=10_000))
+        assert len(server.requests) == 8
+        assert store.abort_stale_uploads("", before_ms=10_000) == 0
+        # A server that says there is more, and not from where, is not asked for ever.
+        assert store.abort_stale_uploads("", before_ms=10_000) == 0
+        assert len(server.requests) == 10
 
 
 def test_a_server_without_a_clock_is_refused():

@@ -1,9 +1,9 @@
 """An object store on S3 or a server that speaks its protocol. The only module that imports boto3.
 
-Owns how often a request is sent. Reads, listings, deletes and unconditional writes go through a client with
-boto3's standard retries. **A conditional write is sent once**, through a client that never retries: a retry of
+Owns how often a request is sent. Reads, listings and unconditional writes go through a client with boto3's
+standard retries. **A conditional write is sent once**, through a client that never retries: a retry of
 one that landed would be refused, and look as if somebody else had won (W2). Only 409, by which S3 says that it
-did nothing, is sent again.
+did nothing, is sent again. A delete uses that client, too: it is sent again at a pace of its own.
 
 ETags go in and out without quotes: some gateways match only that form, and the others take both. Times are the
 server's: ``Last-Modified`` and ``Date``, both in whole seconds (J1).
@@ -26,15 +26,15 @@ from botocore.exceptions import BotoCoreError, ClientError
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import (
     CommitOutcomeUnknown,
-    IceDBError,
     InvalidRequest,
     PreconditionFailed,
     Unavailable,
     UnsupportedFormat,
 )
 from icedb_log.key_rules import check_byte_range, check_folder_prefix, check_key, check_page_limit, is_listable
+from icedb_log.storage.batch_deletes import BatchAnswer, delete_in_batches
+from icedb_log.storage.delete_pace import DeletePace
 from icedb_log.storage.object_store import (
-    MAX_KEYS_PER_DELETE,
     MAX_KEYS_PER_PAGE,
     DeleteReport,
     FailedDelete,
@@ -45,6 +45,7 @@ from icedb_log.storage.object_store import (
 from icedb_log.storage.probe import probe_conditional_writes
 from icedb_log.storage.s3_answers import if_match_of, info_of, part_of, strip_quotes
 from icedb_log.storage.s3_copies import copy_object
+from icedb_log.storage.s3_deletes import add_content_md5, send_delete
 from icedb_log.storage.s3_errors import (
     HTTP_CONFLICT,
     explain_conditional_write,
@@ -58,7 +59,7 @@ from icedb_log.storage.s3_uploads import abort_stale_uploads
 __all__ = ["S3ObjectStore", "S3Options"]
 
 READ_ATTEMPTS: Final = 3
-"""How often a read, listing, delete or unconditional write is sent, with boto3's back-off between."""
+"""How often a read, listing or unconditional write is sent, with boto3's back-off between."""
 
 CONFLICT_ATTEMPTS: Final = 6
 """How often a conditional write that is answered 409 is sent."""
@@ -104,13 +105,14 @@ class S3ObjectStore:
             bucket: Its name.
             options: How to reach it.
             scratch_prefix: Where :meth:`probe` may write: empty, or ending with ``/``.
-            clock: For the waits after a 409, and for the names of scratch objects.
+            clock: For the waits after a 409 and between deletes, and for the names of scratch objects.
         """
         self._bucket = bucket
         self._options = options
         self._scratch_prefix = check_folder_prefix(scratch_prefix)
         self._clock = clock or SystemClock()
         self._where = f"bucket {bucket} at {options.endpoint_url or 'AWS'}"
+        self._pace = DeletePace(self._clock)
         self._lock = threading.Lock()
         self._clients: _Clients | None = None
 
@@ -191,30 +193,19 @@ class S3ObjectStore:
             resume = {"ContinuationToken": answer["NextContinuationToken"]}
 
     def delete(self, keys: Sequence[str]) -> DeleteReport:
-        """Delete objects, 1,000 in a request. Raises Unavailable when nothing worked."""
-        deleted: list[str] = []
-        failed: list[FailedDelete] = []
-        possible: list[str] = []
-        for key in dict.fromkeys(keys):
-            if is_listable(key):
-                possible.append(key)
-            else:
-                failed.append(FailedDelete(key, "S3 can hold no object with this key"))
-        first_error: IceDBError | None = None
-        for start in range(0, len(possible), MAX_KEYS_PER_DELETE):
-            batch = possible[start : start + MAX_KEYS_PER_DELETE]
-            try:
-                reasons = self._delete_batch(batch)
-            except IceDBError as error:
-                first_error = first_error or error
-                reasons = dict.fromkeys(batch, str(error))
-            deleted.extend(key for key in batch if key not in reasons)
-            failed.extend(FailedDelete(key, reason) for key, reason in reasons.items())
-        if first_error is not None and not deleted:
-            raise first_error
-        if possible and not deleted:
-            raise Unavailable(f"none of {len(failed)} objects could be deleted; the first: {failed[0].reason}")
-        return DeleteReport(tuple(deleted), tuple(failed))
+        """Delete objects, 1,000 in a request, some requests at once. Raises Unavailable if nothing was answered."""
+        asked = dict.fromkeys(keys)
+        possible = [key for key in asked if is_listable(key)]
+        impossible = [FailedDelete(key, "S3 can hold no object with this key") for key in asked if not is_listable(key)]
+        if not possible:
+            return DeleteReport((), tuple(impossible))
+        client = self._open_clients().once
+
+        def send(batch: Sequence[str]) -> BatchAnswer:
+            return send_delete(client, self._bucket, batch, where=self._where)
+
+        report = delete_in_batches(possible, send, pace=self._pace, clock=self._clock)
+        return DeleteReport(report.deleted, (*report.failed, *impossible))
 
     def abort_stale_uploads(self, prefix: str, *, before_ms: int) -> int:
         """End multipart uploads that were never finished. Raises Unavailable."""
@@ -305,6 +296,8 @@ class S3ObjectStore:
             raise InvalidRequest(
                 f"{self._where}: cannot be reached so: {error}; check ICEDB_S3_ENDPOINT and ICEDB_S3_REGION"
             ) from error
+        if options.endpoint_url is not None:
+            once.meta.events.register("before-call.s3.DeleteObjects", add_content_md5)
         return _Clients(os.getpid(), retrying, once)
 
     def _call(self, operation: str, key: str, **arguments: Any) -> dict[str, Any]:
@@ -348,16 +341,6 @@ class S3ObjectStore:
                     raise CommitOutcomeUnknown(f"{key}: {self._where}: answered without an ETag; read it back (W2)")
                 return strip_quotes(answer["ETag"])
         raise AssertionError  # the last attempt returns or raises
-
-    def _delete_batch(self, keys: Sequence[str]) -> dict[str, str]:
-        """Delete up to 1,000 objects; return why some could not be. "Not found" is no reason (J6)."""
-        request = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
-        answer = self._call("delete_objects", keys[0], Delete=request)
-        return {
-            entry["Key"]: f"{entry.get('Code', '')} {entry.get('Message', '')}".strip()
-            for entry in answer.get("Errors", ())
-            if entry.get("Code") != "NoSuchKey"
-        }
 
     def _server_time_ms(self, answer: dict[str, Any]) -> int:
         """Return the server's clock as its answer shows it, in whole seconds."""

@@ -44,10 +44,9 @@ _NOT_SENT: Final = (
 )
 _WRONG_REGION_STATUS: Final = (301, 307)
 _DENIED_STATUS: Final = (401, 403)
+_CREDENTIAL_CODES: Final = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired"})
 # Answers of status 400 that the same call may survive later.
-_PASSING_CODES: Final = frozenset(
-    {"RequestTimeout", "IncompleteBody", "BadDigest", "ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
-)
+_PASSING_CODES: Final = _CREDENTIAL_CODES | {"RequestTimeout", "IncompleteBody", "BadDigest"}
 
 
 def status_of(error: ClientError) -> int:
@@ -59,6 +58,11 @@ def status_of(error: ClientError) -> int:
 def code_of(error: ClientError) -> str:
     """Return S3's name of an error, such as ``NoSuchKey``; for a HEAD it is the status."""
     return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def is_denied(error: ClientError) -> bool:
+    """Return whether a person has to give permission, or other credentials."""
+    return status_of(error) in _DENIED_STATUS or code_of(error) in _CREDENTIAL_CODES
 
 
 def is_beyond_the_end(error: BaseException | None) -> bool:

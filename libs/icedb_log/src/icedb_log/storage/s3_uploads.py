@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from icedb_log.errors import IceDBError, NotFound
+from icedb_log.errors import IceDBError, NotFound, UnsupportedFormat
 from icedb_log.storage.s3_errors import code_of, explain_read
 
 _UNKNOWN_REQUEST: Final = frozenset({"NotImplemented", "MethodNotAllowed"})
@@ -46,7 +46,7 @@ def abort_stale_uploads(client: Any, bucket: str, prefix: str, *, before_ms: int
             count += 1
         except (BotoCoreError, ClientError) as error:
             explained = explain_read(error, where=where, key=upload["Key"])
-            if not isinstance(explained, NotFound):
+            if not isinstance(explained, NotFound | UnsupportedFormat):
                 first_error = first_error or explained
     if first_error is not None:
         raise first_error
