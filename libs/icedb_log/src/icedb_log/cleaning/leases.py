@@ -12,7 +12,7 @@ import orjson
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.keys import TablePaths
-from icedb_log.storage.object_store import ObjectStore, list_all
+from icedb_log.storage.object_store import ObjectStore, delete_or_raise, list_all
 
 MAX_LEASE_TTL_MS = 24 * 60 * 60 * 1000
 
@@ -46,7 +46,8 @@ def put_lease(
     A lease protects what is still there: write it first, then read the snapshot at ``at_ms`` and see that the
     read is not refused (R3). It holds for certain only if ``at_ms`` is younger than the grace period of log files
     at the lease's LastModified: a janitor that read the leases just before and then stalled knows nothing of it,
-    but can delete only what had died a grace period earlier. Renew it before it ends, or take a new one.
+    but can delete only what had died a grace period earlier. Renew it only before it ends; later take a new one: the
+    janitor deletes one that ended long ago, and may be slow to do so.
 
     Raises:
         InvalidRequest: ``ttl_ms`` is out of range.
@@ -60,7 +61,7 @@ def put_lease(
 
 def delete_lease(store: ObjectStore, paths: TablePaths, *, lease_id: str) -> None:
     """End a lease. Idempotent."""
-    store.delete([paths.lease_key(lease_id)])
+    delete_or_raise(store, [paths.lease_key(lease_id)])
 
 
 def read_leases(store: ObjectStore, paths: TablePaths) -> tuple[Lease, ...]:
@@ -71,6 +72,8 @@ def read_leases(store: ObjectStore, paths: TablePaths) -> tuple[Lease, ...]:
     listing = list_all(store, paths.leases_prefix)
     leases: list[Lease] = []
     for info in listing.objects:
+        if info.modified_ms + MAX_LEASE_TTL_MS <= listing.store_now_ms:
+            continue  # no lease lasts longer, and one that has ended is not renewed
         lease_id = info.key.rpartition("/")[2].removesuffix(".json")
         try:
             stored = store.get(info.key)
@@ -84,3 +87,16 @@ def read_leases(store: ObjectStore, paths: TablePaths) -> tuple[Lease, ...]:
         if lease.expires_ms > listing.store_now_ms:
             leases.append(lease)
     return tuple(leases)
+
+
+def find_ended_leases(store: ObjectStore, paths: TablePaths) -> tuple[str, ...]:
+    """Return the keys of leases that ended longer ago than a lease may last, by the store's clock: nobody renews them.
+
+    Raises:
+        Unavailable: The store did not answer.
+    """
+    listing = list_all(store, paths.leases_prefix)
+    # J4: by the longest time that a lease may last, so that none has to be read.
+    return tuple(
+        info.key for info in listing.objects if info.modified_ms + 2 * MAX_LEASE_TTL_MS <= listing.store_now_ms
+    )

@@ -101,9 +101,10 @@ def plan_vacuum(view: LogView, *, config: TableConfig, holds: Holds = NO_HOLDS) 
     doomed_logs = [file for file in view.files if file.key in dead_logs]
     # Who carries what a dead log file names is stripped once it is deleted; the dead log file goes as it is.
     active = [file for file in view.files if file.key not in log_deaths]
-    died_data, kept = _find_expired_data(
+    died_data, kept, stuck = _find_expired_data(
         view, active, config=config, holds=holds, still_live=live_paths(f for f in view.files if f.key not in dead_logs)
     )
+    kept += _wait_for_logs(view, stuck, waiting, config=config)
     held = _held_back(active, died_data, grace_ms=config.data_grace_ms, now_ms=now_ms)
     for path in held:
         del died_data[path]
@@ -190,22 +191,40 @@ def _keep_proof(tombstone: _Tombstone, modified_ms: int) -> _Tombstone:
 
 def _find_expired_data(
     view: LogView, active: Iterable[ListedLogFile], *, config: TableConfig, holds: Holds, still_live: Collection[str]
-) -> tuple[dict[str, Death], list[Waiting]]:
-    """Return the data files that may go, with their deaths, and what keeps the other dead ones."""
+) -> tuple[dict[str, Death], list[Waiting], set[str]]:
+    """Return the data files that may go, with their deaths; what keeps others; those that wait for a log file."""
     now_ms = view.store_now_ms
     deaths = _find_deaths((file.log.markers, file.modified_ms) for file in view.files)
     named = {m.path for file in active for m in file.log.markers if m.tombstoned_ms is not None}
     waiting: list[Waiting] = []
+    stuck: set[str] = set()
     for path, death in deaths.items():
         guard = holds.guard_data(path, death, grace_ms=config.data_grace_ms, now_ms=now_ms)
         if guard:
             waiting.append(guard)
         elif path not in named or path in still_live:
-            # J2: a log file that lists it as live is still there; it goes when that one has gone.
-            waiting.append(Waiting(path, "grace", now_ms + config.log_grace_ms))
+            stuck.add(path)  # J2: a log file that lists it as live is still there; it goes when that one has gone.
     for each in waiting:
         del deaths[each.path]
-    return deaths, waiting
+    for path in stuck:
+        del deaths[path]
+    return deaths, waiting, stuck
+
+
+def _wait_for_logs(view: LogView, stuck: set[str], waiting: Iterable[Waiting], *, config: TableConfig) -> list[Waiting]:
+    """Return what keeps data files that wait for a log file: whatever keeps that one."""
+    if not stuck:
+        return []
+    guards = {each.path: each for each in waiting}
+    next_ms = view.store_now_ms + config.log_grace_ms
+    found = {path: Waiting(path, "grace", next_ms) for path in stuck}
+    for file in view.files:
+        guard = guards.get(file.key)
+        if guard is not None:
+            for marker in file.log.markers:
+                if marker.path in stuck:
+                    found[marker.path] = replace(guard, path=marker.path)
+    return list(found.values())
 
 
 def _find_deaths(
