@@ -197,9 +197,19 @@ class TablePaths:
         """Return the key of the copy of a damaged log file."""
         return f"{self.damaged_prefix}{rebuild_id}/{log_key.removeprefix(self.log_prefix)}"
 
+    @property
+    def purge_key(self) -> str:
+        """How far the purge of the table is, for people; nothing is decided by it."""
+        return f"{self.prefix}/_icedb/purge.json"
+
+    @property
+    def fences_prefix(self) -> str:
+        """What every fence's key begins with."""
+        return f"{self.prefix}/_icedb/fence/"
+
     def fence_key(self, role: Role) -> str:
         """Return the key of a role's fence."""
-        return f"{self.prefix}/_icedb/fence/{role}.json"
+        return f"{self.fences_prefix}{role}.json"
 
     def lease_key(self, lease_id: str) -> str:
         """Return the key of a lease."""

@@ -44,8 +44,8 @@ class Dropped(BaseModel):
     """Whether it went past the trash, for people."""
     purgers: tuple[str, ...] = ()
     """Runs whose deletes of names that can come again may still be under way (T5)."""
-    is_swept: bool = False
-    """Whether what came late has been deleted, too: nothing is looked for any more."""
+    is_final: bool = False
+    """Whether the last look at what came late was taken, or is being taken (T6)."""
 
 
 def describe_drop(name: str, mark: Dropped, *, modified_ms: int) -> str:
