@@ -20,7 +20,7 @@ from icedb_log.erasure.erasure_record import Erasure, NotCovered, decode_erasure
 from icedb_log.erasure.erasure_scan import find_quarantined
 from icedb_log.errors import CommitConflict, CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed
 from icedb_log.keys import TablePaths
-from icedb_log.storage.object_store import ObjectStore, list_all
+from icedb_log.storage.object_store import ObjectStore, delete_or_raise, list_all
 from icedb_log.tables.table_config import MAX_QUERY_BYTES, read_table_config
 
 MAX_OPEN_ERASURES: Final = 1000
@@ -182,7 +182,7 @@ def close_erasure(store: ObjectStore, paths: TablePaths, erasure: Erasure) -> Er
         store.put_if_absent(key, encode_erasure(erasure))
     except PreconditionFailed:
         erasure = decode_erasure(store.get(key))
-    store.delete([paths.open_erasure_key(erasure.erasure_id)])
+    delete_or_raise(store, [paths.open_erasure_key(erasure.erasure_id)])
     return erasure
 
 

@@ -29,7 +29,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.log.widening import LoggedSchema, grow_schema
 from icedb_log.model import FileMarker, LogFile, LogHeads
 from icedb_log.stopwatch import Stopwatch
-from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE, ObjectStore
+from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE, ObjectStore, delete_or_raise
 from icedb_log.tables.table_config import MIB, TableConfig, read_table_config
 from icedb_log.views.views import require_takes_batches
 
@@ -128,7 +128,8 @@ def flush_table(
     staged = list_staged(store, paths, limit=limits.max_batches)
     sorted_out = _sort_out(staged.batches, view, config=config, limits=limits)
     if sorted_out.duplicates:
-        store.delete([batch.key for batch in sorted_out.duplicates])  # I3: their rows are live already
+        # I3: their rows are live already. If none goes, a flush that finds nothing else would be asked for ever.
+        delete_or_raise(store, [batch.key for batch in sorted_out.duplicates])
     for batch in sorted_out.refused:
         quarantine_again(store, paths, batch=batch, clock=clock)
     found = FlushResult(
@@ -244,7 +245,7 @@ class _Run:
             committed_key = self.fence.commit(log, last_check=within).key  # W3
             self.fence.release()
         if output.accepted:
-            self.store.delete([batch.key for batch in output.accepted])  # I2: only now
+            delete_or_raise(self.store, [batch.key for batch in output.accepted])  # I2: only now
         for refusal in rejected:
             quarantine_batch(self.store, self.paths, rejected=refusal, clock=self.clock)  # I5: only now
         for bad in output.bad_rows:

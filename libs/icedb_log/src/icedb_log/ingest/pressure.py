@@ -16,7 +16,7 @@ import orjson
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, NotFound, Overloaded
 from icedb_log.keys import TablePaths
-from icedb_log.storage.object_store import ObjectStore
+from icedb_log.storage.object_store import ObjectStore, delete_or_raise
 from icedb_log.tables.table_config import MINUTE_MS, SECOND_MS, TableConfig
 
 Level = Literal["none", "slow", "stop"]
@@ -160,7 +160,7 @@ def publish_pressure(store: ObjectStore, paths: TablePaths, pressure: Pressure, 
     known = read_pressure(store, paths)
     if pressure.level == "none":
         if known is not None:
-            store.delete([paths.pressure_key])  # one that stays runs out by itself
+            delete_or_raise(store, [paths.pressure_key])  # one that stays runs out by itself
         return
     now_ms = clock.now_ms()
     is_said = known is not None and (known.level, known.retry_after_ms) == (pressure.level, pressure.retry_after_ms)

@@ -193,7 +193,7 @@ class ObjectStore(Protocol):
     def delete(self, keys: Sequence[str]) -> DeleteReport:
         """Delete any number of keys, and say of each what became of it. Idempotent. Waits where the store asks for it.
 
-        A caller that looks only at errors uses :func:`delete_or_raise`: a key that was refused is none.
+        A caller that looks only at errors uses :func:`delete_or_raise`: here, a key that was refused is none.
 
         Raises:
             Unavailable: The store cannot be used at all: nothing came back, or there is no such bucket.
@@ -231,17 +231,16 @@ class ObjectStore(Protocol):
 
 
 def delete_or_raise(store: ObjectStore, keys: Sequence[str]) -> None:
-    """Delete objects that have to be gone before the caller goes on. Idempotent; missing ones are fine.
+    """Delete objects for a caller that goes on if some stay, and not if all do. Idempotent; missing ones are fine.
 
     Raises:
-        Unavailable: One of them is not known to be gone; the others are.
+        Unavailable: Not one is known to be gone.
     """
     report = store.delete(keys)
-    if report.failed:
+    if report.failed and not report.deleted:
         first = report.failed[0]
         raise Unavailable(
-            f"{len(report.failed)} of {len(keys)} objects could not be deleted ({first.kind}); the first: {first.key}: "
-            f"{first.reason}"
+            f"none of {len(report.failed)} objects could be deleted ({first.kind}); the first: {first.key}: {first.reason}"
         )
 
 
