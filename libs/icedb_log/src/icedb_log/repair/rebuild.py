@@ -1,0 +1,252 @@
+"""A rebuild: a new log from what is left of a table (rules B1 to B6, F1 to F3).
+
+Order: both fences; the log; the data files; the record; copies of damaged log files; one commit by the fence of
+``merge``; then the damaged log files leave ``_log``, which is the one deletion of a log file that is not the janitor's
+(J6). Readers halt on a damaged log file until the last step: by then the new log says everything. A run that dies
+anywhere is finished, or made anew, by the next one.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from icedb_log.cleaning.deletion import Deleter, Doomed
+from icedb_log.clock import Clock
+from icedb_log.errors import InvalidRequest, NotFound, Unavailable
+from icedb_log.keys import TablePaths
+from icedb_log.log.codec import decode_log_file
+from icedb_log.log.fence import HeldFence, acquire_fence
+from icedb_log.model import LogFile
+from icedb_log.repair.footers import FooterReader
+from icedb_log.repair.rebuild_commits import Side
+from icedb_log.repair.rebuild_evidence import RebuildEvidence
+from icedb_log.repair.rebuild_log import build_rebuilt_log, require_rebuilt
+from icedb_log.repair.rebuild_plan import RebuildPlan, plan_rebuild
+from icedb_log.repair.rebuild_reading import read_evidence
+from icedb_log.repair.rebuild_record import (
+    DamagedEntry,
+    RebuildReport,
+    close_report,
+    make_report,
+    put_report,
+    read_reports,
+)
+from icedb_log.storage.object_store import ObjectStore
+from icedb_log.tables.table_config import TableConfig, read_table_config
+
+Decision = Literal["keep-inputs", "keep-outputs", "likely"]
+_SIDES: dict[Decision, Side | None] = {"keep-inputs": "inputs", "keep-outputs": "outputs", "likely": None}
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildOptions:
+    """What is asked for.
+
+    Attributes:
+        is_dry_run: Say what would be done; no fence is taken, nothing is written.
+        is_forced: Rebuild although nothing is certainly wrong with the log: log files were lost, and you know it.
+        decision: How to decide what nobody can tell; ``None``: refuse if there is any.
+        takes_foreign: Take files that IceDB did not write and no record of an import names.
+        assumes_fed: Of a view: count all commits that its source has as taken, if nobody knows.
+        digest: Of the plan that a person agreed to: refuse any other.
+    """
+
+    is_dry_run: bool = False
+    is_forced: bool = False
+    decision: Decision | None = None
+    takes_foreign: bool = False
+    assumes_fed: bool = False
+    digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildResult:
+    """What a rebuild did, or would do.
+
+    Attributes:
+        report: What was found and decided.
+        has_committed: Whether the log was rebuilt.
+        is_resumed: Whether this run finished an earlier one.
+    """
+
+    report: RebuildReport
+    has_committed: bool = False
+    is_resumed: bool = False
+
+
+def rebuild_table(
+    store: ObjectStore,
+    paths: TablePaths,
+    *,
+    clock: Clock,
+    footers: FooterReader,
+    owner: str,
+    options: RebuildOptions | None = None,
+) -> RebuildResult:
+    """Make a new log from what is left of a table.
+
+    Idempotent: a log that is whole is left alone, and said to be. Flushes and merges that run meanwhile are fenced off;
+    no orphan sweep may run (see ``docs/repair.md``).
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        clock: This host's clock.
+        footers: Reads footers.
+        owner: Who runs this, for the fence objects.
+        options: What is asked for.
+
+    Raises:
+        NotFound: No such table.
+        InvalidRequest: Somebody has to decide something first; the message says what. Nothing was written.
+        SchemaConflict: Log files or data files disagree about the type of a column.
+        Fenced: Another run took over; run again.
+        CommitConflict: The commit certainly did not land; run again.
+        CommitOutcomeUnknown: Nobody knows yet; run again.
+        HaltError: Something cannot be understood; nothing was written.
+        Unavailable: The store did not answer; run again.
+    """
+    config = read_table_config(store, paths)
+    run = _Run(store, paths, config, clock, footers, owner, options or RebuildOptions())
+    return run.look() if run.options.is_dry_run else run.rebuild()
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One call of :func:`rebuild_table`."""
+
+    store: ObjectStore
+    paths: TablePaths
+    config: TableConfig
+    clock: Clock
+    footers: FooterReader
+    owner: str
+    options: RebuildOptions
+
+    def look(self) -> RebuildResult:
+        evidence, plan = self._plan()
+        return RebuildResult(make_report(evidence, plan))
+
+    def rebuild(self) -> RebuildResult:
+        # WARN: the fence of ingest, too. A flush that is under way would otherwise be cut off after its files were
+        # listed here, and taken: another flush commits its batches, and their rows are there twice.
+        ingest = self._acquire("ingest")
+        merge = self._acquire("merge")
+        finished, unlanded = self._settle_records()
+        evidence, plan = self._plan()
+        report = make_report(evidence, plan)
+        if not plan.damage and not self.options.is_forced:
+            return RebuildResult(finished or report, is_resumed=finished is not None)
+        self._require_decided(plan, report)
+        commit_id, rebuild_id = self.clock.new_id(), self.clock.new_id()
+        log = build_rebuilt_log(evidence, plan, rebuild_id=rebuild_id, commit_id=commit_id, now_ms=self.clock.now_ms())
+        key = self.paths.log_key(time_ms=log.time_ms, commit_id=commit_id, is_merged=True)
+        require_rebuilt(self.paths, evidence, plan, log, key=key)
+        damaged = tuple(
+            entry.model_copy(update={"copy_key": self.paths.damaged_key(rebuild_id, entry.key)})
+            for entry in report.damaged
+        )
+        report = report.model_copy(update={"rebuild_id": rebuild_id, "log_key": key, "damaged": damaged})
+        etag = put_report(self.store, self.paths, report)
+        self._copy_damaged(damaged)
+        self._commit(ingest, merge, log)
+        self._remove_damaged(damaged)
+        close_report(self.store, self.paths, report, state="done", etag=etag)
+        for old, old_etag in unlanded:
+            close_report(self.store, self.paths, old, state="abandoned", etag=old_etag)
+        return RebuildResult(report.model_copy(update={"state": "done"}), has_committed=True)
+
+    def _acquire(self, role: Literal["ingest", "merge"]) -> HeldFence:
+        return acquire_fence(
+            self.store,
+            self.paths,
+            role,
+            owner=self.owner,
+            clock=self.clock,
+            incarnation=self.config.incarnation,
+        )
+
+    def _plan(self) -> tuple[RebuildEvidence, RebuildPlan]:
+        options = self.options
+        evidence = read_evidence(self.store, self.paths, config=self.config, clock=self.clock, footers=self.footers)
+        plan = plan_rebuild(
+            evidence,
+            decided=None if options.decision is None else _SIDES[options.decision],
+            takes_foreign=options.takes_foreign,
+            assumes_fed=options.assumes_fed,
+        )
+        return evidence, plan
+
+    def _require_decided(self, plan: RebuildPlan, report: RebuildReport) -> None:
+        name = self.paths.name
+        if plan.lacks_feed:
+            raise InvalidRequest(
+                f"table {name} is a view, and nobody knows which commits of its source it has taken. Say --assume-fed "
+                "to count all that are there as taken (later ones come, some of these may be missing), or drop the "
+                "view and create it anew. Nothing was written"
+            )
+        if plan.choices and self.options.decision is None:
+            raise InvalidRequest(
+                f"table {name}: {len(plan.choices)} things cannot be told from what is left; `icedb rebuild {name} "
+                "--dry-run` lists them. Say --undecided likely, keep-inputs or keep-outputs. Nothing was written"
+            )
+        if self.options.digest not in (None, report.digest):
+            raise InvalidRequest(
+                f"table {name}: what is left has changed since the report that you agreed to; look again. Nothing was "
+                "written"
+            )
+
+    def _copy_damaged(self, damaged: tuple[DamagedEntry, ...]) -> None:
+        for entry in damaged:
+            self.store.put(entry.copy_key, self.store.get(entry.key, if_match=entry.etag).body)
+
+    def _commit(self, ingest: HeldFence, merge: HeldFence, log: LogFile) -> None:
+        ingest.confirm()
+        merge.commit(log)
+        merge.release()
+        ingest.release()
+
+    def _remove_damaged(self, damaged: tuple[DamagedEntry, ...]) -> None:
+        """Take damaged log files out of ``_log`` (B4), if nobody has put something else there."""
+        doomed = [
+            Doomed(entry.key, "log_file", "damaged; a rebuild said all that it said", size_bytes=entry.size_bytes)
+            for entry in damaged
+            if self._is_there(entry)
+        ]
+        failed = Deleter(self.store).delete(doomed).failed
+        if failed:
+            raise Unavailable(
+                f"table {self.paths.name}: the log is rebuilt, but {failed[0].key} cannot be deleted, so that readers "
+                f"go on to halt ({failed[0].reason}); allow it, and run the rebuild again"
+            )
+
+    def _is_there(self, entry: DamagedEntry) -> bool:
+        try:
+            return self.store.head(entry.key).etag == entry.etag
+        except NotFound:
+            return False
+
+    def _settle_records(self) -> tuple[RebuildReport | None, list[tuple[RebuildReport, str]]]:
+        """Finish rebuilds that were cut off (B4); return the last that had landed, and those that seem not to have.
+
+        Under both fences no commit of theirs is under way any more (F1): its log file is there, or it never landed, or
+        it was merged and deleted long ago, and then nothing damaged is left: a merge would have halted.
+        """
+        finished: RebuildReport | None = None
+        unlanded: list[tuple[RebuildReport, str]] = []
+        for report, etag in read_reports(self.store, self.paths):
+            if report.state != "open":
+                continue
+            if not self._has_landed(report):
+                unlanded.append((report, etag))
+                continue
+            self._remove_damaged(report.damaged)
+            close_report(self.store, self.paths, report, state="done", etag=etag)
+            finished = report.model_copy(update={"state": "done"})
+        return finished, unlanded
+
+    def _has_landed(self, report: RebuildReport) -> bool:
+        try:
+            log = decode_log_file(report.log_key, self.store.get(report.log_key).body)
+        except NotFound:
+            return False
+        return not log.is_seal

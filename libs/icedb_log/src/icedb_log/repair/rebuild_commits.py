@@ -1,0 +1,291 @@
+"""Which commits landed, as far as data files can tell (rule B1). Pure.
+
+The footers of one commit's data files say which data files its job had read. Such a file was live at that time, so the
+commit that had made it certainly landed. Jobs that replace files have one fence: of those that read the same file only
+the one that came last can have landed, because it read a log in which the file was still live.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, Literal
+
+from icedb_log.keys import parse_log_key
+from icedb_log.repair.footers import Footer, FooterKind
+from icedb_log.repair.rebuild_evidence import RebuildEvidence
+
+Side = Literal["inputs", "outputs"]
+"""What is live when nobody can tell whether a commit landed: the files that its job read, or those that it wrote."""
+
+Basis = Literal[
+    "named in the log",
+    "replaced by a later commit",
+    "named by a pin",
+    "record of an erasure",
+    "what it replaced is gone",
+    "the same rows either way",
+    "older than the orphan age",
+    "young, and nothing tells",
+    "decided",
+    "a later commit replaced the same files",
+    "another commit replaced the same files",
+    "the log names another end of what it replaced",
+    "sealed",
+    "cut off while it wrote",
+]
+"""How it is known, or why it is taken so."""
+
+PROVEN: Final[frozenset[Basis]] = frozenset(
+    ("named in the log", "replaced by a later commit", "named by a pin", "record of an erasure")
+)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The data files that were written for one commit, and what they were made from.
+
+    Attributes:
+        commit_id: Its id; sorts by time.
+        kind: Which job.
+        groups: The outputs by the inputs they were made from; a flush has one group without inputs.
+    """
+
+    commit_id: str
+    kind: FooterKind
+    groups: Mapping[tuple[str, ...], tuple[Footer, ...]]
+
+    @cached_property
+    def outputs(self) -> tuple[Footer, ...]:
+        """All its data files that exist."""
+        return tuple(footer for outputs in self.groups.values() for footer in outputs)
+
+    @cached_property
+    def inputs(self) -> frozenset[str]:
+        """All data files that it was to replace, as far as it says."""
+        return frozenset(key for inputs in self.groups for key in inputs)
+
+    @property
+    def output_rows(self) -> int:
+        """Rows of its data files that exist."""
+        return sum(footer.row_count for footer in self.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Something that the files cannot tell, and how it is decided.
+
+    Attributes:
+        what: ``commit``: whether a deletion, a rewrite or a merge by a query landed; ``leftover``: whether a file that
+            something may have kept is dead, and its rows are in another file.
+        commit_id: Of the commit; for a leftover, of the one that wrote the file.
+        kind: Which job wrote ``outputs``, or the leftover.
+        inputs: Files that are live if it is decided for ``inputs``.
+        outputs: Files that are live if it is decided for ``outputs``; of a leftover, the one that may have its rows.
+        input_rows: Rows of ``inputs``; ``None``: one of them cannot be read.
+        output_rows: Rows of ``outputs``.
+        likely: What the evidence speaks for.
+        decided: What is done.
+        why: In words.
+    """
+
+    what: Literal["commit", "leftover"]
+    commit_id: str
+    kind: FooterKind
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    input_rows: int | None
+    output_rows: int
+    likely: Side
+    decided: Side
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of an attempt.
+
+    Attributes:
+        has_landed: Whether its files count as committed.
+        basis: How that is known.
+        choice: What was decided, if it is not known.
+    """
+
+    has_landed: bool
+    basis: Basis
+    choice: Choice | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """What became of all attempts.
+
+    Attributes:
+        attempts: By commit id.
+        by_commit: The verdict of each.
+        dead: Data files that a commit replaced which landed.
+        contradictions: Commits that replaced the same file and are both proven to have landed.
+    """
+
+    attempts: Mapping[str, Attempt]
+    by_commit: Mapping[str, Verdict]
+    dead: frozenset[str]
+    contradictions: tuple[tuple[str, str], ...] = field(default=())
+
+
+def group_attempts(footers: Iterable[Footer]) -> dict[str, Attempt]:
+    """Return what was written for each commit. All footers are of this table's own data files."""
+    groups: dict[str, dict[tuple[str, ...], list[Footer]]] = defaultdict(lambda: defaultdict(list))
+    kinds: dict[str, FooterKind] = {}
+    for footer in footers:
+        groups[footer.origin.commit_id][footer.origin.inputs].append(footer)
+        kinds[footer.origin.commit_id] = footer.origin.kind
+    return {
+        commit_id: Attempt(commit_id, kinds[commit_id], {inputs: tuple(outputs) for inputs, outputs in parts.items()})
+        for commit_id, parts in groups.items()
+    }
+
+
+def find_verdicts(evidence: RebuildEvidence, attempts: Mapping[str, Attempt], *, decided: Side | None) -> Verdicts:
+    """Find out which commits landed (B1).
+
+    Args:
+        evidence: What is left of the table.
+        attempts: What was written for each commit.
+        decided: What a person says of commits that nobody can tell of; ``None``: as is likely.
+    """
+    return _Court(evidence, attempts, decided).judge()
+
+
+class _Court:
+    """One call of :func:`find_verdicts`."""
+
+    def __init__(self, evidence: RebuildEvidence, attempts: Mapping[str, Attempt], decided: Side | None) -> None:
+        self._evidence = evidence
+        self._attempts = attempts
+        self._decided = decided
+        self._takers: dict[str, list[str]] = defaultdict(list)
+        for commit_id in sorted(attempts):
+            for key in attempts[commit_id].inputs:
+                self._takers[key].append(commit_id)
+        self._heads = {
+            file.head.commit_id for file in evidence.log.damaged if file.head is not None and file.head.commit_id
+        }
+        self._heads |= {file.log.commit_id for file in evidence.log.view.files if file.log.commit_id}
+        self._seals = {
+            parse_log_key(file.key).commit_id: file.modified_ms for file in evidence.log.view.files if file.log.is_seal
+        }
+
+    def judge(self) -> Verdicts:
+        proven: dict[str, Verdict] = {}
+        for commit_id, attempt in self._attempts.items():
+            basis = self._find_proof(attempt)
+            if basis is not None:
+                proven[commit_id] = Verdict(True, basis)
+        by_commit = dict(proven)
+        for commit_id, attempt in self._attempts.items():
+            if commit_id not in proven:
+                by_commit[commit_id] = self._judge_unproven(attempt, frozenset(proven))
+        dead = {
+            key
+            for commit_id, verdict in by_commit.items()
+            if verdict.has_landed
+            for key in self._attempts[commit_id].inputs
+        }
+        contradictions = {
+            (first, second)
+            for takers in self._takers.values()
+            if len(takers) > 1
+            for place, first in enumerate(takers)
+            for second in takers[place + 1 :]
+            if first in proven and second in proven
+        }
+        return Verdicts(self._attempts, by_commit, frozenset(dead), tuple(sorted(contradictions)))
+
+    def _find_proof(self, attempt: Attempt) -> Basis | None:
+        """Return what proves that a commit landed: all of it did, or nothing."""
+        evidence = self._evidence
+        keys = [footer.info.key for footer in attempt.outputs]
+        if attempt.commit_id in self._heads or any(key in evidence.markers for key in keys):
+            return "named in the log"
+        if any(key in self._takers for key in keys):
+            return "replaced by a later commit"
+        if any(key in evidence.pinned for key in keys):
+            return "named by a pin"
+        return "record of an erasure" if evidence.deletions.get(attempt.commit_id) else None
+
+    def _judge_unproven(self, attempt: Attempt, proven: frozenset[str]) -> Verdict:
+        evidence = self._evidence
+        refutation = self._find_refutation(attempt, proven)
+        if refutation is not None:
+            return Verdict(False, refutation)
+        newest_ms = max(footer.info.modified_ms for footer in attempt.outputs)
+        is_old = newest_ms + evidence.config.orphan_age_ms <= evidence.store_now_ms
+        if attempt.kind == "flush":
+            return Verdict(True, "older than the orphan age" if is_old else "young, and nothing tells")
+        if not all(evidence.is_there(key) for key in attempt.inputs):
+            return Verdict(True, "what it replaced is gone")
+        return self._judge_whole(attempt, is_old=is_old)
+
+    def _find_refutation(self, attempt: Attempt, proven: frozenset[str]) -> Basis | None:
+        """Return what speaks for certain against a commit that nothing proves."""
+        evidence = self._evidence
+        if evidence.deletions.get(attempt.commit_id) is False:
+            return "record of an erasure"
+        sealed_ms = self._seals.get(attempt.commit_id)
+        newest_ms = max(footer.info.modified_ms for footer in attempt.outputs)
+        # A seal may stand where a commit landed, if that was merged and vacuumed before (F1): not so soon.
+        if sealed_ms is not None and sealed_ms - newest_ms < evidence.config.log_grace_ms:
+            return "sealed"
+        rivals = {rival for key in attempt.inputs for rival in self._takers[key]} - {attempt.commit_id}
+        if rivals & proven:
+            return "another commit replaced the same files"
+        # WARN: only the last of them can have landed. The one before it would have made the file dead, and the last one
+        # read the log after it had the fence (F2).
+        if any(rival > attempt.commit_id for rival in rivals):
+            return "a later commit replaced the same files"
+        # M1: the log file that has the tombstone of an input has the outputs, too, as long as they are live.
+        is_elsewhere = not attempt.inputs.isdisjoint(evidence.dead_in_whole_logs)
+        return "the log names another end of what it replaced" if is_elsewhere else None
+
+    def _judge_whole(self, attempt: Attempt, *, is_old: bool) -> Verdict:
+        """Judge an attempt of which all inputs and some outputs are there, and nothing else is known."""
+        counts = [(self._rows(inputs), sum(f.row_count for f in outputs)) for inputs, outputs in attempt.groups.items()]
+        if attempt.kind == "merge":
+            if all(read == written for read, written in counts):
+                return Verdict(True, "the same rows either way")
+            if self._evidence.config.merge_query is None and all(read is not None for read, _ in counts):
+                return Verdict(False, "cut off while it wrote")
+        input_rows = self._rows(attempt.inputs)
+        is_plausible = attempt.kind != "delete" or all(read is None or 0 < written <= read for read, written in counts)
+        has_intent = attempt.commit_id in self._evidence.intents
+        # An attempt this old whose inputs nobody has vacuumed, though nothing keeps them, has hardly landed.
+        is_stale = is_old and not self._evidence.holds_dead_files and not attempt.inputs & self._evidence.pinned
+        likely: Side = "outputs" if is_plausible and (has_intent or not is_stale) else "inputs"
+        if attempt.kind == "merge":
+            likely = "inputs"  # complete for certain; the next merge runs the query again
+        side = self._decided or likely
+        choice = Choice(
+            what="commit",
+            commit_id=attempt.commit_id,
+            kind=attempt.kind,
+            inputs=tuple(sorted(attempt.inputs)),
+            outputs=tuple(sorted(footer.info.key for footer in attempt.outputs)),
+            input_rows=input_rows,
+            output_rows=attempt.output_rows,
+            likely=likely,
+            decided=side,
+            why=_describe(attempt, has_intent=has_intent),
+        )
+        return Verdict(side == "outputs", "decided", choice)
+
+    def _rows(self, keys: Iterable[str]) -> int | None:
+        found = [self._evidence.footers.get(key) for key in keys]
+        known = [footer.row_count for footer in found if footer is not None]
+        return sum(known) if len(known) == len(found) else None
+
+
+def _describe(attempt: Attempt, *, has_intent: bool) -> str:
+    what = {"delete": "a deletion", "rewrite": "a rewrite"}.get(attempt.kind, "a merge by a query")
+    written = "all of its files were written" if has_intent else "it may have been cut off while it wrote"
+    return f"nothing tells whether {what} was committed: what it read is still there, and {written}"

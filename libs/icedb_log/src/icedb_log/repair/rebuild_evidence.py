@@ -1,0 +1,121 @@
+"""What is left of a table when its log was lost or damaged: the values that a rebuild decides by. Pure.
+
+:mod:`icedb_log.repair.rebuild_reading` collects them, :mod:`icedb_log.repair.rebuild_plan` decides.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from icedb_log.keys import TablePaths
+from icedb_log.model import EMPTY, FeedState, FileMarker, LogHead, LogView
+from icedb_log.repair.footers import Footer, UnreadableFooter
+from icedb_log.tables.table_config import TableConfig
+
+ImportState = Literal["committed", "pending"]
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedLog:
+    """An object below ``_log`` that is no log file, and what can be read of it all the same (B2).
+
+    Attributes:
+        key: Its key.
+        etag: ETag of the content that was read.
+        size_bytes: Its size.
+        problem: What is wrong, with the line.
+        head: Its first two lines, if they are whole.
+        markers: Lines that are whole markers of files of this table.
+    """
+
+    key: str
+    etag: str
+    size_bytes: int
+    problem: str
+    head: LogHead | None = None
+    markers: tuple[FileMarker, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SurvivingLog:
+    """What stands below ``_log``.
+
+    Attributes:
+        view: The log files that are whole.
+        damaged: The others.
+    """
+
+    view: LogView
+    damaged: tuple[DamagedLog, ...] = ()
+
+    @property
+    def feeds(self) -> tuple[tuple[str, FeedState], ...]:
+        """What log files say that a view has taken, with their keys."""
+        whole = [(file.key, file.log.feed) for file in self.view.files]
+        parts = [(file.key, file.head.feed) for file in self.damaged if file.head is not None]
+        return tuple((key, feed) for key, feed in (*whole, *parts) if feed is not None)
+
+
+@dataclass(frozen=True)
+class RebuildEvidence:
+    """All that a rebuild decides by.
+
+    Attributes:
+        paths: Keys of the table.
+        config: Its configuration.
+        log: What is left of the log.
+        footers: Data files whose footers can be read, by key.
+        unreadable: Those whose footers cannot.
+        imported: Data files that records of imports name, and what the record says of its commit.
+        deletions: Commits of erasures, and whether they landed, as far as that is known.
+        erased: Data files that an erasure wants gone.
+        intents: Commits that were about to be written, by the fences.
+        pinned: Data files that pins name: they were live once, and may be kept although they are dead.
+        holds_dead_files: Whether anything else may have kept dead files: leases, versions, views, pins that cannot be
+            read.
+        views: Views that this table feeds.
+        staged_count: Objects in staging.
+        source_names: Of a view: names of the appends that are in its source's log; ``None`` for other tables.
+    """
+
+    paths: TablePaths
+    config: TableConfig
+    log: SurvivingLog
+    footers: Mapping[str, Footer]
+    unreadable: Mapping[str, UnreadableFooter] = field(default_factory=lambda: EMPTY)
+    imported: Mapping[str, ImportState] = field(default_factory=lambda: EMPTY)
+    deletions: Mapping[str, bool] = field(default_factory=lambda: EMPTY)
+    erased: frozenset[str] = frozenset()
+    intents: frozenset[str] = frozenset()
+    pinned: frozenset[str] = frozenset()
+    holds_dead_files: bool = False
+    views: tuple[str, ...] = ()
+    staged_count: int = 0
+    source_names: tuple[str, ...] | None = None
+
+    @property
+    def store_now_ms(self) -> int:
+        """The store's clock when the log was listed."""
+        return self.log.view.store_now_ms
+
+    @cached_property
+    def markers(self) -> Mapping[str, FileMarker]:
+        """What any log file, whole or damaged, names: one marker each, a dead one if there is one (S1)."""
+        found: dict[str, FileMarker] = {}
+        whole = (marker for file in self.log.view.files for marker in file.log.markers)
+        parts = (marker for file in self.log.damaged for marker in file.markers)
+        for marker in (*whole, *parts):
+            known = found.get(marker.path)
+            if known is None or (known.is_live and not marker.is_live):
+                found[marker.path] = marker
+        return found
+
+    @cached_property
+    def dead_in_whole_logs(self) -> frozenset[str]:
+        """Data files that a log file which is whole says are dead."""
+        return frozenset(m.path for file in self.log.view.files for m in file.log.markers if not m.is_live)
+
+    def is_there(self, key: str) -> bool:
+        """Whether a data file exists."""
+        return key in self.footers or key in self.unreadable

@@ -1,0 +1,183 @@
+"""Collecting what is left of a table: log, footers, records, pins (B1, B2). Reads only.
+
+Order, when a rebuild holds the fences: the log first, then the listing of the data files, then everything else. No
+commit lands meanwhile (F1), so that nothing is in the log that is not in the listing.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from icedb_log.cleaning.leases import read_leases
+from icedb_log.clock import Clock
+from icedb_log.erasure.erasures import list_erasures
+from icedb_log.errors import CorruptLog, HaltError, NotFound, PreconditionFailed, Unavailable
+from icedb_log.imports.import_records import read_records
+from icedb_log.keys import ROLES, TablePaths, log_name, parse_log_key
+from icedb_log.log.codec import decode_log_file, decode_log_head, salvage_markers
+from icedb_log.log.fence import read_fence
+from icedb_log.model import ListedLogFile, LogHead, LogView
+from icedb_log.repair.footers import Footer, FooterReader, UnreadableFooter
+from icedb_log.repair.rebuild_evidence import DamagedLog, ImportState, RebuildEvidence, SurvivingLog
+from icedb_log.repair.rebuild_log import stats_columns
+from icedb_log.storage.object_store import ObjectInfo, ObjectStore, list_all
+from icedb_log.tables.table_config import TableConfig
+from icedb_log.views.views import list_appends, list_registrations, source_of
+
+MAX_READ_ATTEMPTS: Final = 10
+FIRST_BACKOFF_MS: Final = 10
+_ALL: Final = 1_000_000
+
+
+def read_surviving_log(store: ObjectStore, paths: TablePaths, *, clock: Clock) -> SurvivingLog:
+    """Read every object below ``_log``: those that are log files, and of the others what can be read.
+
+    Raises:
+        UnsupportedFormat: A log file of a later release: it is not damaged, this release is too old.
+        Unavailable: The store did not answer, or the log kept changing.
+    """
+    for attempt in range(MAX_READ_ATTEMPTS):
+        if attempt:
+            clock.sleep_ms(FIRST_BACKOFF_MS << attempt)
+        listing = list_all(store, paths.log_prefix)
+        try:
+            found = [_read_log_file(store, paths, info) for info in listing.objects]
+        except (NotFound, PreconditionFailed):
+            continue  # R1: deleted or stripped since it was listed
+        again = list_all(store, paths.log_prefix)
+        if [(info.key, info.etag) for info in again.objects] != [(info.key, info.etag) for info in listing.objects]:
+            continue
+        whole = tuple(file for file in found if isinstance(file, ListedLogFile))
+        damaged = tuple(file for file in found if isinstance(file, DamagedLog))
+        return SurvivingLog(LogView(paths.name, whole, listing.store_now_ms), damaged)
+    raise Unavailable(
+        f"table {paths.name}: the log below {paths.log_prefix} changed during each of {MAX_READ_ATTEMPTS} reads; "
+        "try again"
+    )
+
+
+def _read_log_file(store: ObjectStore, paths: TablePaths, info: ObjectInfo) -> ListedLogFile | DamagedLog:
+    body = store.get(info.key, if_match=info.etag).body
+    try:
+        name = parse_log_key(info.key)
+        log = decode_log_file(info.key, body)
+        if log.commit_id is not None and log.time_ms != name.time_ms:
+            raise CorruptLog(f"line 0: t is {log.time_ms}, its name says {name.time_ms}")
+        for marker in log.markers:
+            paths.partition_of(marker.path)
+    except CorruptLog as error:
+        problem = str(error).removeprefix(f"{info.key}: ")
+        markers = tuple(m for m in salvage_markers(body) if m.path.startswith(paths.data_prefix))
+        return DamagedLog(info.key, info.etag, info.size_bytes, problem, _read_head(info.key, body), markers)
+    return ListedLogFile(info.key, info.etag, info.modified_ms, info.size_bytes, log)
+
+
+def _read_head(key: str, body: bytes) -> LogHead | None:
+    try:
+        return decode_log_head(key, body, is_whole=True)
+    except CorruptLog:
+        return None
+
+
+def read_evidence(
+    store: ObjectStore, paths: TablePaths, *, config: TableConfig, clock: Clock, footers: FooterReader
+) -> RebuildEvidence:
+    """Collect what is left of a table.
+
+    Costs a listing and a GET of all of the log, a listing of the data files, and a ranged GET for each of them.
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        config: Its configuration.
+        clock: For back-off.
+        footers: Reads the footers.
+
+    Raises:
+        UnsupportedFormat: Something was written by a later release.
+        CorruptLog: A fence or a record cannot be read.
+        Unavailable: The store did not answer.
+    """
+    intents = _read_intents(store, paths)
+    log = read_surviving_log(store, paths, clock=clock)
+    readable, unreadable = _read_footers(store, paths, config, footers)
+    erasures = list_erasures(store, paths, limit=_ALL)
+    pins = _read_pins(store, paths)
+    views = tuple(each.view for each in list_registrations(store, paths) if each.state != "detached")
+    holds = bool(views or pins.is_unsure or config.keep_versions or read_leases(store, paths))
+    return RebuildEvidence(
+        paths=paths,
+        config=config,
+        log=log,
+        footers=readable,
+        unreadable=unreadable,
+        imported=_read_imported(store, paths),
+        deletions={
+            run.commit_id: run.has_landed for each in erasures for run in each.runs if run.has_landed is not None
+        },
+        erased=frozenset(target.key for each in erasures for target in each.open_targets),
+        intents=intents,
+        pinned=pins.files,
+        holds_dead_files=holds,
+        views=views,
+        staged_count=len(list_all(store, paths.staging_prefix).objects),
+        source_names=None if config.view_of is None else _read_source_names(store, source_of(paths, config)),
+    )
+
+
+def _read_intents(store: ObjectStore, paths: TablePaths) -> frozenset[str]:
+    states = [read_fence(store, paths.fence_key(role))[0] for role in ROLES]
+    commits = [state.commit for state in states if state is not None and state.commit is not None]
+    return frozenset(parse_log_key(key).commit_id for key in commits)
+
+
+def _read_footers(
+    store: ObjectStore, paths: TablePaths, config: TableConfig, footers: FooterReader
+) -> tuple[dict[str, Footer], dict[str, UnreadableFooter]]:
+    infos = [info for info in list_all(store, paths.data_prefix).objects if info.key.endswith(".parquet")]
+    readable: dict[str, Footer] = {}
+    unreadable: dict[str, UnreadableFooter] = {}
+    for found in footers.read_footers(infos, bounds_of=stats_columns(config)):
+        if isinstance(found, Footer):
+            readable[found.info.key] = found
+        elif found.cause == "damaged":
+            unreadable[found.info.key] = found
+        elif found.cause != "gone":  # the janitor may delete what is dead
+            raise Unavailable(f"{found.info.key}: {found.reason}; nothing was changed, try again")
+    return readable, unreadable
+
+
+def _read_imported(store: ObjectStore, paths: TablePaths) -> dict[str, ImportState]:
+    imported: dict[str, ImportState] = {}
+    for listed in read_records(store, paths):
+        if listed.record.state != "lost":
+            imported.update({source.path: listed.record.state for source in listed.record.sources})
+    return imported
+
+
+def _read_source_names(store: ObjectStore, source: TablePaths) -> tuple[str, ...]:
+    return tuple(log_name(key) for key in list_appends(store, source))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pinned:
+    """Which data files pins name, and whether one may hold others, too."""
+
+    files: frozenset[str]
+    is_unsure: bool
+
+
+def _read_pins(store: ObjectStore, paths: TablePaths) -> _Pinned:
+    """Read the files of all pins, ended ones too: what such a file names was live once (J7)."""
+    files: set[str] = set()
+    is_unsure = False
+    for info in list_all(store, paths.pins_prefix).objects:
+        try:
+            markers = decode_log_file(info.key, store.get(info.key).body).markers
+        except NotFound:
+            continue
+        except HaltError:
+            is_unsure = True
+            continue
+        files.update(marker.path for marker in markers)
+        is_unsure = is_unsure or not markers  # a pending one holds every dead file
+    return _Pinned(frozenset(files), is_unsure)
