@@ -35,7 +35,7 @@ def test_j5_a_worker_that_sleeps_just_before_its_put_cannot_name_what_the_sweep_
 
     def sleep_and_sweep():
         table.clock.advance(10 * table.config.orphan_age_ms)
-        table.sweep()
+        table.sweep_twice()
 
     table.store.script.append(Fault("put_if_absent", None, key="_log/", before=sleep_and_sweep))
     with pytest.raises(Fenced):

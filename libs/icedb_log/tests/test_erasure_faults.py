@@ -94,7 +94,7 @@ def test_two_workers_at_once_come_to_one_end(make, act):
         assert all(target.gone_ms for target in done.targets), number
         assert not {target.key for target in done.targets} & set(table.keys(table.paths.data_prefix)), number
         table.clock.advance(200_000)
-        table.sweep()  # what was uploaded after the last look
+        table.sweep_twice()  # what was uploaded after the last look
         assert find_traces(table, b"victim") == []
 
 

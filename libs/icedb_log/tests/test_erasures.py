@@ -115,7 +115,7 @@ def test_an_orphan_with_such_rows_is_waited_for_and_others_are_not(table):
     erasure_id = ask(table)
     erasure = advance(table, erasure_id).erasure
     assert by_reason(erasure)["orphan"] == [orphan.path]
-    assert next(t for t in erasure.targets if t.reason == "orphan").due_ms == orphan.created_ms + 200_000
+    assert next(t for t in erasure.targets if t.reason == "orphan").due_ms == orphan.created_ms + 260_000
     done = finish(table, erasure_id)
     assert done.completed_ms >= orphan.created_ms + 200_000
     assert orphan.path not in table.keys(table.paths.data_prefix)

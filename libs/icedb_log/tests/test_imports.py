@@ -179,7 +179,7 @@ def test_whatever_fails_the_next_run_imports_each_file_once(effect, later_ms):
     assert len(tables) > 15
     for number, table in enumerate(tables):
         table.clock.advance(later_ms)
-        table.sweep()
+        table.sweep_twice()
         table.run_import()
         assert table.ids() == ALL_IDS, f"{effect} at call {number}"
         assert "pending" not in table.states() or later_ms == 1
@@ -239,7 +239,7 @@ def test_what_a_person_says_is_lost_is_imported_again(table):
     with pytest.raises(Crash):
         table.run_import()
     table.clock.advance(table.config.orphan_age_ms + 1)
-    table.sweep()
+    table.sweep_twice()
     assert table.keys(table.paths.data_prefix) == []
     with pytest.raises(InvalidRequest, match=r"in/x.parquet.* too long ago to tell"):
         table.run_import()

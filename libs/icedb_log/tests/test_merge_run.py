@@ -68,7 +68,7 @@ def assert_orphans_go(table, count):
     """Orphans are swept when they are old enough, live files are not, and the next run does the rest."""
     assert len(unnamed(table)) == count
     table.clock.advance(table.config.orphan_age_ms + 1)
-    assert len(table.sweep().deleted) == count
+    assert len(table.sweep_twice().deleted) == count
     assert unnamed(table) == []
     assert table.ids() == ALL_IDS
     run(table)
@@ -171,7 +171,7 @@ def test_a_crash_anywhere_keeps_the_commits_that_have_landed(effect):
             run(table)
         assert len(merged_partitions(table)) >= done
         table.clock.advance(table.config.orphan_age_ms + 1)
-        table.sweep()
+        table.sweep_twice()
         assert unnamed(table) == []
         assert merged_partitions(table) == ["p=a", "p=b", "p=c"]
         assert table.ids() == ALL_IDS

@@ -86,7 +86,7 @@ class History:
             self.full_merge(None)
             self.table.clock.advance(400_000)
             self.table.vacuum()
-            self.table.sweep()
+            self.table.sweep_twice()
             self.check("at rest")
         live = {marker.path for marker in self.table.snapshot().live}
         assert set(self.table.keys(self.table.paths.data_prefix)) == live
@@ -151,7 +151,7 @@ class History:
         self.store.stubborn = None
 
     def sweep(self, step):
-        self.table.sweep()
+        self.table.sweep_twice()
 
     def advance(self, step):
         self.table.clock.advance((1_000, 15_000, 25_000, 65_000, 100_000, 250_000)[step.number])

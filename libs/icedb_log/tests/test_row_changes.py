@@ -263,7 +263,7 @@ def test_whatever_fails_all_rows_are_gone_or_none(effect):
         assert table.ids() == [1, 3, 4, 5, 6]
         table.clock.advance(10 * table.config.orphan_age_ms)
         table.vacuum()
-        table.sweep()
+        table.sweep_twice()
         assert sorted(table.keys(table.paths.data_prefix)) == [m.path for m in table.snapshot().live]
 
 

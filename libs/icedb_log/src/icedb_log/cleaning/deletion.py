@@ -23,6 +23,7 @@ Kind = Literal[
     "idempotency_key",
     "dropped_table",
     "audit",
+    "leftover",
 ]
 """What an object was, in audit, metrics and results."""
 
@@ -124,7 +125,7 @@ class Deleter:
             report = self._store.delete([each.key for each in chunk])
         except Unavailable as error:
             # J6: counted and left to the next run; keys that will not go must not keep the other kinds from going.
-            return Deleted(frozenset(), tuple(FailedDelete(each.key, str(error)) for each in chunk))
+            return Deleted(frozenset(), tuple(FailedDelete(each.key, str(error), "unanswered") for each in chunk))
         return Deleted(frozenset(report.deleted), report.failed)
 
 

@@ -68,7 +68,8 @@ class DataObjects:
         plan = plan_vacuum(self.view, config=config)
         due = dict.fromkeys(plan.data_paths, self.view.store_now_ms)
         due |= {waiting.path: waiting.until_ms for waiting in plan.waiting if waiting.until_ms is not None}
-        return due | {marker.path: marker.created_ms + config.orphan_age_ms for marker in self.unnamed()}
+        wait_ms = config.orphan_age_ms + config.data_grace_ms  # J5: old enough, and seen a grace period before
+        return due | {marker.path: marker.created_ms + wait_ms for marker in self.unnamed()}
 
 
 def read_objects(store: ObjectStore, paths: TablePaths, *, reader: LogReader) -> DataObjects:

@@ -25,7 +25,7 @@ from icedb_log.errors import (
 )
 from icedb_log.jobs import BadRows, RejectedBatch, StagedBatch
 from icedb_log.keys import TablePaths
-from icedb_log.storage.object_store import ObjectInfo, ObjectStore, list_all
+from icedb_log.storage.object_store import ObjectInfo, ObjectStore, delete_or_raise, list_all
 
 Kind = Literal["batch", "rows"]
 """``batch``: refused, nothing of it is live; ``rows``: committed but for these rows."""
@@ -126,7 +126,7 @@ def quarantine_batch(store: ObjectStore, paths: TablePaths, *, rejected: Rejecte
         if not (is_copied or _copy_payload(store, paths, batch)):
             return
         if is_there or _put_reason(store, paths, batch.batch_id, body, replaces=None if found is None else found.etag):
-            store.delete([batch.key])
+            delete_or_raise(store, [batch.key])
             return
     raise Unavailable(
         f"table {paths.name}: {reason_key(paths, batch.batch_id)} was not confirmed, or changed by others, "
@@ -301,6 +301,11 @@ def batch_id_of(key: str) -> str:
     """Return the batch that the object at a key, a reason or bad rows, is about."""
     name = key.rpartition("/")[2]
     return name.partition(_BAD_ROWS_INFIX)[0].removesuffix(_REASON_SUFFIX)
+
+
+def batch_id_of_object(key: str) -> str:
+    """Return the batch that any object below the quarantine is about, a payload or a reason."""
+    return key.rpartition("/")[2].partition(".")[0]
 
 
 def _copy_payload(store: ObjectStore, paths: TablePaths, batch: StagedBatch) -> bool:

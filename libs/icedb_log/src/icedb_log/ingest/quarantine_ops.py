@@ -29,6 +29,8 @@ from icedb_log.storage.object_store import ObjectStore
 from icedb_log.tables.table_config import TableConfig, read_table_config
 
 _MAX_ATTEMPTS: Final = 8
+_DROPPED: Final = "dropped"
+"""In a reason: the janitor is deleting the entry, nobody retries it any more."""
 _PAYLOAD_KIND: Final = re.compile(r"(batch|rows-[0-9a-f]+)\.")
 
 
@@ -69,6 +71,36 @@ def drop_quarantined(store: ObjectStore, paths: TablePaths, batch_id: str) -> No
     if found is None:
         raise _not_there(paths, batch_id)
     _delete_entry(store, paths, found.entry)
+
+
+def begin_drop(store: ObjectStore, paths: TablePaths, batch_id: str) -> tuple[str, ...] | None:
+    """Take an entry away from whoever might retry it; return its payloads, which are to be deleted before the reason.
+
+    For the janitor, which deletes by age. The reason is marked by compare-and-set: a retry that begins meanwhile finds
+    another ETag, and then no such entry. Idempotent.
+
+    Returns:
+        The keys of the payloads; ``None``: the entry is gone, a retry of it has begun, or somebody changed it just now.
+
+    Raises:
+        Unavailable: The store did not answer.
+    """
+    found = find_reason(store, paths, batch_id)
+    if found is None or found.entry.retry_id is not None:
+        return None
+    # WARN: not by looking alone. A retry writes its id after this look, is cut off before it stages, and the payload is
+    # deleted: the next try finds none and takes the batch for staged, and it is nowhere.
+    body = orjson.dumps({**found.fields, _DROPPED: True})
+    try:
+        store.put_if_match(reason_key(paths, batch_id), body, etag=found.etag)
+    except (PreconditionFailed, CommitOutcomeUnknown):
+        return None
+    return _payloads_of(store, paths, found.entry)
+
+
+def is_being_dropped(found: StoredReason) -> bool:
+    """Return whether :func:`begin_drop` has taken an entry away; what is left of it is to be deleted."""
+    return found.fields.get(_DROPPED) is True
 
 
 def retry_quarantined(
@@ -181,19 +213,23 @@ def _record_id(store: ObjectStore, paths: TablePaths, found: StoredReason, *, cl
 def _delete_entry(store: ObjectStore, paths: TablePaths, entry: QuarantinedBatch) -> None:
     # The payload first: a reason without a payload says that its retry was staged; a payload without a reason nobody
     # would find.
-    reason = reason_key(paths, entry.batch_id)
-    payloads = {entry.payload_key} - {reason}
-    if entry.kind == "batch":  # for good: what earlier flushes set aside of it is in there
-        payloads.update(list_bad_rows(store, paths, entry.batch_id))
-    for keys in (sorted(payloads), [reason]):
+    for keys in (_payloads_of(store, paths, entry), [reason_key(paths, entry.batch_id)]):
         report = store.delete(keys)
         if report.failed:
             raise Unavailable(f"{report.failed[0].key}: {report.failed[0].reason}; do it again")
 
 
+def _payloads_of(store: ObjectStore, paths: TablePaths, entry: QuarantinedBatch) -> tuple[str, ...]:
+    # J6: a reason that names something else must not make us delete it.
+    payloads = {entry.payload_key} if entry.payload_key.startswith(paths.quarantine_key(entry.batch_id)) else set()
+    if entry.kind == "batch":  # for good: what earlier flushes set aside of it is in there
+        payloads.update(list_bad_rows(store, paths, entry.batch_id))
+    return tuple(sorted(payloads - {reason_key(paths, entry.batch_id)}))
+
+
 def _read_entry(store: ObjectStore, paths: TablePaths, batch_id: str) -> StoredReason:
     found = find_reason(store, paths, batch_id)
-    if found is None:
+    if found is None or is_being_dropped(found):
         raise _not_there(paths, batch_id)
     if not found.fields:
         raise CorruptLog(f"table {paths.name}: {found.entry.reason}, or drop it")

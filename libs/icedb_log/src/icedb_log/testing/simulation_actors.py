@@ -32,7 +32,7 @@ from icedb_log.testing.simulation_changes import Intent, IntentClock, RowTest, S
 from icedb_log.testing.simulation_data import BAD_BODY, ROW_BITS, SimBatchWriter, SimGroupMerger, encode_batch
 from icedb_log.testing.simulation_facts import SimBatch
 from icedb_log.testing.simulation_model import SimModel
-from icedb_log.testing.simulation_settings import MAX_STALL_MS, PATHS, REQUEST_LIFE_MS, SECOND_MS
+from icedb_log.testing.simulation_settings import MAX_STALL_MS, PATHS, REQUEST_LIFE_MS, SECOND_MS, draw_orphan_policy
 from icedb_log.testing.simulation_world import Actor, SimClock, World
 
 ORDINARY: Final = (Unavailable, CommitConflict, CommitOutcomeUnknown, Fenced, NotFound)
@@ -117,9 +117,10 @@ def clean_for_ever(sim: Simulation, actor: Actor) -> None:
     clock, rng = SimClock(sim.world, actor.skew_ms), sim.world.rng
     reader = sim.make_reader(clock)
     vacuum = partial(vacuum_table, sim.store, PATHS, clock=clock, reader=reader)
+    policy = draw_orphan_policy(sim.world.seed)
     while True:
         if rng.random() < 0.3:
-            _try(sim, actor, lambda: sweep_orphans(sim.store, PATHS, clock=clock, reader=reader))
+            _try(sim, actor, lambda: sweep_orphans(sim.store, PATHS, clock=clock, reader=reader, policy=policy))
         else:
             _try(
                 sim,

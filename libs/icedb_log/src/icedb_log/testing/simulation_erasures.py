@@ -20,7 +20,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.testing.simulation_actors import ORDINARY, Simulation
 from icedb_log.testing.simulation_changes import Intent, IntentClock, RowTest, SimRowChanger
 from icedb_log.testing.simulation_model import SimModel
-from icedb_log.testing.simulation_settings import PATHS
+from icedb_log.testing.simulation_settings import ANY_SHARE, PATHS
 from icedb_log.testing.simulation_world import Actor, SimClock, Violation
 
 ERASER: Final = "eraser"
@@ -193,7 +193,8 @@ def _clean(sim: Simulation, clock: SimClock, reader: LogReader) -> None:
     vacuumed = vacuum_table(sim.store, PATHS, clock=clock, reader=reader)
     note_deletions(sim.store, PATHS, vacuumed.deleted_data)
     if sim.world.rng.random() < 0.3:
-        note_deletions(sim.store, PATHS, sweep_orphans(sim.store, PATHS, clock=clock, reader=reader).deleted)
+        swept = sweep_orphans(sim.store, PATHS, clock=clock, reader=reader, policy=ANY_SHARE)
+        note_deletions(sim.store, PATHS, swept.deleted)
 
 
 def _try(sim: Simulation, actor: Actor, run: Callable[[], object]) -> None:

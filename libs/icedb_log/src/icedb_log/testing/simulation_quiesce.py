@@ -12,7 +12,7 @@ from icedb_log.log.fold import fold
 from icedb_log.merging.merge import merge_table
 from icedb_log.testing.simulation_actors import Simulation
 from icedb_log.testing.simulation_data import SimBatchWriter, SimGroupMerger
-from icedb_log.testing.simulation_settings import PATHS, SEAL_AGE_MS
+from icedb_log.testing.simulation_settings import ANY_SHARE, PATHS, SEAL_AGE_MS
 from icedb_log.testing.simulation_world import SimClock, Violation
 
 _ROUNDS: Final = 5
@@ -37,7 +37,7 @@ def quiesce(sim: Simulation) -> None:
         # A worker with a fast clock may have put a tombstone's time into the future.
         sim.world.now_ms += SEAL_AGE_MS + 2 * sim.world.settings.skew_ms
         vacuum_table(sim.store, PATHS, clock=clock, reader=reader)
-        sweep_orphans(sim.store, PATHS, clock=clock, reader=reader)
+        sweep_orphans(sim.store, PATHS, clock=clock, reader=reader, policy=ANY_SHARE)
     mark = sim.model.begin_read()
     view = reader.read()
     snapshot = fold(view)

@@ -173,41 +173,6 @@ JANITOR_RULES: Final = (
             ),
         ),
     ),
-    breaks(
-        "J5",
-        "orphans of any age are deleted",
-        edit("cleaning.orphans:_old", ("info.modified_ms + config.orphan_age_ms", "info.modified_ms")),
-    ),
-    breaks(
-        "J5",
-        "the log is read before the data files are listed",
-        edit(
-            "cleaning.orphans:sweep_orphans",
-            (
-                "    listing = list_all(",
-                code(
-                    "    reader = reader or LogReader(store, paths, clock=clock)",
-                    "    view = reader.read()",
-                    "    listing = list_all(",
-                ),
-            ),
-            ("    view = reader.read()  # J5: after the listing\n", ""),
-            ("_unnamed(listing, reader.read())", "_unnamed(listing, view)"),
-        ),
-    ),
-    breaks(
-        "J5",
-        "commits under way are not settled",
-        edit("cleaning.orphans:sweep_orphans", ("settle_fence(store, paths, role)", "pass")),
-    ),
-    breaks(
-        "J5",
-        "a data file counts as named only while it is live",
-        edit(
-            "cleaning.orphans:_unnamed",
-            ("for marker in file.log.markers}", "for marker in file.log.markers if marker.is_live}"),
-        ),
-    ),
 )
 
 INGEST_RULES: Final = (
@@ -219,7 +184,7 @@ INGEST_RULES: Final = (
             (
                 "committed_key = self.fence.commit(",
                 code(
-                    "self.store.delete([batch.key for batch in output.accepted])",
+                    "delete_or_raise(self.store, [batch.key for batch in output.accepted])",
                     "        committed_key = self.fence.commit(",
                 ),
             ),

@@ -7,6 +7,7 @@ fault only, some have all of them.
 import random  # noqa: TID251 - a seeded generator is what the simulation is made of
 from dataclasses import dataclass
 
+from icedb_log.cleaning.orphan_plan import OrphanPolicy
 from icedb_log.keys import TablePaths
 from icedb_log.tables.table_config import TableConfig
 
@@ -24,6 +25,10 @@ SEAL_AGE_MS = 4 * 60 * MINUTE_MS
 """Longer than a stall and a request together: what rule F4 asks for."""
 
 PATHS = TablePaths("events", "lake/events")
+
+
+ANY_SHARE = OrphanPolicy(max_share=1.0)
+"""Small tables have few files: what one crash leaves is often most of their bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,11 @@ class Settings:
     resolution_ms: int
     burst: float
     page_keys: int
+
+
+def draw_orphan_policy(seed: int) -> OrphanPolicy:
+    """Return how a schedule's janitors sweep: some of them look at the share. Does not move the other draws."""
+    return OrphanPolicy() if seed % 4 == 0 else ANY_SHARE
 
 
 _CONFIGS: dict[tuple[int, int, int, int], TableConfig] = {}

@@ -23,7 +23,7 @@ from icedb_log.storage.object_store import ObjectStore, list_all
 from icedb_log.tables.table_config import TableConfig, read_table_config
 from icedb_log.testing.simulation_actors import ORDINARY, Simulation
 from icedb_log.testing.simulation_data import ROW_BITS, SimGroupMerger, write_rows
-from icedb_log.testing.simulation_settings import PATHS
+from icedb_log.testing.simulation_settings import ANY_SHARE, PATHS
 from icedb_log.testing.simulation_world import Actor, SimClock, Violation
 from icedb_log.views.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
 from icedb_log.views.feed_state import FeedReaders
@@ -191,7 +191,7 @@ def work_off_view(sim: Simulation) -> None:
     merger = SimGroupMerger(sim.store, clock)
     merge_table(sim.store, VIEW, clock=clock, merger=merger, owner="rest", reader=readers.view)
     vacuum_table(sim.store, VIEW, clock=clock, reader=readers.view)
-    sweep_orphans(sim.store, VIEW, clock=clock, reader=readers.view)
+    sweep_orphans(sim.store, VIEW, clock=clock, reader=readers.view, policy=ANY_SHARE)
 
 
 def check_view(sim: Simulation, watch: ViewWatch) -> None:

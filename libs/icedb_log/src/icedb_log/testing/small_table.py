@@ -6,6 +6,7 @@ from typing import Any
 
 from icedb_log.changes.partition_removal import RemovalResult, remove_chosen_partitions
 from icedb_log.changes.row_changes import ChangeResult, delete_rows, rewrite_partitions
+from icedb_log.cleaning.orphan_plan import OrphanPolicy
 from icedb_log.cleaning.orphans import OrphanResult, sweep_orphans
 from icedb_log.cleaning.vacuum import VacuumResult, vacuum_table
 from icedb_log.clock import new_batch_id
@@ -26,6 +27,7 @@ from icedb_log.testing.fake_clock import DEFAULT_START_MS, FakeClock
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.row_files import Row, RowFileChanger, RowFileMerger, RowFileWriter, encode_rows, read_live_rows
 from icedb_log.testing.scripted_store import Crash, Effect, ScriptedStore
+from icedb_log.testing.simulation_settings import ANY_SHARE
 from icedb_log.warehouse import Warehouse
 
 DEFAULTS: dict[str, Any] = {
@@ -41,11 +43,12 @@ DEFAULTS: dict[str, Any] = {
 
 
 class SmallTable:
-    """A table ``wh/<name>`` with small limits. After each step one millisecond passes.
+    """A table ``<root>/<name>`` with small limits. After each step one millisecond passes.
 
     Args:
         store: Another store than one in memory.
         name: Name of the table.
+        root: Of the warehouse.
         start_ms: Where the wall clock begins, unix ms.
         has_footers: Whether data files say in a footer who wrote them, from what.
         config: Fields of the configuration that differ from :data:`DEFAULTS`.
@@ -56,6 +59,7 @@ class SmallTable:
         *,
         store: ObjectStore | None = None,
         name: str = "t",
+        root: str = "wh",
         start_ms: int = DEFAULT_START_MS,
         has_footers: bool = False,
         **config: Any,
@@ -63,7 +67,7 @@ class SmallTable:
         self.clock = FakeClock(start_ms)
         self._has_footers = has_footers
         self.store = ScriptedStore(store or MemoryObjectStore(self.clock.now_ms))
-        self.paths = Warehouse(self.store, "wh").table(name)
+        self.paths = Warehouse(self.store, root).table(name)
         self.config = TableConfig.create(name=name, **{**DEFAULTS, **config})
         create_table(self.store, self.paths, self.config)
 
@@ -171,9 +175,17 @@ class SmallTable:
         self.clock.advance(1)
         return result
 
-    def sweep(self, *, dry_run: bool = False) -> OrphanResult:
-        """Sweep orphans once."""
-        return sweep_orphans(self.store, self.paths, clock=self.clock, dry_run=dry_run)
+    def sweep(self, *, dry_run: bool = False, policy: OrphanPolicy = ANY_SHARE) -> OrphanResult:
+        """Sweep orphans once, whatever their share; what is an orphan for the first time waits for the next sweep."""
+        return sweep_orphans(
+            self.store, self.paths, clock=self.clock, dry_run=dry_run, policy=policy, reader=self.reader()
+        )
+
+    def sweep_twice(self, *, policy: OrphanPolicy = ANY_SHARE) -> OrphanResult:
+        """Sweep orphans, let a grace period pass, and sweep again: then they go."""
+        self.sweep(policy=policy)
+        self.clock.advance(self.config.data_grace_ms)
+        return self.sweep(policy=policy)
 
     def status(self) -> TableStatus:
         """Read the figures."""
