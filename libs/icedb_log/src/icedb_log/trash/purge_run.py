@@ -151,8 +151,6 @@ class PurgeRun:
             while self._delete_below(deleter, prefix):
                 if self._tally.failed or self._is_over():
                     return False
-            if self._tally.failed or self._is_over():
-                return False
         return True
 
     def _delete_below(self, deleter: Deleter, prefix: str) -> bool:

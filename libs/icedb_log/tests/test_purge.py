@@ -1,0 +1,411 @@
+"""A purge (T3 to T6): when it begins, what goes, what stays, in which order, and that it goes on wherever it was cut."""
+
+import pytest
+from icedb_log.cleaning.audit import AuditLog
+from icedb_log.cleaning.audit_reader import read_audit
+from icedb_log.cleaning.leases import put_lease
+from icedb_log.errors import CorruptLog, Fenced, InvalidRequest, NotFound, Unavailable, UnsupportedFormat
+from icedb_log.ingest.idempotency import bind_key
+from icedb_log.log.fence import acquire_fence
+from icedb_log.storage.object_store import list_all
+from icedb_log.tables.table_config import TableConfig, create_table, load_any_config
+from icedb_log.testing.scripted_store import Crash, Effect, Fault
+from icedb_log.testing.small_table import DEFAULTS, SmallTable, try_each_call
+from icedb_log.testing.small_view import SmallView
+from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
+from icedb_log.trash.purge import purge_table
+from icedb_log.trash.purge_progress import read_progress
+from icedb_log.trash.purge_run import MAX_SEAL_BYTES, PurgeLimits
+from icedb_log.trash.trash_list import has_work, read_now_ms, read_trash
+from icedb_log.warehouse import Warehouse
+
+KEEP_MS = 600_000
+SEAL_MS = DEFAULTS["seal_age_ms"]
+SMALL = PurgeLimits(chunk_keys=3, page_keys=2)
+
+
+def drop(table, *, force=False):
+    drop_table(table.store, table.paths, clock=table.clock, request=DropRequest(keep_ms=KEEP_MS, is_forced=force))
+    table.clock.advance(1)
+
+
+def purge(table, **options):
+    options = {"limits": SMALL, **options}
+    result = purge_table(table.store, table.paths, clock=table.clock, owner="janitor", **options)
+    table.clock.advance(1)
+    return result
+
+
+def mark_of(table):
+    return load_any_config(table.store, table.paths)[0].dropped
+
+
+def create_again(table, **fields):
+    config = TableConfig.create(name="t", **{**DEFAULTS, **fields})
+    create_table(table.store, table.paths, config)
+    table.clock.advance(1)
+
+
+def rest_of(table):
+    return [key.removeprefix(f"{table.paths.prefix}/_icedb/") for key in table.keys()]
+
+
+KEPT = ["fence/ingest.json", "fence/merge.json", "purge.json", "table.json"]
+
+
+@pytest.fixture
+def table():
+    return make_full()
+
+
+def make_full():
+    """A table with something of every kind."""
+    table = SmallTable()
+    for number in range(4):
+        table.append(number, p="ab"[number % 2])
+    table.merge()
+    table.append(4)
+    table.stage([{"id": 5, "p": "a"}])
+    store, paths = table.store, table.paths
+    bind_key(store, paths, key="order 1", content_sha256="00", clock=table.clock)
+    put_lease(store, paths, at_ms=0, ttl_ms=1, clock=table.clock, lease_id="old")
+    for key in (
+        paths.pressure_key,
+        paths.quarantine_key("0198.json"),
+        paths.import_key("i1"),
+        paths.refused_key("r1"),
+        paths.clock_key,
+        f"{paths.data_prefix}p=a/by-hand.parquet",
+        f"{paths.data_prefix}notes.txt",
+        f"{paths.prefix}/_icedb/unknown/kind",
+        f"{paths.prefix}/elsewhere.txt",
+    ):
+        store.put(key, b"x")
+    store.put("wh/t2/_icedb/table.json", b"a neighbour")
+    table.clock.advance(10)
+    return table
+
+
+# ── when ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_t3_it_begins_when_the_time_in_the_trash_is_over_by_the_stores_clock(table):
+    assert purge(table).state == "kept"
+    drop(table)
+    dropped_ms = table.clock.now_ms() - 1
+    table.clock.advance(KEEP_MS - 2)
+    table.store.calls.clear()
+    assert purge(table).state == "kept"
+    assert not table.store.keys_of("put", "put_if_match", "put_if_absent", "delete")
+    result = purge(table)
+    assert result.state == "purged"
+    assert (mark_of(table).state, mark_of(table).dropped_ms) == ("purged", dropped_ms)
+    assert purge(table).state == "purged"
+
+
+@pytest.mark.parametrize("hold", ["lease", "view", "erasure"])
+def test_t3_it_waits_for_whoever_needs_the_table(hold):
+    table = SmallTable()
+    table.append(1)
+    SmallView(table, name="v")
+    key = table.paths.view_key("v")
+    active = table.store.get(key).body
+    table.store.put(key, active.replace(b"active", b"detached"))
+    drop(table)
+    table.clock.advance(KEEP_MS)
+    if hold == "lease":
+        put_lease(table.store, table.paths, at_ms=0, ttl_ms=5000, clock=table.clock, lease_id="h")
+    elif hold == "view":
+        table.store.put(key, active)
+    else:
+        table.store.put(table.paths.open_erasure_key("h"), b"x")
+    result = purge(table)
+    assert (result.state, [claim.kind for claim in result.waits_for]) == ("waiting", [hold])
+    assert mark_of(table).state == "trash"
+    if hold == "lease":
+        table.clock.advance(5000)
+        assert purge(table).state == "purged"
+
+
+def test_t3_it_does_not_begin_where_the_stores_clock_tells_no_ages(table):
+    drop(table)
+    table.clock.advance(KEEP_MS)
+    table.clock.advance(900_000)
+    host = SmallTable().clock  # more than a quarter of an hour behind
+    with pytest.raises(Unavailable, match="nothing is deleted by age"):
+        purge_table(table.store, table.paths, clock=host, owner="x")
+    assert mark_of(table).state == "trash"
+
+
+def test_force_goes_past_the_trash_and_past_leases(table):
+    put_lease(table.store, table.paths, at_ms=0, ttl_ms=50_000, clock=table.clock)
+    drop(table, force=True)
+    assert mark_of(table).state == "purging"
+    with pytest.raises(InvalidRequest, match="is being purged: nothing brings it back"):
+        undrop_table(table.store, table.paths, clock=table.clock)
+    assert purge(table).state == "purged"
+
+
+def test_what_is_in_the_trash_can_be_purged_at_once(table):
+    drop(table)
+    dropped_ms = table.clock.now_ms() - 1
+    drop(table, force=True)
+    assert (mark_of(table).state, mark_of(table).dropped_ms) == ("purging", dropped_ms)
+    assert purge(table).state == "purged"
+
+
+def test_a_table_that_never_was_has_no_purge():
+    table = SmallTable()
+    with pytest.raises(NotFound):
+        purge_table(table.store, table.paths.sibling("nobody"), clock=table.clock, owner="x")
+
+
+# ── what ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_everything_goes_but_what_keeps_late_comers_out(table):
+    table.store.put(table.paths.closed_erasure_key("c1"), b"a certificate")
+    table.store.put(f"{table.paths.log_prefix}no-log-file", b"a log that is damaged")
+    before = {info.key: info.size_bytes for info in list_all(table.store, f"{table.paths.prefix}/").objects}
+    drop(table, force=True)
+    result = purge(table)
+    assert rest_of(table) == ["erasures/closed/c1.json", *KEPT]
+    gone = set(before) - set(table.keys())
+    assert (result.deleted_count, result.deleted_bytes) == (len(gone), sum(before[key] for key in gone))
+    assert table.store.get("wh/t2/_icedb/table.json").body == b"a neighbour"
+    assert mark_of(table).purgers == ()
+    progress = read_progress(table.store, table.paths, drop_id=mark_of(table).drop_id)
+    assert (progress.deleted_count, progress.failed_count) == (result.deleted_count, 0)
+    assert read_progress(table.store, table.paths, drop_id="another") is None
+
+
+def test_registrations_of_views_stay(table):
+    SmallView(table, name="v")
+    key = table.paths.view_key("v")
+    table.store.put(key, table.store.get(key).body.replace(b"active", b"detached"))
+    drop(table, force=True)
+    purge(table)
+    assert "views/v.json" in rest_of(table)
+
+
+def test_t4_a_seal_stays_for_as_long_as_requests_live(table):
+    key = table.paths.log_key(time_ms=table.clock.now_ms(), commit_id="ab", is_merged=False)
+    fence = acquire_fence(table.store, table.paths, "ingest", owner="asleep", clock=table.clock)
+    fence._advance(commit=key)
+    drop(table, force=True)
+    purge(table)
+    assert table.keys(table.paths.log_prefix) == [key]
+    assert len(table.store.get(key).body) <= MAX_SEAL_BYTES
+    table.clock.advance(SEAL_MS)
+    assert purge(table).state == "purged"
+    assert table.keys(table.paths.log_prefix) == []
+
+
+def test_data_files_go_before_log_files_and_log_files_before_the_rest(table):
+    drop(table, force=True)
+    table.store.calls.clear()
+    purge(table)
+    kinds = [
+        0 if "/_data/" in key else 1 if "/_log/" in key else 2
+        for call in table.store.calls
+        if call.method == "delete"
+        for key in call.key.split()
+    ]
+    assert kinds == sorted(kinds)
+    assert set(kinds) == {0, 1, 2}
+
+
+def test_a_reader_of_v3_in_the_middle_fails_or_sees_nothing_but_never_half_of_it(table):
+    """It does not know ``table.json``: it reads the log, and then the files that the log names."""
+    ids = table.ids()
+    seen = set()
+
+    def read():
+        try:
+            seen.add(tuple(table.ids()))
+        except (NotFound, CorruptLog, Crash):
+            seen.add("fails")
+
+    drop(table, force=True)
+    deletes = 40
+    table.store.script = [Fault("delete", None, before=read) for _ in range(deletes)]
+    purge(table, limits=PurgeLimits(chunk_keys=1))
+    assert 5 < deletes - len(table.store.script) < deletes
+    assert seen == {tuple(ids), "fails", ()}
+
+
+def test_it_is_written_down_what_went(table):
+    drop(table, force=True)
+    audit = AuditLog(table.store, table.paths, clock=table.clock, owner="janitor")
+    result = purge(table, audit=audit)
+    parts = list(read_audit(table.store, table.paths))
+    assert {part.kind for part in parts} == {"purge"}
+    entries = [entry for part in parts for entry in part.entries]
+    assert len(entries) == result.deleted_count
+    assert {(entry.kind, entry.outcome) for entry in entries} == {("dropped_table", "deleted")}
+
+
+def test_requests_grow_with_pages_not_with_objects():
+    table = SmallTable()
+    keys = [table.paths.data_key(partition="p=a", file_id=table.clock.new_id()) for _ in range(2500)]
+    for key in keys:
+        table.store.inner.put(key, b"x")
+    drop(table, force=True)
+    table.store.calls.clear()
+    assert purge(table, limits=PurgeLimits()).deleted_count == 2500
+    methods = [call.method for call in table.store.calls]
+    assert methods.count("delete") <= 3
+    assert methods.count("list_page") <= 3 + 12
+    assert methods.count("get") <= 20
+
+
+# ── cut off ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def make_dropped():
+    table = make_full()
+    drop(table, force=True)
+    return table
+
+
+@pytest.mark.parametrize("effect", [Effect.CRASH_BEFORE, Effect.CRASH_AFTER, Effect.LOSE_ANSWER])
+def test_it_goes_on_wherever_it_was_cut_off(effect):
+    tables = try_each_call(make_dropped, lambda table: purge(table, limits=PurgeLimits(chunk_keys=4)), effect)
+    assert len(tables) > 40
+    for table in tables:
+        result = purge(table)
+        assert (result.state, result.failed) == ("purged", ())
+        assert rest_of(table) == KEPT
+        assert mark_of(table).state == "purged"
+
+
+def test_what_will_not_go_is_told_and_tried_again(table):
+    drop(table, force=True)
+    stubborn = table.keys(table.paths.data_prefix)[0]
+    table.store.script = [Fault("delete", Effect.REFUSE, stubborn)]
+    result = purge(table)
+    assert (result.state, [each.key for each in result.failed]) == ("purging", [stubborn])
+    assert stubborn in table.keys()
+    assert table.keys(table.paths.log_prefix), "the log names what could not be deleted"
+    progress = read_trash(Warehouse(table.store, "wh"))[0].progress
+    assert (progress.failed_count, progress.problem) == (1, "refused by the script")
+    again = purge(table)
+    assert again.state == "purged"
+    assert read_trash(Warehouse(table.store, "wh"))[0].progress.deleted_count == (
+        result.deleted_count + again.deleted_count
+    )
+
+
+def test_a_run_has_an_end(table):
+    drop(table, force=True)
+    states = []
+    while not states or states[-1] != "purged":
+        states.append(purge(table, limits=PurgeLimits(run_ms=0, chunk_keys=2)).state)
+        assert len(states) < 30
+    assert len(states) > 5
+    assert mark_of(table).purgers == ()
+
+
+def test_a_run_that_is_to_stop_stops_before_its_next_chunk(table):
+    drop(table, force=True)
+    table.store.calls.clear()
+    calls = []
+
+    def check_alive():
+        calls.append(1)
+        if len(calls) == 3:
+            raise Fenced("the lock is lost")
+
+    with pytest.raises(Fenced):
+        purge(table, check_alive=check_alive)
+    assert len(table.store.keys_of("delete")) == 2
+    assert purge(table).state == "purged"
+
+
+# ── after it ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_t6_its_name_is_free_and_the_new_table_begins_empty(table):
+    drop(table, force=True)
+    with pytest.raises(InvalidRequest, match="is being purged: nothing brings it back"):
+        create_again(table)
+    purge(table)
+    with pytest.raises(NotFound, match="does not exist: it was dropped at .* and purged"):
+        table.status()
+    with pytest.raises(NotFound, match="does not exist"):
+        drop(table)
+    with pytest.raises(NotFound, match="does not exist"):
+        undrop_table(table.store, table.paths, clock=table.clock)
+    create_again(table, merge_fan_in=4)
+    with pytest.raises(InvalidRequest, match="exists already"):
+        create_again(table)
+    assert table.ids() == []
+    table.append(10)
+    table.append(11)
+    table.merge(full=True)
+    table.clock.advance(70_000)
+    table.vacuum()
+    table.sweep()
+    assert table.ids() == [10, 11]
+    drop(table)
+    undrop_table(table.store, table.paths, clock=table.clock)
+    assert table.ids() == [10, 11]
+
+
+def test_t6_a_second_life_ends_as_the_first():
+    table = SmallTable()
+    incarnations = set()
+    for number in range(3):
+        table.append(number)
+        assert table.ids() == [number]
+        table.merge(full=True)
+        drop(table, force=True)
+        assert purge(table).state == "purged"
+        create_again(table)
+        incarnations.add(load_any_config(table.store, table.paths)[0].incarnation)
+    assert len(incarnations) == 3
+
+
+def test_t6_what_comes_late_is_deleted_when_seals_are(table):
+    drop(table, force=True)
+    purge(table)
+    late = [
+        table.paths.data_key(partition="p=a", file_id=table.clock.new_id()),
+        table.paths.pressure_key,
+        table.paths.quarantine_key("late.json"),
+    ]
+    for key in late:
+        table.store.put(key, b"late")
+    table.stage([{"id": 1, "p": "a"}])
+    table.clock.advance(SEAL_MS - 10)
+    assert purge(table).deleted_count == 0
+    assert set(late) < set(table.keys())
+    warehouse = Warehouse(table.store, "wh")
+    assert not has_work(warehouse.list_dropped()[0], now_ms=read_now_ms(warehouse))
+    table.clock.advance(20)
+    assert has_work(warehouse.list_dropped()[0], now_ms=read_now_ms(warehouse))
+    assert purge(table).state == "purged"
+    assert rest_of(table) == KEPT
+    assert not has_work(warehouse.list_dropped()[0], now_ms=read_now_ms(warehouse) + 10 * SEAL_MS)
+    create_again(table)
+
+
+def test_t6_what_is_written_down_goes_when_its_retention_is_over(table):
+    drop(table, force=True)
+    purge(table, audit=AuditLog(table.store, table.paths, clock=table.clock, owner="janitor"))
+    table.clock.advance(SEAL_MS)
+    purge(table)
+    assert table.keys(table.paths.audit_prefix)
+    table.clock.advance(table.config.audit_retention_ms)
+    purge(table)
+    assert table.keys(table.paths.audit_prefix) == []
+
+
+def test_a_fence_that_cannot_be_read_stops_it(table):
+    drop(table, force=True)
+    table.store.put(table.paths.fence_key("merge"), b"damaged")
+    with pytest.raises(CorruptLog, match="not a fence"):
+        purge(table)
+    table.store.put(table.paths.config_key, b"damaged")
+    with pytest.raises(UnsupportedFormat):
+        purge(table)
