@@ -87,7 +87,7 @@ def read_records(store: ObjectStore, paths: TablePaths) -> tuple[ListedRecord, .
 
     def read(key: str) -> ListedRecord:
         stored = store.get(key)
-        return ListedRecord(_decode(key, stored.body), stored.info.etag)
+        return ListedRecord(decode_record(key, stored.body), stored.info.etag)
 
     keys = [info.key for info in list_all(store, paths.imports_prefix).objects]
     if len(keys) < 2:  # noqa: PLR2004 - one needs no pool
@@ -224,7 +224,8 @@ def _encode(record: ImportRecord) -> bytes:
     )
 
 
-def _decode(key: str, body: bytes) -> ImportRecord:
+def decode_record(key: str, body: bytes) -> ImportRecord:
+    """Parse a record. Raises CorruptLog."""
     try:
         value: dict[str, Any] = orjson.loads(body)
         sources: Sequence[dict[str, Any]] = value["sources"]

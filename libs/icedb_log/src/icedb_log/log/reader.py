@@ -150,7 +150,7 @@ class LogHeadReader(ConsistentReader[ListedLogHead]):
             part = self._store.get_range(info.key, start=len(body), length=length, if_match=info.etag)  # R1
             body += part.body
             head = decode_log_head(info.key, body, is_whole=len(part.body) < length or len(body) == info.size_bytes)
-        _require_own_time(info.key, head)
+        require_own_time(info.key, head)
         return ListedLogHead(info.key, info.etag, info.modified_ms, info.size_bytes, head)
 
     def _misses_a_dead_log_file(self, current: Mapping[str, ListedLogHead], second: Listing) -> bool:
@@ -201,7 +201,7 @@ class LogReader(ConsistentReader[ListedLogFile]):
     def _fetch_one(self, info: ObjectInfo) -> ListedLogFile:
         stored = self._store.get(info.key, if_match=info.etag)  # R1
         log = decode_log_file(info.key, stored.body)
-        _require_own_time(info.key, log)
+        require_own_time(info.key, log)
         return ListedLogFile(info.key, info.etag, info.modified_ms, info.size_bytes, log)
 
     def _misses_a_dead_log_file(self, current: Mapping[str, ListedLogFile], second: Listing) -> bool:
@@ -211,7 +211,8 @@ class LogReader(ConsistentReader[ListedLogFile]):
         return bool(late) and any(t.path in late for file in current.values() for t in file.log.log_tombstones)
 
 
-def _require_own_time(key: str, log: LogFile | LogHead) -> None:
+def require_own_time(key: str, log: LogFile | LogHead) -> None:
+    """Refuse a log file of ours whose time is not that of its name. Raises CorruptLog."""
     name = parse_log_key(key)
     if log.commit_id is not None and name.time_ms != log.time_ms:
         raise CorruptLog(f"{key}: line 0: t is {log.time_ms}, its name says {name.time_ms}")

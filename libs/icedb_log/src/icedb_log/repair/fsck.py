@@ -1,0 +1,213 @@
+"""Is a table sound? Reads only, at any time, while everything else goes on (rules W1, S1 to S3, M1, J5 and the wire).
+
+Order, which is what makes findings certain: the configuration; the log; fences and pins; all objects, by one listing;
+with ``--deep`` the footers; the log again; a second look at whatever is still suspect. What is reported as an error
+holds in the second log, and held when the first was read: a merge, a vacuum or a drop in between makes no finding
+(:mod:`icedb_log.repair.fsck_objects` says why for data files). It never stops at damage: each log file is read by
+itself.
+
+Cost: a LIST for each thousand objects, two of the log, a GET for each log file and small record, and with ``--deep``
+one ranged GET for each live data file. Memory: the log, and a reference for each data file.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from icedb_log.clock import Clock
+from icedb_log.errors import NotFound, UnsupportedFormat
+from icedb_log.keys import TablePaths
+from icedb_log.log.reader import DEFAULT_MAX_REFRESH_MS
+from icedb_log.repair.footers import FooterReader
+from icedb_log.repair.fsck_checks import check_log
+from icedb_log.repair.fsck_data import check_config, check_data
+from icedb_log.repair.fsck_deep import DeepLook, read_deep, report_deep
+from icedb_log.repair.fsck_log import CheckedLog, LogChecker
+from icedb_log.repair.fsck_objects import Progress, Walk, no_progress, walk_objects
+from icedb_log.repair.fsck_report import MAX_LISTED, Findings, FsckReport
+from icedb_log.repair.fsck_state import check_fences, check_pins, check_state, read_fences, read_pins
+from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE, ObjectStore
+from icedb_log.storage.store_clock import MAX_HOST_GAP_MS
+from icedb_log.tables.table_config import TableConfig, decode_table_config
+
+FETCH_THREADS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class FsckOptions:
+    """How thorough a check is.
+
+    Attributes:
+        footers: Reads the footers of live data files; ``None``: no ``--deep``.
+        sample: How many of them; ``None``: all.
+        max_listed: Findings of one code and severity that the report lists.
+        fetch_threads: Log files fetched at once.
+        page_size: Keys per page of a listing; smaller only in tests.
+    """
+
+    footers: FooterReader | None = None
+    sample: int | None = None
+    max_listed: int = MAX_LISTED
+    fetch_threads: int = FETCH_THREADS
+    page_size: int = MAX_KEYS_PER_PAGE
+
+
+_DEFAULTS: Final = FsckOptions()
+
+
+def fsck_table(
+    store: ObjectStore,
+    paths: TablePaths,
+    *,
+    clock: Clock,
+    options: FsckOptions = _DEFAULTS,
+    progress: Progress = no_progress,
+) -> FsckReport:
+    """Check one table. Changes nothing; may be repeated, and run at any time.
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        clock: This host's clock; compared with the store's, and decides nothing about ages.
+        options: How thorough.
+        progress: Told now and then what is being done.
+
+    Raises:
+        NotFound: There is nothing of this name.
+        Unavailable: The store did not answer, or the log never held still.
+    """
+    return _Fsck(store, paths, clock, options, progress).run()
+
+
+class _Fsck:
+    """One run."""
+
+    def __init__(
+        self, store: ObjectStore, paths: TablePaths, clock: Clock, options: FsckOptions, progress: Progress
+    ) -> None:
+        self._store = store
+        self._paths = paths
+        self._clock = clock
+        self._options = options
+        self._progress = progress
+        self._found = Findings(options.max_listed)
+
+    def run(self) -> FsckReport:
+        config = self._read_config()
+        if config is not None and config.dropped is not None and config.dropped.state != "trash":
+            return self._report(None, Walk(), DeepLook())  # it is being deleted: nothing else about it is true for long
+        checker = LogChecker(
+            self._store,
+            self._paths,
+            clock=self._clock,
+            max_refresh_ms=DEFAULT_MAX_REFRESH_MS if config is None else config.log_grace_ms // 2,
+            page_size=self._options.page_size,
+            fetch_threads=self._options.fetch_threads,
+        )
+        self._check_clock()
+        self._progress("log", 0, None)
+        before = checker.check()
+        fences = read_fences(self._store, self._paths)
+        pins = read_pins(self._store, self._paths)
+        walk = walk_objects(
+            self._store,
+            self._paths,
+            live=before.live,
+            named={*before.live, *before.dead, *(path for files in pins.files.values() for path in files)},
+            progress=self._progress,
+            page_size=self._options.page_size,
+        )
+        if config is None and not walk.object_count:
+            raise NotFound(f"table {self._paths.name!r} does not exist ({self._paths.prefix}/ is empty)")
+        look = self._look_deep(before, walk, config)
+        self._progress("log again", 0, None)
+        after = checker.check()
+        check_log(self._found, self._paths, after, config)
+        check_data(self._found, self._store, walk, before=before, after=after, config=config)
+        report_deep(self._found, look, after)
+        if config is not None:
+            check_config(self._found, self._paths, after, config)
+        same = config if config is not None and self._config_etag() == self._etag else None
+        check_fences(self._found, self._paths, fences, before=before, after=after, config=same)
+        check_pins(self._found, self._store, self._paths, pins, walk.missing)
+        check_state(self._found, self._store, self._paths, walk, config=config)
+        self._check_objects(walk)
+        return self._report(after, walk, look)
+
+    _etag = ""
+
+    def _read_config(self) -> TableConfig | None:
+        key = self._paths.config_key
+        try:
+            stored = self._store.get(key)
+        except NotFound:
+            self._found.add("config-unreadable", key, "it is not there: nobody finds the table any more")
+            return None
+        self._etag = stored.info.etag
+        try:
+            config = decode_table_config(self._paths, stored.body)
+        except UnsupportedFormat as error:
+            self._found.add("config-unreadable", key, str(error).removeprefix(f"{key}: "))
+            return None
+        if config.dropped is not None:
+            state = {"trash": "it is in the trash", "purging": "it is being purged", "purged": "it was purged"}
+            self._found.add("dropped", key, state[config.dropped.state])
+        return config
+
+    def _config_etag(self) -> str:
+        try:
+            return self._store.head(self._paths.config_key).etag
+        except NotFound:
+            return ""
+
+    def _check_clock(self) -> None:
+        asked_ms = self._clock.now_ms()
+        store_ms = self._store.list_page(self._paths.config_key, limit=1).store_now_ms
+        gap_ms = store_ms - asked_ms
+        if abs(gap_ms) > MAX_HOST_GAP_MS:
+            self._found.add(
+                "store-clock",
+                self._paths.config_key,
+                f"the store's clock and this host's differ by {gap_ms / 60_000:,.0f} min, and one of them is wrong",
+            )
+
+    def _look_deep(self, log: CheckedLog, walk: Walk, config: TableConfig | None) -> DeepLook:
+        if self._options.footers is None:
+            return DeepLook()
+        return read_deep(
+            self._options.footers,
+            self._paths,
+            log,
+            sizes=walk.resized,
+            skip=frozenset(path for path in walk.missing if path in log.live),
+            config=config,
+            sample=self._options.sample,
+            seed=self._clock.now_ms(),
+            progress=self._progress,
+        )
+
+    def _check_objects(self, walk: Walk) -> None:
+        paths, found = self._paths, self._found
+        for info in walk.strays:
+            found.add("stray-below-log", info.key, "readers list everything that begins with _log")
+        for info in walk.unknown:
+            if not info.key.startswith(paths.staging_prefix):
+                found.add("unknown-object", info.key, f"{info.size_bytes:,} bytes")
+        if walk.future:
+            info, ahead_ms = walk.future[0]
+            found.add(
+                "store-clock",
+                info.key,
+                f"{len(walk.future)} objects are younger than the store's own clock, this one by "
+                f"{ahead_ms / 60_000:,.0f} min",
+            )
+
+    def _report(self, log: CheckedLog | None, walk: Walk, look: DeepLook) -> FsckReport:
+        figures = {"objects": walk.object_count, "footers": look.footer_count}
+        if log is not None:
+            figures |= {
+                "log_files": len(log.files),
+                "live_files": len(log.live),
+                "live_rows": sum(marker.row_count or 0 for marker in log.live.values()),
+                "live_bytes": sum(marker.size_bytes for marker in log.live.values()),
+            }
+        return self._found.report(self._paths.name, is_deep=self._options.footers is not None, figures=figures)

@@ -1,0 +1,227 @@
+"""What the footers of live data files say, against what the log says of them (``--deep``).
+
+A data file never changes, so each contradiction is certain as soon as both are read; whether the file is still live is
+asked of the log that is read last. Nothing here reads a row.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from icedb_log.keys import TablePaths
+from icedb_log.log.widening import is_widening
+from icedb_log.model import ColumnStats, FileMarker
+from icedb_log.repair.footers import ColumnBounds, Footer, FooterReader, UnreadableFooter
+from icedb_log.repair.fsck_log import CheckedLog
+from icedb_log.repair.fsck_objects import Progress, no_progress
+from icedb_log.repair.fsck_report import Findings
+from icedb_log.storage.object_store import ObjectInfo
+from icedb_log.tables.table_config import TableConfig
+
+PROGRESS_FILES: Final = 100
+"""After so many files it is told how far it is."""
+MAX_SUSPECTS: Final = 100_000
+"""Files that contradict the log and are remembered until the log has been read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """One contradiction between a footer and the log.
+
+    Attributes:
+        code: Of the finding that it becomes if the file is still live.
+        path: The data file.
+        message: What is wrong.
+        also_live: Another data file that has to be live, too; empty: none.
+    """
+
+    code: str
+    path: str
+    message: str
+    also_live: str = ""
+
+
+@dataclass(slots=True)
+class DeepLook:
+    """What footers said.
+
+    Attributes:
+        footer_count: Footers that could be read.
+        suspicions: Contradictions, at most ``MAX_SUSPECTS``.
+        gone: Files that are not there (any more).
+        unanswered: Files of which the store said nothing, and its words about the first of them.
+    """
+
+    footer_count: int = 0
+    suspicions: list[Suspicion] = field(default_factory=list)
+    gone: set[str] = field(default_factory=set)
+    unanswered: list[tuple[str, str]] = field(default_factory=list)
+
+
+def read_deep(
+    reader: FooterReader,
+    paths: TablePaths,
+    log: CheckedLog,
+    *,
+    sizes: Mapping[str, int],
+    skip: frozenset[str],
+    config: TableConfig | None,
+    sample: int | None,
+    seed: int,
+    progress: Progress = no_progress,
+) -> DeepLook:
+    """Read the footers of live data files and compare them with their markers.
+
+    Args:
+        reader: Reads footers.
+        paths: Keys of the table.
+        log: Its log.
+        sizes: Real sizes of files whose size is not what the log says.
+        skip: Files that are known not to be there.
+        config: Configuration of the table, if it can be read.
+        sample: How many files to read, evenly spread; ``None``: all.
+        seed: Which ones: another one takes others.
+        progress: Told now and then.
+    """
+    look = DeepLook()
+    live = [path for path in sorted(log.live) if path not in skip]
+    chosen = live if sample is None else choose_sample(live, sample, seed)
+    schema = _effective_schema(log)
+    columns = _columns_of_stats(log, config)
+    infos = (ObjectInfo(path, "", sizes.get(path, log.live[path].size_bytes), 0) for path in chosen)
+    for number, footer in enumerate(reader.read_footers(infos, bounds_of=columns), 1):
+        if isinstance(footer, UnreadableFooter):
+            _note_unreadable(look, footer)
+        else:
+            look.footer_count += 1
+            if len(look.suspicions) < MAX_SUSPECTS:
+                look.suspicions.extend(compare(paths, footer, log.live[footer.info.key], schema=schema, log=log))
+        if number % PROGRESS_FILES == 0 or number == len(chosen):
+            progress("footers", number, len(chosen))
+    return look
+
+
+def report_deep(found: Findings, look: DeepLook, log: CheckedLog) -> None:
+    """Report what still holds in a log that was read afterwards."""
+    for suspicion in look.suspicions:
+        if suspicion.path in log.live and (not suspicion.also_live or suspicion.also_live in log.live):
+            found.add(suspicion.code, suspicion.path, suspicion.message)
+    if look.unanswered:
+        path, reason = look.unanswered[0]
+        found.add(
+            "not-checked",
+            path,
+            f"{len(look.unanswered)} footers: the store did not answer ({reason[:200]})",
+            severity="warning",
+        )
+
+
+def choose_sample(paths: list[str], count: int, seed: int) -> list[str]:
+    """Return at most ``count`` of the paths, evenly spread, beginning somewhere else with each seed."""
+    if count >= len(paths):
+        return paths
+    start = seed % len(paths)
+    return sorted(paths[(start + number * len(paths) // count) % len(paths)] for number in range(count))
+
+
+def compare(
+    paths: TablePaths, footer: Footer, marker: FileMarker, *, schema: Mapping[str, str], log: CheckedLog
+) -> Iterator[Suspicion]:
+    """Yield what a footer and its marker contradict each other in."""
+    path = marker.path
+    if marker.row_count is not None and marker.row_count != footer.row_count:
+        yield Suspicion("row-count-mismatch", path, f"{footer.row_count:,} rows; the log says {marker.row_count:,}")
+    yield from _compare_origin(paths, footer, path, log)
+    yield from _compare_types(footer, path, schema)
+    for column, stats in marker.stats.items():
+        bounds = footer.bounds.get(column)
+        problem = find_stats_problem(stats, bounds) if bounds is not None else None
+        if problem:
+            yield Suspicion("statistics-mismatch", path, f"column {column!r}: {problem}")
+
+
+def _compare_origin(paths: TablePaths, footer: Footer, path: str, log: CheckedLog) -> Iterator[Suspicion]:
+    origin = footer.origin
+    if origin.kind == "foreign" or origin.table != paths.name:
+        return  # imported: its name and its partition were chosen here
+    partition = path.removeprefix(paths.data_prefix).rpartition("/")[0]
+    if origin.partition != partition:
+        yield Suspicion(
+            "partition-mismatch",
+            path,
+            f"it was written for partition {origin.partition or '(none)'} and lies in {partition or '(none)'}",
+        )
+    for replaced in origin.inputs:
+        if replaced in log.live:
+            yield Suspicion(
+                "input-still-live",
+                path,
+                f"a {origin.kind} made it from {replaced}, which is live, too",
+                also_live=replaced,
+            )
+
+
+def _compare_types(footer: Footer, path: str, schema: Mapping[str, str]) -> Iterator[Suspicion]:
+    for column, sql_type in footer.columns.items():
+        known = schema.get(column)
+        if known is None:
+            yield Suspicion("type-mismatch", path, f"column {column!r} ({sql_type}) is not in the schema")
+        elif sql_type != known and not is_widening(sql_type, known):
+            yield Suspicion("type-mismatch", path, f"column {column!r} is {sql_type}; the schema says {known}")
+    for column, words in footer.odd_columns.items():
+        yield Suspicion(
+            "type-mismatch",
+            path,
+            f"column {column!r} is {words}, which no column of a table is; the schema says {schema.get(column)}",
+        )
+
+
+def find_stats_problem(stats: ColumnStats, bounds: ColumnBounds) -> str | None:
+    """Return why a marker's statistics would lose rows that the footer proves; ``None`` if they would not.
+
+    Certain only: a text of a footer may be cut, its maximum then being rounded up.
+    """
+    low, high, null_count = stats
+    if bounds.null_count is not None and bounds.null_count != null_count:
+        return f"{bounds.null_count:,} nulls; the log says {null_count:,}"
+    if low is None or high is None or bounds.low is None or bounds.high is None:
+        return None
+    try:
+        if low > bounds.low and (bounds.is_exact or not str(low).startswith(str(bounds.low))):
+            return f"its minimum is {_show(bounds.low)}; the log says {_show(low)}"
+        if high < bounds.high and (bounds.is_exact or high < str(bounds.high)[:-1]):
+            return f"its maximum is {_show(bounds.high)}; the log says {_show(high)}"
+    except TypeError:
+        return f"its values are like {_show(bounds.low)}; the log says {_show(low)}, which is of another kind"
+    return None
+
+
+def _effective_schema(log: CheckedLog) -> dict[str, str]:
+    schema: dict[str, str] = {}
+    widened: dict[str, str] = {}
+    for file in log.readable:
+        for column, sql_type in file.log.schema.items():
+            schema.setdefault(column, sql_type)
+        widened.update(file.log.widened)
+    return {**schema, **widened}
+
+
+def _columns_of_stats(log: CheckedLog, config: TableConfig | None) -> frozenset[str]:
+    """Return the columns of which markers have statistics: by rule those of partitions and of the sort order."""
+    if config is not None:
+        return frozenset((*config.sort, *(field.column for field in config.partition)))
+    return frozenset(column for marker in log.live.values() for column in marker.stats)
+
+
+def _note_unreadable(look: DeepLook, footer: UnreadableFooter) -> None:
+    path = footer.info.key
+    if footer.cause == "gone":
+        look.gone.add(path)
+    elif footer.cause == "unanswered":
+        look.unanswered.append((path, footer.reason))
+    else:
+        look.suspicions.append(Suspicion("footer-unreadable", path, footer.reason))
+
+
+def _show(value: object) -> str:
+    return repr(value)[:80]

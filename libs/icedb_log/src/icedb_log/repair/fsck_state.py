@@ -1,0 +1,315 @@
+"""What lies below ``_icedb`` beside the configuration: fences, pins, leases, staging, quarantine, views, records.
+
+Each object is looked at by itself, and gone is no finding: others work meanwhile. What a worker writes in two steps is
+reported only when the first step is an hour old.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from icedb_log.cleaning.leases import MAX_LEASE_TTL_MS
+from icedb_log.cleaning.pins import list_pins
+from icedb_log.erasure.erasure_record import decode_erasure
+from icedb_log.errors import HaltError, IceDBError, NotFound, UnsupportedFormat
+from icedb_log.imports.import_records import decode_record
+from icedb_log.ingest.quarantine import batch_id_of, is_reason, parse_reason
+from icedb_log.keys import ROLES, Role, TablePaths, parse_log_key
+from icedb_log.log.codec import decode_log_file
+from icedb_log.log.fence import FenceState, read_fence_object
+from icedb_log.log.fold import read_horizon_ms
+from icedb_log.model import LogView
+from icedb_log.repair.fsck_log import CheckedLog
+from icedb_log.repair.fsck_objects import Walk
+from icedb_log.repair.fsck_report import Findings
+from icedb_log.repair.wire_check import is_log_key
+from icedb_log.storage.object_store import ObjectInfo, ObjectStore, StoredObject, list_all
+from icedb_log.tables.table_config import TableConfig, read_table_config
+from icedb_log.views.views import is_view_there, read_registration
+
+HOUR_MS: Final = 60 * 60 * 1000
+LONG_ERASURE_MS: Final = 48 * HOUR_MS
+MAX_READS: Final = 1000
+"""Objects of one kind that are read; there are never so many but of leftovers."""
+
+
+@dataclass(frozen=True, slots=True)
+class FenceFact:
+    """A fence as it was found.
+
+    Attributes:
+        role: Its role.
+        state: What it says; ``None``: it is not there, or not a fence.
+        modified_ms: When it was written.
+        problem: Why it is no fence.
+    """
+
+    role: Role
+    state: FenceState | None
+    modified_ms: int = 0
+    problem: str = ""
+
+
+def read_fences(store: ObjectStore, paths: TablePaths) -> tuple[FenceFact, ...]:
+    """Read the fences. Raises Unavailable."""
+    facts: list[FenceFact] = []
+    for role in ROLES:
+        try:
+            state, info = read_fence_object(store, paths.fence_key(role))
+        except HaltError as error:
+            facts.append(FenceFact(role, None, problem=str(error)))
+        else:
+            facts.append(FenceFact(role, state, info.modified_ms if info is not None else 0))
+    return tuple(facts)
+
+
+def check_fences(
+    found: Findings,
+    paths: TablePaths,
+    facts: Iterable[FenceFact],
+    *,
+    before: CheckedLog,
+    after: CheckedLog,
+    config: TableConfig | None,
+) -> None:
+    """F1 to F4. ``before`` and ``after``: the log before and after the fences were read."""
+    present = {file.key for file in after.files}
+    horizon_ms = read_horizon_ms(LogView(paths.name, after.readable, after.store_now_ms))
+    for fact in facts:
+        key = paths.fence_key(fact.role)
+        if fact.problem:
+            found.add("fence-unreadable", key, fact.problem)
+            continue
+        if fact.state is None:
+            if any(
+                file.log.commit_id is not None and ("_m_" in file.key) == (fact.role == "merge")
+                for file in before.readable
+            ):
+                found.add("fence-missing", key, f"the log has commits of the role {fact.role}, and its fence is gone")
+            continue
+        commit = fact.state.commit
+        if commit is not None and not is_log_key(paths, commit):
+            found.add("fence-unreadable", key, f"it announces {commit[:200]!r}, no log file of this table")
+        elif commit is not None and commit not in present and parse_log_key(commit).time_ms > horizon_ms:
+            # R3: had it landed and been deleted since, its merge would be part of the horizon.
+            age_ms = max(0, after.store_now_ms - fact.modified_ms)
+            found.add(
+                "fence-intent",
+                key,
+                f"{fact.state.owner} announced {commit} {age_ms / 60_000:,.0f} min ago, which is not in the log",
+            )
+        if config is not None and fact.state.incarnation != config.incarnation:
+            found.add(
+                "fence-unreadable",
+                key,
+                f"it is of another table of this name ({fact.state.incarnation or 'the first'}) than the configuration "
+                f"({config.incarnation or 'the first'})",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class PinFacts:
+    """What pins say, read before the objects are listed.
+
+    Attributes:
+        files: Key of each active pin to the data files that it names.
+        problems: Pins that cannot be read, and why.
+    """
+
+    files: Mapping[str, frozenset[str]]
+    problems: Mapping[str, str]
+
+
+def read_pins(store: ObjectStore, paths: TablePaths) -> PinFacts:
+    """Read the active pins. Raises Unavailable."""
+    files: dict[str, frozenset[str]] = {}
+    problems: dict[str, str] = {}
+    listed = list_pins(store, paths)
+    for pin in listed.pins:
+        status = pin.status(listed.store_now_ms)
+        if status == "unreadable":
+            problems[pin.key] = "it cannot be understood, and holds every dead data file until somebody unpins it"
+        elif status == "late":
+            problems[pin.key] = "it became active too late to be sure of its files"
+        elif status == "active":
+            try:
+                log = decode_log_file(pin.key, store.get(pin.key).body)
+            except NotFound:
+                continue
+            except HaltError as error:
+                problems[pin.key] = str(error)
+            else:
+                files[pin.key] = frozenset(marker.path for marker in log.markers)
+    return PinFacts(files, problems)
+
+
+def check_pins(found: Findings, store: ObjectStore, paths: TablePaths, facts: PinFacts, missing: set[str]) -> None:
+    """J7. ``missing``: data files that a listing did not show which began after the pins were read."""
+    if not facts.files and not facts.problems:
+        return
+    listed = list_pins(store, paths)  # J7: one that is still active held its files all the time
+    lasting = {pin.key for pin in listed.pins if pin.status(listed.store_now_ms) in ("active", "late", "unreadable")}
+    for key, problem in facts.problems.items():
+        if key in lasting:
+            found.add("pin", key, problem, severity="warning")
+    for key, files in facts.files.items():
+        gone = files & missing
+        if gone and key in lasting:
+            found.add("pin", key, f"{len(gone)} of its {len(files)} data files are not there, the first is {min(gone)}")
+
+
+def check_state(
+    found: Findings, store: ObjectStore, paths: TablePaths, walk: Walk, *, config: TableConfig | None
+) -> None:
+    """Everything else that the walk met below ``_icedb``. Raises Unavailable."""
+    _check_staging(found, store, paths, walk)
+    _check_quarantine(found, store, paths, walk)
+    _check_leases(found, store, walk)
+    _check_imports(found, store, walk)
+    _check_erasures(found, store, paths, walk)
+    _check_views(found, store, paths, walk)
+    if config is not None and config.view_of is not None:
+        _check_source(found, store, paths, config.view_of)
+
+
+def _check_staging(found: Findings, store: ObjectStore, paths: TablePaths, walk: Walk) -> None:
+    for info in walk.unknown:
+        if info.key.startswith(paths.staging_prefix):
+            found.add("staging-unknown", info.key, f"{info.size_bytes:,} bytes that are no batch")
+    old = [info for info in walk.of_kind("staged_batch") if info.modified_ms + HOUR_MS <= walk.store_now_ms]
+    still = {info.key for info in list_all(store, paths.staging_prefix).objects} if old else set()
+    old = [info for info in old if info.key in still]  # the others were committed meanwhile
+    if old:
+        oldest = min(old, key=lambda info: info.modified_ms)
+        hours = (walk.store_now_ms - oldest.modified_ms) / HOUR_MS
+        found.add(
+            "staging-old", oldest.key, f"{len(old)} batches wait for more than an hour, the oldest {hours:,.1f} h"
+        )
+
+
+def _check_quarantine(found: Findings, store: ObjectStore, paths: TablePaths, walk: Walk) -> None:
+    there = walk.of_kind("quarantine")
+    reasons = {batch_id_of(info.key) for info in there if is_reason(info.key)}
+    lonely = [
+        info
+        for info in there
+        if not is_reason(info.key)
+        and _batch_of(info.key) not in reasons
+        and info.modified_ms + HOUR_MS <= walk.store_now_ms  # I5: payload first, reason second
+    ]
+    if lonely:
+        now = {info.key for info in list_all(store, paths.quarantine_prefix).objects}
+        reasons |= {batch_id_of(key) for key in now if is_reason(key)}
+        for info in lonely:
+            if info.key in now and _batch_of(info.key) not in reasons:
+                found.add("quarantine-without-reason", info.key, "a payload, and no reason beside it")
+
+    def check(stored: StoredObject) -> None:
+        if not parse_reason(stored.info, stored.body).fields:
+            raise ValueError("not a reason")
+
+    for info, error in _read_each(store, [info for info in there if is_reason(info.key)], check):
+        found.add("quarantine-without-reason", info.key, f"its reason cannot be read: {error}")
+
+
+def _batch_of(key: str) -> str:
+    return batch_id_of(key).partition(".")[0]
+
+
+def _check_leases(found: Findings, store: ObjectStore, walk: Walk) -> None:
+    def check(stored: StoredObject) -> None:
+        value = orjson.loads(stored.body)
+        int(value["at"]), int(value["ttl_ms"])
+
+    young = [info for info in walk.of_kind("lease") if info.modified_ms + MAX_LEASE_TTL_MS > walk.store_now_ms]
+    for info, error in _read_each(store, young, check):
+        found.add(
+            "lease", info.key, f"it cannot be understood ({error}), and holds every dead object until it is a day old"
+        )
+
+
+def _check_imports(found: Findings, store: ObjectStore, walk: Walk) -> None:
+    for info, error in _read_each(
+        store, walk.of_kind("import_record"), lambda stored: decode_record(stored.info.key, stored.body)
+    ):
+        found.add("import-record", info.key, str(error))
+
+
+def _check_erasures(found: Findings, store: ObjectStore, paths: TablePaths, walk: Walk) -> None:
+    def check(stored: StoredObject) -> None:
+        erasure = decode_erasure(stored)
+        age_ms = walk.store_now_ms - erasure.requested_ms
+        if not erasure.is_closed and age_ms > LONG_ERASURE_MS:
+            found.add(
+                "erasure-open-long",
+                stored.info.key,
+                f"asked for {age_ms / HOUR_MS:,.0f} h ago, {erasure.state}, {len(erasure.open_targets)} objects have "
+                "still to go",
+            )
+
+    still_open = [info for info in walk.of_kind("erasure") if info.key.startswith(paths.open_erasures_prefix)]
+    for info, error in _read_each(store, still_open, check):
+        found.add("erasure-open-long", info.key, str(error))
+
+
+def _check_views(found: Findings, store: ObjectStore, paths: TablePaths, walk: Walk) -> None:
+    for info in walk.of_kind("view")[:MAX_READS]:
+        view = info.key.removeprefix(paths.views_prefix).removesuffix(".json")
+        try:
+            registration = read_registration(store, paths, view)
+            is_there = is_view_there(store, paths, view)
+        except UnsupportedFormat:
+            continue  # the view's own configuration: fsck of the view says so
+        except IceDBError as error:
+            if not isinstance(error, HaltError):
+                raise
+            found.add("view-registration", info.key, str(error))
+            continue
+        if registration is None:
+            continue
+        if not is_there:
+            found.add("view-registration", info.key, f"table {view} is no view of this one (any more)", severity="note")
+        elif registration.state == "pending" and info.modified_ms + HOUR_MS <= walk.store_now_ms:
+            found.add(
+                "view-registration",
+                info.key,
+                "pending for more than an hour: no log file of an append is deleted until a feed has finished it",
+                severity="warning",
+            )
+
+
+def _check_source(found: Findings, store: ObjectStore, paths: TablePaths, source: str) -> None:
+    try:
+        read_table_config(store, paths.sibling(source))
+        registration = read_registration(store, paths.sibling(source), paths.name)
+    except NotFound:
+        found.add("view-registration", paths.config_key, f"its source, table {source}, is not there: nothing feeds it")
+        return
+    except HaltError:
+        return  # fsck of the source says so
+    if registration is None:
+        age_ms = store.list_page(paths.config_key, limit=1).store_now_ms - store.head(paths.config_key).modified_ms
+        if age_ms > HOUR_MS:
+            found.add(
+                "view-registration",
+                paths.sibling(source).view_key(paths.name),
+                f"table {source} does not know of its view {paths.name}: the janitor keeps no commit for it",
+                severity="warning",
+            )
+
+
+def _read_each(
+    store: ObjectStore, infos: Sequence[ObjectInfo], check: Callable[[StoredObject], Any]
+) -> list[tuple[ObjectInfo, Exception]]:
+    """Read objects, and return those of which ``check`` makes nothing; those that are gone are none of them."""
+    bad: list[tuple[ObjectInfo, Exception]] = []
+    for info in infos[:MAX_READS]:
+        try:
+            check(store.get(info.key))
+        except NotFound:
+            continue
+        except (HaltError, ValueError, KeyError, TypeError, AttributeError) as error:
+            bad.append((info, error))
+    return bad
