@@ -7,7 +7,6 @@ when ``enqueue`` returns, whether or not Redis or any worker is there.
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
@@ -17,11 +16,12 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.tables.table_config import TableConfig, read_table_config
 from icedb_log.warehouse import Warehouse
 
-from icedb_client.arrow_bodies import encode_arrow, is_arrow_data, open_arrow, split_arrow
-from icedb_client.batches import MAX_BATCH_BYTES, BatchBody, DataFormat, encode_rows, wrap_bytes
+from icedb_client.arrow_bodies import open_arrow, split_arrow
+from icedb_client.batches import DataFormat
 from icedb_client.commits import CommitReport, wait_committed
 from icedb_client.delivery import DEFAULT_RETRY_MS, Delivery, EnqueuedBatch, StagingDoor, Wait
 from icedb_client.files import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS, split_file
+from icedb_client.one_batch import to_body
 from icedb_client.producer import Producer
 from icedb_client.producer_buffer import ProducerOptions, UnsentBatch
 from icedb_client.settings import SECOND_MS, ClientSettings, load_client_settings
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from icedb_client.grpc_snapshots import GrpcSnapshots
     from icedb_client.wakeups import WakeupSender
 
-NO_BOUND: Final = 1 << 62
 DEFAULT_ARROW_BATCH_ROWS: Final = 1_000_000
 
 
@@ -168,7 +167,7 @@ class Client:
             Unavailable: The store did not confirm; call again with the same ``batch_id``.
         """
         self.door.check(table)
-        return self.door.stage(table, _to_body(rows, data_format), batch_id or new_batch_id(self._clock))
+        return self.door.stage(table, to_body(rows, data_format), batch_id or new_batch_id(self._clock))
 
     def enqueue_file(
         self,
@@ -298,6 +297,7 @@ class Client:
         table: str,
         *,
         as_of_ms: int | None = None,
+        pin: str | None = None,
         partitions: Partitions = None,
         max_staleness_ms: int | None = None,
     ) -> Snapshot:
@@ -306,21 +306,29 @@ class Client:
         Args:
             table: Name of the table.
             as_of_ms: Time travel, unix ms; ``None`` for the newest state.
+            pin: Name of a pin: what it has pinned, read from the store also if there is a service. Excludes
+                ``as_of_ms``.
             partitions: Which partitions: ``{"d": ["2026-01-30", "2026-01-31"]}``, or filters.
             max_staleness_ms: How old the service's knowledge may be; 0 sees every commit that landed before the call.
                 ``None``: the service's default. Without a service the log is read now.
 
         Raises:
-            InvalidRequest: The call is wrong, or its time lies below the table's horizon.
-            NotFound: No such table.
+            InvalidRequest: The call is wrong, its time lies below the table's horizon, or the pin has ended.
+            NotFound: No such table, or no such pin.
             HaltError: The table's log is damaged.
             Unavailable: The service or the store did not answer.
         """
+        if pin is not None:
+            if as_of_ms is not None:
+                raise InvalidRequest("a pin has its own time: give either a pin or a time")
+            return self._store_snapshots(f"pin {pin!r}").get_pinned(table, pin, filters=to_filters(partitions))
         return self._snapshots().get(
             table, as_of_ms=as_of_ms, filters=to_filters(partitions), max_staleness_ms=max_staleness_ms
         )
 
-    def query(self, sql: str, *, as_of_ms: int | None = None, max_staleness_ms: int | None = None) -> QueryResult:
+    def query(
+        self, sql: str, *, as_of_ms: int | None = None, pin: str | None = None, max_staleness_ms: int | None = None
+    ) -> QueryResult:
         """Run one reading statement with DuckDB; each table it names is a view of that table's snapshot.
 
         The connection can open the data files of those snapshots and nothing else.
@@ -328,6 +336,7 @@ class Client:
         Args:
             sql: SELECT, WITH, FROM, DESCRIBE, SUMMARIZE or EXPLAIN.
             as_of_ms: Time travel for all tables.
+            pin: Name of a pin that each of the tables has; as for :meth:`snapshot`.
             max_staleness_ms: As for :meth:`snapshot`.
 
         Raises:
@@ -338,7 +347,7 @@ class Client:
         from icedb_client import duck  # noqa: PLC0415 - DuckDB is loaded by those who query
 
         snapshots = duck.find_snapshots(
-            sql, lambda table: self.snapshot(table, as_of_ms=as_of_ms, max_staleness_ms=max_staleness_ms)
+            sql, lambda table: self.snapshot(table, as_of_ms=as_of_ms, pin=pin, max_staleness_ms=max_staleness_ms)
         )
         con = duck.open_duckdb()
         try:
@@ -361,32 +370,17 @@ class Client:
                         address, timeout_ms=self.settings.snapshot_timeout_ms, s3=self.settings.s3
                     )
                 return self._grpc
+            return self._store_snapshots()
+
+    def _store_snapshots(self, what: str = "") -> StoreSnapshots:
+        with self._lock:
             if self._from_store is None:
+                if what and self._warehouse is None and self.settings.store is None:
+                    raise InvalidRequest(
+                        f"{what} is read from the store, no snapshot service has it: set ICEDB_STORE or --store"
+                    )
                 self._from_store = StoreSnapshots(self.warehouse, clock=self._clock, s3=self.settings.s3)
             return self._from_store
 
     def _wake(self, table: str) -> bool:
         return self.workers.wake("icedb.ingest.flush", table)
-
-
-def _to_body(rows: Any, data_format: DataFormat | None) -> BatchBody:
-    if isinstance(rows, bytes | bytearray | memoryview):
-        return wrap_bytes(bytes(rows), data_format)
-    if isinstance(rows, Path):
-        bodies = tuple(
-            islice(split_file(rows, batch_rows=NO_BOUND, batch_bytes=MAX_BATCH_BYTES, data_format=data_format), 2)
-        )
-        if len(bodies) != 1:
-            what = "is empty" if not bodies else f"is larger than {MAX_BATCH_BYTES} bytes: use enqueue_file"
-            raise InvalidRequest(f"{rows}: {what}")
-        return bodies[0]
-    if data_format is not None:
-        raise InvalidRequest(f"data_format {data_format!r} is for bytes and files, not for a {type(rows).__name__}")
-    if is_arrow_data(rows):
-        return encode_arrow(rows)
-    if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
-        raise InvalidRequest(
-            f"rows are an iterable of objects, Arrow data, a DataFrame, bytes or a Path, not a {type(rows).__name__}; "
-            "see Client.enqueue"
-        )
-    return encode_rows(rows)

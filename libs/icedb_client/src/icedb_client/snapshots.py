@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from icedb_log.cleaning.pins import read_pinned
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest
+from icedb_log.keys import TablePaths
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
+from icedb_log.model import Snapshot as LogSnapshot
 from icedb_log.tables.partition_filter import PartitionFilter, PartitionMatcher, read_partition_values
 from icedb_log.tables.table_config import read_table_config
 from icedb_log.warehouse import Warehouse
@@ -155,7 +158,24 @@ class StoreSnapshots:
         reader = self._readers.setdefault(
             (table, max_refresh_ms), LogReader(store, paths, clock=self._clock, max_refresh_ms=max_refresh_ms)
         )
-        state = fold(reader.read(), as_of_ms=as_of_ms)
+        return self._describe(paths, fold(reader.read(), as_of_ms=as_of_ms), matcher)
+
+    def get_pinned(self, table: str, pin: str, *, filters: Sequence[PartitionFilter]) -> Snapshot:
+        """Return what a pin has pinned.
+
+        Raises:
+            InvalidRequest: The pin cannot be read: it has ended, or was not proven to hold.
+            NotFound: No such table, or no such pin.
+            HaltError: The pin is damaged.
+            Unavailable: The store did not answer.
+        """
+        store, paths = self._warehouse.store, self._warehouse.table(table)
+        matcher = PartitionMatcher(filters, read_table_config(store, paths))
+        _, state = read_pinned(store, paths, pin)
+        return self._describe(paths, state, matcher)
+
+    def _describe(self, paths: TablePaths, state: LogSnapshot, matcher: PartitionMatcher) -> Snapshot:
+        store = self._warehouse.store
         files: list[DataFile] = []
         known: dict[str, tuple[dict[str, str | None], bool]] = {}
         for marker in state.live:
@@ -176,12 +196,12 @@ class StoreSnapshots:
                     )
                 )
         return Snapshot(
-            table=table,
+            table=paths.name,
             snapshot_id=state.snapshot_id,
             schema=state.schema,
             files=tuple(files),
             total_file_count=len(state.live),
-            as_of_ms=as_of_ms,
+            as_of_ms=state.as_of_ms,
             is_stable=state.is_stable,
             last_commit_ms=state.last_commit_ms or None,
             horizon_ms=state.horizon_ms or None,

@@ -19,6 +19,7 @@ from icedb_client.cli import (
     ingest,
     merge,
     partitions,
+    pin,
     quarantine,
     read,
     status,
@@ -50,6 +51,9 @@ app.command("ingest")(ingest.ingest)
 app.command("import")(import_files.import_files)
 app.command("snapshot")(read.snapshot)
 app.command("query")(read.query)
+app.command("pin")(pin.pin)
+app.command("pins")(pin.pins)
+app.command("unpin")(pin.unpin)
 app.command("merge")(merge.merge)
 app.command("audit")(audit.audit)
 app.command("vacuum")(work.vacuum)

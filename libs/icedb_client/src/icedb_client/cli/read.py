@@ -40,6 +40,10 @@ AsOf = Annotated[
     str | None,
     typer.Option("--as-of", help="Time travel: 2026-01-02T03:04:05Z, a date, or unix milliseconds."),
 ]
+Pin = Annotated[
+    str | None,
+    typer.Option("--pin", help="What this pin has pinned, however long ago; see `icedb pins`."),
+]
 MaxStaleness = Annotated[
     str | None,
     typer.Option("--max-staleness", help="How old the snapshot service's knowledge may be, e.g. 5s; 0s reads now."),
@@ -51,6 +55,7 @@ def snapshot(
     context: typer.Context,
     table: Annotated[str, typer.Argument(help="Name of the table.")],
     as_of: AsOf = None,
+    pin: Pin = None,
     partition: Annotated[
         list[str] | None,
         typer.Option(
@@ -66,7 +71,7 @@ def snapshot(
     limit: Annotated[int, typer.Option("--limit", min=0, help="Files shown in a table.")] = DEFAULT_SHOWN_FILES,
     as_json: JsonFlag = False,
 ) -> None:
-    """Name the live data files of a table, now or at an earlier time.
+    """Name the live data files of a table: now, at an earlier time, or as they were pinned.
 
     Example: icedb snapshot events --partition d=2026-01-02 --format paths
     """
@@ -75,6 +80,7 @@ def snapshot(
         found = client.snapshot(
             table,
             as_of_ms=parse_time(as_of, option="--as-of") if as_of is not None else None,
+            pin=pin,
             partitions=filters,
             max_staleness_ms=_staleness(max_staleness),
         )
@@ -96,6 +102,7 @@ def query(
     context: typer.Context,
     sql: Annotated[str, typer.Argument(help="One reading statement; tables are named as they are.")],
     as_of: AsOf = None,
+    pin: Pin = None,
     max_staleness: MaxStaleness = None,
     limit: Annotated[
         int | None, typer.Option("--limit", min=0, help="Most rows printed (100 on a terminal, all with --json).")
@@ -110,6 +117,7 @@ def query(
         result = client.query(
             sql,
             as_of_ms=parse_time(as_of, option="--as-of") if as_of is not None else None,
+            pin=pin,
             max_staleness_ms=_staleness(max_staleness),
         )
         try:

@@ -121,6 +121,14 @@ OrphanAge = Annotated[
     str | None,
     typer.Option("--orphan-age", metavar="TIME", help="A data file that no log file names is deleted after this."),
 ]
+KeepVersions = Annotated[
+    int | None,
+    typer.Option(
+        "--keep-versions",
+        metavar="N",
+        help="States after the newest N commits stay readable, however old they are; 0 to 200.",
+    ),
+]
 AuditRetention = Annotated[
     str | None,
     typer.Option("--audit-retention", metavar="TIME", help="How long it is kept what the janitor deleted, and why."),

@@ -1,0 +1,107 @@
+"""``icedb pin``, ``pins``, ``unpin``, reading at a pin, and versions, on a folder, without any worker."""
+
+import json
+
+import pytest
+from icedb_client.client import Client
+from icedb_client.settings import ClientSettings
+from icedb_client.testing.parquet_warehouse import ParquetWarehouse
+from icedb_log.errors import InvalidRequest
+from icedb_log.storage.stores import open_warehouse
+from icedb_log.tables.table_config import read_table_config
+
+SCHEMA = {"n": "BIGINT"}
+
+
+@pytest.fixture
+def parquet(tmp_path, cli_env):
+    cli_env.setenv("ICEDB_STORE", f"file://{tmp_path}/wh")
+    parquet = ParquetWarehouse(open_warehouse(f"file://{tmp_path}/wh"))
+    for name in ("events", "users"):
+        parquet.create(name)
+        parquet.commit(name, "select 1 as n", schema=SCHEMA)
+    return parquet
+
+
+@pytest.fixture
+def icedb(parquet, run_icedb):
+    return run_icedb
+
+
+def commit(parquet, name="events"):
+    return parquet.commit(name, "select 2 as n", schema=SCHEMA).time_ms
+
+
+def count(icedb, *options, sql="select count(*) as n from events"):
+    return json.loads(icedb("query", sql, "--json", *options))["rows"][0]["n"]
+
+
+def test_a_pin_is_made_listed_read_and_ended(icedb, parquet):
+    made = json.loads(icedb("pin", "events", "q3", "--ttl", "30d", "--note", "why [not]", "--json"))
+    assert (made["status"], made["file_count"], made["row_count"], made["ttl_ms"]) == ("active", 1, 1, 30 * 86_400_000)
+    assert made["held_until_ms"] == made["ends_ms"] + 6 * 3_600_000
+    commit(parquet)
+    assert (count(icedb), count(icedb, "--pin", "q3")) == (2, 1)
+    found = json.loads(icedb("snapshot", "events", "--pin", "q3", "--json"))
+    assert (found["row_count"], found["as_of_ms"]) == (1, made["at_ms"])
+    assert len(icedb("snapshot", "events", "--pin", "q3", "--format", "paths").split()) == 1
+    lines = icedb("pins", "events").splitlines()
+    assert lines[0].split() == ["name", "state", "time", "files", "rows", "size", "lasts", "until", "note"]
+    assert lines[1].split()[:2] == ["q3", "active"]
+    assert "why [not]" in lines[1]
+    assert json.loads(icedb("pins", "events", "--json"))["pins"][0] == {k: v for k, v in made.items() if k != "table"}
+    assert "has ended; what only it held may be deleted in 6 h" in icedb("unpin", "events", "q3")
+    assert not json.loads(icedb("unpin", "events", "q3", "--json"))["unpinned"]
+    assert "pin q3 has ended (ended)" in icedb("snapshot", "events", "--pin", "q3", code=2)
+
+
+def test_a_pin_of_a_past_time_is_for_people(icedb, parquet):
+    first = parquet.warehouse.store.list_page("events/_log/").objects[0].key.rpartition("/")[2][:13]
+    commit(parquet)
+    shown = icedb("pin", "events", "old", "--at", first)
+    assert "lasts until unpinned" in " ".join(shown.split())
+    assert count(icedb, "--pin", "old") == 1
+
+
+def test_a_query_over_several_tables_needs_the_pin_in_each(icedb, parquet):
+    both = "select (select count(*) from events) + (select count(*) from users) as n"
+    icedb("pin", "events", "q3")
+    assert "table users has no pin 'q3'" in icedb("query", both, "--pin", "q3", code=3)
+    icedb("pin", "users", "q3")
+    commit(parquet)
+    assert (count(icedb, sql=both), count(icedb, "--pin", "q3", sql=both)) == (3, 2)
+
+
+def test_what_cannot_be_pinned_or_read_is_said(icedb, parquet):
+    icedb("pin", "events", "q3")
+    assert "exists already" in icedb("pin", "events", "q3", code=2)
+    assert "pin name 'Q 3' is not allowed" in icedb("pin", "events", "Q 3", code=2)
+    assert "in the future" in icedb("pin", "events", "q4", "--at", "2999-01-01", code=2)
+    assert "not a duration" in icedb("pin", "events", "q4", "--ttl", "long", code=2)
+    assert "did you mean events?" in icedb("pin", "event", "q4", code=3)
+    assert "has no pin 'q4'" in icedb("unpin", "events", "q4", code=3)
+    assert "either a pin or a time" in icedb("snapshot", "events", "--pin", "q3", "--as-of", "2026-01-01", code=2)
+
+
+def test_pins_that_are_not_well_are_explained(icedb, parquet):
+    paths = parquet.warehouse.table("events")
+    parquet.warehouse.store.put(paths.pin_key("q3", "0" * 32), b"{}")
+    lines = icedb("pins", "events").splitlines()
+    assert lines[1].split()[:3] == ["q3", "unreadable", "-"]
+    assert "q3" in icedb("snapshot", "events", "--pin", "q3", code=5)
+
+
+def test_a_pin_needs_the_store_even_if_there_is_a_service():
+    client = Client(settings=ClientSettings(store=None, snapshot_address="127.0.0.1:1"))
+    with pytest.raises(InvalidRequest, match="pin 'q3' is read from the store"):
+        client.snapshot("events", pin="q3")
+
+
+def test_versions_are_an_option_of_a_table(icedb, parquet):
+    paths = parquet.warehouse.table("kept")
+    icedb("table", "create", "kept", "--keep-versions", "10")
+    assert read_table_config(parquet.warehouse.store, paths).keep_versions == 10
+    assert "the newest 10" in icedb("table", "show", "kept")
+    icedb("table", "alter", "kept", "--keep-versions", "0")
+    assert read_table_config(parquet.warehouse.store, paths).keep_versions == 0
+    assert "keep_versions" in icedb("table", "alter", "kept", "--keep-versions", "201", code=2)
