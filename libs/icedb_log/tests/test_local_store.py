@@ -17,7 +17,7 @@ from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Pre
 from icedb_log.storage import local_files, local_store
 from icedb_log.storage.local_store import LocalObjectStore
 from icedb_log.storage.local_walk import STORE_FOLDER
-from icedb_log.storage.object_store import list_all
+from icedb_log.storage.object_store import delete_or_raise, list_all
 from icedb_log.testing.store_acceptance import StoreAcceptance, expect
 
 
@@ -352,8 +352,10 @@ def test_a_disk_that_refuses_is_unavailable_with_path_and_remedy(store, root, mo
     assert store.get("key").body == b"before"
     assert list((root / STORE_FOLDER / "new").iterdir()) == []
     monkeypatch.setattr(os, "unlink", refuse)
-    assert remedy in str(expect(Unavailable, lambda: store.delete(["key"])))
-    assert store.delete(["missing"]).deleted == ("missing",)
+    report = store.delete(["key", "missing"])
+    assert report.deleted == ("missing",)
+    assert [(each.key, remedy in each.reason) for each in report.failed] == [("key", True)]
+    assert remedy in str(expect(Unavailable, lambda: delete_or_raise(store, ["key"])))
 
 
 def test_a_page_that_never_stands_still_is_unavailable(store, monkeypatch):

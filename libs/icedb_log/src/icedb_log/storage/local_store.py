@@ -30,6 +30,7 @@ from typing import Final
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from icedb_log.key_rules import check_byte_range, check_folder_prefix, check_key, check_page_limit
+from icedb_log.storage.local_deletes import delete_files, tidy_folders
 from icedb_log.storage.local_files import (
     FileVersion,
     exists_error,
@@ -40,7 +41,6 @@ from icedb_log.storage.local_files import (
     other_etag_error,
     read_chunks,
     read_part,
-    remove_empty_folders,
     remove_stale_files,
     sync_folder,
     touch_clock,
@@ -193,25 +193,19 @@ class LocalObjectStore:
             raise explain(error, error.filename or self._root, "list") from error
 
     def delete(self, keys: Sequence[str]) -> DeleteReport:
-        """Delete objects, durably, and the folders that are empty then. Raises Unavailable if nothing worked."""
-        deleted: list[str] = []
-        failed: list[FailedDelete] = []
-        folders: set[str] = set()
-        is_unavailable = False
-        for key in dict.fromkeys(keys):
+        """Delete objects, durably, and the folders that are empty then. Raises nothing: the report says what failed."""
+        failed: dict[str, FailedDelete] = {}
+        files: list[tuple[str, str]] = []
+        asked = dict.fromkeys(keys)
+        for key in asked:
             try:
-                path = self._path(key)
-                folders.add(os.path.dirname(path))
-                self._unlink(key, path)
-            except (InvalidRequest, Unavailable) as error:
-                failed.append(FailedDelete(key, str(error)))
-                is_unavailable = is_unavailable or isinstance(error, Unavailable)
-            else:
-                deleted.append(key)
-        if is_unavailable and not deleted:
-            raise Unavailable(f"none of {len(failed)} objects could be deleted; the first: {failed[0].reason}")
-        self._tidy(folders)
-        return DeleteReport(tuple(deleted), tuple(failed))
+                files.append((key, self._path(key)))
+            except InvalidRequest as error:
+                failed[key] = FailedDelete(key, str(error))
+        for each in delete_files(files, lock_number=_lock_number, locked=self._lock_numbered):
+            failed[each.key] = each
+        tidy_folders({os.path.dirname(path) for _, path in files}, self._root)
+        return DeleteReport(tuple(key for key in asked if key not in failed), tuple(failed.values()))
 
     def abort_stale_uploads(self, prefix: str, *, before_ms: int) -> int:
         """Remove the temporary files of writers that died, whatever key they were for. Raises Unavailable."""
@@ -370,39 +364,27 @@ class LocalObjectStore:
                 f"{path}: written, but the disk did not confirm it: {error.strerror}; read it back, check the disk"
             ) from error
 
-    @contextlib.contextmanager
-    def _locked(self, key: str) -> Iterator[None]:
+    def _locked(self, key: str) -> contextlib.AbstractContextManager[None]:
         """Hold the lock that a key shares with others. Never two at once: that could deadlock."""
-        number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=2).digest(), "big") % LOCK_COUNT
+        return self._lock_numbered(_lock_number(key))
+
+    @contextlib.contextmanager
+    def _lock_numbered(self, number: int) -> Iterator[None]:
+        """Hold a lock."""
         path = f"{self._own}/locks/{number:02x}"
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(hold_lock(path, self._clock))
             except OSError as error:
-                raise explain(error, path, f"lock {key}") from error
+                raise explain(error, path, "lock") from error
             yield
-
-    def _unlink(self, key: str, path: str) -> None:
-        """Remove one file; a missing one is fine, and a folder is no object."""
-        if not os.path.isfile(path):
-            return
-        with self._locked(key):
-            try:
-                os.unlink(path)
-            except (FileNotFoundError, NotADirectoryError):
-                return
-            except OSError as error:
-                raise explain(error, path, "delete") from error
-
-    def _tidy(self, folders: set[str]) -> None:
-        """Make deletes durable, and remove folders that became empty."""
-        for folder in sorted(folders, key=len, reverse=True):
-            # A delete that a loss of power undoes is made again by the janitor's next round (J6).
-            with contextlib.suppress(OSError):
-                sync_folder(folder)
-            remove_empty_folders(folder, self._root)
 
     def _store_now_ms(self) -> int:
         """Return the file system's clock, read off a file that is touched; the host's if nothing can be written."""
         now_ms = touch_clock(f"{self._own}/clock")
         return self._clock.now_ms() if now_ms is None else now_ms
+
+
+def _lock_number(key: str) -> int:
+    """Return which lock a key has."""
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=2).digest(), "big") % LOCK_COUNT

@@ -240,7 +240,8 @@ def delete_or_raise(store: ObjectStore, keys: Sequence[str]) -> None:
     if report.failed and not report.deleted:
         first = report.failed[0]
         raise Unavailable(
-            f"none of {len(report.failed)} objects could be deleted ({first.kind}); the first: {first.key}: {first.reason}"
+            f"none of {len(report.failed)} objects could be deleted ({first.kind}); the first: {first.key}: "
+            f"{first.reason}"
         )
 
 

@@ -123,7 +123,11 @@ class FaultyStore:
         deleted = tuple(key for key in possible if not (some and rng.random() < 0.5))
         self._delete_all(deleted)
         self._maybe_stall()
-        failed = tuple(FailedDelete(key, "simulated") for key in keys if key not in deleted)
+        failed = tuple(
+            FailedDelete(key, "simulated", "denied" if key not in possible else "throttled")
+            for key in keys
+            if key not in deleted
+        )
         if failed and not deleted and rng.random() < 0.5:
             raise Unavailable(f"delete of {keys[:1]}: nothing worked")
         return DeleteReport(deleted, failed)

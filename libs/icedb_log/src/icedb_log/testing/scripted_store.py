@@ -142,7 +142,7 @@ class ScriptedStore:
             self.script.remove(fault)
             self.calls.append(Call("delete", " ".join(keys)))
             report = self.inner.delete([key for key in keys if fault.key not in key])
-            refused = tuple(FailedDelete(key, "refused by the script") for key in keys if fault.key in key)
+            refused = tuple(FailedDelete(key, "refused by the script", "denied") for key in keys if fault.key in key)
             return DeleteReport(report.deleted, refused)
         done: DeleteReport = self._run("delete", " ".join(keys), lambda: self.inner.delete(keys))
         return done

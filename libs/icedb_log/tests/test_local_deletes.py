@@ -1,0 +1,78 @@
+"""Deletes in the directory store: what stays, why, and what dead writers left."""
+
+import errno
+import os
+
+import pytest
+from icedb_log.storage import local_files, local_store
+from icedb_log.storage.local_store import LocalObjectStore
+from icedb_log.storage.local_walk import STORE_FOLDER
+from icedb_log.storage.object_store import list_all
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "warehouse"
+
+
+@pytest.fixture
+def store(root):
+    return LocalObjectStore(root)
+
+
+def write_all(root, keys):
+    for key in keys:
+        path = root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+
+
+@pytest.mark.parametrize(
+    ("errno_", "kind"),
+    [(errno.EACCES, "denied"), (errno.EPERM, "denied"), (errno.EROFS, "denied"), (errno.EIO, "other")],
+)
+def test_a_file_that_may_not_be_deleted_keeps_no_other_from_going(store, root, monkeypatch, errno_, kind):
+    keys = [f"t/{number % 3}/{number}" for number in range(600)]  # more than there are locks
+    write_all(root, keys)
+    unlink = os.unlink
+
+    def refuse(path, **options):
+        if str(path).endswith("/7"):
+            raise OSError(errno_, os.strerror(errno_))
+        unlink(path, **options)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    report = store.delete(keys)
+    assert [(each.key, each.kind) for each in report.failed] == [("t/1/7", kind)]
+    assert report.deleted == tuple(key for key in keys if key != "t/1/7")
+    monkeypatch.undo()
+    assert [info.key for info in list_all(store, "").objects] == ["t/1/7"]
+    assert list_all(store, "t/").objects[0].size_bytes == 1
+    assert store.list_folders("t/") == ("1",)
+
+
+def test_keys_whose_lock_cannot_be_had_fail_and_others_go(store, root, monkeypatch):
+    keys = [f"t/{number}" for number in range(20)]
+    write_all(root, keys)
+    monkeypatch.setattr(local_files, "LOCK_WAIT_MS", 5)
+    number = local_store._lock_number(keys[0])
+    with store._locked(keys[0]):
+        report = LocalObjectStore(root).delete(keys)
+    assert {each.key: each.kind for each in report.failed} == {
+        key: "unanswered" for key in keys if local_store._lock_number(key) == number
+    }
+    assert len(report.deleted) >= 10
+
+
+def test_what_dead_writers_left_is_removed_once_it_is_old(store, root):
+    store.put("key", b"x")
+    now_ms = store.list_page("").store_now_ms
+    assert store.abort_stale_uploads("t/", before_ms=now_ms + 60_000) == 0
+    left = root / STORE_FOLDER / "new" / "left"
+    left.write_bytes(b"half")
+    assert store.abort_stale_uploads("t/", before_ms=now_ms - 60_000) == 0
+    assert left.exists()
+    assert store.abort_stale_uploads("t/", before_ms=now_ms + 60_000) == 1
+    assert not left.exists()
+    assert store.get("key").body == b"x"
+    assert LocalObjectStore(root / "none").abort_stale_uploads("", before_ms=now_ms) == 0
