@@ -37,7 +37,7 @@ class RudeServer(ThreadingHTTPServer):
 
     def __init__(self, script):
         super().__init__(("127.0.0.1", 0), RudeHandler)
-        self.script = script
+        self.script = list(script)
         self.requests = []
         self.released = threading.Event()
         self._lock = threading.Lock()
@@ -274,9 +274,12 @@ def test_old_uploads_are_found_page_by_page_and_ended_one_by_one():
         expect(Unavailable, lambda: store.abort_stale_uploads("", before_ms=10_000))
         assert len(server.requests) == 8
         assert store.abort_stale_uploads("", before_ms=10_000) == 0
-        # A server that says there is more, and not from where, is not asked for ever.
+        # A server that says there is more, and not from where, or from where it was, is not asked for ever.
         assert store.abort_stale_uploads("", before_ms=10_000) == 0
         assert len(server.requests) == 10
+        server.script.append(page(("a", young), more=True))
+        assert store.abort_stale_uploads("", before_ms=10_000) == 0
+        assert len(server.requests) == 12
 
 
 def test_a_server_without_a_clock_is_refused():

@@ -37,6 +37,8 @@ def test_a_file_that_may_not_be_deleted_keeps_no_other_from_going(store, root, m
     unlink = os.unlink
 
     def refuse(path, **options):
+        if str(path).endswith("0"):  # somebody else was faster
+            unlink(path, **options)
         if str(path).endswith("/7"):
             raise OSError(errno_, os.strerror(errno_))
         unlink(path, **options)
