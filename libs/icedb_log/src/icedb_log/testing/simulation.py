@@ -28,9 +28,11 @@ from icedb_log.testing.simulation_erasures import (
 )
 from icedb_log.testing.simulation_model import SimModel
 from icedb_log.testing.simulation_mutations import Mutation, mutated
+from icedb_log.testing.simulation_pins import PINNER, PinWatch, end_pins, pin_for_ever, with_versions
 from icedb_log.testing.simulation_quiesce import quiesce
 from icedb_log.testing.simulation_rules import RULES
 from icedb_log.testing.simulation_rules_erase import ERASE_RULES
+from icedb_log.testing.simulation_rules_pin import PIN_RULES
 from icedb_log.testing.simulation_rules_view import VIEW_RULES
 from icedb_log.testing.simulation_settings import PATHS, draw_settings
 from icedb_log.testing.simulation_views import FEEDER, ViewWatch, check_view, feed_for_ever, work_off_view
@@ -59,19 +61,20 @@ class ScheduleResult:
     counters: dict[str, int]
 
 
-def run_schedule(seed: int, *, erasers: int = 0, feeders: int = 0) -> ScheduleResult:
+def run_schedule(seed: int, *, erasers: int = 0, feeders: int = 0, pinners: int = 0) -> ScheduleResult:
     """Run one schedule to its end and to the quiet after it.
 
     Args:
         seed: Names the schedule.
         erasers: So many actors more ask for erasures and carry them on, with a janitor that notes what it deletes.
         feeders: So many actors more create a view of the table, feed it, merge it and clean it.
+        pinners: So many actors more pin times and rely on them, and the table keeps versions in most schedules.
 
     Raises:
         ScheduleFailed: A rule broke.
     """
     rng = random.Random(seed)
-    settings = draw_settings(rng)
+    settings = with_versions(draw_settings(rng), seed if pinners else 0)
     world = World(seed, settings=settings, rng=rng)
 
     def store_now_ms() -> int:
@@ -81,13 +84,16 @@ def run_schedule(seed: int, *, erasers: int = 0, feeders: int = 0) -> ScheduleRe
     model = SimModel(settings, store_now_ms=store_now_ms, exists=lambda key: holds(inner, key))
     watch = ErasureWatch(model, store_now_ms=store_now_ms, exists=lambda key: holds(inner, key))
     view_watch = ViewWatch(watch)
-    store = FaultyStore(inner, world=world, observer=view_watch)
+    pin_watch = PinWatch(view_watch, settings=settings, store_now_ms=store_now_ms, exists=lambda key: holds(inner, key))
+    store = FaultyStore(inner, world=world, observer=pin_watch)
     create_table(inner, PATHS, settings.config)
     sim = Simulation(
-        world, store, model, more_bodies={ERASER: erase_for_ever, NOTER: note_for_ever, FEEDER: feed_for_ever}
+        world,
+        store,
+        model,
+        more_bodies={ERASER: erase_for_ever, NOTER: note_for_ever, FEEDER: feed_for_ever, PINNER: pin_for_ever},
     )
-    if feeders:
-        sim.at_rest.append(partial(work_off_view, sim))
+    sim.at_rest += [partial(work_off_view, sim)] * bool(feeders) + [partial(end_pins, sim)] * bool(pinners)
 
     def replace(actor: Actor) -> None:
         model.counters.crashes += 1
@@ -106,6 +112,7 @@ def run_schedule(seed: int, *, erasers: int = 0, feeders: int = 0) -> ScheduleRe
         (ERASER, erasers),
         (NOTER, min(erasers, 1)),
         (FEEDER, feeders),
+        (PINNER, pinners),
     ):
         for _ in range(count):
             spawn_actor(sim, kind)
@@ -122,7 +129,8 @@ def run_schedule(seed: int, *, erasers: int = 0, feeders: int = 0) -> ScheduleRe
         world.kill_all()
     erased = {"erasures": watch.complete_count} if erasers else {}
     fed = {"fed_rows": len(view_watch.fed)} if feeders else {}
-    return ScheduleResult(seed, world.trace_hash, {**asdict(model.counters), **erased, **fed})
+    pinned = {"pins": pin_watch.pin_count} if pinners else {}
+    return ScheduleResult(seed, world.trace_hash, {**asdict(model.counters), **erased, **fed, **pinned})
 
 
 def _explain(seed: int, error: Exception, world: World) -> str:
@@ -135,7 +143,13 @@ def _format_line(line: TraceLine) -> str:
 
 
 def run_seeds(
-    seeds: Iterable[int], *, seconds: float, keep_going: bool = False, erasers: int = 0, feeders: int = 0
+    seeds: Iterable[int],
+    *,
+    seconds: float,
+    keep_going: bool = False,
+    erasers: int = 0,
+    feeders: int = 0,
+    pinners: int = 0,
 ) -> int:
     """Run schedules until the seeds or the time are used up; print failures and totals; return how many failed."""
     clock = SystemClock()
@@ -147,7 +161,7 @@ def run_seeds(
             break
         count += 1
         try:
-            totals.update(run_schedule(seed, erasers=erasers, feeders=feeders).counters)
+            totals.update(run_schedule(seed, erasers=erasers, feeders=feeders, pinners=pinners).counters)
         except ScheduleFailed as error:
             failed += 1
             sys.stdout.write(f"{error}\n" if failed == 1 else f"{str(error).splitlines()[0]}\n")
@@ -159,13 +173,19 @@ def run_seeds(
 
 
 def find_failure(
-    mutation: Mutation, seeds: Iterable[int], *, with_invariants: bool = False, erasers: int = 0, feeders: int = 0
+    mutation: Mutation,
+    seeds: Iterable[int],
+    *,
+    with_invariants: bool = False,
+    erasers: int = 0,
+    feeders: int = 0,
+    pinners: int = 0,
 ) -> ScheduleFailed | None:
     """Run schedules with a rule switched off and return the first failure; ``None`` if nobody noticed."""
     with mutated(mutation, with_invariants=with_invariants):
         for seed in seeds:
             try:
-                run_schedule(seed, erasers=erasers, feeders=feeders)
+                run_schedule(seed, erasers=erasers, feeders=feeders, pinners=pinners)
             except ScheduleFailed as error:
                 return error
     return None
@@ -176,7 +196,8 @@ def check_mutations(rules: Iterable[Mutation], seeds: Sequence[int]) -> int:
     unexpected = 0
     for mutation in rules:
         erasers, feeders = 2 * mutation.rule.startswith("E"), 2 * mutation.rule.startswith("V")
-        failure = find_failure(mutation, seeds, erasers=erasers, feeders=feeders)
+        pinners = 2 * (mutation in PIN_RULES)
+        failure = find_failure(mutation, seeds, erasers=erasers, feeders=feeders, pinners=pinners)
         is_expected = (failure is None) == mutation.is_harmless
         unexpected += not is_expected
         seen = "not noticed" if failure is None else f"{str(failure).splitlines()[0][:150]}"
@@ -199,14 +220,14 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--erasers", type=int, default=0, help="how many actors ask for erasures")
     parser.add_argument("--feeders", type=int, default=0, help="how many actors feed a view")
+    parser.add_argument("--pinners", type=int, default=0, help="how many actors pin times")
     options = parser.parse_args(arguments)
     first, _, last = options.seeds.partition("..")
     seeds = range(int(first), int(last or first) + 1)
     if options.mutations:
         wanted = options.mutations.split(",")
-        chosen = [
-            rule for rule in (*RULES, *ERASE_RULES, *VIEW_RULES) if options.mutations == "all" or rule.rule in wanted
-        ]
+        rules = (*RULES, *ERASE_RULES, *VIEW_RULES, *PIN_RULES)
+        chosen = [rule for rule in rules if options.mutations == "all" or rule.rule in wanted]
         return 1 if check_mutations(chosen, seeds[:MAX_MUTATED_SCHEDULES]) else 0
     failed = run_seeds(
         seeds,
@@ -214,6 +235,7 @@ def main(arguments: list[str] | None = None) -> int:
         keep_going=options.keep_going,
         erasers=options.erasers,
         feeders=options.feeders,
+        pinners=options.pinners,
     )
     return 1 if failed else 0
 

@@ -1,0 +1,179 @@
+"""Pins and kept versions in the simulation: who makes them and relies on them, and whether they hold.
+
+They run in schedules of their own (``run_schedule(seed, pinners=2)``), so that the others stay as they are.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from icedb_log.cleaning.pin_creation import create_pin
+from icedb_log.cleaning.pins import Pin, decode_pin, find_ended_pins, read_pinned, unpin
+from icedb_log.errors import BelowHorizon, IceDBError, InvalidRequest, NotFound
+from icedb_log.log.codec import decode_log_file
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.model import Snapshot
+from icedb_log.storage.object_store import ObjectInfo, StoredObject
+from icedb_log.tables.table_changes import alter_table_config
+from icedb_log.testing.faulty_store import holds
+from icedb_log.testing.simulation_actors import ORDINARY, Simulation
+from icedb_log.testing.simulation_settings import PATHS, Settings
+from icedb_log.testing.simulation_views import Observer
+from icedb_log.testing.simulation_world import Actor, SimClock, Violation
+
+PINNER: Final = "pinner"
+VERSION_COUNTS: Final = (0, 1, 3, 8)
+_NAMES: Final = ("a", "b", "c")
+
+
+@dataclass(slots=True)
+class _Held:
+    pin: Pin
+    paths: frozenset[str]
+
+
+class PinWatch:
+    """Told of each change before the others: no data file goes that an active pin names, and each name has one.
+
+    Args:
+        after: Who is told next.
+        settings: Of the schedule.
+        store_now_ms: The store's clock.
+        exists: Whether an object is in the store.
+    """
+
+    def __init__(
+        self,
+        after: Observer,
+        *,
+        settings: Settings,
+        store_now_ms: Callable[[], int],
+        exists: Callable[[str], bool],
+    ) -> None:
+        self.pin_count = 0
+        self._after = after
+        self._data_grace_ms = settings.config.data_grace_ms
+        self._store_now_ms = store_now_ms
+        self._exists = exists
+        self._held: dict[str, _Held] = {}
+
+    def on_put(self, key: str, body: bytes) -> None:
+        """Take note of a pin that was just written."""
+        if key.startswith(PATHS.pins_prefix):
+            now_ms = self._store_now_ms()
+            pin = decode_pin(StoredObject(ObjectInfo(key, "", len(body), now_ms), body))
+            if pin.status(now_ms) == "active":
+                self._on_active(pin, body)
+            elif pin.state == "ended" and key in self._held:
+                self._held[key].pin = pin
+        self._after.on_put(key, body)
+
+    def on_delete(self, key: str) -> None:
+        """Check that no pin needs what goes."""
+        now_ms = self._store_now_ms()
+        for held in self._held.values():
+            until_ms = held.pin.held_until_ms(self._data_grace_ms)
+            if (until_ms is None or until_ms > now_ms) and (key == held.pin.key or key in held.paths):
+                raise Violation(f"{key} was deleted, but pin {held.pin.name} at {held.pin.at_ms} needs it (J7)")
+        self._after.on_delete(key)
+
+    def _on_active(self, pin: Pin, body: bytes) -> None:
+        now_ms = self._store_now_ms()
+        for other in self._held.values():
+            if other.pin.name == pin.name and other.pin.status(now_ms) == "active":
+                raise Violation(f"{pin.key} and {other.pin.key} are both active (J7)")
+        paths = frozenset(marker.path for marker in decode_log_file(pin.key, body).markers)
+        gone = [path for path in paths if not self._exists(path)]
+        if gone:
+            raise Violation(f"{pin.key} is active, but {gone[0]} is gone (J7)")
+        self._held[pin.key] = _Held(pin, paths)
+        self.pin_count += 1
+
+
+def with_versions(settings: Settings, seed: int) -> Settings:
+    """Return settings with a number of kept versions that follows from the seed."""
+    count = VERSION_COUNTS[seed % len(VERSION_COUNTS)]
+    return replace(settings, config=settings.config.model_copy(update={"keep_versions": count}))
+
+
+def pin_for_ever(sim: Simulation, actor: Actor) -> None:
+    """Pin a time, read what is pinned, unpin, look at kept versions, and clear ended pins away, again and again."""
+    clock, rng = SimClock(sim.world, actor.skew_ms), sim.world.rng
+    reader = sim.make_reader(clock)
+    while True:
+        dice = rng.random()
+        run: Callable[[], object] = partial(_read, sim, rng.choice(_NAMES))
+        if dice < 0.35:
+            run = partial(_pin, sim, clock, reader, rng.choice(_NAMES))
+        elif dice < 0.5:
+            run = partial(_end, sim, rng.choice(_NAMES))
+        elif dice < 0.75:
+            run = partial(_read_versions, sim, reader)
+        elif dice < 0.85:
+            run = partial(_clear, sim)
+        try:
+            run()
+        except ORDINARY as error:
+            sim.world.note(type(error).__name__, actor.kind)
+        sim.world.sleep(int(rng.random() * 2 * sim.world.settings.think_ms))
+
+
+def end_pins(sim: Simulation) -> None:
+    """End everything that holds: the faults are over, and the table has to come to rest."""
+    alter_table_config(sim.store, PATHS, {"keep_versions": 0}, clock=SimClock(sim.world))
+    for name in _NAMES:
+        _end(sim, name)
+    _clear(sim)
+
+
+def _pin(sim: Simulation, clock: SimClock, reader: LogReader, name: str) -> None:
+    rng, model, config = sim.world.rng, sim.model, sim.world.settings.config
+    ttl_ms = rng.choice((None, rng.randint(1, 8) * config.data_grace_ms))
+    # Around the time from which on nothing is certain any more.
+    at_ms = rng.choice((None, sim.world.now_ms - int(rng.random() * 1.5 * config.data_grace_ms)))
+    mark = model.begin_read()
+    try:
+        pin = create_pin(sim.store, PATHS, name, clock=clock, at_ms=at_ms, ttl_ms=ttl_ms, reader=reader)
+    except (BelowHorizon, InvalidRequest):
+        return
+    if at_ms is not None:
+        found = _read(sim, name)
+        if found is not None and found[0].key == pin.key:
+            model.check_past_read(mark, at_ms, replace(found[1], is_stable=False))
+
+
+def _read(sim: Simulation, name: str) -> tuple[Pin, Snapshot] | None:
+    try:
+        return read_pinned(sim.store, PATHS, name)
+    except (InvalidRequest, NotFound):
+        return None
+
+
+def _end(sim: Simulation, name: str) -> None:
+    try:
+        unpin(sim.store, PATHS, name)
+    except NotFound:
+        return
+
+
+def _clear(sim: Simulation) -> None:
+    sim.store.delete(find_ended_pins(sim.store, PATHS, data_grace_ms=sim.world.settings.config.data_grace_ms))
+
+
+def _read_versions(sim: Simulation, reader: LogReader) -> None:
+    model, count = sim.model, sim.world.settings.config.keep_versions
+    mark = model.begin_read()
+    view = reader.read()
+    # As of now: what was among the newest when the read began may have gone on to be an older one.
+    newest = sorted((entry.time_ms for entry in model.landed), reverse=True)[:count]
+    for at_ms in newest:
+        try:
+            snapshot = fold(view, as_of_ms=at_ms)
+        except IceDBError as error:
+            raise Violation(f"one of the newest {count} states cannot be read: {error} (J8)") from error
+        model.check_past_read(mark, at_ms, replace(snapshot, is_stable=False))
+        gone = [marker.path for marker in snapshot.live if not holds(sim.store.inner, marker.path)]
+        if gone:
+            raise Violation(f"{gone[0]} of one of the newest {count} states is gone (J8)")
