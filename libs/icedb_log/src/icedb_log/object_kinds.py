@@ -28,6 +28,8 @@ ObjectKind = Literal[
     "audit",
     "orphan_record",
     "clock",
+    "rebuild",
+    "damaged_log",
 ]
 
 OBJECT_KINDS: Final[tuple[ObjectKind, ...]] = get_args(ObjectKind)
@@ -63,6 +65,8 @@ def _patterns() -> Iterator[tuple[ObjectKind, str]]:
     yield "audit", below(here.audit_prefix, rf"{_NAME}\.jsonl")
     yield "orphan_record", re.escape(here.orphan_record_key)
     yield "clock", re.escape(here.clock_key)
+    yield "rebuild", below(here.rebuilds_prefix, rf"{_NAME}\.json")
+    yield "damaged_log", below(here.damaged_prefix, r".+")
 
 
 def _by_kind() -> Mapping[ObjectKind, re.Pattern[str]]:

@@ -23,6 +23,7 @@ from icedb_log.keys import ROLES, TablePaths
 from icedb_log.log.fence import settle_fence
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView
+from icedb_log.repair.rebuild_record import read_held
 from icedb_log.storage.object_store import FailedDelete, ObjectInfo, ObjectStore
 from icedb_log.storage.store_clock import check_store_clock
 from icedb_log.tables.table_config import TableConfig, read_table_config
@@ -150,7 +151,7 @@ def sweep_orphans(
         for role in ROLES:
             settle_fence(store, paths, role)
     view = reader.read()  # J5: after the listing
-    walk.keep_unnamed(_named(view))
+    walk.keep_unnamed(_named(view) | read_held(store, paths))  # B5
     plan = plan_orphans(walk, record.sightings, config=config, policy=policy, log_read_ms=view.store_now_ms)
     is_written, deleted = True, Deleted(frozenset(), ())
     if dry_run:

@@ -1,17 +1,18 @@
 """A rebuild: a new log from what is left of a table (rules B1 to B6, F1 to F3).
 
-Order: both fences; the log; the data files; the record; copies of damaged log files; one commit by the fence of
-``merge``; then the damaged log files leave ``_log``, which is the one deletion of a log file that is not the janitor's
-(J6). Readers halt on a damaged log file until the last step: by then the new log says everything. A run that dies
-anywhere is finished, or made anew, by the next one.
+Order: both fences; what orphan sweeps saw is forgotten; the log; the data files; the record; copies of damaged log
+files; one commit by the fence of ``merge``; then the damaged log files leave ``_log``, which is the one deletion of a
+log file that is not the janitor's (J6). Readers halt on a damaged log file until the last step: by then the new log
+says everything. A run that dies anywhere is finished, or made anew, by the next one.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
 from icedb_log.cleaning.deletion import Deleter, Doomed
+from icedb_log.cleaning.orphan_record import read_orphan_record, write_orphan_record
 from icedb_log.clock import Clock
-from icedb_log.errors import InvalidRequest, NotFound, Unavailable
+from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable
 from icedb_log.keys import TablePaths
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fence import HeldFence, acquire_fence
@@ -21,7 +22,7 @@ from icedb_log.repair.rebuild_commits import Side
 from icedb_log.repair.rebuild_evidence import RebuildEvidence
 from icedb_log.repair.rebuild_log import build_rebuilt_log, require_rebuilt
 from icedb_log.repair.rebuild_plan import RebuildPlan, plan_rebuild
-from icedb_log.repair.rebuild_reading import read_evidence
+from icedb_log.repair.rebuild_reading import read_evidence, read_intents
 from icedb_log.repair.rebuild_record import (
     DamagedEntry,
     RebuildReport,
@@ -30,7 +31,7 @@ from icedb_log.repair.rebuild_record import (
     put_report,
     read_reports,
 )
-from icedb_log.storage.object_store import ObjectStore
+from icedb_log.storage.object_store import ObjectStore, list_all
 from icedb_log.tables.table_config import TableConfig, read_table_config
 
 Decision = Literal["keep-inputs", "keep-outputs", "likely"]
@@ -84,8 +85,7 @@ def rebuild_table(
 ) -> RebuildResult:
     """Make a new log from what is left of a table.
 
-    Idempotent: a log that is whole is left alone, and said to be. Flushes and merges that run meanwhile are fenced off;
-    no orphan sweep may run (see ``docs/repair.md``).
+    Idempotent: a log that is whole is left alone, and said to be. Flushes and merges that run meanwhile are fenced off.
 
     Args:
         store: The object store.
@@ -123,16 +123,18 @@ class _Run:
     options: RebuildOptions
 
     def look(self) -> RebuildResult:
-        evidence, plan = self._plan()
+        evidence, plan = self._plan(read_intents(self.store, self.paths))
         return RebuildResult(make_report(evidence, plan))
 
     def rebuild(self) -> RebuildResult:
+        intents = read_intents(self.store, self.paths)
         # WARN: the fence of ingest, too. A flush that is under way would otherwise be cut off after its files were
         # listed here, and taken: another flush commits its batches, and their rows are there twice.
         ingest = self._acquire("ingest")
         merge = self._acquire("merge")
         finished, unlanded = self._settle_records()
-        evidence, plan = self._plan()
+        self._call_off_sweeps()
+        evidence, plan = self._plan(intents)
         report = make_report(evidence, plan)
         if not plan.damage and not self.options.is_forced:
             return RebuildResult(finished or report, is_resumed=finished is not None)
@@ -151,6 +153,7 @@ class _Run:
         self._commit(ingest, merge, log)
         self._remove_damaged(damaged)
         close_report(self.store, self.paths, report, state="done", etag=etag)
+        self._require_there(plan)
         for old, old_etag in unlanded:
             close_report(self.store, self.paths, old, state="abandoned", etag=old_etag)
         return RebuildResult(report.model_copy(update={"state": "done"}), has_committed=True)
@@ -165,9 +168,37 @@ class _Run:
             incarnation=self.config.incarnation,
         )
 
-    def _plan(self) -> tuple[RebuildEvidence, RebuildPlan]:
+    def _call_off_sweeps(self) -> None:
+        """Let no orphan sweep delete anything until the new log names it (B5).
+
+        A sweep deletes what an earlier one saw, and only if it has replaced the record of that. What is not in the
+        record any more waits for a grace period at least.
+        """
+        record = read_orphan_record(self.store, self.paths)
+        if record.sightings and not write_orphan_record(
+            self.store, self.paths, {}, replaces=record.etag, clock=self.clock
+        ):
+            raise Unavailable(
+                f"table {self.paths.name}: an orphan sweep is running; let it end, stop the janitor, and run the "
+                "rebuild again. Nothing was written"
+            )
+
+    def _require_there(self, plan: RebuildPlan) -> None:
+        """See that no sweep that had begun before deleted what is live now."""
+        there = {info.key for info in list_all(self.store, self.paths.data_prefix).objects}
+        missing = sorted(plan.live - there)
+        if missing:
+            raise CorruptLog(
+                f"table {self.paths.name}: the log is rebuilt, and {len(missing)} data files that it names were "
+                f"deleted meanwhile, by an orphan sweep that was under way: the first is {missing[0]}. Bring them back from a "
+                f"backup, or run `icedb rebuild {self.paths.name} --force` to go on without their rows"
+            )
+
+    def _plan(self, intents: frozenset[str]) -> tuple[RebuildEvidence, RebuildPlan]:
         options = self.options
-        evidence = read_evidence(self.store, self.paths, config=self.config, clock=self.clock, footers=self.footers)
+        evidence = read_evidence(
+            self.store, self.paths, config=self.config, clock=self.clock, footers=self.footers, intents=intents
+        )
         plan = plan_rebuild(
             evidence,
             decided=None if options.decision is None else _SIDES[options.decision],

@@ -31,7 +31,6 @@ Basis = Literal[
     "a later commit replaced the same files",
     "another commit replaced the same files",
     "the log names another end of what it replaced",
-    "sealed",
     "cut off while it wrote",
 ]
 """How it is known, or why it is taken so."""
@@ -172,9 +171,10 @@ class _Court:
             file.head.commit_id for file in evidence.log.damaged if file.head is not None and file.head.commit_id
         }
         self._heads |= {file.log.commit_id for file in evidence.log.view.files if file.log.commit_id}
-        self._seals = {
-            parse_log_key(file.key).commit_id: file.modified_ms for file in evidence.log.view.files if file.log.is_seal
-        }
+        # WARN: a seal is no proof that a commit did not land. Whoever takes a fence after its log file got lost puts
+        # one there (F1): the next flush, or this very rebuild.
+        self._sealed = {parse_log_key(file.key).commit_id for file in evidence.log.view.files if file.log.is_seal}
+        self._has_whole_logs = any(not file.log.is_seal for file in evidence.log.view.files)
 
     def judge(self) -> Verdicts:
         proven: dict[str, Verdict] = {}
@@ -221,6 +221,8 @@ class _Court:
             return Verdict(False, refutation)
         newest_ms = max(footer.info.modified_ms for footer in attempt.outputs)
         is_old = newest_ms + evidence.config.orphan_age_ms <= evidence.store_now_ms
+        if attempt.kind == "flush" and attempt.commit_id in self._sealed:
+            return self._judge_sealed_flush(attempt)
         if attempt.kind == "flush":
             return Verdict(True, "older than the orphan age" if is_old else "young, and nothing tells")
         if not all(evidence.is_there(key) for key in attempt.inputs):
@@ -232,11 +234,6 @@ class _Court:
         evidence = self._evidence
         if evidence.deletions.get(attempt.commit_id) is False:
             return "record of an erasure"
-        sealed_ms = self._seals.get(attempt.commit_id)
-        newest_ms = max(footer.info.modified_ms for footer in attempt.outputs)
-        # A seal may stand where a commit landed, if that was merged and vacuumed before (F1): not so soon.
-        if sealed_ms is not None and sealed_ms - newest_ms < evidence.config.log_grace_ms:
-            return "sealed"
         rivals = {rival for key in attempt.inputs for rival in self._takers[key]} - {attempt.commit_id}
         if rivals & proven:
             return "another commit replaced the same files"
@@ -247,6 +244,25 @@ class _Court:
         # M1: the log file that has the tombstone of an input has the outputs, too, as long as they are live.
         is_elsewhere = not attempt.inputs.isdisjoint(evidence.dead_in_whole_logs)
         return "the log names another end of what it replaced" if is_elsewhere else None
+
+    def _judge_sealed_flush(self, attempt: Attempt) -> Verdict:
+        """Judge a flush that was cut off just before its commit, or just behind it, and the log file got lost since."""
+        likely: Side = "inputs" if self._has_whole_logs else "outputs"
+        side = self._decided or likely
+        choice = Choice(
+            what="commit",
+            commit_id=attempt.commit_id,
+            kind="flush",
+            inputs=(),
+            outputs=tuple(sorted(footer.info.key for footer in attempt.outputs)),
+            input_rows=0,
+            output_rows=attempt.output_rows,
+            likely=likely,
+            decided=side,
+            why="a seal stands where its log file would be: it was cut off and its batches were committed by another "
+            "flush, or its log file got lost and was sealed later",
+        )
+        return Verdict(side == "outputs", "decided", choice)
 
     def _judge_whole(self, attempt: Attempt, *, is_old: bool) -> Verdict:
         """Judge an attempt of which all inputs and some outputs are there, and nothing else is known."""
@@ -261,6 +277,7 @@ class _Court:
         has_intent = attempt.commit_id in self._evidence.intents
         # An attempt this old whose inputs nobody has vacuumed, though nothing keeps them, has hardly landed.
         is_stale = is_old and not self._evidence.holds_dead_files and not attempt.inputs & self._evidence.pinned
+        is_stale = is_stale or (attempt.commit_id in self._sealed and self._has_whole_logs)
         likely: Side = "outputs" if is_plausible and (has_intent or not is_stale) else "inputs"
         if attempt.kind == "merge":
             likely = "inputs"  # complete for certain; the next merge runs the query again

@@ -79,7 +79,13 @@ def _read_head(key: str, body: bytes) -> LogHead | None:
 
 
 def read_evidence(
-    store: ObjectStore, paths: TablePaths, *, config: TableConfig, clock: Clock, footers: FooterReader
+    store: ObjectStore,
+    paths: TablePaths,
+    *,
+    config: TableConfig,
+    clock: Clock,
+    footers: FooterReader,
+    intents: frozenset[str],
 ) -> RebuildEvidence:
     """Collect what is left of a table.
 
@@ -91,13 +97,13 @@ def read_evidence(
         config: Its configuration.
         clock: For back-off.
         footers: Reads the footers.
+        intents: As :func:`read_intents` gave them before any fence was acquired.
 
     Raises:
         UnsupportedFormat: Something was written by a later release.
         CorruptLog: A fence or a record cannot be read.
         Unavailable: The store did not answer.
     """
-    intents = _read_intents(store, paths)
     log = read_surviving_log(store, paths, clock=clock)
     readable, unreadable = _read_footers(store, paths, config, footers)
     erasures = list_erasures(store, paths, limit=_ALL)
@@ -124,7 +130,8 @@ def read_evidence(
     )
 
 
-def _read_intents(store: ObjectStore, paths: TablePaths) -> frozenset[str]:
+def read_intents(store: ObjectStore, paths: TablePaths) -> frozenset[str]:
+    """Return the ids of the commits that fences name: their data files are complete (W1). Acquiring forgets them."""
     states = [read_fence(store, paths.fence_key(role))[0] for role in ROLES]
     commits = [state.commit for state in states if state is not None and state.commit is not None]
     return frozenset(parse_log_key(key).commit_id for key in commits)
