@@ -247,7 +247,7 @@ def test_what_is_staged_waits_and_comes_with_the_table(table):
 
 def test_t2_a_table_that_feeds_views_is_not_dropped(table):
     SmallView(table, name="v")
-    with pytest.raises(InvalidRequest, match="feeds view v: .*`icedb view detach v`"):
+    with pytest.raises(InvalidRequest, match=r"feeds view v: .*`icedb view detach v`"):
         drop(table)
     drop(table, paths=table.paths.sibling("v"))
     assert drop(table).is_new

@@ -26,6 +26,7 @@ from icedb_log.model import LogView
 from icedb_log.repair.rebuild_record import read_held
 from icedb_log.storage.object_store import FailedDelete, ObjectInfo, ObjectStore
 from icedb_log.storage.store_clock import check_store_clock
+from icedb_log.tables.same_table import require_same_table
 from icedb_log.tables.table_config import TableConfig, read_table_config
 
 
@@ -144,6 +145,7 @@ def sweep_orphans(
         age_ms=age_ms,
         leftover_ages_ms=find_leftover_ages(config),
     )
+    require_same_table(store, paths, config)  # T4: after the listing
     ripe = any(is_ripe(i, record.sightings.get(i.key), config=config, now_ms=walk.store_now_ms) for i in walk.old)
     if ripe and not dry_run:
         # WARN: a worker that stalls between its last look at the time (W3) and its PUT would name what is deleted

@@ -19,6 +19,7 @@ from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView
 from icedb_log.storage.object_store import FailedDelete, ObjectStore
+from icedb_log.tables.same_table import require_same_table
 from icedb_log.tables.table_config import TableConfig, read_table_config
 from icedb_log.views.views import find_wanted
 
@@ -89,6 +90,7 @@ def vacuum_table(
     config = read_table_config(store, paths)
     reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
     view = reader.read()
+    require_same_table(store, paths, config)  # T4: after the log
     # WARN: J4, J7, J9: after the log. The other way round: a lease is written while the janitor stalls between the two
     # reads, what it pins dies and gets old, and the plan knows the tombstones but not the lease.
     holds = read_holds(store, paths, view=view, config=config)
