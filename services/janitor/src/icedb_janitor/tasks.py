@@ -12,7 +12,7 @@ from icedb_log.errors import IceDBError
 from icedb_log.ingest.idempotency import sweep_keys
 from icedb_log.keys import TablePaths
 from icedb_service.logs import get_logger
-from icedb_service.names import JANITOR_SWEEP, JANITOR_VACUUM, MERGE_ERASE
+from icedb_service.names import JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM, MERGE_ERASE
 from icedb_service.readers import LogReaders
 from icedb_service.runs import Work
 from icedb_service.sweeps import sweep_tables
@@ -20,6 +20,7 @@ from icedb_service.tasks import TaskOptions, define_task
 from icedb_service.worker import WorkerContext
 
 from icedb_janitor.metrics import JanitorMetrics
+from icedb_janitor.purges import JanitorPurges
 from icedb_janitor.settings import JanitorSettings
 
 
@@ -38,6 +39,7 @@ class JanitorTasks:
         self._metrics = metrics
         self._readers = LogReaders(context.clock)
         self._orphans_swept_ms: dict[str, int] = {}
+        self.purges = JanitorPurges(context, settings=settings, metrics=metrics)
 
     def vacuum(self, table: str) -> Work:
         """Delete a table's dead objects whose time has come; now and then, its orphans, too.
@@ -75,11 +77,13 @@ class JanitorTasks:
         return Work(is_idle=not did, details=details)
 
     def sweep(self) -> Work:
-        """Wake the vacuum of every table.
+        """Wake the vacuum of every table, and the purge of dropped ones whose time has come.
 
         Delivery: sent by beat, collapsed while one waits. A lost one is made good by the next.
         """
-        return sweep_tables(self._context, task=JANITOR_VACUUM)
+        swept = sweep_tables(self._context, task=JANITOR_VACUUM)
+        woken_purges = self.purges.wake_due()
+        return Work(is_idle=swept.is_idle and not woken_purges, details={**swept.details, "woken_purges": woken_purges})
 
     def _sweep_orphans(self, paths: TablePaths) -> dict[str, int]:
         now_ms = self._context.clock.monotonic_ms()
@@ -125,4 +129,5 @@ def register_tasks(
     """Define the service's tasks on its application."""
     tasks = JanitorTasks(context, settings=settings, metrics=metrics)
     define_task(app, context, TaskOptions(JANITOR_VACUUM), tasks.vacuum)
+    define_task(app, context, TaskOptions(JANITOR_PURGE), tasks.purges.purge)
     define_task(app, context, TaskOptions(JANITOR_SWEEP), tasks.sweep)

@@ -17,7 +17,7 @@ from icedb_log.errors import CorruptLog, Fenced, NotFound, Unavailable, Unsuppor
 from icedb_log.keys import ROLES, TablePaths, file_time_ms
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fence import acquire_fence
-from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE, FailedDelete, ObjectInfo, ObjectStore
+from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE, DeleteFailure, FailedDelete, ObjectInfo, ObjectStore
 from icedb_log.tables.drop_mark import Dropped
 from icedb_log.tables.table_config import MINUTE_MS, TableConfig, load_any_config
 from icedb_log.trash.claims import Claim
@@ -30,6 +30,7 @@ the run ended before the purge did; ``purged``: all is gone."""
 
 MAX_SEAL_BYTES: Final = 128
 """No seal is larger, and hardly another log file as small: only these are looked at for being one."""
+_NO_ANSWER: Final[tuple[DeleteFailure, ...]] = ("unanswered", "other")
 _MAX_ATTEMPTS: Final = 8
 
 
@@ -43,7 +44,7 @@ class PurgeLimits:
         page_keys: Keys of one page of a listing.
     """
 
-    run_ms: int = 20 * MINUTE_MS
+    run_ms: int = 5 * MINUTE_MS
     chunk_keys: int = CHUNK_KEYS
     page_keys: int = MAX_KEYS_PER_PAGE
 
@@ -110,6 +111,7 @@ class PurgeRun:
         self._tally = _Tally()
         self._seals: set[str] = set()
         self._has_joined = False
+        self._is_unanswered = False
         self._before = PurgeProgress(drop_id, 0)
 
     def purge(self, *, audit: AuditLog | None, check_alive: Callable[[], None] | None) -> PurgeResult:
@@ -186,6 +188,8 @@ class PurgeRun:
         self._tally.count += len(done.keys)
         self._tally.size_bytes += sum(sizes[key] for key in done.keys)
         self._tally.failed += done.failed
+        if not may_be_late:
+            self._is_unanswered |= any(each.kind in _NO_ANSWER for each in done.failed)
         self._write_progress()
 
     def _list(self, prefix: str) -> Iterator[ObjectInfo]:
@@ -251,7 +255,7 @@ class PurgeRun:
 
         A run that the store did not answer stays registered: its deletes may still be under way.
         """
-        if self._tally.failed or not (self._has_joined or is_empty):
+        if self._is_unanswered or not (self._has_joined or is_empty):
             return
         change = {"state": "purged"} if is_empty else {}
         self._change_mark(lambda mark: _with_purgers(mark, {*mark.purgers} - {self._me}).model_copy(update=change))

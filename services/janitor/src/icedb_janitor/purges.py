@@ -1,0 +1,102 @@
+"""The purge of dropped tables: when it is woken, and what of it is counted. How it is done: :mod:`icedb_log.trash`."""
+
+from typing import Any, Final
+
+from icedb_log.cleaning.audit import AuditLog
+from icedb_log.trash.purge import purge_table
+from icedb_log.trash.purge_run import PurgeLimits
+from icedb_log.trash.trash_list import AUDIT_LOOK_MS, has_work, read_now_ms
+from icedb_log.warehouse import DroppedTable
+from icedb_service.logs import get_logger
+from icedb_service.names import JANITOR_PURGE
+from icedb_service.runs import Work, backoff_key
+from icedb_service.worker import WorkerContext
+
+from icedb_janitor.metrics import JanitorMetrics
+from icedb_janitor.settings import JanitorSettings
+
+RUNS_PER_TIME_LIMIT: Final = 3
+"""A run ends after this part of a task's time limit; the next one goes on."""
+
+
+class JanitorPurges:
+    """The task that purges, in the process that runs it.
+
+    Args:
+        context: Warehouse, locks, wake-ups.
+        settings: Of the service.
+        metrics: Of the service.
+    """
+
+    def __init__(self, context: WorkerContext[Any], *, settings: JanitorSettings, metrics: JanitorMetrics) -> None:
+        self._context = context
+        self._metrics = metrics
+        self._limits = PurgeLimits(run_ms=min(PurgeLimits().run_ms, settings.task_time_limit_ms // RUNS_PER_TIME_LIMIT))
+        self._audit_looked_ms: dict[str, int] = {}
+
+    def purge(self, table: str) -> Work:
+        """Purge a dropped table whose time in the trash is over, or go on with its purge.
+
+        Delivery: woken by the sweep, by ``icedb table drop --force`` and by itself, any number of times; a table that is
+        not dropped is left alone. A run that is killed is gone on with by the next; two at once are harmless, and the
+        lock saves the work.
+        """
+        warehouse, clock = self._context.warehouse, self._context.clock
+        paths = warehouse.table(table)
+        with self._context.lock(table) as held:
+            result = purge_table(
+                warehouse.store,
+                paths,
+                clock=clock,
+                owner=self._context.owner,
+                audit=AuditLog(warehouse.store, paths, clock=clock, owner=self._context.owner),
+                check_alive=held.check_alive,
+                limits=self._limits,
+            )
+        self._metrics.record_deletes("dropped_table", deleted_count=result.deleted_count, failed=result.failed)
+        if result.failed:
+            first = result.failed[0]
+            get_logger().warning(
+                "purge_deletes_failed",
+                count=len(result.failed),
+                key=first.key,
+                reason=first.reason,
+                mitigation="the next sweep goes on",
+            )
+        elif result.state == "purging":
+            self._context.wakeups.try_wake(JANITOR_PURGE, table)
+        details: dict[str, Any] = {
+            "state": result.state,
+            "deleted": result.deleted_count,
+            "deleted_bytes": result.deleted_bytes,
+            "failed": len(result.failed),
+            "waits_for": [f"{claim.kind} {claim.name}" for claim in result.waits_for],
+        }
+        return Work(is_idle=not result.deleted_count, details=details)
+
+    def wake_due(self) -> int:
+        """Wake the purge of every table that it has something to do for; return how many were woken.
+
+        Raises:
+            Unavailable: The store or Redis did not answer.
+        """
+        dropped = self._context.warehouse.list_dropped()
+        if not dropped:
+            return 0
+        now_ms = read_now_ms(self._context.warehouse)
+        woken_count = 0
+        for table in dropped:
+            is_wanted = has_work(table, now_ms=now_ms) or self._is_audit_due(table)
+            if is_wanted and self._context.runner.backoff.is_due(backoff_key(JANITOR_PURGE, table.name)):
+                woken_count += self._context.wakeups.wake(JANITOR_PURGE, table.name)
+        return woken_count
+
+    def _is_audit_due(self, table: DroppedTable) -> bool:
+        if not table.mark.is_final or table.mark.state != "purged":
+            return False
+        now_ms = self._context.clock.monotonic_ms()
+        looked_ms = self._audit_looked_ms.get(table.name)
+        if looked_ms is not None and now_ms - looked_ms < AUDIT_LOOK_MS:
+            return False
+        self._audit_looked_ms[table.name] = now_ms
+        return True
