@@ -11,7 +11,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from icedb_client.client import Client
 from icedb_client.settings import ClientSettings
 from icedb_client.testing.parquet_warehouse import ParquetWarehouse
-from icedb_log.clock import SystemClock
+from icedb_log.clock import SystemClock, format_ms
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable
 from icedb_log.storage.local_store import LocalObjectStore
 from icedb_log.tables.partition_filter import PartitionFilter, parse_partition_filters
@@ -158,7 +158,7 @@ def test_time_travel_and_its_horizon(call, parquet):
     parquet.warehouse.store.delete([first.log_key])
     code, details, name = refused(call, as_of_ms=now - 8000, max_staleness_ms=0)
     assert (code, name) == (grpc.StatusCode.OUT_OF_RANGE, "BelowHorizon")
-    assert str(now - 7000) in details
+    assert f"{now - 7000} ({format_ms(now - 7000)}), the oldest time still readable" in details
     assert call(as_of_ms=now - 7000).file_count == 1
 
 

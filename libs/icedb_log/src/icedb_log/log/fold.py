@@ -7,6 +7,7 @@ log files does not matter. Must never drop a log file or a column silently.
 import hashlib
 from collections.abc import Iterable, Mapping
 
+from icedb_log.clock import format_ms
 from icedb_log.errors import BelowHorizon, SchemaConflict
 from icedb_log.keys import parse_log_key
 from icedb_log.log.widening import LoggedSchema
@@ -35,8 +36,9 @@ def fold(view: LogView, *, as_of_ms: int | None = None, longest_commit_ms: int =
         if as_of_ms < horizon_ms:
             # R3: log files that were live then are deleted; an answer would miss rows without saying so.
             raise BelowHorizon(
-                f"table {view.table}: time {as_of_ms} lies before {horizon_ms}, the oldest time still readable; "
-                "ask for that or later, or give the table a longer log grace period"
+                f"table {view.table}: time {as_of_ms} lies before {horizon_ms} ({format_ms(horizon_ms)}), the oldest "
+                "time still readable; ask for that or later. Pins, leases and keep_versions keep older times, if they "
+                "are made in time"
             )
         files = [file for file in view.files if parse_log_key(file.key).time_ms <= as_of_ms]
     files = tuple(files)
