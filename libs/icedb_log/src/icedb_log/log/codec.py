@@ -9,6 +9,7 @@ Anything else is :class:`~icedb_log.errors.CorruptLog` and never skipped (S3).
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from io import BytesIO
+from itertools import chain
 from typing import Any, Final
 
 import orjson
@@ -29,6 +30,7 @@ _STATS_LENGTH: Final = 3
 _NESTED: Final = (list, dict)
 _SHOWN_CHARS: Final = 120
 _LARGE_BYTES: Final = 1 << 20
+_MANY_MARKERS: Final = 10_000
 _MAX_INTEGER: Final = 2**63 - 1
 """What both existing readers can hold."""
 
@@ -40,32 +42,14 @@ def encode_log_file(log: LogFile) -> bytes:
         InvariantViolated: An extra field would be taken for a wire field by an existing reader, or a tombstone
             has time 0, which they take for none, or a widened column is none of the schema line (S2).
     """
-    metadata: dict[str, Any] = {"v": FORMAT_VERSION, "t": log.time_ms, "sch": 1}
-    first_marker_line = 2 + len(log.log_tombstones)
-    if log.log_tombstones:
-        metadata["tmb"] = 2
-    metadata["f"] = first_marker_line
-    if log.commit_id is not None:
-        metadata["cid"] = log.commit_id
-    if log.batch_ids:
-        metadata["ids"] = list(log.batch_ids)
-    if log.horizon_ms is not None:
-        metadata["h"] = log.horizon_ms
-    if log.is_seal:
-        metadata["seal"] = True
-    if log.widened:
-        problem = find_bad_widening(log.schema, log.widened)
-        if problem:
-            raise InvariantViolated(f"a log file cannot say that {problem} (S2)")
-        metadata["w"] = dict(log.widened)
-    if log.refused_ids:
-        metadata["rej"] = list(log.refused_ids)
-    if log.feed is not None:
-        metadata["fed"] = _encode_feed(log.feed)
-    lines = [_with_extra(metadata, log.extra), dict(log.schema)]
-    lines.extend(_encode_tombstone(tombstone) for tombstone in log.log_tombstones)
-    lines.extend(_encode_marker(marker) for marker in log.markers)
-    return b"\n".join(orjson.dumps(line) for line in lines)
+    tombstones, markers = map(_encode_tombstone, log.log_tombstones), map(_encode_marker, log.markers)
+    stream = BytesIO()  # line by line: all lines at once take several times what the log file does
+    stream.write(orjson.dumps(_encode_metadata(log)))
+    with paused_gc() if len(log.markers) > _MANY_MARKERS else nullcontext():
+        for line in chain((dict(log.schema),), tombstones, markers):
+            stream.write(b"\n")
+            stream.write(orjson.dumps(line))
+    return stream.getvalue()
 
 
 def decode_log_file(key: str, body: bytes) -> LogFile:
@@ -191,6 +175,32 @@ def _texts(key: str, metadata: dict[str, Any], name: str) -> tuple[str, ...]:
     return tuple(values)
 
 
+def _encode_metadata(log: LogFile) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"v": FORMAT_VERSION, "t": log.time_ms, "sch": 1}
+    first_marker_line = 2 + len(log.log_tombstones)
+    if log.log_tombstones:
+        metadata["tmb"] = 2
+    metadata["f"] = first_marker_line
+    if log.commit_id is not None:
+        metadata["cid"] = log.commit_id
+    if log.batch_ids:
+        metadata["ids"] = list(log.batch_ids)
+    if log.horizon_ms is not None:
+        metadata["h"] = log.horizon_ms
+    if log.is_seal:
+        metadata["seal"] = True
+    if log.widened:
+        problem = find_bad_widening(log.schema, log.widened)
+        if problem:
+            raise InvariantViolated(f"a log file cannot say that {problem} (S2)")
+        metadata["w"] = dict(log.widened)
+    if log.refused_ids:
+        metadata["rej"] = list(log.refused_ids)
+    if log.feed is not None:
+        metadata["fed"] = _encode_feed(log.feed)
+    return _with_extra(metadata, log.extra)
+
+
 def _encode_feed(feed: FeedState) -> dict[str, Any]:
     value: dict[str, Any] = {"seq": feed.sequence, "log": list(feed.names)}
     if feed.refused:
@@ -226,10 +236,10 @@ def _encode_marker(marker: FileMarker) -> dict[str, Any]:
     if marker.row_count is not None:
         line["n"] = marker.row_count
     if marker.stats:
-        line["s"] = {column: list(stats) for column, stats in marker.stats.items()}
+        line["s"] = marker.stats if type(marker.stats) is dict else dict(marker.stats)
     if marker.landed_ms is not None:
         line["l"] = marker.landed_ms
-    return _with_extra(line, marker.extra)
+    return _with_extra(line, marker.extra) if marker.extra else line
 
 
 def _with_extra(line: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
