@@ -75,7 +75,7 @@ def _check_missing(
     config: TableConfig | None,
 ) -> None:
     lost = sorted(path for path in walk.missing if path in after.live and path in before.live)
-    for path in _still_missing(store, lost):
+    for path in _still_missing(store, lost, within=walk.prefix):
         rows = after.live[path].row_count
         found.add("dangling", path, f"is live and not there: {'?' if rows is None else f'{rows:,}'} rows are lost")
     if config is None:
@@ -85,7 +85,7 @@ def _check_missing(
         return
     gone_ms = _gone_from(after.readable, config.data_grace_ms)
     early = [path for path in early if gone_ms.get(path, 0) > after.store_now_ms + STORE_RESOLUTION_MS]
-    for path in _still_missing(store, early):
+    for path in _still_missing(store, early, within=walk.prefix):
         minutes = (gone_ms[path] - after.store_now_ms) / 60_000
         found.add("dangling-dead", path, f"died, and went {minutes:,.1f} min or more before its grace period is over")
 
@@ -130,10 +130,14 @@ def _check_unnamed(
         found.add("orphan", (old and min(old)) or unnamed[0].key, f"and {unseen:,} more that the log did not name")
 
 
-def _still_missing(store: ObjectStore, paths: list[str]) -> list[str]:
-    """Return the paths that a second look does not find either; those beyond the bound are taken at their word."""
+def _still_missing(store: ObjectStore, paths: list[str], *, within: str) -> list[str]:
+    """Return the paths that a second look does not find either.
+
+    For more than ``MAX_LOOKS`` of them the listing alone has to do, which shows what lies below ``within``.
+    """
     gone = _missing_now(store, paths[:MAX_LOOKS])
-    return [path for path in paths[:MAX_LOOKS] if path in gone] + paths[MAX_LOOKS:]
+    rest = [path for path in paths[MAX_LOOKS:] if path.startswith(within)]
+    return [path for path in paths[:MAX_LOOKS] if path in gone] + rest
 
 
 def _missing_now(store: ObjectStore, paths: list[str]) -> set[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from icedb_log.errors import CorruptLog, HaltError
+from icedb_log.errors import HaltError
 from icedb_log.keys import TablePaths
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.reader import LogReader, require_own_time
@@ -18,7 +18,7 @@ from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
 from icedb_log.repair.wire_check import WireProblem, find_wire_problems, is_log_key
 from icedb_log.storage.object_store import ObjectInfo
 
-_LINE: Final = re.compile(r": line (\d+)")
+_LINE: Final = re.compile(r"line (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,5 +115,5 @@ class LogChecker(LogReader):
 def _describe(error: HaltError) -> tuple[str, int | None]:
     """Return what is wrong without the key, and in which line."""
     text = str(error).partition(": ")[2] or str(error)
-    found = _LINE.search(str(error)) if isinstance(error, CorruptLog) else None
-    return text, None if found is None else int(found[1])
+    found = _LINE.match(text)
+    return (text, None) if found is None else (text.removeprefix(f"{found[0]}: "), int(found[1]))

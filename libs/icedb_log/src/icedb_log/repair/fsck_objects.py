@@ -40,6 +40,7 @@ class Walk:
     """What is there.
 
     Attributes:
+        prefix: What every key began with that was listed.
         store_now_ms: The store's clock at the first page.
         object_count: All objects.
         missing: Data files of those that were looked for (live, dead, pinned) that the listing did not show.
@@ -52,6 +53,7 @@ class Walk:
         by_kind: Other objects, by kind, at most ``MAX_KEPT`` of each.
     """
 
+    prefix: str = ""
     store_now_ms: int = 0
     object_count: int = 0
     missing: set[str] = field(default_factory=set)
@@ -90,11 +92,11 @@ def walk_objects(
     Raises:
         Unavailable: The store did not answer.
     """
-    walk = Walk(missing=named)
+    walk = Walk(f"{paths.prefix}/", missing=named)
     known = len(named)
     token: str | None = None
     while token is not None or not walk.object_count:
-        page = store.list_page(f"{paths.prefix}/", token=token, limit=page_size)
+        page = store.list_page(walk.prefix, token=token, limit=page_size)
         walk.store_now_ms = walk.store_now_ms or page.store_now_ms
         for info in page.objects:
             _note(walk, paths, info, live)

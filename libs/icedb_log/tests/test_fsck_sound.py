@@ -1,0 +1,236 @@
+"""``icedb fsck`` of tables that are sound: never a finding, whatever happened before and whatever happens meanwhile."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icedb_log.cleaning.leases import put_lease
+from icedb_log.cleaning.pin_creation import create_pin
+from icedb_log.cleaning.pins import unpin
+from icedb_log.errors import IceDBError
+from icedb_log.log.fence import seal
+from icedb_log.repair.fsck import FsckOptions, fsck_table
+from icedb_log.repair.fsck_report import FsckReport
+from icedb_log.testing.row_footers import RowFooterReader
+from icedb_log.testing.scripted_store import Crash, Effect, Fault, ScriptedStore
+from icedb_log.testing.small_table import SmallTable
+from icedb_log.testing.small_view import SmallView
+
+
+def check(table: SmallTable, *, page_size: int = 1000) -> FsckReport:
+    options = FsckOptions(footers=RowFooterReader(table.store), fetch_threads=1, page_size=page_size)
+    return fsck_table(table.store, table.paths, clock=table.clock, options=options)
+
+
+def bad(report: FsckReport) -> list[Any]:
+    """Return errors and warnings."""
+    return [each for each in report.findings if each.severity != "note"]
+
+
+class Meddler(ScriptedStore):
+    """Lets somebody else act at the n-th call, counted from when it is told to."""
+
+    meddle_at = -1
+    act: Callable[[], object] = staticmethod(lambda: None)
+
+    def _run(self, method: str, key: str, action: Callable[[], Any]) -> Any:
+        if self.meddle_at == 0:
+            self.meddle_at = -1
+            self.act()
+        elif self.meddle_at > 0:
+            self.meddle_at -= 1
+        return super()._run(method, key, action)
+
+
+def with_history() -> SmallTable:
+    """Appends, merges, deletions, removals, vacuums, a lease, a pin, a seal, a view."""
+    table = SmallTable(has_footers=True)
+    view = SmallView(table)
+    for number in range(4):
+        table.append(number, p="ab"[number % 2])
+    table.merge()
+    view.feed_all()
+    table.append(4)
+    table.delete("id = 1")
+    create_pin(table.store, table.paths, "q3", clock=table.clock)
+    put_lease(table.store, table.paths, at_ms=table.clock.now_ms(), ttl_ms=60_000, clock=table.clock)
+    table.clock.advance(25_000)
+    table.vacuum()
+    table.append(5, p="c")
+    table.drop("p=c")
+    seal(table.store, table.paths.log_key(time_ms=table.clock.now_ms(), commit_id="5e", is_merged=False))
+    table.append(6)
+    return table
+
+
+def test_a_table_with_a_history_is_sound() -> None:
+    table = with_history()
+    for _ in range(4):
+        report = check(table)
+        assert bad(report) == []
+        assert report.is_sound
+        table.clock.advance(30_000)
+        table.vacuum()
+        table.append(9)
+        table.merge()
+    assert bad(check(table, page_size=3)) == []
+
+
+def test_an_empty_table_is_sound() -> None:
+    assert bad(check(SmallTable())) == []
+
+
+def test_nothing_is_written() -> None:
+    table = with_history()
+    table.store.calls.clear()
+    check(table)
+    writes = ("put", "put_if_absent", "put_if_match", "delete", "upload")
+    assert table.store.keys_of(*writes) == []
+
+
+def turn_over(table: SmallTable) -> None:
+    """Everything that lives now is merged and dies, then goes."""
+    table.append(7)
+    table.append(8, p="b")
+    table.merge(full=True)
+    for _ in range(2):
+        table.clock.advance(table.config.data_grace_ms)
+        table.vacuum()
+
+
+def merge_only(table: SmallTable) -> None:
+    """A merge lands; nothing is deleted."""
+    table.append(7)
+    table.append(8)
+    table.merge(full=True)
+
+
+def unpin_and_vacuum(table: SmallTable) -> None:
+    """A pin ends, and what it held goes."""
+    table.merge(full=True)
+    unpin(table.store, table.paths, "q3")
+    for _ in range(3):
+        table.clock.advance(table.config.data_grace_ms)
+        table.vacuum()
+
+
+@pytest.mark.parametrize("act", [turn_over, merge_only, unpin_and_vacuum])
+@pytest.mark.parametrize("page_size", [1000, 4])
+def test_others_work_at_every_store_call(act: Callable[[SmallTable], None], page_size: int) -> None:
+    number = 0
+    while True:
+        table = with_history()
+        table.store = Meddler(table.store.inner)
+        table.store.meddle_at = number
+        table.store.act = lambda table=table: act(table)
+        report = check(table, page_size=page_size)
+        assert bad(report) == [], f"at call {number}"
+        if table.store.meddle_at >= 0:
+            break  # it made fewer calls than that
+        number += 2 if page_size == 1000 else 3
+    assert number > 20
+
+
+@pytest.mark.parametrize("effect", [Effect.CRASH_BEFORE, Effect.CRASH_AFTER, Effect.LOSE_ANSWER])
+def test_whatever_was_cut_off_is_no_damage(effect: Effect) -> None:
+    """A flush, a merge and a vacuum are cut off at one call each; what they leave is no error."""
+    for number in range(0, 40, 3):
+        table = with_history()
+        for act in (lambda: table.append(7), lambda: table.merge(full=True), table.vacuum):
+            table.store.calls.clear()
+            table.store.fault_at = {number: effect}
+            try:
+                act()
+            except (IceDBError, Crash):
+                pass
+            table.store.fault_at = {}
+            table.clock.advance(60_000)
+        assert bad(check(table)) == []
+
+
+def test_an_orphan_that_the_janitor_deletes_meanwhile_is_no_finding() -> None:
+    table = with_history()
+    key = table.paths.data_key(partition="p=a", file_id="lost")
+    table.store.put(key, b"{}")
+    table.clock.advance(table.config.orphan_age_ms)
+    assert [each.key for each in bad(check(table))] == [key]
+    table.store.script = [Fault("head", None, key, before=lambda: table.store.inner.delete([key]))]
+    assert bad(check(table)) == []
+
+
+def test_a_damaged_file_that_is_removed_meanwhile_is_no_finding() -> None:
+    table = with_history()
+    path = table.snapshot().live[0].path
+    table.store.put(path, b"\0" * table.store.head(path).size_bytes)
+    assert [each.code for each in bad(check(table))] == ["footer-unreadable"]
+    log = table.paths.log_prefix
+    table.store.script = [
+        Fault("list_page", None, log),
+        Fault("list_page", None, log, before=lambda: table.drop("p=*")),
+    ]
+    assert bad(check(table)) == []
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.sampled_from("abc")),
+        st.tuples(st.just("merge"), st.booleans()),
+        st.tuples(st.just("delete"), st.integers(0, 20)),
+        st.tuples(st.just("drop"), st.sampled_from("abc")),
+        st.tuples(st.just("vacuum"), st.sampled_from([0, 15_000, 70_000])),
+        st.tuples(st.just("feed"), st.none()),
+        st.tuples(st.just("lose"), st.integers(0, 12)),
+    ),
+    min_size=3,
+    max_size=14,
+)
+
+
+@given(STEPS)
+def test_random_histories_have_no_errors(steps: list[tuple[str, Any]]) -> None:
+    table = SmallTable(has_footers=True)
+    view = SmallView(table)
+    for number, (step, value) in enumerate(steps):
+        try:
+            if step == "append":
+                table.append(number, p=value)
+            elif step == "merge":
+                table.merge(full=value)
+            elif step == "delete":
+                table.delete(f"id = {value}")
+            elif step == "drop":
+                table.drop(f"p={value}")
+            elif step == "vacuum":
+                table.clock.advance(value)
+                table.vacuum()
+            elif step == "feed":
+                view.feed_all()
+            else:
+                table.store.fault_at = {len(table.store.calls) + value: Effect.LOSE_ANSWER}
+        except IceDBError:
+            pass
+    table.store.fault_at = {}
+    assert bad(check(table)) == []
+
+
+def test_a_log_that_never_holds_still_is_told() -> None:
+    from icedb_log.errors import Unavailable
+
+    table = SmallTable()
+    table.append(1)
+    (key,) = [key for key in table.keys(table.paths.log_prefix)]
+    table.store.script = [Fault("get", Effect.REFUSE, key)] * 10
+    with pytest.raises(Unavailable):
+        check(table)
+
+
+def test_a_table_that_is_not_there() -> None:
+    from icedb_log.errors import NotFound
+
+    table = SmallTable()
+    table.paths = table.paths.sibling("nothing")
+    with pytest.raises(NotFound):
+        check(table)
