@@ -21,6 +21,9 @@ def main(
     batches: Annotated[int, typer.Option(min=1, help="batches that the input comes in")] = 40,
     size_gb: Annotated[float, typer.Option(min=0.01, help="size of the backlog, units of 10^9 bytes")] = 5.0,
     only: Annotated[str, typer.Option(help="run only the cases whose name contains this")] = "",
+    objects: Annotated[int, typer.Option(min=1, help="objects to delete, where a workload deletes")] = 10_000,
+    markers: Annotated[int, typer.Option(min=1, help="data files that a log names, where one is planned")] = 1_000_000,
+    results: Annotated[Path, typer.Option(help="folder for the report")] = RESULTS,
 ) -> None:
     """Run one workload for us and the rivals on the same data, taking turns."""
     known = sorted(module.name for module in pkgutil.iter_modules(workloads.__path__))
@@ -28,13 +31,21 @@ def main(
         typer.echo(f"no workload {name!r}; there is: {', '.join(known)}", err=True)
         raise typer.Exit(2)
     module = importlib.import_module(f"bench.workloads.{name}")
-    options = Options(repeat_count=repeat, event_count=events, batch_count=batches, size_gb=size_gb, only=only)
+    options = Options(
+        repeat_count=repeat,
+        event_count=events,
+        batch_count=batches,
+        size_gb=size_gb,
+        only=only,
+        object_count=objects,
+        marker_count=markers,
+    )
     with (
         tempfile.TemporaryDirectory(prefix="icedb-bench-") as folder,
         module.open_workload(Path(folder), options) as workload,
     ):
         report = run_workload(workload, options)
-    path = write_report(report, RESULTS)
+    path = write_report(report, results)
     print_report(report)
     typer.echo(f"wrote {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
 

@@ -33,6 +33,8 @@ class Options:
         batch_count: Batches that it comes in.
         size_gb: Bytes of the input, where a workload is asked for these and not for events; units of 10^9.
         only: Run only the cases whose name contains this.
+        object_count: Objects to delete, where a workload deletes.
+        marker_count: Data files that a log names, where a workload plans.
     """
 
     repeat_count: int
@@ -40,6 +42,8 @@ class Options:
     batch_count: int
     size_gb: float = 5.0
     only: str = ""
+    object_count: int = 10_000
+    marker_count: int = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,7 @@ class Case:
         systems: In the order in which they take turns.
         warm_turn_count: Turns before the timed ones, which do not count.
         size_bytes: Bytes that each system handles in one turn; 0: of no interest.
+        unit: What ``row_count`` counts.
     """
 
     name: str
@@ -86,6 +91,7 @@ class Case:
     systems: Sequence[System]
     warm_turn_count: int = 1
     size_bytes: int = 0
+    unit: str = "rows"
 
 
 class Workload(Protocol):
@@ -145,7 +151,8 @@ def run_workload(workload: Workload, options: Options) -> Report:
 def _command(name: str, options: Options) -> str:
     words = [f"python -m bench {name} --repeat {options.repeat_count}"]
     words += [f"--events {options.event_count} --batches {options.batch_count} --size-gb {options.size_gb:g}"]
-    words += [f"--only {options.only}"] if options.only else []
+    words += [f"--objects {options.object_count} --markers {options.marker_count}"]
+    words += [f"--only {options.only!r}"] if options.only else []
     return " ".join(words)
 
 
@@ -162,7 +169,7 @@ def _run_case(workload: str, case: Case, options: Options, tell: Callable[[str],
             if turn < 1:
                 continue  # warms sessions, caches and the page cache, for everybody
             row_count = getattr(system, "row_count", case.row_count)
-            rates = [Figure("rows_per_second", "rows/s", row_count / elapsed_s)]
+            rates = [Figure(f"{case.unit}_per_second", f"{case.unit}/s", row_count / elapsed_s)]
             if case.size_bytes:
                 rates.append(Figure("input_rate", "MB/s", case.size_bytes / elapsed_s / 1e6))
             for figure in (Figure("duration", "s", elapsed_s), *rates, *extra):

@@ -1,0 +1,123 @@
+"""The development S3 server, which also counts requests, and writes many small objects at once when it is asked to.
+
+``python -m bench.counting_s3 --port-file FILE``. Objects come by ``POST /-/fill``, past HTTP and past moto's own door:
+a PUT each would take longer than what is measured. ``POST /-/counts`` returns how often each operation was asked for
+since the last time.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Final
+from urllib.parse import parse_qs
+from urllib.request import Request, urlopen
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+from icedb_local.dev_s3 import make_app, make_server
+
+BUCKET: Final = "bench"
+START_LIMIT_S: Final = 60
+POLL_S: Final = 0.02
+
+
+class CountingApp:
+    """Counts what a WSGI application is asked for, and answers below ``/-/`` by itself."""
+
+    def __init__(self, app: WSGIApplication) -> None:
+        self._app = app
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer one request."""
+        path = environ["PATH_INFO"]
+        if path.startswith("/-/"):
+            body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            answer = json.dumps(self._fill(body) if path == "/-/fill" else self._take_counts()).encode()
+            start_response("200 OK", [("Content-Length", str(len(answer)))])
+            return [answer]
+        with self._lock:
+            self._counts[_operation(environ)] += 1
+        return self._app(environ, start_response)
+
+    def _take_counts(self) -> dict[str, int]:
+        with self._lock:
+            counts, self._counts = self._counts, Counter()
+        return dict(counts)
+
+    def _fill(self, body: bytes) -> int:
+        from moto.s3.models import s3_backends  # noqa: PLC0415 - moto is loaded by then
+
+        backend, wanted = s3_backends["123456789012"]["global"], json.loads(body)
+        for key in wanted["keys"]:
+            backend.put_object(BUCKET, key, b"x" * wanted["size_bytes"])
+        return len(wanted["keys"])
+
+
+def _operation(environ: WSGIEnvironment) -> str:
+    method, query = environ["REQUEST_METHOD"], parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
+    if method == "POST":
+        return "delete_objects" if "delete" in query else "post"
+    is_bucket = environ["PATH_INFO"].strip("/") == BUCKET
+    return "list" if method == "GET" and is_bucket else method.lower()
+
+
+@contextmanager
+def running_s3(folder: Path) -> Iterator[str]:
+    """Run the server; yield its address."""
+    folder.mkdir(parents=True)
+    port_file = folder / "port"
+    command = [sys.executable, "-m", "bench.counting_s3", "--port-file", str(port_file)]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        deadline = monotonic() + START_LIMIT_S
+        while not port_file.exists():
+            if process.poll() is not None or monotonic() > deadline:
+                raise RuntimeError(f"the S3 server did not start: {(folder / 'log').read_text()}")
+            sleep(POLL_S)
+        yield f"http://127.0.0.1:{port_file.read_text()}"
+    finally:
+        process.terminate()
+        process.wait(START_LIMIT_S)
+
+
+def fill(endpoint: str, keys: Sequence[str], *, size_bytes: int) -> None:
+    """Write objects, all of the same size."""
+    _ask(endpoint, "fill", {"keys": list(keys), "size_bytes": size_bytes})
+
+
+def take_counts(endpoint: str) -> dict[str, int]:
+    """Return how often each operation was asked for since the last call."""
+    counts: dict[str, int] = _ask(endpoint, "counts", {})
+    return counts
+
+
+def _ask(endpoint: str, what: str, body: object) -> dict[str, int]:
+    request = Request(f"{endpoint}/-/{what}", json.dumps(body).encode(), method="POST")
+    with urlopen(request, timeout=START_LIMIT_S) as answer:
+        answered: dict[str, int] = json.load(answer)
+        return answered
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the server until it is told to end."""
+    parser = argparse.ArgumentParser(prog="python -m bench.counting_s3", description=__doc__)
+    parser.add_argument("--port-file", type=Path, required=True)
+    port_file: Path = parser.parse_args(arguments).port_file
+    server = make_server(CountingApp(make_app([BUCKET])), 0)
+    draft = port_file.with_name("port.new")
+    draft.write_text(str(server.effective_port))
+    draft.replace(port_file)
+    server.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Where the tables of the vacuum benchmark lie: a directory, or a bucket of an S3 server. They travel by pickle."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from icedb_log.storage.local_store import LocalObjectStore
+from icedb_log.storage.object_store import ObjectStore, list_all
+from icedb_log.storage.s3 import S3ObjectStore
+from icedb_log.storage.s3_options import S3Options
+
+from bench.counting_s3 import BUCKET, fill, take_counts
+
+KEY = "dev"
+
+
+class Place(Protocol):
+    """A place with objects."""
+
+    def clear(self, prefix: str) -> None:
+        """Remove what lies below a prefix."""
+        ...
+
+    def write(self, keys: Sequence[str], *, size_bytes: int) -> None:
+        """Write objects, all of the same size."""
+        ...
+
+    def open(self) -> ObjectStore:
+        """Open the place as a store of ours."""
+        ...
+
+    def take_counts(self) -> Mapping[str, int]:
+        """Return how often each operation was asked for since the last call; empty where nobody counts."""
+        ...
+
+    def delta(self, prefix: str) -> tuple[str, Mapping[str, str]]:
+        """Return the address of a table of delta-rs, and its options."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A directory."""
+
+    root: Path
+
+    def clear(self, prefix: str) -> None:
+        """Remove a folder."""
+        shutil.rmtree(self.root / prefix, ignore_errors=True)
+
+    def write(self, keys: Sequence[str], *, size_bytes: int) -> None:
+        """Write files."""
+        for folder in {(self.root / key).parent for key in keys}:
+            folder.mkdir(parents=True, exist_ok=True)
+        for key in keys:
+            (self.root / key).write_bytes(b"x" * size_bytes)
+
+    def open(self) -> ObjectStore:
+        """Open it."""
+        return LocalObjectStore(self.root)
+
+    def take_counts(self) -> Mapping[str, int]:
+        """Return nothing."""
+        return {}
+
+    def delta(self, prefix: str) -> tuple[str, Mapping[str, str]]:
+        """Return a path."""
+        return str(self.root / prefix), {}
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A bucket of :mod:`bench.counting_s3`."""
+
+    endpoint: str
+
+    def clear(self, prefix: str) -> None:
+        """Remove what is left of the turn before."""
+        store = self.open()
+        store.delete([info.key for info in list_all(store, f"{prefix}/").objects])
+
+    def write(self, keys: Sequence[str], *, size_bytes: int) -> None:
+        """Write objects."""
+        fill(self.endpoint, keys, size_bytes=size_bytes)
+
+    def open(self) -> ObjectStore:
+        """Open it."""
+        return S3ObjectStore(BUCKET, S3Options(self.endpoint, access_key_id=KEY, secret_access_key=KEY))
+
+    def take_counts(self) -> Mapping[str, int]:
+        """Return what the server counted."""
+        return take_counts(self.endpoint)
+
+    def delta(self, prefix: str) -> tuple[str, Mapping[str, str]]:
+        """Return a URL, and where its server is."""
+        options = {"AWS_ENDPOINT_URL": self.endpoint, "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}
+        options |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": KEY}
+        return f"s3://{BUCKET}/{prefix}", options

@@ -1,0 +1,282 @@
+"""The competitors of the vacuum benchmark. Those that delete run in processes of their own, see :mod:`bench.processes`.
+
+All tables have the same data files, in 30 partitions: all but one are dead, for 30 days. Data files hold no Parquet: a
+vacuum opens none.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import boto3
+from botocore.config import Config
+from deltalake import DeltaTable
+from icedb_log.cleaning.audit import AuditLog
+from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.clock import SystemClock
+from icedb_log.keys import TablePaths
+from icedb_log.storage.object_store import ObjectStore, list_all
+from icedb_log.testing.dead_table import DAY_MS, PARTITIONS, DeadTable, build_dead_table
+
+from bench.counting_s3 import BUCKET
+from bench.harness import OURS, Figure
+from bench.memory import MIB, sampled_memory
+from bench.vacuum_places import KEY, Bucket, Directory, Place
+
+FILE_BYTES: Final = 1000
+DELETE_KEYS: Final = 1000
+NO_RETENTION: Final[Mapping[str, Any]] = {"retention_hours": 0, "enforce_retention_duration": False}
+_COMMIT: Final = "{:020d}.json"
+
+
+class _Vacuum:
+    """What all have in common: a table of dead files for each turn, and a look at what is left."""
+
+    name = ""
+
+    def __init__(self, place: Place, *, count: int) -> None:
+        self._place = place
+        self._count = count
+        self._store: ObjectStore | None = None
+
+    @property
+    def _prefix(self) -> str:
+        return f"tables/{self.name}"
+
+    def prepare(self) -> None:
+        """Write the table anew."""
+        self._place.clear(self._prefix)
+        self._build()
+        self._place.write(self._files(), size_bytes=FILE_BYTES)
+        self._open()
+        self._place.take_counts()
+
+    def check(self) -> Sequence[Figure]:
+        """Look that all dead files are gone, and the live one is not; say what it took."""
+        counts = dict(self._place.take_counts())
+        store = self._store = self._store or self._place.open()
+        left = [info for info in list_all(store, f"{self._prefix}/").objects if info.key.endswith(".parquet")]
+        if [(info.key, info.size_bytes) for info in left] != [(self._files()[-1], FILE_BYTES)]:
+            raise AssertionError(f"{self.name}: {len(left)} data files are left, not the one that lives")
+        if not counts:
+            return ()
+        total, deletes = sum(counts.values()), counts.get("delete_objects", 0)
+        return (
+            Figure("requests_per_1000", "requests", total * 1000 / self._count),
+            Figure("delete_requests", "requests", deletes),
+            Figure("other_requests", "requests", total - deletes),
+        )
+
+    def close(self) -> None:
+        """Remove what is left."""
+        self._place.clear(self._prefix)
+
+    def _build(self) -> None:
+        """Write the log."""
+
+    def _open(self) -> None:
+        """Open what stays open in a service, too."""
+
+    def _files(self) -> list[str]:
+        """Return the keys of all data files; the last one lives."""
+        folder = f"{self._prefix}/data"
+        return [f"{folder}/p=day-{n % PARTITIONS:02d}/{n:032x}.parquet" for n in range(self._count + 1)]
+
+
+class IceDB(_Vacuum):
+    """Ours: a vacuum as the janitor runs it: the log, what holds, the plan, the audit, deletes, the strip."""
+
+    name = OURS
+    _table: DeadTable
+
+    def run(self) -> None:
+        """One vacuum."""
+        clock, store = SystemClock(), self._store
+        assert store is not None
+        audit = AuditLog(store, self._table.paths, clock=clock, owner="bench")
+        result = vacuum_table(store, self._table.paths, clock=clock, audit=audit)
+        if (len(result.deleted_data), result.failed, result.has_more) != (self._count, (), False):
+            raise AssertionError(
+                f"{len(result.deleted_data)} deleted, {len(result.failed)} failed: {result.failed[:1]}"
+            )
+
+    def _build(self) -> None:
+        died_ms = SystemClock().now_ms() - 30 * DAY_MS
+        paths = TablePaths("dead", self._prefix)
+        self._table = build_dead_table(self._place.open(), paths, dead_count=self._count, died_ms=died_ms)
+
+    def _open(self) -> None:
+        self._store = self._store or self._place.open()
+
+    def _files(self) -> list[str]:
+        return [*self._table.dead_paths(), self._table.live_path]
+
+
+class DeltaRs(_Vacuum):
+    """delta-rs: open the table, then ``vacuum`` without retention. It commits what it did to its log."""
+
+    name = "delta-rs"
+
+    def run(self) -> None:
+        """One vacuum."""
+        uri, options = self._place.delta(self._prefix)
+        deleted = DeltaTable(uri, storage_options=dict(options)).vacuum(**NO_RETENTION, dry_run=False)
+        if len(deleted) != self._count:
+            raise AssertionError(f"delta-rs: {len(deleted)} deleted")
+
+    def _build(self) -> None:
+        store = self._place.open()
+        names = [file.removeprefix(f"{self._prefix}/") for file in self._files()]
+        for number, lines in enumerate(delta_log(names)):
+            store.put(f"{self._prefix}/_delta_log/{_COMMIT.format(number)}", "\n".join(lines).encode())
+
+
+class Floor(_Vacuum):
+    """What the place itself takes: the keys are known, one thread deletes them. No log, no plan, no audit."""
+
+    name = "floor"
+
+    def run(self) -> None:
+        """Delete."""
+        doomed = self._files()[:-1]
+        if isinstance(self._place, Directory):
+            for key in doomed:
+                (self._place.root / key).unlink()
+            return
+        for start in range(0, len(doomed), DELETE_KEYS):
+            objects = [{"Key": key} for key in doomed[start : start + DELETE_KEYS]]
+            self._client.delete_objects(Bucket=BUCKET, Delete={"Objects": objects, "Quiet": True})
+
+    def _open(self) -> None:
+        if isinstance(self._place, Bucket):
+            self._client: Any = boto3.client(
+                "s3",
+                endpoint_url=self._place.endpoint,
+                aws_access_key_id=KEY,
+                aws_secret_access_key=KEY,
+                region_name="us-east-1",
+                config=Config(s3={"addressing_style": "path"}),
+            )
+
+
+def delta_log(names: Sequence[str]) -> Iterator[Iterator[str]]:
+    """Yield the lines of two commits: one adds all files, one removes all but the last."""
+    old_ms = SystemClock().now_ms() - 30 * DAY_MS
+    fields = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in (("id", "long"), ("p", "string"))]
+    metadata = {
+        "id": "vacuum",
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps({"type": "struct", "fields": fields}),
+        "partitionColumns": ["p"],
+        "configuration": {},
+        "createdTime": old_ms,
+    }
+
+    def describe(name: str) -> dict[str, Any]:
+        partition = {"p": name.split("p=")[1].partition("/")[0]}
+        return {"path": name, "partitionValues": partition, "size": FILE_BYTES, "dataChange": True}
+
+    def added() -> Iterator[str]:
+        yield json.dumps({"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}})
+        yield json.dumps({"metaData": metadata})
+        for name in names:
+            yield json.dumps({"add": {**describe(name), "modificationTime": old_ms}})
+
+    def removed() -> Iterator[str]:
+        for name in names[:-1]:
+            more = {"deletionTimestamp": old_ms, "extendedFileMetadata": True}
+            yield json.dumps({"remove": {**describe(name), **more}})
+
+    yield added()
+    yield removed()
+
+
+class FreshPlan:
+    """A plan in a process that does nothing else: interpreter, imports, log, plan. Nothing is deleted."""
+
+    name = ""
+
+    def __init__(self, folder: Path, *, count: int) -> None:
+        self._folder = folder
+        self._count = count
+        self._answer: dict[str, float] = {}
+        self._peak_mb = 0.0
+        self._build()
+
+    def prepare(self) -> None:
+        """Nothing changes between turns."""
+
+    def run(self) -> None:
+        """Start the process, and wait for what it says."""
+        process = subprocess.Popen(self._command(), stdout=subprocess.PIPE)
+        with sampled_memory(process.pid) as peak:
+            said, _ = process.communicate()
+        self._peak_mb = peak.total_mb
+        if process.returncode:
+            raise AssertionError(f"{self.name}: the process ended with {process.returncode}")
+        self._answer = json.loads(said)
+
+    def check(self) -> Sequence[Figure]:
+        """Look that the plan is whole."""
+        if self._answer["dead"] != self._count:
+            raise AssertionError(f"{self.name}: planned to delete {self._answer['dead']} of {self._count}")
+        peak_mb = max(self._peak_mb, self._answer.get("peak_bytes", 0) / MIB)
+        figures = [Figure("peak_memory", "MiB", peak_mb)]
+        cpu = {"read_cpu": "read_cpu_s", "plan_cpu": "plan_cpu_s"}
+        figures += [Figure(metric, "s", self._answer[said]) for metric, said in cpu.items()]
+        figures.append(Figure("log_size", "MB", self._answer["log_bytes"] / 1e6))
+        return figures
+
+    def _build(self) -> None:
+        raise AssertionError
+
+    def _command(self) -> list[str]:
+        raise AssertionError
+
+
+class IceDBPlan(FreshPlan):
+    """Ours: what a vacuum plans from the log."""
+
+    name = OURS
+    _module: Final = "icedb_log.testing.dead_table"
+
+    def _build(self) -> None:
+        command = [sys.executable, "-m", self._module, "build", str(self._folder), "--dead", str(self._count)]
+        subprocess.run(command, check=True)
+
+    def _command(self) -> list[str]:
+        return [sys.executable, "-m", self._module, "plan", str(self._folder)]
+
+
+_DELTA_PLAN: Final = """
+import json, sys, time
+from pathlib import Path
+from deltalake import DeltaTable
+began = time.process_time()
+table = DeltaTable(sys.argv[1])
+read = time.process_time()
+dead = table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=True)
+log_bytes = sum(file.stat().st_size for file in Path(sys.argv[1], "_delta_log").iterdir())
+said = {"dead": len(dead), "log_bytes": log_bytes}
+print(json.dumps(said | {"read_cpu_s": read - began, "plan_cpu_s": time.process_time() - read}))
+"""
+
+
+class DeltaRsPlan(FreshPlan):
+    """delta-rs: open the table, then ``vacuum(dry_run=True)``."""
+
+    name = "delta-rs"
+
+    def _build(self) -> None:
+        log = self._folder / "_delta_log"
+        log.mkdir(parents=True)
+        names = [f"p=day-{n % PARTITIONS:02d}/{n:032x}.parquet" for n in range(self._count + 1)]
+        for number, lines in enumerate(delta_log(names)):
+            with (log / _COMMIT.format(number)).open("w") as file:
+                file.writelines(f"{line}\n" for line in lines)
+
+    def _command(self) -> list[str]:
+        return [sys.executable, "-c", _DELTA_PLAN, str(self._folder)]

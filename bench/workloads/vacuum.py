@@ -1,0 +1,60 @@
+"""W=vacuum: dead data files of one table, found by the log and deleted; and a plan over very many of them.
+
+Counts, where the server counts: all requests of a vacuum, its log files and its audit included.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.counting_s3 import running_s3
+from bench.harness import Case, Options
+from bench.processes import SystemInProcess
+from bench.vacuum_places import Bucket, Directory, Place
+from bench.vacuum_systems import FILE_BYTES, DeltaRs, DeltaRsPlan, Floor, IceDB, IceDBPlan
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumWorkload:
+    """A directory, a bucket, and a plan that deletes nothing."""
+
+    name: str
+    description: str
+    folder: Path
+    options: Options
+
+    def cases(self) -> Iterable[Case]:
+        """Make one case after the other ready."""
+        count, marker_count = self.options.object_count, self.options.marker_count
+        directory = f"a directory, {count:,} dead files"
+        bucket = f"S3 over HTTP, {count:,} dead files"
+        plan = f"a plan over {marker_count:,} markers, in a fresh process"
+        if self.options.only in directory:
+            yield from _deletes(directory, Directory(self.folder / "directory"), count)
+        if self.options.only in bucket:
+            with running_s3(self.folder / "s3") as endpoint:
+                yield from _deletes(bucket, Bucket(endpoint), count)
+        if self.options.only in plan:
+            plans = [each(self.folder / f"plan-{each.name}", count=marker_count) for each in (IceDBPlan, DeltaRsPlan)]
+            yield Case(name=plan, row_count=marker_count, systems=plans, warm_turn_count=0, unit="markers")
+
+
+@contextmanager
+def open_workload(folder: Path, options: Options) -> Iterator[VacuumWorkload]:
+    """Offer the cases whose name contains ``options.only``."""
+    yield VacuumWorkload(
+        name="vacuum",
+        description=f"find dead data files of {FILE_BYTES} bytes by the log, and delete them, two cores",
+        folder=folder,
+        options=options,
+    )
+
+
+def _deletes(name: str, place: Place, count: int) -> Iterator[Case]:
+    systems = [SystemInProcess(each(place, count=count)) for each in (IceDB, DeltaRs, Floor)]
+    try:
+        yield Case(name=name, row_count=count, systems=systems, size_bytes=0, unit="objects")
+    finally:
+        for system in systems:
+            system.close()
