@@ -6,7 +6,6 @@ from pathlib import Path
 
 import orjson
 import pytest
-
 from icedb_log.cleaning.pin_creation import create_pin
 from icedb_log.erasure.erasures import create_erasure
 from icedb_log.keys import TablePaths
@@ -19,6 +18,7 @@ from icedb_log.repair.fsck_report import FsckReport
 from icedb_log.storage.object_store import list_all
 from icedb_log.tables.table_config import PartitionField, encode_table_config
 from icedb_log.testing.row_footers import RowFooterReader
+from icedb_log.testing.scripted_store import Effect, Fault
 from icedb_log.testing.small_table import SmallTable
 from icedb_log.testing.small_view import SmallView
 
@@ -347,7 +347,7 @@ def rows_twice(table: SmallTable) -> None:
     table.vacuum()
     table.clock.advance(table.config.data_grace_ms)
     table.vacuum()
-    assert key not in table.keys()
+    assert key not in logs(table)
     table.store.put(path, data)
     table.store.put(key, body)
 
@@ -655,8 +655,6 @@ def test_a_sample_of_footers() -> None:
 
 
 def test_footers_without_an_answer_are_told() -> None:
-    from icedb_log.testing.scripted_store import Effect, Fault
-
     table = small()
     table.store.script = [Fault("get", Effect.UNAVAILABLE, data_file(table, last_append(table)))]
     assert codes(check(table)) == {"not-checked"}
