@@ -37,9 +37,9 @@ class JanitorPurges:
     def purge(self, table: str) -> Work:
         """Purge a dropped table whose time in the trash is over, or go on with its purge.
 
-        Delivery: woken by the sweep, by ``icedb table drop --force`` and by itself, any number of times; a table that is
-        not dropped is left alone. A run that is killed is gone on with by the next; two at once are harmless, and the
-        lock saves the work.
+        Delivery: woken by the sweep, by ``icedb table drop --force`` and by itself, any number of times; a table that
+        is not dropped is left alone. A run that is killed is gone on with by the next; two at once are harmless, and
+        the lock saves the work.
         """
         warehouse, clock = self._context.warehouse, self._context.clock
         paths = warehouse.table(table)

@@ -24,6 +24,7 @@ from icedb_client.cli import (
     read,
     status,
     table,
+    trash,
     view,
     work,
 )
@@ -45,6 +46,9 @@ app: Final = typer.Typer(
     epilog=EPILOG,
     help="An event warehouse on object storage: enqueue events, read consistent snapshots, query them.",
 )
+table.app.command("drop")(trash.drop)
+table.app.command("undrop")(trash.undrop)
+table.app.command("trash")(trash.trash)
 app.add_typer(table.app, name="table")
 app.add_typer(view.app, name="view")
 app.command("ingest")(ingest.ingest)

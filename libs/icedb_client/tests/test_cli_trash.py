@@ -1,0 +1,143 @@
+"""The trash by the command line, on a folder; the janitor is called where Redis would have woken it."""
+
+import json
+
+import pytest
+import typer
+from icedb_client.wakeups import WakeupSender
+from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.errors import NotFound, Unavailable
+from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.staging import stage_batch
+from icedb_log.storage.stores import open_warehouse
+from icedb_log.tables.table_config import load_any_config
+from icedb_log.testing.row_files import RowFileWriter, encode_rows
+from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
+from icedb_log.trash.purge import purge_table
+
+CLOCK = SystemClock()
+
+
+@pytest.fixture
+def warehouse(tmp_path, cli_env):
+    cli_env.setenv("ICEDB_STORE", f"file://{tmp_path}/warehouse")
+    return open_warehouse(f"file://{tmp_path}/warehouse")
+
+
+@pytest.fixture
+def icedb(warehouse, run_icedb):
+    run_icedb("table", "create", "events", "--partition", "event")
+    stage(warehouse)
+    flush_table(
+        warehouse.store,
+        warehouse.table("events"),
+        clock=CLOCK,
+        writer=RowFileWriter(warehouse.store, CLOCK),
+        owner="test",
+    )
+    return run_icedb
+
+
+@pytest.fixture
+def janitor(warehouse, monkeypatch):
+    """Purges at once when it is told to."""
+    told = []
+
+    def send(_self, task, table, *, arguments):
+        assert (task, arguments) == ("icedb.janitor.purge", {})
+        told.append(table)
+        purge_table(warehouse.store, warehouse.table(table), clock=CLOCK, owner="test")
+
+    monkeypatch.setattr(WakeupSender, "send", send)
+    return told
+
+
+def stage(warehouse):
+    body = encode_rows([{"event": "click"}])
+    paths = warehouse.table("events")
+    stage_batch(warehouse.store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
+
+
+def state_of(warehouse):
+    mark = load_any_config(warehouse.store, warehouse.table("events"))[0].dropped
+    return mark and mark.state
+
+
+def test_a_table_goes_to_the_trash_and_comes_back(icedb, warehouse):
+    before = json.loads(icedb("snapshot", "events", "--json"))
+    stage(warehouse)
+    out = icedb("table", "drop", "events", "--keep", "30d", "--by", "ann", "--note", "too old")
+    assert "is in the trash until 20" in out and "`icedb table undrop events` brings it back" in out
+    assert icedb("table", "list") == ""
+    for command in (("table", "show"), ("snapshot",), ("vacuum", "--dry-run"), ("status",), ("partitions",)):
+        error = icedb(*command, "events", code=3)
+        assert "was dropped at" in error and "by ann and is in the trash; `icedb table undrop events`" in error
+    assert "until it is purged no other table can have its name" in icedb("table", "create", "events", code=2)
+    shown = icedb("table", "trash")
+    assert "events" in shown and "ann" in shown and "too old" in shown and "in the trash" in shown
+    (entry,) = json.loads(icedb("table", "trash", "--json"))["tables"]
+    assert (entry["table"], entry["state"], entry["waits_for"], entry["progress"]) == ("events", "trash", [], None)
+    assert entry["purge_at_ms"] - entry["dropped_ms"] == 30 * 86_400_000
+    assert "was in the trash already" in icedb("table", "drop", "events")
+    assert "is back" in icedb("table", "undrop", "events")
+    after = json.loads(icedb("snapshot", "events", "--json"))
+    assert after["files"] == before["files"]
+    assert "is not in the trash" in icedb("table", "undrop", "events")
+    assert json.loads(icedb("table", "undrop", "events", "--json")) == {
+        "table": "events",
+        "changed": False,
+        "detached_from": None,
+    }
+    assert json.loads(icedb("table", "trash", "--json")) == {"tables": []}
+
+
+def test_force_purges_and_follows_it_to_its_end(icedb, warehouse, janitor):
+    stage(warehouse)
+    out = icedb("table", "drop", "events", "--force", "--yes", "--wait")
+    assert "is purged:" in out and "objects deleted" in out
+    assert (janitor, state_of(warehouse)) == (["events"], "purged")
+    assert icedb("table", "trash") == ""
+    assert "purged:" in icedb("table", "trash", "--all")
+    assert "does not exist" in icedb("table", "drop", "events", code=3)
+    icedb("table", "create", "events", "--if-not-exists")
+    icedb("table", "create", "events", "--if-not-exists")
+    assert json.loads(icedb("snapshot", "events", "--json"))["files"] == []
+
+
+def test_force_without_a_janitor_says_so_and_waits_no_longer_than_told(icedb, warehouse, monkeypatch):
+    monkeypatch.setattr(WakeupSender, "send", lambda *_, **__: (_ for _ in ()).throw(Unavailable("no Redis")))
+    out = json.loads(icedb("table", "drop", "events", "--force", "--yes", "--json"))
+    assert (out["state"], out["purge_at_ms"], out["progress"]) == ("purging", None, None)
+    error = icedb("table", "drop", "events", "--force", "--yes", "--wait", "--timeout", "1ms", code=6)
+    assert "is not purged yet (not begun); is a janitor running?" in error
+    assert "nothing brings it back" in icedb("table", "undrop", "events", code=2)
+    shown = icedb("table", "trash")
+    assert "being purged: not begun" in shown and "at once" in shown
+
+
+@pytest.mark.parametrize(("typed", "code"), [("events", 0), ("event", 2), ("", 2)])
+def test_force_asks_for_the_name(icedb, warehouse, janitor, monkeypatch, typed, code):
+    monkeypatch.setattr(typer, "prompt", lambda *_, **__: typed)
+    icedb("table", "drop", "events", "--force", code=code)
+    assert state_of(warehouse) == (None if code else "purged")
+
+
+def test_what_cannot_be_dropped_is_refused(icedb, warehouse):
+    icedb("table", "drop", "nobody", code=3)
+    icedb("table", "undrop", "nobody", code=3)
+    icedb("table", "drop", "nobody", "--force", code=3)
+    assert "give --force, too" in icedb("table", "drop", "events", "--wait", code=2)
+    assert "less than its grace period" in icedb("table", "drop", "events", "--keep", "1h", code=2)
+    assert "is not a duration" in icedb("table", "drop", "events", "--keep", "soon", code=2)
+    assert state_of(warehouse) is None
+
+
+def test_producers_are_refused_when_what_they_know_of_the_table_is_too_old(client, create, clock, warehouse):
+    create()
+    client.enqueue("events", [{"ts": "2026-01-01T00:00:00Z"}])
+    drop_table(warehouse.store, warehouse.table("events"), clock=clock, request=DropRequest())
+    clock.ms += 61_000
+    with pytest.raises(NotFound, match="is in the trash"):
+        client.enqueue("events", [{"ts": "2026-01-01T00:00:00Z"}])
+    undrop_table(warehouse.store, warehouse.table("events"), clock=clock)
+    client.enqueue("events", [{"ts": "2026-01-01T00:00:00Z"}])

@@ -1,0 +1,117 @@
+"""The task that purges: woken when it is time, carried on by itself, counted."""
+
+import pytest
+from icedb_janitor.metrics import JanitorMetrics
+from icedb_janitor.settings import JanitorSettings
+from icedb_janitor.tasks import JanitorTasks
+from icedb_log.errors import Fenced
+from icedb_log.storage.object_store import DeleteReport, FailedDelete, list_all
+from icedb_log.tables.table_config import load_any_config
+from icedb_log.trash.drop import DropRequest, drop_table
+from icedb_service.names import JANITOR_PURGE
+from icedb_service.redlock import LockBusy
+from icedb_service.runs import backoff_key
+from icedb_service.testing.task_context import MemoryContext
+
+KEEP_MS = 600_000
+SEAL_MS = 100_000
+
+
+@pytest.fixture
+def context():
+    context = MemoryContext(JanitorMetrics())
+    context.create_table("events", data_grace_ms=60_000, log_grace_ms=60_000, seal_age_ms=SEAL_MS)
+    context.create_table("other")
+    store, paths = context.warehouse.store, context.warehouse.table("events")
+    for _ in range(25):
+        store.put(paths.data_key(partition="", file_id=context.clock.new_id()), b"0123456789")
+    return context
+
+
+def make_tasks(context, **options):
+    return JanitorTasks(context, settings=JanitorSettings(store="file:///tmp/w", **options), metrics=context.metrics)
+
+
+def drop(context, *, force=False):
+    paths = context.warehouse.table("events")
+    request = DropRequest(keep_ms=KEEP_MS, is_forced=force)
+    drop_table(context.warehouse.store, paths, clock=context.clock, request=request)
+
+
+def state_of(context):
+    return load_any_config(context.warehouse.store, context.warehouse.table("events"))[0].dropped.state
+
+
+def woken_purges(context, tasks):
+    context.wakeups.woken.clear()
+    tasks.sweep()
+    return [table for task, table in context.wakeups.woken if task == JANITOR_PURGE]
+
+
+def test_a_table_is_purged_when_its_time_in_the_trash_is_over(context):
+    tasks = make_tasks(context)
+    assert woken_purges(context, tasks) == []
+    drop(context)
+    assert woken_purges(context, tasks) == []
+    assert tasks.purges.purge("events").details["state"] == "kept"
+    context.clock.advance(KEEP_MS)
+    assert woken_purges(context, tasks) == ["events"]
+    work = tasks.purges.purge("events")
+    assert (work.is_idle, work.details["state"], work.details["deleted_bytes"]) == (False, "purged", 250)
+    assert context.metric("icedb_janitor_deleted_objects_total", kind="dropped_table") == work.details["deleted"] >= 25
+    assert context.locked[-1] == "events"
+    audit = list_all(context.warehouse.store, context.warehouse.table("events").audit_prefix).objects
+    assert len(audit) >= 1
+    assert woken_purges(context, tasks) == []
+    context.clock.advance(SEAL_MS)
+    assert woken_purges(context, tasks) == ["events"]
+    tasks.purges.purge("events")
+    assert woken_purges(context, tasks) == ["events"], "its audit has a retention"
+    assert woken_purges(context, tasks) == []
+    context.clock.advance(86_400_000)
+    assert woken_purges(context, tasks) == ["events"]
+
+
+def test_a_purge_that_is_not_done_is_woken_by_itself_and_by_each_sweep(context, monkeypatch):
+    drop(context, force=True)
+    tasks = make_tasks(context)
+    assert woken_purges(context, tasks) == ["events"]
+    monkeypatch.setattr(tasks.purges, "_limits", tasks.purges._limits.__class__(run_ms=0, chunk_keys=10))
+    context.wakeups.woken.clear()
+    work = tasks.purges.purge("events")
+    assert (work.details["state"], work.details["deleted"]) == ("purging", 10)
+    assert context.wakeups.woken == [(JANITOR_PURGE, "events")]
+    for _ in range(5):
+        work = tasks.purges.purge("events")
+    assert (work.details["state"], state_of(context)) == ("purged", "purged")
+
+
+def test_deletes_that_fail_are_counted_and_left_to_the_next_sweep(context, monkeypatch):
+    drop(context, force=True)
+    tasks = make_tasks(context)
+    store = context.warehouse.store
+    monkeypatch.setattr(
+        store,
+        "delete",
+        lambda keys: DeleteReport((), tuple(FailedDelete(key, "AccessDenied", "denied") for key in keys)),
+    )
+    work = tasks.purges.purge("events")
+    assert (work.details["state"], work.details["failed"], context.wakeups.woken) == ("purging", 25, [])
+    assert context.metric("icedb_janitor_failed_deletes_total", kind="dropped_table", reason="denied") == 25
+    monkeypatch.undo()
+    assert woken_purges(context, tasks) == ["events"]
+    assert tasks.purges.purge("events").details["state"] == "purged"
+
+
+def test_a_purge_stops_when_its_lock_is_lost_and_pauses_when_it_fails(context):
+    drop(context, force=True)
+    tasks = make_tasks(context)
+    context.held.failure = Fenced("the lock is lost")
+    with pytest.raises(Fenced):
+        tasks.purges.purge("events")
+    context.held.failure = None
+    context.busy.add("events")
+    with pytest.raises(LockBusy):
+        tasks.purges.purge("events")
+    context.runner.backoff.record_failure(backoff_key(JANITOR_PURGE, "events"))
+    assert woken_purges(context, tasks) == []
