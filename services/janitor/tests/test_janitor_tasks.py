@@ -55,7 +55,10 @@ def test_what_is_dead_goes_when_its_grace_period_is_over_and_not_before(context)
     work = tasks.vacuum("events")
     assert work.is_idle
     assert len(data_keys(context)) == 5
-    assert context.metric("icedb_janitor_waiting_objects", table="events") == work.details["waiting"] == 8
+    assert (
+        context.metric("icedb_janitor_waiting_objects", table="events", guard="grace") == work.details["waiting"] == 8
+    )
+    assert context.metric("icedb_janitor_waiting_objects", table="events", guard="lease") == 0
     context.clock.advance(GRACE_MS + 1000)
     work = tasks.vacuum("events")
     assert not work.is_idle
@@ -64,39 +67,62 @@ def test_what_is_dead_goes_when_its_grace_period_is_over_and_not_before(context)
     assert context.metric("icedb_janitor_deleted_objects_total", kind="data_file") == 4
     assert context.metric("icedb_janitor_deleted_objects_total", kind="log_file") == 4
     assert context.metric("icedb_janitor_log_rewrites_total", outcome="stripped") == 1
-    assert context.metric("icedb_janitor_waiting_objects", table="events") == 0
+    assert context.metric("icedb_janitor_waiting_objects", table="events", guard="grace") == 0
     assert tasks.vacuum("events").is_idle
 
 
-def test_orphans_are_looked_for_at_first_and_then_rarely(context):
+def orphan_metric(context, guard):
+    return context.metric("icedb_janitor_waiting_orphan_files", table="events", guard=guard)
+
+
+def test_orphans_are_looked_for_at_first_and_then_rarely_and_go_at_the_second_sighting(context):
+    fill_and_merge(context)
     paths = context.warehouse.table("events")
     orphan = paths.data_key(partition="", file_id="ab")
     context.warehouse.store.put(orphan, b"x")
     tasks = make_tasks(context, orphan_sweep_interval_ms=3_600_000)
     assert tasks.vacuum("events").details["young_orphans"] == 1
+    assert orphan_metric(context, "age") == 1
     context.clock.advance(11 * GRACE_MS)
     assert "young_orphans" not in tasks.vacuum("events").details
-    assert data_keys(context) == [orphan]
+    assert orphan in data_keys(context)
+    context.clock.advance(3_600_000)
+    assert tasks.vacuum("events").details["deleted_orphans"] == 0
+    assert (orphan_metric(context, "age"), orphan_metric(context, "sighting")) == (0, 1)
     context.clock.advance(3_600_000)
     work = tasks.vacuum("events")
     assert (work.is_idle, work.details["deleted_orphans"]) == (False, 1)
-    assert data_keys(context) == []
+    assert orphan not in data_keys(context)
     assert context.metric("icedb_janitor_deleted_objects_total", kind="orphan") == 1
-    assert context.metric("icedb_janitor_orphan_sweeps_total") == 2
-    assert context.metric("icedb_janitor_young_orphan_files", table="events") == 0
+    assert context.metric("icedb_janitor_orphan_sweeps_total") == 3
+    assert orphan_metric(context, "sighting") == 0
+
+
+def test_too_many_orphans_and_objects_of_no_kind_are_held_and_counted(context):
+    paths = context.warehouse.table("events")
+    context.warehouse.store.put(paths.data_key(partition="", file_id="ab"), b"all that is there")
+    context.warehouse.store.put(f"{paths.prefix}/notes.txt", b"mine")
+    tasks = make_tasks(context, orphan_sweep_interval_ms=1000)
+    for _ in range(3):
+        context.clock.advance(11 * GRACE_MS)
+        details = tasks.vacuum("events").details
+    assert (details["deleted_orphans"], details["held_orphans"], details["unknown_objects"]) == (0, 1, 1)
+    assert orphan_metric(context, "share") == 1
+    assert context.metric("icedb_janitor_orphan_share_ratio", table="events") == 1
+    assert context.metric("icedb_janitor_unknown_objects", table="events") == 1
 
 
 def test_keys_of_producers_are_forgotten_after_a_day(context):
     paths = context.warehouse.table("events")
-    context.warehouse.store.put(paths.idempotency_key("ab"), b"x")
+    context.warehouse.store.put(paths.idempotency_key("ab" * 32), b"x")
     tasks = make_tasks(context, orphan_sweep_interval_ms=3_600_000)
-    assert tasks.vacuum("events").details["forgotten_keys"] == 0
+    assert tasks.vacuum("events").details["deleted_leftovers"] == 0
     context.clock.advance(KEEP_MS)
-    assert tasks.vacuum("events").details["forgotten_keys"] == 1
+    assert tasks.vacuum("events").details["deleted_leftovers"] == 1
     assert context.metric("icedb_janitor_deleted_objects_total", kind="idempotency_key") == 1
 
 
-def test_deletes_that_fail_are_counted_by_kind_and_come_again(context, monkeypatch):
+def test_deletes_that_fail_are_counted_by_kind_and_reason_and_come_again(context, monkeypatch):
     fill_and_merge(context)
     context.clock.advance(GRACE_MS + 1000)
     store = context.warehouse.store
@@ -105,22 +131,30 @@ def test_deletes_that_fail_are_counted_by_kind_and_come_again(context, monkeypat
     def refuse_data(keys):
         kept = [key for key in keys if "/_data/" in key]
         report = delete([key for key in keys if key not in kept])
-        return DeleteReport(report.deleted, tuple(FailedDelete(key, "AccessDenied") for key in kept))
+        return DeleteReport(report.deleted, tuple(FailedDelete(key, "AccessDenied", "denied") for key in kept))
 
     monkeypatch.setattr(store, "delete", refuse_data)
     tasks = make_tasks(context)
     assert tasks.vacuum("events").details["failed"] == 4
-    assert context.metric("icedb_janitor_failed_deletes_total", kind="data_file") == 4
+    assert context.metric("icedb_janitor_failed_deletes_total", kind="data_file", reason="denied") == 4
+    assert context.metric("icedb_janitor_failed_deletes_total", kind="log_file", reason="denied") == 0
     assert context.metric("icedb_janitor_deleted_objects_total", kind="data_file") == 0
+    assert context.metric("icedb_janitor_deleted_objects_total", kind="log_file") == 4
+    since = context.metric("icedb_janitor_failing_since_timestamp_seconds", table="events")
+    assert since == context.clock.now_ms() / 1000
+    context.clock.advance(GRACE_MS)
+    tasks.vacuum("events")
+    assert context.metric("icedb_janitor_failing_since_timestamp_seconds", table="events") == since
     monkeypatch.undo()
     assert tasks.vacuum("events").details["deleted_data_files"] == 4
+    assert context.metric("icedb_janitor_failing_since_timestamp_seconds", table="events") == 0
 
 
 def test_failures_are_told_apart_by_their_keys(context):
     paths = context.warehouse.table("events")
     keys = [f"{paths.log_prefix}x", f"{paths.staging_prefix}y", f"{paths.data_prefix}z", f"{paths.data_prefix}w"]
-    kinds = kinds_of_failures(paths, [FailedDelete(key, "no") for key in keys])
-    assert kinds == {"log_file": 1, "staged_batch": 1, "data_file": 2}
+    kinds = kinds_of_failures(paths, [FailedDelete(key, "no", "throttled") for key in keys])
+    assert kinds == {("log_file", "throttled"): 1, ("staged_batch", "throttled"): 1, ("data_file", "throttled"): 2}
 
 
 def test_a_held_lock_skips_the_run_and_the_sweep_wakes_every_table(context):
@@ -152,8 +186,10 @@ def test_an_orphan_that_an_erasure_waits_for_is_noted(context):
     store.put(orphan, encode_rows([{"n": 2}]))
     fill_and_merge(context, 2)
     erasure_id = ask_and_advance(context)
-    context.clock.advance(10 * GRACE_MS + 1000)
-    make_tasks(context).vacuum("events")
+    tasks = make_tasks(context, orphan_sweep_interval_ms=1000, janitor_orphan_share=1.0)
+    for _ in range(2):
+        context.clock.advance(10 * GRACE_MS + 1000)
+        tasks.vacuum("events")
     assert [t.known_by for t in read_erasure(store, paths, erasure_id).targets if t.key == orphan] == ["janitor"]
 
 

@@ -2,17 +2,26 @@
 
 from collections import Counter as Tally
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, get_args
 
+from icedb_log.cleaning.audit import AuditStep
+from icedb_log.cleaning.deletion import Kind
+from icedb_log.cleaning.guards import Guard
+from icedb_log.cleaning.leftovers import LeftoverResult
+from icedb_log.cleaning.orphan_plan import OrphanGuard
 from icedb_log.cleaning.orphans import OrphanResult
 from icedb_log.cleaning.vacuum import VacuumResult
 from icedb_log.keys import TablePaths
-from icedb_log.storage.object_store import FailedDelete
+from icedb_log.object_kinds import find_kind
+from icedb_log.storage.object_store import DELETE_FAILURES, FailedDelete
 from icedb_service.metrics import WorkerMetrics, make_counter
-from icedb_service.names import JANITOR_SWEEP, JANITOR_VACUUM
+from icedb_service.names import JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-KINDS: Final = ("log_file", "data_file", "staged_batch", "orphan", "idempotency_key")
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+GUARDS: Final[tuple[Guard, ...]] = get_args(Guard)
+ORPHAN_GUARDS: Final[tuple[OrphanGuard, ...]] = get_args(OrphanGuard)
+AUDIT_STEPS: Final[tuple[AuditStep, ...]] = get_args(AuditStep)
 REWRITE_OUTCOMES: Final = ("stripped", "contended")
 
 
@@ -20,7 +29,12 @@ class JanitorMetrics(WorkerMetrics):
     """Counters of what was deleted, what could not be, and what waits."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        super().__init__("janitor", package="icedb-janitor", tasks=(JANITOR_VACUUM, JANITOR_SWEEP), registry=registry)
+        super().__init__(
+            "janitor",
+            package="icedb-janitor",
+            tasks=(JANITOR_VACUUM, JANITOR_PURGE, JANITOR_SWEEP),
+            registry=registry,
+        )
         self.deleted = make_counter(
             self.registry,
             "icedb_janitor_deleted_objects_total",
@@ -28,13 +42,15 @@ class JanitorMetrics(WorkerMetrics):
             label="kind",
             values=KINDS,
         )
-        self.failed = make_counter(
-            self.registry,
+        self.failed = Counter(
             "icedb_janitor_failed_deletes_total",
-            "Deletes that the store refused; the next run tries again",
-            label="kind",
-            values=KINDS,
+            "Deletes that failed, by kind of object and by reason; the next run tries again",
+            ("kind", "reason"),
+            registry=self.registry,
         )
+        for kind in KINDS:
+            for reason in DELETE_FAILURES:
+                self.failed.labels(kind, reason)
         self.rewrites = make_counter(
             self.registry,
             "icedb_janitor_log_rewrites_total",
@@ -42,55 +58,107 @@ class JanitorMetrics(WorkerMetrics):
             label="outcome",
             values=REWRITE_OUTCOMES,
         )
-        self.waiting = Gauge(
-            "icedb_janitor_waiting_objects",
-            "Dead objects that a grace period or a lease keeps",
-            ("table",),
-            registry=self.registry,
-        )
-        self.young_orphans = Gauge(
-            "icedb_janitor_young_orphan_files",
-            "Unnamed data files that are not old enough to be deleted, at the last orphan sweep",
-            ("table",),
-            registry=self.registry,
-        )
         self.orphan_sweeps = Counter(
             "icedb_janitor_orphan_sweeps_total",
             "Searches for data files that no log file names",
             registry=self.registry,
         )
+        self.audit_failures = make_counter(
+            self.registry,
+            "icedb_janitor_audit_failures_total",
+            "Audit objects that could not be written; announce: the run stopped and nothing was deleted; conclude: "
+            "what became of the objects is not written down",
+            label="step",
+            values=AUDIT_STEPS,
+        )
+        self._failing_since_ms: dict[str, int] = {}
+        self._make_gauges()
 
-    def record_vacuum(self, paths: TablePaths, result: VacuumResult) -> None:
-        """Count one vacuum."""
+    def _make_gauges(self) -> None:
+        self.waiting = self._by_table(
+            "waiting_objects", "Dead objects that are kept for now, by the guard that keeps them", "guard"
+        )
+        self.waiting_orphans = self._by_table(
+            "waiting_orphan_files",
+            "Unnamed data files that are kept for now, at the last orphan sweep; age: too young; sighting: found for "
+            "the first time; share: too much of the table is unnamed, a person has to look",
+            "guard",
+        )
+        self.orphan_share = self._by_table(
+            "orphan_share_ratio", "Part of a table's bytes that no log file names and that are old, at the last sweep"
+        )
+        self.unknown = self._by_table(
+            "unknown_objects", "Objects of no known kind among a table's, at the last orphan sweep; kept"
+        )
+        self.failing_since = self._by_table(
+            "failing_since_timestamp_seconds",
+            "Since when each vacuum of the table has had deletes that failed, unix time; 0: the last one had none",
+        )
+
+    def _by_table(self, name: str, meaning: str, *labels: str) -> Gauge:
+        return Gauge(f"icedb_janitor_{name}", meaning, ("table", *labels), registry=self.registry)
+
+    def record_vacuum(self, paths: TablePaths, result: VacuumResult, *, now_ms: int) -> None:
+        """Count one vacuum.
+
+        Args:
+            paths: Keys of the table.
+            result: What it did.
+            now_ms: Unix ms.
+        """
         self.deleted.labels("log_file").inc(len(result.deleted_logs))
         self.deleted.labels("data_file").inc(len(result.deleted_data))
-        for kind, count in kinds_of_failures(paths, result.failed).items():
-            self.failed.labels(kind).inc(count)
+        self.deleted.labels("staged_batch").inc(len(result.deleted_copies))
+        for (kind, reason), count in kinds_of_failures(paths, result.failed).items():
+            self.failed.labels(kind, reason).inc(count)
+        if result.failed:
+            since_ms = self._failing_since_ms.setdefault(paths.name, now_ms)
+        else:
+            since_ms = 0
+            self._failing_since_ms.pop(paths.name, None)
+        self.failing_since.labels(paths.name).set(since_ms / 1000)
         self.rewrites.labels("stripped").inc(result.stripped_count)
         self.rewrites.labels("contended").inc(result.contended_count)
-        self.waiting.labels(paths.name).set(len(result.waiting))
+        held = Tally(item.guard for item in result.waiting)
+        for guard in GUARDS:
+            self.waiting.labels(paths.name, guard).set(held[guard])
 
     def record_orphans(self, paths: TablePaths, result: OrphanResult) -> None:
         """Count one orphan sweep."""
         self.orphan_sweeps.inc()
-        self.deleted.labels("orphan").inc(len(result.deleted))
-        self.failed.labels("orphan").inc(len(result.failed))
-        self.young_orphans.labels(paths.name).set(result.young_count)
+        self.record_deletes("orphan", deleted_count=len(result.deleted), failed=result.failed)
+        held = Tally(item.guard for item in result.waiting)
+        counts: dict[OrphanGuard, int] = {
+            "age": result.young_count,
+            "sighting": held["sighting"],
+            "share": result.held_count,
+        }
+        for guard, count in counts.items():
+            self.waiting_orphans.labels(paths.name, guard).set(count)
+        self.orphan_share.labels(paths.name).set(result.share)
+        self.unknown.labels(paths.name).set(result.unknown_count)
 
-    def record_keys(self, *, deleted_count: int, failed_count: int) -> None:
-        """Count the producers' keys of one sweep that were forgotten."""
-        self.deleted.labels("idempotency_key").inc(deleted_count)
-        self.failed.labels("idempotency_key").inc(failed_count)
+    def record_leftovers(self, paths: TablePaths, result: LeftoverResult) -> None:
+        """Count what became of a table's leftovers."""
+        for kind, count in result.deleted.items():
+            self.deleted.labels(kind).inc(count)
+        for each in result.failed:
+            found = find_kind(paths, each.key)
+            self.failed.labels(found if found in KINDS else "leftover", each.kind).inc()
+
+    def record_deletes(self, kind: Kind, *, deleted_count: int, failed: Iterable[FailedDelete]) -> None:
+        """Count deletes of one kind of object."""
+        self.deleted.labels(kind).inc(deleted_count)
+        for reason, count in Tally(each.kind for each in failed).items():
+            self.failed.labels(kind, reason).inc(count)
 
 
-def kinds_of_failures(paths: TablePaths, failed: Iterable[FailedDelete]) -> Tally[str]:
-    """Count failed deletes by what they were."""
-    kinds: Tally[str] = Tally()
-    for each in failed:
-        if each.key.startswith(paths.log_prefix):
-            kinds["log_file"] += 1
-        elif each.key.startswith(paths.staging_prefix):
-            kinds["staged_batch"] += 1
-        else:
-            kinds["data_file"] += 1
-    return kinds
+def kinds_of_failures(paths: TablePaths, failed: Iterable[FailedDelete]) -> Tally[tuple[Kind, str]]:
+    """Count failed deletes of a vacuum by what the objects were, and by reason."""
+    return Tally((_kind_of(paths, each.key), each.kind) for each in failed)
+
+
+def _kind_of(paths: TablePaths, key: str) -> Kind:
+    if key.startswith(paths.log_prefix):
+        return "log_file"
+    return "staged_batch" if key.startswith(paths.staging_prefix) else "data_file"

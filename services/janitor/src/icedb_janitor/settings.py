@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from icedb_log.cleaning.orphan_plan import DEFAULT_MAX_SHARE
 from icedb_service.settings import ServiceSettings
 from pydantic import Field
 
@@ -13,6 +14,10 @@ class JanitorSettings(ServiceSettings):
     """Tables that one janitor process cleans side by side. More keep a slow table from holding up the others; each
     takes the memory of a plan (a table of a million dead files: below 1 GiB), and they share one core and the store's
     request rate. A thread that hangs in the store is lost until the process is restarted."""
+
+    janitor_orphan_share: Annotated[float, Field(ge=0, le=1)] = DEFAULT_MAX_SHARE
+    """Part of a table's bytes that may be orphans, 0 to 1; above it none is deleted until a person has looked whether
+    the log is whole. Higher cleans up after large runs that were cut off by itself, lower notices a lost log sooner."""
 
     janitor_objects_per_run: Annotated[int, Field(ge=1000)] = 100_000
     """Data files that one run deletes at most; then the table is woken again and waits its turn. Fewer share the

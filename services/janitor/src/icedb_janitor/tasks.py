@@ -1,19 +1,28 @@
-"""The tasks of the janitor: which table is cleaned when. What may go, is ``vacuum``'s business."""
+"""The tasks of the janitor: which table is cleaned when. What may go, is the library's business.
 
-from collections.abc import Sequence
+Several tables are cleaned side by side, each under its own lock; tasks share the readers, the metrics and the times of
+the last orphan sweeps, all of which take that.
+"""
+
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from celery import Celery
-from icedb_log.cleaning.orphans import sweep_orphans
-from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.cleaning.audit import AuditLog, AuditStep, sweep_audit
+from icedb_log.cleaning.leftovers import LeftoverResult, sweep_leftovers
+from icedb_log.cleaning.orphan_plan import OrphanPolicy
+from icedb_log.cleaning.orphans import OrphanResult, sweep_orphans
+from icedb_log.cleaning.vacuum import VacuumResult, vacuum_table
 from icedb_log.erasure.erasures import note_deletions
-from icedb_log.errors import IceDBError
-from icedb_log.ingest.idempotency import sweep_keys
+from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.keys import TablePaths
+from icedb_log.storage.object_store import FailedDelete
+from icedb_log.tables.table_config import read_table_config
 from icedb_service.logs import get_logger
 from icedb_service.names import JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM, MERGE_ERASE
 from icedb_service.readers import LogReaders
+from icedb_service.redlock import TableLock
 from icedb_service.runs import Work
 from icedb_service.sweeps import sweep_tables
 from icedb_service.tasks import TaskOptions, define_task
@@ -25,7 +34,7 @@ from icedb_janitor.settings import JanitorSettings
 
 
 class JanitorTasks:
-    """The work of the tasks, in the process that runs them.
+    """The work of the tasks, in the process that runs them. Safe for several tables at once.
 
     Args:
         context: Warehouse, locks, wake-ups.
@@ -39,75 +48,111 @@ class JanitorTasks:
         self._metrics = metrics
         self._readers = LogReaders(context.clock)
         self._orphans_swept_ms: dict[str, int] = {}
+        """When each table's orphans were looked for, monotonic; written under the table's lock."""
         self.purges = JanitorPurges(context, settings=settings, metrics=metrics)
 
     def vacuum(self, table: str) -> Work:
-        """Delete a table's dead objects whose time has come; now and then, its orphans, too.
+        """Delete a table's dead objects whose time has come; now and then, its orphans and leftovers, too.
 
-        Delivery: woken by the sweep and by the CLI, any number of times. A run that is lost or cut short is gone
-        on with by the next; two at once delete the same objects, which is harmless, and the lock saves the work.
+        Delivery: woken by the sweep, by the CLI and by itself, any number of times. A run that is lost or cut short is
+        gone on with by the next; two at once delete the same objects, which is harmless, and the lock saves the work.
         """
         store = self._context.warehouse.store
         paths = self._context.warehouse.table(table)
-        with self._context.lock(table):
-            reader = self._readers.of_table(store, paths)
-            read_view = partial(self._readers.of_table, store)
-            result = vacuum_table(store, paths, clock=self._context.clock, reader=reader, read_view=read_view)
-            self._metrics.record_vacuum(paths, result)
-            details: dict[str, Any] = {
-                "deleted_log_files": len(result.deleted_logs),
-                "deleted_data_files": len(result.deleted_data),
-                "failed": len(result.failed),
-                "waiting": len(result.waiting),
-                "stripped": result.stripped_count,
-                "contended": result.contended_count,
-            }
-            if result.failed:
-                first = result.failed[0]
-                get_logger().warning(
-                    "deletes_failed",
-                    count=len(result.failed),
-                    key=first.key,
-                    reason=first.reason,
-                    mitigation="next run",
-                )
+        with self._context.lock(table) as held:
+            check_alive = self._bound_run(held, table)
+            audit = self._open_audit(paths)
+            result = vacuum_table(
+                store,
+                paths,
+                clock=self._context.clock,
+                reader=self._readers.of_table(store, paths),
+                read_view=partial(self._readers.of_table, store),
+                audit=audit,
+                check_alive=check_alive,
+                max_objects=self._settings.janitor_objects_per_run,
+            )
+            self._metrics.record_vacuum(paths, result, now_ms=self._context.clock.now_ms())
+            _warn_of_failures("deletes_failed", result.failed)
             self._note_deletions(paths, result.deleted_data)
-            details |= self._sweep_orphans(paths)
-        did = result.deleted_logs or result.deleted_data or result.stripped_count or details.get("deleted_orphans")
-        return Work(is_idle=not did, details=details)
+            details = _describe_vacuum(result)
+            # Not before the dead objects are done with: a walk through the whole table can wait.
+            if not result.has_more:
+                details |= self._sweep_orphans(paths, audit=audit, check_alive=check_alive)
+        if result.has_more:
+            self._context.wakeups.try_wake(JANITOR_VACUUM, table)
+        did = result.deleted_logs or result.deleted_data or result.stripped_count
+        return Work(is_idle=not (did or details.get("deleted_orphans")), details=details)
 
     def sweep(self) -> Work:
-        """Wake the vacuum of every table, and the purge of dropped ones whose time has come.
+        """Wake the vacuum of every table, and the purge of dropped ones.
 
         Delivery: sent by beat, collapsed while one waits. A lost one is made good by the next.
         """
-        swept = sweep_tables(self._context, task=JANITOR_VACUUM)
-        woken_purges = self.purges.wake_due()
-        return Work(is_idle=swept.is_idle and not woken_purges, details={**swept.details, "woken_purges": woken_purges})
+        work = sweep_tables(self._context, task=JANITOR_VACUUM)
+        purge_count = self.purges.wake_due()
+        return Work(is_idle=work.is_idle and not purge_count, details={**work.details, "purges": purge_count})
 
-    def _sweep_orphans(self, paths: TablePaths) -> dict[str, int]:
+    def _bound_run(self, held: TableLock, table: str) -> Callable[[], None]:
+        """Return what is asked between chunks: whether the lock is kept, and whether the run takes too long."""
+        clock, limit_ms = self._context.clock, self._settings.task_time_limit_ms
+        ends_ms = clock.monotonic_ms() + limit_ms
+
+        def check_alive() -> None:
+            held.check_alive()
+            if clock.monotonic_ms() >= ends_ms:
+                # A thread cannot be killed: it stops by itself, and what it did is kept.
+                raise Unavailable(
+                    f"table {table}: stopped after {limit_ms} ms (ICEDB_TASK_TIME_LIMIT_MS); goes on later"
+                )
+
+        return check_alive
+
+    def _open_audit(self, paths: TablePaths) -> AuditLog:
+        def count(step: AuditStep, error: IceDBError) -> None:
+            self._metrics.audit_failures.labels(step).inc()
+            get_logger().warning(
+                "audit_not_written",
+                step=step,
+                error=str(error),
+                mitigation="nothing more is deleted" if step == "announce" else "the announcement says what it was",
+            )
+
+        context = self._context
+        return AuditLog(context.warehouse.store, paths, clock=context.clock, owner=context.owner, on_problem=count)
+
+    def _sweep_orphans(
+        self, paths: TablePaths, *, audit: AuditLog, check_alive: Callable[[], None]
+    ) -> dict[str, int | float]:
         now_ms = self._context.clock.monotonic_ms()
         swept_ms = self._orphans_swept_ms.get(paths.name)
         if swept_ms is not None and now_ms - swept_ms < self._settings.orphan_sweep_interval_ms:
             return {}
-        result = sweep_orphans(self._context.warehouse.store, paths, clock=self._context.clock)
-        key_count, failed_keys = sweep_keys(self._context.warehouse.store, paths)
-        self._orphans_swept_ms[paths.name] = now_ms
+        store, clock = self._context.warehouse.store, self._context.clock
+        config = read_table_config(store, paths)
+        policy = OrphanPolicy(max_share=self._settings.janitor_orphan_share)
+        result = sweep_orphans(store, paths, clock=clock, policy=policy, audit=audit, check_alive=check_alive)
         self._note_deletions(paths, result.deleted)
         self._metrics.record_orphans(paths, result)
-        self._metrics.record_keys(deleted_count=key_count, failed_count=len(failed_keys))
-        if result.unknown:
-            get_logger().warning(
-                "unknown_objects_kept",
-                count=len(result.unknown),
-                key=result.unknown[0],
-                mitigation="kept; look at them",
-            )
+        _warn_of_orphans(result)
+        leftovers = sweep_leftovers(
+            store, paths, result.leftovers, config=config, clock=clock, audit=audit, check_alive=check_alive
+        )
+        old_audit = sweep_audit(store, paths, retention_ms=config.audit_retention_ms, check_alive=check_alive)
+        self._metrics.record_leftovers(paths, leftovers)
+        self._metrics.record_deletes("audit", deleted_count=len(old_audit.keys), failed=old_audit.failed)
+        _warn_of_leftovers(leftovers)
+        if not result.has_more:
+            self._orphans_swept_ms[paths.name] = now_ms
         return {
             "deleted_orphans": len(result.deleted),
             "failed_orphans": len(result.failed),
             "young_orphans": result.young_count,
-            "forgotten_keys": key_count,
+            "held_orphans": result.held_count,
+            "unknown_objects": result.unknown_count,
+            "deleted_leftovers": sum(leftovers.deleted.values()),
+            "failed_leftovers": len(leftovers.failed),
+            "deleted_audit": len(old_audit.keys),
         }
 
     def _note_deletions(self, paths: TablePaths, keys: Sequence[str]) -> None:
@@ -121,6 +166,61 @@ class JanitorTasks:
             return
         if noted_count:
             self._context.wakeups.try_wake(MERGE_ERASE, paths.name)
+
+
+def _describe_vacuum(result: VacuumResult) -> dict[str, Any]:
+    return {
+        "deleted_log_files": len(result.deleted_logs),
+        "deleted_data_files": len(result.deleted_data),
+        "failed": len(result.failed),
+        "waiting": len(result.waiting),
+        "stripped": result.stripped_count,
+        "contended": result.contended_count,
+        "has_more": result.has_more,
+    }
+
+
+def _warn_of_failures(event: str, failed: Sequence[FailedDelete]) -> None:
+    if failed:
+        first = failed[0]
+        get_logger().warning(
+            event,
+            count=len(failed),
+            key=first.key,
+            kind=first.kind,
+            reason=first.reason,
+            mitigation="next run",
+        )
+
+
+def _warn_of_orphans(result: OrphanResult) -> None:
+    _warn_of_failures("orphans_not_deleted", result.failed)
+    if result.unknown:
+        get_logger().warning(
+            "unknown_objects_kept",
+            count=result.unknown_count,
+            key=result.unknown[0],
+            mitigation="kept; look at them",
+        )
+    if result.held_count:
+        get_logger().warning(
+            "orphans_held",
+            count=result.held_count,
+            size_bytes=result.held_bytes,
+            share=result.share,
+            max_share=result.max_share,
+            mitigation="kept until a person has looked whether the log is whole",
+        )
+    if result.record_problem:
+        get_logger().warning(
+            "orphan_record_unusable", problem=result.record_problem, mitigation="orphans wait a grace period longer"
+        )
+
+
+def _warn_of_leftovers(result: LeftoverResult) -> None:
+    _warn_of_failures("leftovers_not_deleted", result.failed)
+    for kind, problem in result.problems.items():
+        get_logger().warning("leftovers_not_swept", kind=kind, problem=problem, mitigation="next sweep")
 
 
 def register_tasks(

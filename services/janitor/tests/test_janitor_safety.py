@@ -1,0 +1,203 @@
+"""What keeps the janitor honest: its audit, its bounds, and the store's clock instead of its own."""
+
+import threading
+
+import pytest
+from icedb_janitor.metrics import JanitorMetrics
+from icedb_janitor.settings import JanitorSettings
+from icedb_janitor.tasks import JanitorTasks
+from icedb_log.cleaning.audit_reader import AuditPart, read_audit
+from icedb_log.cleaning.deletion import CHUNK_KEYS
+from icedb_log.errors import Unavailable
+from icedb_log.storage.object_store import list_all
+from icedb_log.testing.scripted_store import Effect, Fault
+from icedb_log.testing.small_table import SmallTable
+from icedb_log.warehouse import Warehouse
+from icedb_service.names import JANITOR_VACUUM
+from icedb_service.redlock import LockLost
+from icedb_service.testing.task_context import MemoryContext
+
+DAY_MS = 86_400_000
+
+
+class Place:
+    """A table whose store has a clock of its own, and a janitor on a host with another."""
+
+    def __init__(self, **settings):
+        self.table = SmallTable(name="events", root="root")
+        self.context = MemoryContext(JanitorMetrics())
+        self.context.warehouse = Warehouse(self.table.store, "root")
+        options = {"store": "file:///tmp/w", "orphan_sweep_interval_ms": 3_600_000} | settings
+        settings = JanitorSettings(**options)
+        self.tasks = JanitorTasks(self.context, settings=settings, metrics=self.context.metrics)
+
+    def fill(self, count=4):
+        for number in range(count):
+            self.table.append(number)
+        self.table.merge(full=True)
+
+    def vacuum(self):
+        return self.tasks.vacuum("events").details
+
+    def audit(self):
+        return list(read_audit(self.table.store, self.table.paths))
+
+    def metric(self, name, **labels):
+        return self.context.metric(f"icedb_janitor_{name}", **labels)
+
+
+@pytest.fixture
+def place():
+    return Place()
+
+
+def test_whatever_is_deleted_stands_in_the_audit(place):
+    place.fill()
+    place.table.clock.advance(DAY_MS)
+    gone = set(place.table.keys())
+    details = place.vacuum()
+    gone -= set(place.table.keys())
+    parts = place.audit()
+    assert all(isinstance(part, AuditPart) and part.owner == "test" for part in parts)
+    assert {entry.key for part in parts for entry in part.entries if entry.outcome == "deleted"} == gone
+    assert len(gone) == details["deleted_data_files"] + details["deleted_log_files"] == 8
+
+
+def test_without_its_audit_the_janitor_deletes_nothing_and_says_so(place):
+    place.fill()
+    place.table.clock.advance(DAY_MS)
+    before = set(place.table.keys())
+    place.table.store.script = [Fault("put", Effect.UNAVAILABLE, key="/_icedb/audit/")]
+    with pytest.raises(Unavailable):
+        place.vacuum()
+    assert set(place.table.keys()) == before
+    assert place.metric("audit_failures_total", step="announce") == 1
+    assert place.vacuum()["deleted_data_files"] == 4
+
+
+def test_outcomes_that_cannot_be_written_are_counted_and_stop_nothing(place):
+    place.fill()
+    place.table.clock.advance(DAY_MS)
+    audit = f"{place.table.paths.audit_prefix}"
+    place.table.store.script = [Fault("put", None, key=audit), Fault("put", Effect.UNAVAILABLE, key=audit)]
+    assert place.vacuum()["deleted_data_files"] == 4
+    assert place.metric("audit_failures_total", step="conclude") == 1
+
+
+def test_old_audit_goes_with_the_orphan_sweep(place):
+    place.fill()
+    place.table.clock.advance(DAY_MS)
+    place.vacuum()
+    part_count = len(place.audit())
+    assert part_count > 0
+    place.table.clock.advance(place.table.config.audit_retention_ms)
+    assert "deleted_audit" not in place.vacuum(), "at most once per sweep"
+    place.context.clock.advance(3_600_000)
+    assert place.vacuum()["deleted_audit"] == part_count
+    assert place.audit() == []
+    assert place.metric("deleted_objects_total", kind="audit") == part_count
+
+
+def test_a_bounded_run_wakes_its_table_again_and_leaves_the_walk_for_later():
+    place = Place(janitor_objects_per_run=1000)
+    for number in range(3):
+        place.table.append(*range(number, number + 2))
+    add_dead_files(place.table, 1500)
+    place.table.clock.advance(DAY_MS)
+    runs = []
+    while not runs or runs[-1]["has_more"]:
+        runs.append(place.vacuum())
+    assert sum(run["deleted_data_files"] for run in runs) == 1500
+    assert len(runs) > 1
+    assert place.context.wakeups.woken == [(JANITOR_VACUUM, "events")] * (len(runs) - 1)
+    assert ["deleted_orphans" in run for run in runs] == [False] * (len(runs) - 1) + [True]
+
+
+def add_dead_files(table, count):
+    """So many dead data files, as many partitions that were removed leave behind."""
+    for number in range(count // 50):
+        table.stage([{"id": 50 * number + each, "p": f"x{50 * number + each}"} for each in range(50)])
+        table.flush()
+    table.drop("p=x*")
+
+
+def test_a_lock_that_is_lost_stops_the_run_before_its_next_deletes(place):
+    place.fill()
+    place.table.clock.advance(DAY_MS)
+    place.context.held.failure = LockLost("lost")
+    before = set(place.table.keys())
+    with pytest.raises(LockLost):
+        place.vacuum()
+    assert set(place.table.keys()) == before
+
+
+def test_a_run_that_takes_too_long_stops_before_its_next_deletes(place):
+    place.fill()
+    place.table.clock.advance(DAY_MS)
+    stall = Fault("get", None, key="table.json", before=lambda: place.context.clock.advance(3_600_000))
+    place.table.store.script = [stall]
+    with pytest.raises(Unavailable, match="ICEDB_TASK_TIME_LIMIT_MS"):
+        place.vacuum()
+    assert place.vacuum()["deleted_data_files"] == 4
+
+
+@pytest.mark.parametrize("days", [-30, -1, 1, 30, 3650])
+def test_a_host_clock_that_jumps_by_days_deletes_nothing_early(place, days):
+    """Dead and unnamed files, each just too young by the store's clock; the host's has a say in nothing."""
+    table, host = place.table, place.context.clock
+    unnamed = table.paths.data_key(partition="p=a", file_id="ab")
+    place.fill()
+    table.store.put(unnamed, b"x")
+    table.clock.advance(table.config.data_grace_ms - 1000)
+    before = set(table.keys(table.paths.data_prefix))
+    host.set_wall(table.clock.now_ms() + days * DAY_MS)
+    for _ in range(3):
+        details = place.vacuum()
+        assert details["deleted_data_files"] == 0
+        host.set_wall(host.now_ms() + days * DAY_MS)
+        host.advance(3_600_000)
+    assert set(table.keys(table.paths.data_prefix)) == before
+    table.clock.advance(2000)
+    assert place.vacuum()["deleted_data_files"] == 4, (
+        "and what is old by the store's clock goes, whatever the host says"
+    )
+    assert unnamed in table.keys(table.paths.data_prefix)
+
+
+def test_tables_side_by_side_have_readers_metrics_and_times_of_their_own():
+    """Two runs meet in the middle: each holds its table's lock while the other works."""
+    place = Place()
+    other = SmallTable(store=place.table.store.inner, name="other", root="root")
+    for table in (place.table, other):
+        table.append(1)
+        table.append(2)
+        table.merge(full=True)
+    place.table.clock.advance(DAY_MS)
+    together = threading.Barrier(2, timeout=30)
+    inner = place.table.store.inner
+    delete = inner.delete
+
+    def meet(keys):
+        if "/_log/" in keys[0]:
+            together.wait()
+        return delete(keys)
+
+    inner.delete = meet
+    results = {}
+    runs = [
+        threading.Thread(target=lambda name=name: results.update({name: place.tasks.vacuum(name).details}))
+        for name in ("events", "other")
+    ]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join(30)
+    assert {name: found["deleted_data_files"] for name, found in results.items()} == {"events": 2, "other": 2}
+    assert place.metric("deleted_objects_total", kind="data_file") == 4
+    assert place.metric("orphan_sweeps_total") == 2
+    for table in (place.table, other):
+        assert len(list_all(inner, table.paths.data_prefix).objects) == 1
+
+
+def test_a_chunk_is_no_larger_than_a_run():
+    assert JanitorSettings.model_fields["janitor_objects_per_run"].default >= CHUNK_KEYS
