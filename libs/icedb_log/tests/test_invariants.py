@@ -11,6 +11,7 @@ from icedb_log.log.invariants import (
     require_row_parity,
     require_same_live,
     require_schema_carried,
+    require_strip,
 )
 from icedb_log.log.widening import LoggedSchema
 from icedb_log.merging.merge_log import build_merge_log
@@ -256,3 +257,49 @@ def test_j2_a_vacuum_changes_no_live_file():
         require_same_live(PATHS, before, ())
     with pytest.raises(InvariantViolated, match=rf"{data('y')} would be live afterwards \(J2\)"):
         require_same_live(PATHS, before, [before.files[0]])
+
+
+STRIPPED = listed(
+    9,
+    live("z"),
+    dead("x", 5),
+    dead("y", 5),
+    kills=[kill(1, 5), kill(2, 7)],
+    merged=True,
+    horizon_ms=4,
+    batch_ids=("b",),
+)
+
+
+def strip(**changes):
+    return replace(STRIPPED.log, **{"horizon_ms": 7, **changes})
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        strip(),
+        strip(markers=STRIPPED.log.markers[:2], log_tombstones=()),
+        strip(markers=STRIPPED.log.markers[:1], horizon_ms=4),
+        strip(log_tombstones=STRIPPED.log.log_tombstones[1:], horizon_ms=5),
+    ],
+)
+def test_j3_a_strip_may_forget_tombstones(after):
+    require_strip(PATHS, STRIPPED, after, live={data("z"), data("other")})
+
+
+@pytest.mark.parametrize(
+    ("after", "match"),
+    [
+        (strip(markers=STRIPPED.log.markers[:2]), rf"would bring {data('y')} back to life; 1 files \(J2\)"),
+        (strip(markers=STRIPPED.log.markers[1:]), "changes more than tombstones"),
+        (strip(time_ms=10), "changes more than tombstones"),
+        (strip(batch_ids=()), "changes more than tombstones"),
+        (strip(log_tombstones=(), horizon_ms=6), "does not record the horizon"),
+        (strip(horizon_ms=3), "does not record the horizon"),
+        (strip(horizon_ms=None), "does not record the horizon"),
+    ],
+)
+def test_j3_a_strip_may_do_nothing_else(after, match):
+    with pytest.raises(InvariantViolated, match=match):
+        require_strip(PATHS, STRIPPED, after, live={data("z"), data("y")})

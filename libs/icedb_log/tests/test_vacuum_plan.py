@@ -72,6 +72,19 @@ def test_j1_the_oldest_proof_among_all_log_files_counts():
     assert plan(old, new, again, now=AT + 2_003).log_keys == (log_key(10),)
 
 
+def test_what_one_commit_killed_shares_one_death():
+    """A million data files would otherwise take as many values again as their markers."""
+    file = listed(AT, *[dead(f"d{number}", AT) for number in range(3)], dead("late", AT + 1), merged=True)
+    made = plan(file, now=AT + 6_000)
+    assert len({id(made.died[data(f"d{number}")]) for number in range(3)}) == 1
+    assert made.died[data("late")].tombstoned_ms == AT + 1
+
+
+def test_the_log_file_that_merged_another_away_is_named():
+    old, new = merged()
+    assert plan(old, new, now=AT + 2_000).merged_into == {old.key: new.key}
+
+
 def test_j2_the_batches_of_expired_log_files_are_named():
     assert plan(*merged(), now=AT + 2_000).batch_ids == {log_key(10): ("b1", "b2")}
     assert plan(*merged(), now=AT).batch_ids == {}

@@ -1,0 +1,287 @@
+"""A vacuum in parts: bounded, stopped and killed anywhere, it keeps what it has done and forgets nothing (J2, J3, J6)."""
+
+import json
+from collections import Counter
+
+import pytest
+from icedb_log.cleaning.audit import AuditLog
+from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.cleaning.vacuum_plan import STRIP_SHARE, cut_parts
+from icedb_log.errors import BelowHorizon, Unavailable
+from icedb_log.keys import TablePaths
+from icedb_log.storage.object_store import DeleteReport, FailedDelete
+from icedb_log.testing.dead_table import build_dead_table, main
+from icedb_log.testing.fake_clock import FakeClock
+from icedb_log.testing.log_views import data, dead, kill, listed, live
+from icedb_log.testing.memory_store import MemoryObjectStore
+from icedb_log.testing.row_files import encode_rows
+from icedb_log.testing.scripted_store import Effect, Fault, ScriptedStore
+from icedb_log.testing.small_table import SmallTable, try_each_call
+
+LIVE = [1, 2, 3, 4, 5, 6]
+
+
+def make_table():
+    """Two log files of merges, each naming three dead data files and the one that took their place; all expired."""
+    table = SmallTable(merge_fan_in=8)
+    for partition, ids in (("a", LIVE[:3]), ("b", LIVE[3:])):
+        for number in ids:
+            table.append(number, p=partition)
+        table.merge(full=True)
+    table.clock.advance(table.config.data_grace_ms)
+    assert [len(file.log.markers) for file in table.view().files if file.log.log_tombstones] == [4, 4]
+    return table
+
+
+def vacuum(table, **options):
+    """Run with parts as small as they can be."""
+    done = vacuum_table(
+        table.store, table.paths, clock=table.clock, reader=table.reader(), **{"chunk_keys": 1, **options}
+    )
+    table.clock.advance(1)
+    return done
+
+
+def assert_clean(table):
+    snapshot = table.snapshot()
+    assert table.keys(table.paths.data_prefix) == [marker.path for marker in snapshot.live]
+    assert (snapshot.tombstoned_ms, snapshot.log_tombstoned_ms) == ({}, {})
+    assert table.ids() == LIVE
+
+
+def deleted_data_files(table):
+    """Return how often the store was asked to delete each data file."""
+    keys = [key for call in table.store.calls if call.method == "delete" for key in call.key.split()]
+    return Counter(key for key in keys if key.startswith(table.paths.data_prefix))
+
+
+class DenyingStore(ScriptedStore):
+    """Refuses to delete some keys, as often as it is asked."""
+
+    denied: frozenset[str] = frozenset()
+
+    def delete(self, keys):
+        done = super().delete([key for key in keys if key not in self.denied])
+        refused = tuple(FailedDelete(key, "AccessDenied") for key in keys if key in self.denied)
+        return DeleteReport(done.deleted, (*done.failed, *refused))
+
+
+# -- progress
+
+
+def test_j2_a_log_file_is_stripped_as_soon_as_a_part_of_what_it_names_is_gone():
+    table = make_table()
+    table.store.calls.clear()
+    assert vacuum(table).stripped_count == 6
+    steps = [call for call in table.store.calls if call.method in ("delete", "put_if_match")]
+    kinds = ["strip" if call.method == "put_if_match" else call.key.split("/")[2] for call in steps]
+    assert kinds == ["_log"] * 6 + ["_data", "strip"] * 6
+    assert_clean(table)
+
+
+@pytest.mark.parametrize("effect", [Effect.CRASH_BEFORE, Effect.CRASH_AFTER])
+def test_j2_a_run_that_dies_at_any_call_has_kept_its_progress(effect):
+    tables = try_each_call(make_table, vacuum, effect)
+    assert len(tables) > 20
+    for table in tables:
+        assert table.ids() == LIVE
+        asked = deleted_data_files(table)
+        table.store.calls.clear()
+        assert vacuum(table).failed == ()
+        again = deleted_data_files(table)
+        # What a part had deleted when it died is asked for once more; what was stripped is not.
+        assert len(again & asked) <= 1
+        assert sum((asked + again).values()) <= len(LIVE) + 1
+        assert_clean(table)
+
+
+def test_j2_whoever_reads_between_two_steps_sees_the_same_rows_and_the_past_or_an_error():
+    table = make_table()
+    past_ms = table.view().files[2].log.time_ms
+    before = table.ids(as_of_ms=past_ms)
+    run, answers = table.store._run, []
+
+    def look_first(method, key, action):
+        table.store._run = run
+        assert table.ids() == LIVE
+        try:
+            answers.append(table.ids(as_of_ms=past_ms))
+        except BelowHorizon:
+            answers.append(None)
+        table.store._run = look_first
+        return run(method, key, action)
+
+    table.store._run = look_first
+    vacuum(table)
+    table.store._run = run
+    first_refusal = answers.index(None)
+    assert answers == [before] * first_refusal + [None] * (len(answers) - first_refusal)
+    assert_clean(table)
+
+
+@pytest.mark.parametrize("what", ["vacuum", "merge", "append"])
+def test_j3_another_actor_between_any_two_steps_is_harmless(what):
+    count = 0
+    at = 0
+    while at <= count:
+        table = make_table()
+        rival = SmallTable(store=table.store.inner, name="rival")
+        rival.paths, rival.clock = table.paths, table.clock
+        act = {
+            "vacuum": lambda rival=rival: vacuum(rival),
+            "merge": lambda rival=rival: rival.merge(full=True),
+            "append": lambda rival=rival: rival.append(7),
+        }[what]
+        run, first = table.store._run, len(table.store.calls)
+
+        def interrupt(method, key, action, table=table, run=run, at=first + at, act=act):
+            if len(table.store.calls) == at:
+                act()
+            return run(method, key, action)
+
+        table.store._run = interrupt
+        vacuum(table)
+        count = len(table.store.calls) - first
+        at += 3
+        table.store._run = run
+        expected = [*LIVE, 7] if what == "append" and at - 3 < count else LIVE
+        assert table.ids() == expected
+        vacuum(table)
+        assert table.ids() == expected
+        assert table.snapshot().tombstoned_ms.keys() <= set(table.keys(table.paths.data_prefix))
+
+
+def test_a_run_that_has_lost_its_lock_stops_before_the_next_chunk_and_has_kept_its_progress():
+    table = make_table()
+    looks = []
+
+    def check_alive():
+        looks.append(None)
+        if len(looks) == 10:  # six log files, then three data files
+            raise Unavailable("the lock is lost")
+
+    with pytest.raises(Unavailable):
+        vacuum(table, check_alive=check_alive)
+    assert len(table.snapshot().tombstoned_ms) == 3
+    assert table.ids() == LIVE
+    table.store.calls.clear()
+    assert len(vacuum(table).deleted_data) == 3
+    assert_clean(table)
+
+
+def test_a_bounded_run_says_that_there_is_more():
+    table = make_table()
+    runs = [vacuum(table, max_objects=2) for _ in range(3)]
+    assert [(len(done.deleted_data), done.has_more) for done in runs] == [(2, True), (2, True), (2, False)]
+    assert_clean(table)
+    assert not vacuum(table, max_objects=2).has_more
+
+
+def test_j6_what_cannot_be_deleted_takes_no_place_in_a_bounded_run():
+    """Otherwise a run would come back to it for ever, and never get to the others."""
+    table = make_table()
+    denying = DenyingStore(table.store.inner)
+    denying.denied = frozenset(sorted(table.snapshot().tombstoned_ms)[:3])
+    table.store = denying
+    done = vacuum(table, max_objects=3)
+    assert (len(done.failed), len(done.deleted_data), done.has_more) == (3, 3, False)
+
+
+def test_j3_a_log_file_that_changed_is_left_alone_and_the_others_go_on():
+    table = make_table()
+    first, second = [file for file in table.view().files if file.log.log_tombstones]
+    table.store.script = [Fault("put_if_match", Effect.REFUSE, first.key)]
+    done = vacuum(table)
+    assert (done.contended_count, done.stripped_count) == (1, 3)
+    after = {file.key: file for file in table.view().files}
+    assert after[first.key].etag == first.etag
+    assert len(after[second.key].log.markers) == 1
+    # Its other data files were not even tried: whoever changed it is at it.
+    assert len(done.deleted_data) == 1 + 3
+    vacuum(table)
+    assert_clean(table)
+
+
+# -- what fails is kept
+
+
+@pytest.mark.parametrize("kind", ["staged_batch", "log_file", "data_file"])
+def test_j6_a_key_that_may_not_be_deleted_keeps_no_other_and_is_not_forgotten(kind):
+    table = make_table()
+    batch_id = table.view().files[0].log.batch_ids[0]
+    table.stage_bytes(encode_rows([{"id": 1, "p": "a"}]), batch_id=batch_id)
+    denied = {
+        "staged_batch": next(key for key in table.keys(table.paths.staging_prefix) if batch_id in key),
+        "log_file": table.view().files[0].key,
+        "data_file": min(table.snapshot().tombstoned_ms),
+    }[kind]
+    table.store = DenyingStore(table.store.inner)
+    table.store.denied = frozenset({denied})
+    for _ in range(2):
+        done = vacuum(table, chunk_keys=100)
+        assert [(failed.key, failed.reason) for failed in done.failed] == [(denied, "AccessDenied")]
+        assert denied in table.keys(table.paths.prefix + "/")
+        assert table.ids() == LIVE
+        left = table.snapshot().tombstoned_ms
+        # Behind a log file, and behind the copy that keeps it, stands the data file that it lists as live.
+        assert len(left) == 1
+    table.store.denied = frozenset()
+    assert vacuum(table).failed == ()
+    assert_clean(table)
+    assert table.keys(table.paths.staging_prefix) == []
+
+
+# -- at scale
+
+
+def test_a_vacuum_lists_no_data_and_asks_the_store_three_times_for_a_thousand_objects_at_most():
+    clock = FakeClock()
+    store, paths = ScriptedStore(MemoryObjectStore(clock.now_ms)), TablePaths("dead", "wh/dead")
+    count, log_files = 7_000, 2
+    table = build_dead_table(store, paths, dead_count=count, log_files=log_files, died_ms=clock.now_ms())
+    clock.advance(table.config.data_grace_ms + 60_000)
+    store.calls.clear()
+    audit = AuditLog(store, paths, clock=clock, owner="janitor@h")
+    done = vacuum_table(store, paths, clock=clock, audit=audit)
+    assert (len(done.deleted_data), done.stripped_count) == (count, log_files)
+    batches = sum(-(-len(key.split()) // 1000) for key in store.keys_of("delete"))
+    requests = batches + sum(1 for call in store.calls if call.method != "delete")
+    assert requests <= 3 * count // 1000 + log_files
+    listed_prefixes = store.keys_of("list_page", "list_folders")
+    assert not [prefix for prefix in listed_prefixes if paths.data_prefix.startswith(prefix) or "_data" in prefix]
+    assert listed_prefixes.count(paths.log_prefix) == 1
+    assert [key for key in store.keys_of("get") if "_data" in key] == []
+
+
+def cut(*files, part_files, deletable=None):
+    if deletable is None:
+        deletable = {m.path for file in files for m in file.log.markers if m.tombstoned_ms is not None}
+    return [[(p.log_key, len(p.markers)) for p in part] for part in cut_parts(files, deletable, part_files=part_files)]
+
+
+def test_a_large_log_file_is_cut_so_that_its_strips_pay():
+    file = listed(100, *[dead(f"d{number}", 100) for number in range(800)], merged=True)
+    assert cut(file, part_files=10) == [[(file.key, 800 // STRIP_SHARE)]] * STRIP_SHARE
+    assert cut(file, part_files=500) == [[(file.key, 500)], [(file.key, 300)]]
+
+
+def test_small_log_files_share_a_part_and_each_has_a_portion():
+    files = [listed(at, dead(f"x{at}", 9), dead(f"y{at}", 9), merged=True) for at in (1, 2, 3)]
+    none = listed(4, live("z"), kills=[kill(1, 4)], merged=True)
+    keys = [file.key for file in (*files, none)]
+    assert cut(*files, none, part_files=4) == [[(keys[0], 2), (keys[1], 2)], [(keys[2], 2), (keys[3], 0)]]
+
+
+def test_a_data_file_that_two_log_files_name_is_deleted_once():
+    files = [listed(at, dead("x", 9), merged=True) for at in (1, 2)]
+    assert cut(*files, part_files=9) == [[(files[0].key, 1), (files[1].key, 0)]]
+    assert cut(*files, part_files=9, deletable={data("other")}) == [[(files[0].key, 0), (files[1].key, 0)]]
+
+
+def test_what_a_plan_costs_can_be_measured(tmp_path, capsys):
+    sizes = ["--dead", "50", "--log-files", "3"]
+    assert main(["build", str(tmp_path), *sizes]) == 0
+    assert main(["plan", str(tmp_path)]) == 0
+    line = json.loads(capsys.readouterr().out)
+    assert (line["dead"], line["waiting"], line["log_files"]) == (50, 0, 3)
+    assert line["peak_bytes"] > 1 << 20
