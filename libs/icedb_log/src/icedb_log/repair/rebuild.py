@@ -190,8 +190,8 @@ class _Run:
         if missing:
             raise CorruptLog(
                 f"table {self.paths.name}: the log is rebuilt, and {len(missing)} data files that it names were "
-                f"deleted meanwhile, by an orphan sweep that was under way: the first is {missing[0]}. Bring them back from a "
-                f"backup, or run `icedb rebuild {self.paths.name} --force` to go on without their rows"
+                f"deleted meanwhile, by an orphan sweep that was under way: the first is {missing[0]}. Bring them back "
+                f"from a backup, or run `icedb rebuild {self.paths.name} --force` to go on without their rows"
             )
 
     def _plan(self, intents: frozenset[str]) -> tuple[RebuildEvidence, RebuildPlan]:

@@ -276,7 +276,7 @@ class _Court:
         is_plausible = attempt.kind != "delete" or all(read is None or 0 < written <= read for read, written in counts)
         has_intent = attempt.commit_id in self._evidence.intents
         # An attempt this old whose inputs nobody has vacuumed, though nothing keeps them, has hardly landed.
-        is_stale = is_old and not self._evidence.holds_dead_files and not attempt.inputs & self._evidence.pinned
+        is_stale = is_old and not self._evidence.holds_dead_files
         is_stale = is_stale or (attempt.commit_id in self._sealed and self._has_whole_logs)
         likely: Side = "outputs" if is_plausible and (has_intent or not is_stale) else "inputs"
         if attempt.kind == "merge":

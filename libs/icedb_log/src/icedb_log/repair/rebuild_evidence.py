@@ -72,8 +72,9 @@ class RebuildEvidence:
         erased: Data files that an erasure wants gone.
         intents: Commits that were about to be written, by the fences.
         pinned: Data files that pins name: they were live once, and may be kept although they are dead.
-        holds_dead_files: Whether anything else may have kept dead files: leases, versions, views, pins that cannot be
-            read.
+        holds_dead_files: Whether anything may keep dead files beyond their grace period.
+        holds_single_files: Whether anything but a pin that can be read may keep a dead file and not what replaced it: a
+            view, or a pin that cannot be read. A lease and a version keep all that died later.
         views: Views that this table feeds.
         staged_count: Objects in staging.
         source_names: Of a view: names of the appends that are in its source's log; ``None`` for other tables.
@@ -90,6 +91,7 @@ class RebuildEvidence:
     intents: frozenset[str] = frozenset()
     pinned: frozenset[str] = frozenset()
     holds_dead_files: bool = False
+    holds_single_files: bool = False
     views: tuple[str, ...] = ()
     staged_count: int = 0
     source_names: tuple[str, ...] | None = None

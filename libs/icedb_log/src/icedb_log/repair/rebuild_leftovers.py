@@ -1,6 +1,6 @@
 """Files that look live and may be dead: something kept them when what replaced them was vacuumed (B3). Pure.
 
-A pin, a lease, a kept version or a view keeps a dead data file for longer than the files that replaced it. Then no
+A pin or a view keeps a dead data file for longer than the files that replaced it (a lease keeps both). Then no
 footer names it: its rows are in a file that was made from one that is gone. Such pairs are looked for, by partition.
 """
 
@@ -52,7 +52,7 @@ def find_leftovers(
 
 def _may_be_kept(evidence: RebuildEvidence, verdicts: Verdicts, key: str) -> bool:
     """Whether a live file may be dead for longer than a grace period, or was never committed at all."""
-    if key in evidence.pinned or evidence.holds_dead_files:
+    if key in evidence.pinned or evidence.holds_single_files:
         return True
     footer = evidence.footers.get(key)
     verdict = None if footer is None else verdicts.by_commit.get(footer.origin.commit_id)
@@ -88,10 +88,10 @@ def _lies_within(inner: ColumnBounds, outer: ColumnBounds | None) -> bool:
 
 
 def _choose(evidence: RebuildEvidence, footer: Footer, heir: Footer, decided: Side | None) -> Choice:
-    is_kept = footer.info.key in evidence.pinned or evidence.holds_dead_files
+    is_kept = footer.info.key in evidence.pinned or evidence.holds_single_files
     likely: Side = "outputs" if is_kept else "inputs"
     why = (
-        "a pin, a lease, a version or a view may have kept it after it was replaced"
+        "a pin or a view may have kept it after it was replaced"
         if is_kept
         else "it is young, and what it replaced is gone: it was committed, or cut off before another run did the same"
     )

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from icedb_log.errors import CorruptLog
 from icedb_log.keys import parse_log_key
 from icedb_log.model import FeedState
 from icedb_log.repair.footers import Footer
@@ -205,11 +206,9 @@ class _Planner:
         proven = {c for c, verdict in verdicts.by_commit.items() if verdict.has_landed and verdict.basis in PROVEN}
         replaced = {key for attempt in verdicts.attempts.values() for key in attempt.inputs}
         known = {key for key, state in evidence.imported.items() if state == "committed"} | replaced | evidence.pinned
-        unnamed = [
-            key
-            for key in live - whole.keys()
-            if key in known or (key in self._own and self._own[key].origin.commit_id in proven)
-        ]
+        known |= {key for key in live & self._own.keys() if self._own[key].origin.commit_id in proven}
+        # A file that was ever live is named for as long as it exists (J2, M1).
+        unnamed = [k for k in known - whole.keys() - self._left_out.keys() if evidence.is_there(k)]
         if has_commits and unnamed:
             damage.append(
                 f"{len(unnamed)} data files were committed, and no log file names them: the first is {min(unnamed)}"
@@ -297,23 +296,34 @@ class _Planner:
         evidence = self._evidence
         if evidence.source_names is None:
             return None, False
-        newest = max(evidence.log.feeds, key=lambda found: found[1].sequence, default=None)
-        state_commit = "" if newest is None else parse_log_key(newest[0]).commit_id
+        feeds = [(feed.sequence, not parse_log_key(key).is_merged, key, feed) for key, feed in evidence.log.feeds]
+        newest = max(feeds, default=None, key=lambda found: found[:2])
+        # Only of a feed's own log file it is known that all feeds before it had a lower id.
+        state_commit = "" if newest is None or not newest[1] else parse_log_key(newest[2]).commit_id
         unnamed = [
             c
             for c, attempt in verdicts.attempts.items()
             if attempt.kind == "flush" and verdicts.by_commit[c].basis != "named in the log" and c > state_commit
         ]
-        unread = [file for file in evidence.log.damaged if file.head is None]
+        unread = [file for file in evidence.log.damaged if file.head is None and commit_of(file.key) > state_commit]
         if newest is not None and not unnamed and not unread:
-            return newest[1], False
+            return newest[3], False
         if not self._assumes_fed:
             return None, True
-        sequence = 1 if newest is None else newest[1].sequence + 1
+        sequence = 1 if newest is None else newest[0] + 1
         return FeedState(sequence, tuple(sorted(evidence.source_names))), False
 
 
+_LAST_ID: Final = "~"
 _FOREIGN: Final = "not written by IceDB, and no record of an import names it"
+
+
+def commit_of(log_key: str) -> str:
+    """Return the commit id in the name of an object below ``_log``; the highest there can be if there is none."""
+    try:
+        return parse_log_key(log_key).commit_id
+    except CorruptLog:
+        return _LAST_ID
 
 
 def _sort_out(evidence: RebuildEvidence) -> tuple[dict[str, Footer], dict[str, str]]:

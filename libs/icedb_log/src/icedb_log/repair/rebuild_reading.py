@@ -109,7 +109,8 @@ def read_evidence(
     erasures = list_erasures(store, paths, limit=_ALL)
     pins = _read_pins(store, paths)
     views = tuple(each.view for each in list_registrations(store, paths) if each.state != "detached")
-    holds = bool(views or pins.is_unsure or config.keep_versions or read_leases(store, paths))
+    holds_single = bool(views or pins.is_unsure)
+    holds = bool(holds_single or pins.files or config.keep_versions or read_leases(store, paths))
     return RebuildEvidence(
         paths=paths,
         config=config,
@@ -124,6 +125,7 @@ def read_evidence(
         intents=intents,
         pinned=pins.files,
         holds_dead_files=holds,
+        holds_single_files=holds_single,
         views=views,
         staged_count=len(list_all(store, paths.staging_prefix).objects),
         source_names=None if config.view_of is None else _read_source_names(store, source_of(paths, config)),
@@ -186,5 +188,4 @@ def _read_pins(store: ObjectStore, paths: TablePaths) -> _Pinned:
             is_unsure = True
             continue
         files.update(marker.path for marker in markers)
-        is_unsure = is_unsure or not markers  # a pending one holds every dead file
     return _Pinned(frozenset(files), is_unsure)

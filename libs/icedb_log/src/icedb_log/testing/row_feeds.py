@@ -12,7 +12,7 @@ from typing import Any
 from icedb_log.clock import Clock
 from icedb_log.storage.object_store import ObjectStore
 from icedb_log.tables.partition_path import encode_partition_value
-from icedb_log.testing.row_files import Row, read_rows, write_rows
+from icedb_log.testing.row_files import Row, make_row_footer, read_rows, write_rows
 from icedb_log.views.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
 
 Query = Callable[[list[dict[str, Any]]], Sequence[Row]]
@@ -33,6 +33,7 @@ class RowFileFeeder:
     store: ObjectStore
     clock: Clock
     query: Query = copy_rows
+    has_footers: bool = False
 
     def feed_rows(self, job: FeedJob) -> FeedOutput:
         """Run a feed job. Raises NotFound (a data file of a commit is gone)."""
@@ -65,6 +66,7 @@ class RowFileFeeder:
                 config=job.config,
                 clock=self.clock,
                 time_ms=job.time_ms,
+                footer=make_row_footer(job, partition, kind="flush") if self.has_footers else None,
             )
             for partition, part in sorted(rows.items())
         )

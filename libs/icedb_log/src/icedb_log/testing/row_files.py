@@ -38,6 +38,7 @@ from icedb_log.tables.partition_filter import read_partition_values
 from icedb_log.tables.partition_path import encode_partition_value
 from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_log.testing.row_sql import Condition, parse_condition, parse_row_query
+from icedb_log.views.feed_jobs import FeedJob
 
 Row = Mapping[str, Any]
 
@@ -215,7 +216,7 @@ def read_rows(store: ObjectStore, key: str) -> list[dict[str, Any]]:
 
 
 def make_row_footer(
-    job: FlushJob | MergeJob, partition: str, *, kind: str, inputs: Sequence[str] = ()
+    job: FlushJob | MergeJob | FeedJob, partition: str, *, kind: str, inputs: Sequence[str] = ()
 ) -> dict[str, str]:
     """Return what a footer says of a file's origin, as real data files have it."""
     footer = {

@@ -18,6 +18,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge import MergeResult, merge_table
 from icedb_log.merging.merge_plan import MergeLimits
 from icedb_log.model import LogView, Snapshot
+from icedb_log.repair.rebuild import RebuildOptions, RebuildResult, rebuild_table
 from icedb_log.storage.object_store import ObjectStore, list_all
 from icedb_log.tables.partition_filter import PartitionMatcher, parse_partition_filters
 from icedb_log.tables.partition_glob import select_partitions
@@ -26,6 +27,7 @@ from icedb_log.tables.table_config import PartitionField, TableConfig, create_ta
 from icedb_log.testing.fake_clock import DEFAULT_START_MS, FakeClock
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.row_files import Row, RowFileChanger, RowFileMerger, RowFileWriter, encode_rows, read_live_rows
+from icedb_log.testing.row_footers import RowFooterReader
 from icedb_log.testing.scripted_store import Crash, Effect, ScriptedStore
 from icedb_log.testing.simulation_settings import ANY_SHARE
 from icedb_log.warehouse import Warehouse
@@ -186,6 +188,19 @@ class SmallTable:
         self.sweep(policy=policy)
         self.clock.advance(self.config.data_grace_ms)
         return self.sweep(policy=policy)
+
+    def rebuild(self, **options: Any) -> RebuildResult:
+        """Rebuild the log from footers once."""
+        result = rebuild_table(
+            self.store,
+            self.paths,
+            clock=self.clock,
+            footers=RowFooterReader(self.store),
+            owner="rebuild",
+            options=RebuildOptions(**options),
+        )
+        self.clock.advance(1)
+        return result
 
     def status(self) -> TableStatus:
         """Read the figures."""
