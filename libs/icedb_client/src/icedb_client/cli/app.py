@@ -15,6 +15,7 @@ from icedb_client.cli import (
     audit,
     change,
     erasure,
+    fsck,
     import_files,
     ingest,
     merge,
@@ -67,6 +68,7 @@ app.add_typer(partitions.app, name="partitions")
 app.command("erase")(erasure.erase)
 app.add_typer(erasure.app, name="erasure")
 app.add_typer(quarantine.app, name="quarantine")
+app.command("fsck")(fsck.fsck)
 app.command("status")(status.status)
 
 
