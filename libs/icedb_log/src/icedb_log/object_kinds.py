@@ -28,6 +28,7 @@ ObjectKind = Literal[
     "audit",
     "orphan_record",
     "clock",
+    "purge",
     "rebuild",
     "damaged_log",
 ]
@@ -65,6 +66,7 @@ def _patterns() -> Iterator[tuple[ObjectKind, str]]:
     yield "audit", below(here.audit_prefix, rf"{_NAME}\.jsonl")
     yield "orphan_record", re.escape(here.orphan_record_key)
     yield "clock", re.escape(here.clock_key)
+    yield "purge", re.escape(here.purge_key)
     yield "rebuild", below(here.rebuilds_prefix, rf"{_NAME}\.json")
     yield "damaged_log", below(here.damaged_prefix, r".+")
 
