@@ -5,11 +5,13 @@ the last orphan sweeps, all of which take that.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from celery import Celery
 from icedb_log.cleaning.audit import AuditLog, AuditStep, sweep_audit
+from icedb_log.cleaning.deletion import group_failures
 from icedb_log.cleaning.leftovers import LeftoverResult, sweep_leftovers
 from icedb_log.cleaning.orphan_plan import OrphanPolicy
 from icedb_log.cleaning.orphans import OrphanResult, sweep_orphans
@@ -173,7 +175,9 @@ def _describe_vacuum(result: VacuumResult) -> dict[str, Any]:
         "deleted_log_files": len(result.deleted_logs),
         "deleted_data_files": len(result.deleted_data),
         "failed": len(result.failed),
+        "failures": [asdict(group) for group in group_failures(result.failed)],
         "waiting": len(result.waiting),
+        "waiting_by_guard": result.count_waiting(),
         "stripped": result.stripped_count,
         "contended": result.contended_count,
         "has_more": result.has_more,

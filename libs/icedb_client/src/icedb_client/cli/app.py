@@ -26,8 +26,8 @@ from icedb_client.cli import (
     status,
     table,
     trash,
+    vacuum,
     view,
-    work,
 )
 from icedb_client.cli.exits import FAILED, INTERRUPTED, INVALID, exit_code
 from icedb_client.cli.output import JsonFlag, WarningPrinter, out, print_error, print_json
@@ -61,7 +61,7 @@ app.command("pins")(pin.pins)
 app.command("unpin")(pin.unpin)
 app.command("merge")(merge.merge)
 app.command("audit")(audit.audit)
-app.command("vacuum")(work.vacuum)
+app.command("vacuum")(vacuum.vacuum)
 app.command("delete")(change.delete)
 app.command("rewrite")(change.rewrite)
 app.add_typer(partitions.app, name="partitions")

@@ -1,62 +1,23 @@
-"""Asking workers for work on tables and printing what they did; ``icedb vacuum``."""
+"""Asking workers for work on tables and printing what they did."""
 
 from typing import Annotated, Any
 
 import typer
-from icedb_log.cleaning.vacuum import VacuumResult, vacuum_table
-from icedb_log.clock import SystemClock
 from rich.markup import escape
 
 from icedb_client.cli.exits import OK, TimedOut, outcome_exit_code
 from icedb_client.cli.output import (
-    JsonFlag,
     err,
     format_count,
-    make_table,
     out,
     print_error,
     print_json,
     print_pairs,
 )
-from icedb_client.cli.parsing import format_time, parse_duration
-from icedb_client.cli.session import open_client
 from icedb_client.client import Client
 
 Timeout = Annotated[str, typer.Option("--timeout", help="How long to wait for the worker's result.")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the result, or only hand the task over.")]
-
-
-def vacuum(
-    *,
-    context: typer.Context,
-    table: Annotated[str, typer.Argument(help="Name of the table.")],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be deleted now; touches nothing, needs no worker.")
-    ] = False,
-    wait: Wait = True,
-    timeout: Timeout = "10m",
-    as_json: JsonFlag = False,
-) -> None:
-    """Delete what is dead and past its grace period. Only the janitor deletes: this asks it.
-
-    Example: icedb vacuum events --dry-run
-    """
-    with open_client(context, table=table) as client:
-        if dry_run:
-            result = vacuum_table(
-                client.warehouse.store, client.warehouse.table(table), clock=SystemClock(), dry_run=True
-            )
-            _print_dry_run(table, result, as_json=as_json)
-            return
-        client.table_config(table)
-        run_task(
-            client,
-            "icedb.janitor.vacuum",
-            table,
-            arguments={},
-            wait_ms=parse_duration(timeout, option="--timeout") if wait else None,
-            as_json=as_json,
-        )
 
 
 def run_task(
@@ -138,30 +99,3 @@ def _print_figures(table: str, task: str, result: dict[str, Any]) -> None:
             },
         }
     )
-
-
-def _print_dry_run(table: str, result: VacuumResult, *, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            {
-                "table": table,
-                "dry_run": True,
-                "log_files": list(result.deleted_logs),
-                "data_files": list(result.deleted_data),
-                "waiting": [
-                    {"path": item.path, "guard": item.guard, "until_ms": item.until_ms} for item in result.waiting
-                ],
-            }
-        )
-        return
-    out.print(
-        f"would delete {format_count(len(result.deleted_logs))} log files and "
-        f"{format_count(len(result.deleted_data))} data files; {format_count(len(result.waiting))} dead objects wait"
-    )
-    if result.waiting:
-        table_view = make_table("guard", "objects", "next ends", right=("objects",))
-        for guard in sorted({item.guard for item in result.waiting}):
-            items = [item for item in result.waiting if item.guard == guard]
-            ends_ms = [item.until_ms for item in items if item.until_ms is not None]
-            table_view.add_row(guard, format_count(len(items)), format_time(min(ends_ms)) if ends_ms else "-")
-        out.print(table_view)

@@ -4,13 +4,14 @@ A chunk is announced to the audit, deleted, and its outcome written down. Betwee
 was deleted by then is known, what was not is found again by the next run.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Literal, Protocol
 
 from icedb_log.errors import Unavailable
-from icedb_log.storage.object_store import FailedDelete, ObjectStore
+from icedb_log.storage.object_store import DeleteFailure, FailedDelete, ObjectStore
 
 Kind = Literal[
     "log_file",
@@ -133,3 +134,30 @@ def _chunks(doomed: Iterable[Doomed], size: int) -> Iterator[list[Doomed]]:
     pending = iter(doomed)
     while chunk := list(islice(pending, size)):
         yield chunk
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Deletes that failed alike.
+
+    Attributes:
+        kind: How they failed.
+        count: How many.
+        key: One of them.
+        reason: The store's words about that one.
+    """
+
+    kind: DeleteFailure
+    count: int
+    key: str
+    reason: str
+
+
+def group_failures(failed: Iterable[FailedDelete]) -> tuple[FailureGroup, ...]:
+    """Return failed deletes by how they failed, most of them first: a few lines, however many failed."""
+    counts: Counter[DeleteFailure] = Counter()
+    first: dict[DeleteFailure, FailedDelete] = {}
+    for each in failed:
+        counts[each.kind] += 1
+        first.setdefault(each.kind, each)
+    return tuple(FailureGroup(kind, count, first[kind].key, first[kind].reason) for kind, count in counts.most_common())

@@ -4,12 +4,13 @@ Order: the log, what holds, the plan, staging; then :mod:`icedb_log.cleaning.vac
 below ``_data``: the log says what is dead.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from icedb_log.cleaning.audit import AuditLog, RunFacts, found_holds
 from icedb_log.cleaning.deletion import CHUNK_KEYS, Deleter
-from icedb_log.cleaning.guards import Holds, Waiting
+from icedb_log.cleaning.guards import Guard, Holds, Waiting
 from icedb_log.cleaning.holds import read_holds
 from icedb_log.cleaning.vacuum_plan import VacuumPlan, live_paths, plan_vacuum
 from icedb_log.cleaning.vacuum_run import VacuumRun
@@ -51,6 +52,10 @@ class VacuumResult:
     store_now_ms: int
     deleted_copies: tuple[str, ...] = ()
     has_more: bool = False
+
+    def count_waiting(self) -> dict[Guard, int]:
+        """Return how many dead objects each guard keeps."""
+        return dict(Counter(item.guard for item in self.waiting))
 
 
 def vacuum_table(
