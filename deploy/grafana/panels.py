@@ -17,6 +17,8 @@ REFUSED = (
 )
 OFFERED = "sum(rate(icedb_frontend_batches_total[$__rate_interval]))"
 
+HELD = 'max by (table, guard) (icedb_janitor_waiting_objects{table=~"$table"})'
+
 ROWS: dict[str, tuple[Graph, ...]] = {
     "Merge lag": (
         Graph(
@@ -269,16 +271,51 @@ ROWS: dict[str, tuple[Graph, ...]] = {
             "short",
             (
                 Query(by_table("max", "icedb_table_tombstoned_files"), "{{table}} tombstoned"),
-                Query(by_table("max", "icedb_janitor_waiting_objects"), "{{table}} in grace or leased"),
+                Query(f"sum by (table) ({HELD})", "{{table}} kept"),
             ),
-            "Dead data files that the log still names, and dead objects that a grace period or a lease keeps. The "
-            "first should fall within a grace period after merges pause.",
+            "Dead data files that the log still names, and dead objects that a guard keeps. The first should fall "
+            "within a grace period after merges pause.",
+        ),
+        Graph(
+            "Objects that wait by guard",
+            "short",
+            (Query(f"sum by (guard) ({HELD})", "{{guard}}"),),
+            "Dead objects that are kept for now, by what keeps them: `icedb vacuum TABLE --dry-run` names them.",
         ),
         Graph(
             "Failed deletes",
             "ops",
-            (Query(rate("icedb_janitor_failed_deletes_total", by="kind"), "{{kind}}"),),
-            "Deletes that the store refused; each is tried again in the next round.",
+            (Query(rate("icedb_janitor_failed_deletes_total", by="kind, reason"), "{{kind}} {{reason}}"),),
+            "Deletes that failed, by kind of object and reason; each is tried again in the next round.",
+            ("IceDBFailedDeletes", "IceDBDeletesDenied"),
+        ),
+        Graph(
+            "Deletes fail for",
+            "s",
+            (Query('max by (table) (time() - (icedb_janitor_failing_since_timestamp_seconds{table=~"$table"} > 0))'),),
+            "How long every run over a table has had deletes that failed. Nothing is there while all goes well.",
+            ("IceDBDeletesKeepFailing",),
+        ),
+        Graph(
+            "Orphans that wait",
+            "short",
+            (
+                Query(
+                    'sum by (guard) (max by (table, guard) (icedb_janitor_waiting_orphan_files{table=~"$table"}))',
+                    "{{guard}}",
+                ),
+                Query(f"sum({by_table('max', 'icedb_janitor_unknown_objects')})", "unknown objects"),
+            ),
+            "Unnamed data files that are too young, were found for the first time, or are too large a share of their "
+            "table; and objects of no known kind, which are kept.",
+            ("IceDBOrphansHeld", "IceDBUnknownObjects"),
+        ),
+        Graph(
+            "Audit failures",
+            "ops",
+            (Query(rate("icedb_janitor_audit_failures_total", by="step"), "{{step}}"),),
+            "Audit objects that could not be written. Without an announcement nothing is deleted.",
+            ("IceDBAuditFailing",),
         ),
     ),
     "Erasure": (

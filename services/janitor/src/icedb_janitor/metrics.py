@@ -14,6 +14,7 @@ from icedb_log.cleaning.vacuum import VacuumResult
 from icedb_log.keys import TablePaths
 from icedb_log.object_kinds import find_kind
 from icedb_log.storage.object_store import DELETE_FAILURES, FailedDelete
+from icedb_log.trash.purge_run import PurgeResult
 from icedb_service.metrics import WorkerMetrics, make_counter
 from icedb_service.names import JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -92,7 +93,12 @@ class JanitorMetrics(WorkerMetrics):
         )
         self.failing_since = self._by_table(
             "failing_since_timestamp_seconds",
-            "Since when each vacuum of the table has had deletes that failed, unix time; 0: the last one had none",
+            "Since when each vacuum or purge of the table has had deletes that failed, unix time; 0: the last had none",
+        )
+
+        self.purging = self._by_table(
+            "purge_unfinished_timestamp_seconds",
+            "When a run of the table's purge last ended before the purge did, unix time",
         )
 
     def _by_table(self, name: str, meaning: str, *labels: str) -> Gauge:
@@ -111,12 +117,7 @@ class JanitorMetrics(WorkerMetrics):
         self.deleted.labels("staged_batch").inc(len(result.deleted_copies))
         for (kind, reason), count in kinds_of_failures(paths, result.failed).items():
             self.failed.labels(kind, reason).inc(count)
-        if result.failed:
-            since_ms = self._failing_since_ms.setdefault(paths.name, now_ms)
-        else:
-            since_ms = 0
-            self._failing_since_ms.pop(paths.name, None)
-        self.failing_since.labels(paths.name).set(since_ms / 1000)
+        self._record_failing(paths, has_failed=bool(result.failed), now_ms=now_ms)
         self.rewrites.labels("stripped").inc(result.stripped_count)
         self.rewrites.labels("contended").inc(result.contended_count)
         held = Tally(item.guard for item in result.waiting)
@@ -138,6 +139,13 @@ class JanitorMetrics(WorkerMetrics):
         self.orphan_share.labels(paths.name).set(result.share)
         self.unknown.labels(paths.name).set(result.unknown_count)
 
+    def record_purge(self, paths: TablePaths, result: PurgeResult, *, now_ms: int) -> None:
+        """Count one run of a purge; arguments as :meth:`record_vacuum`."""
+        self.record_deletes("dropped_table", deleted_count=result.deleted_count, failed=result.failed)
+        self._record_failing(paths, has_failed=bool(result.failed), now_ms=now_ms)
+        if result.state == "purging":
+            self.purging.labels(paths.name).set(now_ms / 1000)
+
     def record_leftovers(self, paths: TablePaths, result: LeftoverResult) -> None:
         """Count what became of a table's leftovers."""
         for kind, count in result.deleted.items():
@@ -151,6 +159,14 @@ class JanitorMetrics(WorkerMetrics):
         self.deleted.labels(kind).inc(deleted_count)
         for reason, count in Tally(each.kind for each in failed).items():
             self.failed.labels(kind, reason).inc(count)
+
+    def _record_failing(self, paths: TablePaths, *, has_failed: bool, now_ms: int) -> None:
+        if has_failed:
+            since_ms = self._failing_since_ms.setdefault(paths.name, now_ms)
+        else:
+            since_ms = 0
+            self._failing_since_ms.pop(paths.name, None)
+        self.failing_since.labels(paths.name).set(since_ms / 1000)
 
 
 def kinds_of_failures(paths: TablePaths, failed: Iterable[FailedDelete]) -> Tally[tuple[Kind, str]]:

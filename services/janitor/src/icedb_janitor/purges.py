@@ -53,7 +53,7 @@ class JanitorPurges:
                 check_alive=held.check_alive,
                 limits=self._limits,
             )
-        self._metrics.record_deletes("dropped_table", deleted_count=result.deleted_count, failed=result.failed)
+        self._metrics.record_purge(paths, result, now_ms=clock.now_ms())
         if result.failed:
             first = result.failed[0]
             get_logger().warning(
