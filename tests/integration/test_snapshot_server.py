@@ -15,6 +15,7 @@ from icedb_log.clock import SystemClock, format_ms
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable
 from icedb_log.storage.local_store import LocalObjectStore
 from icedb_log.tables.partition_filter import PartitionFilter, parse_partition_filters
+from icedb_log.trash.drop import drop_table
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2 as pb
 from icedb_proto import snapshot_pb2_grpc
@@ -166,6 +167,7 @@ def test_time_travel_and_its_horizon(call, parquet):
     ("request_fields", "code", "name", "words"),
     [
         ({"table": "nope"}, grpc.StatusCode.NOT_FOUND, "NotFound", "icedb table list"),
+        ({"table": "dropped"}, grpc.StatusCode.NOT_FOUND, "NotFound", "`icedb table undrop dropped` brings it back"),
         ({"table": "../etc"}, grpc.StatusCode.INVALID_ARGUMENT, "InvalidRequest", "a-z"),
         ({"table": "x" * 10_000}, grpc.StatusCode.INVALID_ARGUMENT, "InvalidRequest", "a-z"),
         ({"table": "a\x00\x1b"}, grpc.StatusCode.INVALID_ARGUMENT, "InvalidRequest", "a-z"),
@@ -198,6 +200,8 @@ def test_time_travel_and_its_horizon(call, parquet):
     ],
 )
 def test_bad_requests(call, parquet, request_fields, code, name, words):
+    parquet.create("dropped")
+    drop_table(parquet.warehouse.store, parquet.warehouse.table("dropped"), clock=SystemClock())
     found = refused(call, **request_fields)
     assert found[0::2] == (code, name)
     assert words in found[1]

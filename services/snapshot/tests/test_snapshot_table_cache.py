@@ -5,7 +5,9 @@ import time
 
 import pytest
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable
-from icedb_snapshot.table_cache import TableCache
+from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
+from icedb_log.trash.purge import purge_table
+from icedb_snapshot.table_cache import CONFIG_MAX_AGE_MS, TableCache
 
 
 @pytest.fixture
@@ -141,3 +143,34 @@ def test_a_new_log_grace_period_sets_up_a_new_reader(cache, tables, store, clock
     clock.ms += 10_001
     assert table.read_source().config.log_grace_ms == 60_000
     assert table.read_source().reader is not reader
+
+
+def test_a_dropped_table_is_not_found_ten_seconds_later_and_back_after_an_undrop(
+    cache, tables, store, clock, warehouse
+):
+    tables.create()
+    tables.commit(files=[("d=2026-01-02", 5)])
+    assert cache.table("events").read(max_staleness_ms=0).snapshot.row_count == 5
+    drop_table(store, warehouse.table("events"), clock=clock, request=DropRequest())
+    clock.ms += CONFIG_MAX_AGE_MS + 1
+    for max_staleness_ms in (0, 3_600_000):
+        with pytest.raises(NotFound, match="`icedb table undrop events` brings it back"):
+            cache.table("events").read(max_staleness_ms=max_staleness_ms or 1)
+    undrop_table(store, warehouse.table("events"), clock=clock)
+    assert cache.table("events").read(max_staleness_ms=0).snapshot.row_count == 5
+
+
+@pytest.mark.parametrize("had_rows", [True, False])
+def test_t4_a_table_created_in_the_place_of_a_purged_one_is_told_from_it_at_once(
+    cache, tables, store, clock, warehouse, had_rows
+):
+    tables.create()
+    if had_rows:
+        tables.commit(files=[("d=2026-01-02", 5)])
+    assert cache.table("events").read(max_staleness_ms=0).config.partition[0].name == "d"
+    drop_table(store, warehouse.table("events"), clock=clock, request=DropRequest(is_forced=True))
+    purge_table(store, warehouse.table("events"), clock=clock, owner="janitor")
+    tables.create(partition=("country",))
+    tables.commit(files=[("country=DE", 7)])
+    state = cache.table("events").read(max_staleness_ms=0)
+    assert (state.config.partition[0].name, state.snapshot.row_count) == ("country", 7)

@@ -176,9 +176,25 @@ class CachedTable:
         started_ms = self._clock.monotonic_ms()
         source = self.read_source()
         view = source.reader.read()
+        if self._is_another(view):
+            # WARN: T4: the configuration is remembered for ten seconds, in which a table can be dropped, purged and
+            # created anew with other partitions: filters would be matched by the old ones, and rows be missing.
+            with self._source_lock:
+                self._source = None
+            before, source = source.config, self.read_source()
+            if source.config.incarnation != before.incarnation:
+                view = source.reader.read()
         state = TableState(source.config, view, fold(view), started_ms)
         self._on_refresh(self._clock.monotonic_ms() - started_ms)
         return state
+
+    def _is_another(self, view: LogView) -> bool:
+        """Whether nothing of what was there at the last read is there now, as where a table was created anew."""
+        state = self._state
+        if state is None:
+            return False
+        before = {file.key for file in state.view.files}
+        return bool(view.files) and before.isdisjoint(file.key for file in view.files)
 
 
 class TableCache:
