@@ -21,6 +21,7 @@ from icedb_log.errors import (
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.log.fold import fold
 from icedb_log.model import FileMarker, LogFile
+from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
 from icedb_log.testing.row_files import read_live_rows
 from icedb_log.testing.small_table import SmallTable
 
@@ -219,7 +220,7 @@ def test_j7_files_that_died_long_ago_cannot_be_pinned_and_the_error_says_what_ca
     assert pinned_ids(table) == [1, 2]
 
 
-def test_j7_what_died_is_certain_until_two_seconds_before_its_grace_period_is_over(table):
+def test_j7_what_died_is_certain_until_shortly_before_its_grace_period_is_over(table):
     at_ms = table.clock.now_ms() - 1
     table.merge(full=True)
     view = table.view()
@@ -230,8 +231,8 @@ def test_j7_what_died_is_certain_until_two_seconds_before_its_grace_period_is_ov
     def doubt(written_ms):
         return find_doubt(view, snapshot, data_grace_ms=grace_ms, written_ms=written_ms)
 
-    assert doubt(died_ms + grace_ms - 2000) is None
-    found = doubt(died_ms + grace_ms - 1999)
+    assert doubt(died_ms + grace_ms - MAX_STORE_GAP_MS) is None
+    found = doubt(died_ms + grace_ms - MAX_STORE_GAP_MS + 1)
     assert (found.file_count, found.oldest_ms) == (2, view.files[-1].log.time_ms)
 
 

@@ -7,7 +7,7 @@ the snapshot, by compare-and-set over the pending object. A maker that dies leav
 from dataclasses import dataclass
 from typing import Final
 
-from icedb_log.cleaning.guards import STORE_RESOLUTION_MS, Death
+from icedb_log.cleaning.guards import Death
 from icedb_log.cleaning.pins import (
     MAX_NOTE_CHARS,
     PENDING_TTL_MS,
@@ -36,6 +36,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge_log import earliest_landing
 from icedb_log.model import LogView, Snapshot
 from icedb_log.storage.object_store import ObjectInfo, ObjectStore, StoredObject
+from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
 from icedb_log.tables.table_config import SECOND_MS, TableConfig, read_table_config
 
 MIN_PIN_TTL_MS: Final = SECOND_MS
@@ -119,8 +120,8 @@ def find_doubt(view: LogView, snapshot: Snapshot, *, data_grace_ms: int, written
     """Return why a pin of a snapshot may not hold; ``None``: it does. Pure.
 
     A janitor that does not know the pin read the pins before it was there, and the store's clock before that. So it
-    deletes only what had died a grace period before the pin was written; two seconds more are what the store's clock
-    may be off, once for each of the two times.
+    deletes only what had died a grace period before the pin was written, or as much later as two answers of the store
+    about one moment may lie apart.
 
     Args:
         view: The log, read after the pending pin was written.
@@ -128,7 +129,7 @@ def find_doubt(view: LogView, snapshot: Snapshot, *, data_grace_ms: int, written
         data_grace_ms: Of the table.
         written_ms: LastModified of the pending pin.
     """
-    certain_ms = written_ms + 2 * STORE_RESOLUTION_MS - data_grace_ms
+    certain_ms = written_ms + MAX_STORE_GAP_MS - data_grace_ms
     tombstoned_ms = fold(view).tombstoned_ms
     dead = {marker.path for marker in snapshot.live if marker.path in tombstoned_ms}
     landed_ms: dict[str, int] = {}
@@ -158,7 +159,7 @@ def _check_call(paths: TablePaths, name: str, *, ttl_ms: int | None, note: str) 
 
 def _choose(view: LogView, at_ms: int | None) -> Snapshot:
     """Fold the state to be pinned. Raises InvalidRequest, BelowHorizon."""
-    if at_ms is not None and at_ms > view.store_now_ms + STORE_RESOLUTION_MS:
+    if at_ms is not None and at_ms > view.store_now_ms + MAX_STORE_GAP_MS:
         raise InvalidRequest(
             f"table {view.table}: time {at_ms} lies in the future of the store, which says {view.store_now_ms}; "
             "leave the time out to pin the newest state"

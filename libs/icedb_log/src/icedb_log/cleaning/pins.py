@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from icedb_log.cleaning.guards import STORE_RESOLUTION_MS, PinnedFiles
+from icedb_log.cleaning.guards import PinnedFiles
 from icedb_log.errors import (
     CommitOutcomeUnknown,
     CorruptLog,
@@ -31,6 +31,7 @@ from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.log.fold import fold
 from icedb_log.model import EMPTY, FileMarker, ListedLogFile, LogFile, LogView, Snapshot
 from icedb_log.storage.object_store import ObjectInfo, ObjectStore, StoredObject, list_all
+from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
 
 PinState = Literal["pending", "active", "ended"]
 PinStatus = Literal["pending", "active", "ended", "expired", "abandoned", "late", "unreadable"]
@@ -98,7 +99,7 @@ class Pin:
     @property
     def is_late(self) -> bool:
         """Whether it became active when a janitor may have given the pending one up already."""
-        last_ms = self.claimed_ms + PENDING_TTL_MS - 2 * STORE_RESOLUTION_MS
+        last_ms = self.claimed_ms + PENDING_TTL_MS - MAX_STORE_GAP_MS
         return self.state == "active" and self.modified_ms > last_ms
 
     def status(self, now_ms: int) -> PinStatus:

@@ -28,7 +28,7 @@ from icedb_log.testing.simulation_erasures import (
 )
 from icedb_log.testing.simulation_model import SimModel
 from icedb_log.testing.simulation_mutations import Mutation, mutated
-from icedb_log.testing.simulation_pins import PINNER, PinWatch, end_pins, pin_for_ever, with_versions
+from icedb_log.testing.simulation_pins import PINNER, PinWatch, end_pins, pin_for_ever, with_pinners
 from icedb_log.testing.simulation_quiesce import quiesce
 from icedb_log.testing.simulation_rules import RULES
 from icedb_log.testing.simulation_rules_erase import ERASE_RULES
@@ -74,7 +74,7 @@ def run_schedule(seed: int, *, erasers: int = 0, feeders: int = 0, pinners: int 
         ScheduleFailed: A rule broke.
     """
     rng = random.Random(seed)
-    settings = with_versions(draw_settings(rng), seed if pinners else 0)
+    settings = draw_settings(rng) if not pinners else with_pinners(draw_settings(rng), seed)
     world = World(seed, settings=settings, rng=rng)
 
     def store_now_ms() -> int:

@@ -25,6 +25,8 @@ from icedb_log.testing.simulation_world import Actor, SimClock, Violation
 
 PINNER: Final = "pinner"
 VERSION_COUNTS: Final = (0, 1, 3, 8)
+STALL_RATE: Final = 0.01
+_OLDEST: Final = 6
 _NAMES: Final = ("a", "b", "c")
 
 
@@ -92,10 +94,18 @@ class PinWatch:
         self.pin_count += 1
 
 
-def with_versions(settings: Settings, seed: int) -> Settings:
-    """Return settings with a number of kept versions that follows from the seed."""
+def with_pinners(settings: Settings, seed: int) -> Settings:
+    """Return settings with a number of kept versions and with sleepers that follow from the seed.
+
+    Those who make pins and those who delete have to sleep, or there is nothing that a pin has to be proven against.
+    """
     count = VERSION_COUNTS[seed % len(VERSION_COUNTS)]
-    return replace(settings, config=settings.config.model_copy(update={"keep_versions": count}))
+    return replace(
+        settings,
+        config=settings.config.model_copy(update={"keep_versions": count}),
+        sleepy_kind=(settings.sleepy_kind, PINNER, "janitor")[seed % 3],
+        faults=replace(settings.faults, stall=max(settings.faults.stall, STALL_RATE)),
+    )
 
 
 def pin_for_ever(sim: Simulation, actor: Actor) -> None:
@@ -117,7 +127,7 @@ def pin_for_ever(sim: Simulation, actor: Actor) -> None:
             run()
         except ORDINARY as error:
             sim.world.note(type(error).__name__, actor.kind)
-        sim.world.sleep(int(rng.random() * 2 * sim.world.settings.think_ms))
+        sim.world.sleep(int(rng.random() * sim.world.settings.think_ms))
 
 
 def end_pins(sim: Simulation) -> None:
@@ -131,8 +141,10 @@ def end_pins(sim: Simulation) -> None:
 def _pin(sim: Simulation, clock: SimClock, reader: LogReader, name: str) -> None:
     rng, model, config = sim.world.rng, sim.model, sim.world.settings.config
     ttl_ms = rng.choice((None, rng.randint(1, 8) * config.data_grace_ms))
-    # Around the time from which on nothing is certain any more.
-    at_ms = rng.choice((None, sim.world.now_ms - int(rng.random() * 1.5 * config.data_grace_ms)))
+    # Mostly just before something died: that is what a janitor may be about to delete.
+    died_ms = sorted({t for t in fold(reader.read()).tombstoned_ms.values() if t <= sim.world.now_ms})
+    past_ms = sim.world.now_ms - int(rng.random() * 1.5 * config.data_grace_ms)
+    at_ms = rng.choice((None, past_ms, *(t - 1 for t in died_ms[:_OLDEST])))
     mark = model.begin_read()
     try:
         pin = create_pin(sim.store, PATHS, name, clock=clock, at_ms=at_ms, ttl_ms=ttl_ms, reader=reader)
