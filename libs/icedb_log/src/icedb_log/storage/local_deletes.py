@@ -48,12 +48,12 @@ def delete_files(
 
 
 def tidy_folders(folders: Iterable[str], root: str) -> None:
-    """Make deletes durable, and remove folders that became empty."""
-    for folder in sorted(folders, key=len, reverse=True):
+    """Remove folders that became empty, and make deletes durable: in each folder that stays, once."""
+    stay = {remove_empty_folders(folder, root) for folder in sorted(folders, key=len, reverse=True)}
+    for folder in stay:
         # A delete that a loss of power undoes is made again by the janitor's next round (J6).
         with contextlib.suppress(OSError):
             sync_folder(folder)
-        remove_empty_folders(folder, root)
 
 
 def _unlink_all(files: Sequence[tuple[str, str]]) -> list[FailedDelete]:

@@ -128,8 +128,8 @@ def make_folders(path: str) -> None:
         sync_folder(os.path.dirname(folder))
 
 
-def remove_empty_folders(path: str, root: str) -> None:
-    """Remove a folder and its parents below ``root`` as long as they are empty.
+def remove_empty_folders(path: str, root: str) -> str:
+    """Remove a folder and its parents below ``root`` as long as they are empty; return the first that stays.
 
     A racing write that finds its folder gone makes it anew; ``rmdir`` itself refuses a folder with content.
     """
@@ -137,9 +137,12 @@ def remove_empty_folders(path: str, root: str) -> None:
     while current != root and current.startswith(f"{root}/"):
         try:
             os.rmdir(current)
+        except FileNotFoundError:
+            pass  # another process was faster
         except OSError:
-            return
+            break
         current = os.path.dirname(current)
+    return current
 
 
 @contextlib.contextmanager
