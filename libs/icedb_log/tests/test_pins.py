@@ -2,6 +2,7 @@
 
 import orjson
 import pytest
+from icedb_log.cleaning.leftovers import Leftovers, sweep_leftovers
 from icedb_log.cleaning.pin_creation import create_pin, find_doubt
 from icedb_log.cleaning.pins import (
     PinReader,
@@ -21,6 +22,7 @@ from icedb_log.errors import (
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.log.fold import fold
 from icedb_log.model import FileMarker, LogFile
+from icedb_log.storage.object_store import list_all
 from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
 from icedb_log.testing.row_files import read_live_rows
 from icedb_log.testing.small_table import SmallTable
@@ -315,3 +317,21 @@ def test_a_long_head_is_read_whole(table):
     table.flush()
     pin(table, note="x" * 500)
     assert find_pin(table.store, table.paths, "q3")[0].file_count == 3
+
+
+def test_j7_the_janitor_deletes_the_objects_of_pins_that_hold_nothing(table):
+    pin(table, "ended")
+    pin(table, "lasts")
+    unpin(table.store, table.paths, "ended")
+
+    def sweep():
+        listing = list_all(table.store, table.paths.pins_prefix)
+        leftovers = Leftovers(listing.store_now_ms, {"pin": listing.objects})
+        done = sweep_leftovers(table.store, table.paths, leftovers, config=table.config, clock=table.clock)
+        return done.deleted["pin"], [found.name for found in list_pins(table.store, table.paths).pins]
+
+    table.clock.advance(table.config.data_grace_ms - 1)
+    assert sweep() == (0, ["ended", "lasts"])
+    table.clock.advance(1)
+    assert sweep() == (1, ["lasts"])
+    assert sweep() == (0, ["lasts"])

@@ -87,16 +87,3 @@ def read_leases(store: ObjectStore, paths: TablePaths) -> tuple[Lease, ...]:
         if lease.expires_ms > listing.store_now_ms:
             leases.append(lease)
     return tuple(leases)
-
-
-def find_ended_leases(store: ObjectStore, paths: TablePaths) -> tuple[str, ...]:
-    """Return the keys of leases that ended longer ago than a lease may last, by the store's clock: nobody renews them.
-
-    Raises:
-        Unavailable: The store did not answer.
-    """
-    listing = list_all(store, paths.leases_prefix)
-    # J4: by the longest time that a lease may last, so that none has to be read.
-    return tuple(
-        info.key for info in listing.objects if info.modified_ms + 2 * MAX_LEASE_TTL_MS <= listing.store_now_ms
-    )

@@ -1,4 +1,4 @@
-"""What ended and that nobody took away: leases, quarantine, producers' keys, scratch objects, uploads (rule J11).
+"""What ended and that nobody took away: leases, pins, quarantine, producers' keys, scratch objects, uploads (rule J11).
 
 Each kind has a rule of its own, one small function each. They work from what the orphan sweep's walk found, ages go by
 the store's clock, and everything goes through a :class:`~icedb_log.cleaning.deletion.Deleter`. A kind that fails keeps
@@ -13,6 +13,7 @@ from typing import Final
 from icedb_log.cleaning.audit import AuditLog, RunFacts
 from icedb_log.cleaning.deletion import Deleted, Deleter, Doomed, Kind
 from icedb_log.cleaning.leases import MAX_LEASE_TTL_MS
+from icedb_log.cleaning.pins import PENDING_TTL_MS, find_ended_pins
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.idempotency import KEEP_MS
@@ -74,6 +75,7 @@ def find_leftover_ages(config: TableConfig) -> dict[ObjectKind, int]:
     ages: dict[ObjectKind, int] = {
         # No lease lasts longer than that from its last write on, whatever it says; a day more for whoever is late (J4).
         "lease": MAX_LEASE_TTL_MS + DAY_MS,
+        "pin": min(PENDING_TTL_MS, config.data_grace_ms),  # no pin holds nothing earlier (J7)
         "idempotency_key": KEEP_MS,  # I7
         "pressure": DAY_MS,  # it counts for an hour at most
     }
@@ -119,6 +121,10 @@ def sweep_leftovers(
     ]
     problems: dict[str, str] = {}
     try:
+        done.append(("pin", delete_ended_pins(store, paths, leftovers, config=config, deleter=deleter)))
+    except Unavailable as error:
+        problems["pin"] = str(error)
+    try:
         done.append(("quarantine", drop_old_quarantine(store, paths, leftovers, deleter=deleter)))
     except Unavailable as error:
         problems["quarantine"] = str(error)
@@ -141,6 +147,18 @@ def sweep_leftovers(
 def find_ended_leases(leftovers: Leftovers) -> Iterable[Doomed]:
     """Return the leases that ended a day ago or longer (J4): nobody may renew one that has ended."""
     return _doom(leftovers, "lease", "lease", "it ended more than a day ago")
+
+
+def delete_ended_pins(
+    store: ObjectStore, paths: TablePaths, leftovers: Leftovers, *, config: TableConfig, deleter: Deleter
+) -> Deleted:
+    """Delete the pins that hold nothing any more (J7): their keys are never used again. Raises Unavailable."""
+    if not leftovers.found.get("pin"):
+        return Deleted(frozenset(), ())
+    ended = find_ended_pins(store, paths, data_grace_ms=config.data_grace_ms)
+    return deleter.delete(
+        Doomed(key, "pin", "it ended a grace period ago, and holds nothing any more") for key in ended
+    )
 
 
 def find_old_keys(leftovers: Leftovers) -> Iterable[Doomed]:
