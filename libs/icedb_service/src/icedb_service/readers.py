@@ -1,10 +1,11 @@
-"""One long-lived log reader for each table, so that a run fetches only the log files that are new (R1)."""
+"""One long-lived log reader for each table, so that a run fetches only the log files and the pins that are new (R1)."""
 
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
+from icedb_log.cleaning.pins import PinReader
 from icedb_log.clock import Clock
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
@@ -18,6 +19,7 @@ MAX_TABLES: Final = 256
 class _Kept:
     max_refresh_ms: int
     reader: LogReader
+    pins: PinReader
 
 
 class LogReaders:
@@ -45,9 +47,15 @@ class LogReaders:
             kept = self._kept.get(paths.prefix)
             if kept is None or kept.max_refresh_ms != max_refresh_ms:
                 reader = LogReader(store, paths, clock=self._clock, max_refresh_ms=max_refresh_ms)
-                kept = _Kept(max_refresh_ms, reader)
+                kept = _Kept(max_refresh_ms, reader, PinReader())
                 self._kept[paths.prefix] = kept
             self._kept.move_to_end(paths.prefix)
             while len(self._kept) > self._max_tables:
                 self._kept.popitem(last=False)
             return kept.reader
+
+    def pins_of(self, paths: TablePaths) -> PinReader:
+        """Return what is kept of the table's pins with its reader."""
+        with self._lock:
+            kept = self._kept.get(paths.prefix)
+            return PinReader() if kept is None else kept.pins

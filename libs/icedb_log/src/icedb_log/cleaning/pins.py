@@ -133,7 +133,7 @@ class ListedPins:
 
 
 class PinReader:
-    """Reads which data files the pins of a table hold; keeps what it read by key and ETag. For one thread at a time."""
+    """Reads which data files the pins of a table hold; keeps what it read by key and ETag. Thread-safe."""
 
     def __init__(self) -> None:
         self._cache: dict[str, tuple[Pin, frozenset[str] | None]] = {}

@@ -1,0 +1,32 @@
+"""What a service keeps of each table between runs."""
+
+from icedb_log.cleaning.pin_creation import create_pin
+from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.testing.small_table import SmallTable
+from icedb_service.readers import LogReaders
+
+
+def test_a_vacuum_fetches_log_files_and_pins_once():
+    table = SmallTable()
+    table.append(1)
+    create_pin(table.store, table.paths, "q3", clock=table.clock)
+    readers = LogReaders(table.clock)
+
+    def fetched():
+        table.store.calls.clear()
+        reader = readers.of_table(table.store, table.paths)
+        vacuum_table(table.store, table.paths, clock=table.clock, reader=reader, pins=readers.pins_of(table.paths))
+        return [key for key in table.store.keys_of("get") if "/_log/" in key or "/pins/" in key]
+
+    assert len(fetched()) == 2
+    assert fetched() == []
+
+
+def test_pins_of_a_table_that_is_not_kept_are_read_anew():
+    readers = LogReaders(SmallTable().clock, max_tables=1)
+    first, second = SmallTable(), SmallTable(name="u")
+    readers.of_table(first.store, first.paths)
+    kept = readers.pins_of(first.paths)
+    assert readers.pins_of(first.paths) is kept
+    readers.of_table(second.store, second.paths)
+    assert readers.pins_of(first.paths) is not kept
