@@ -32,6 +32,7 @@ MERGE_DROP_PARTITIONS: Final = "icedb.merge.drop_partitions"
 MERGE_RETAIN: Final = "icedb.merge.retain"
 MERGE_ERASE: Final = "icedb.merge.erase"
 JANITOR_VACUUM: Final = "icedb.janitor.vacuum"
+JANITOR_ORPHANS: Final = "icedb.janitor.sweep_orphans"
 JANITOR_PURGE: Final = "icedb.janitor.purge"
 QUEUES: Final = {
     INGEST_FLUSH: "ingest",
@@ -45,6 +46,7 @@ QUEUES: Final = {
     MERGE_RETAIN: "merge",
     MERGE_ERASE: "merge",
     JANITOR_VACUUM: "janitor",
+    JANITOR_ORPHANS: "janitor",
     JANITOR_PURGE: "janitor",
 }
 

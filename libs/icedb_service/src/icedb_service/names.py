@@ -25,6 +25,7 @@ MERGE_RETAIN: Final = "icedb.merge.retain"
 MERGE_ERASE: Final = "icedb.merge.erase"
 MERGE_SWEEP: Final = "icedb.merge.sweep"
 JANITOR_VACUUM: Final = "icedb.janitor.vacuum"
+JANITOR_ORPHANS: Final = "icedb.janitor.sweep_orphans"
 JANITOR_PURGE: Final = "icedb.janitor.purge"
 JANITOR_SWEEP: Final = "icedb.janitor.sweep"
 
@@ -43,6 +44,7 @@ TASKS: Final[dict[str, Queue]] = {
     MERGE_ERASE: "merge",
     MERGE_SWEEP: "merge",
     JANITOR_VACUUM: "janitor",
+    JANITOR_ORPHANS: "janitor",
     JANITOR_PURGE: "janitor",
     JANITOR_SWEEP: "janitor",
 }

@@ -16,7 +16,7 @@ from icedb_log.object_kinds import find_kind
 from icedb_log.storage.object_store import DELETE_FAILURES, FailedDelete
 from icedb_log.trash.purge_run import PurgeResult
 from icedb_service.metrics import WorkerMetrics, make_counter
-from icedb_service.names import JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM
+from icedb_service.names import JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -33,7 +33,7 @@ class JanitorMetrics(WorkerMetrics):
         super().__init__(
             "janitor",
             package="icedb-janitor",
-            tasks=(JANITOR_VACUUM, JANITOR_PURGE, JANITOR_SWEEP),
+            tasks=(JANITOR_VACUUM, JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP),
             registry=registry,
         )
         self.deleted = make_counter(

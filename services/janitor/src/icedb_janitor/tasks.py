@@ -10,19 +10,14 @@ from functools import partial
 from typing import Any
 
 from celery import Celery
-from icedb_log.cleaning.audit import AuditLog, AuditStep, sweep_audit
+from icedb_log.cleaning.audit import AuditLog, AuditStep
 from icedb_log.cleaning.deletion import group_failures
-from icedb_log.cleaning.leftovers import LeftoverResult, sweep_leftovers
-from icedb_log.cleaning.orphan_plan import OrphanPolicy
-from icedb_log.cleaning.orphans import OrphanResult, sweep_orphans
 from icedb_log.cleaning.vacuum import VacuumResult, vacuum_table
 from icedb_log.erasure.erasures import note_deletions
 from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.keys import TablePaths
-from icedb_log.storage.object_store import FailedDelete
-from icedb_log.tables.table_config import read_table_config
 from icedb_service.logs import get_logger
-from icedb_service.names import JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM, MERGE_ERASE
+from icedb_service.names import JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM, MERGE_ERASE
 from icedb_service.readers import LogReaders
 from icedb_service.redlock import TableLock
 from icedb_service.runs import Work
@@ -31,6 +26,7 @@ from icedb_service.tasks import TaskOptions, define_task
 from icedb_service.worker import WorkerContext
 
 from icedb_janitor.metrics import JanitorMetrics
+from icedb_janitor.orphans import JanitorOrphans, RunTools, warn_of_failures
 from icedb_janitor.purges import JanitorPurges
 from icedb_janitor.settings import JanitorSettings
 
@@ -49,8 +45,14 @@ class JanitorTasks:
         self._settings = settings
         self._metrics = metrics
         self._readers = LogReaders(context.clock)
-        self._orphans_swept_ms: dict[str, int] = {}
-        """When each table's orphans were looked for, monotonic; written under the table's lock."""
+        self.orphans = JanitorOrphans(
+            context,
+            settings=settings,
+            metrics=metrics,
+            readers=self._readers,
+            begin_run=self._begin_run,
+            note_deletions=self._note_deletions,
+        )
         self.purges = JanitorPurges(context, settings=settings, metrics=metrics)
 
     def vacuum(self, table: str) -> Work:
@@ -62,25 +64,25 @@ class JanitorTasks:
         store = self._context.warehouse.store
         paths = self._context.warehouse.table(table)
         with self._context.lock(table) as held:
-            check_alive = self._bound_run(held, table)
-            audit = self._open_audit(paths)
+            tools = self._begin_run(paths, held)
             result = vacuum_table(
                 store,
                 paths,
                 clock=self._context.clock,
                 reader=self._readers.of_table(store, paths),
                 read_view=partial(self._readers.of_table, store),
-                audit=audit,
-                check_alive=check_alive,
+                pins=self._readers.pins_of(paths),
+                audit=tools.audit,
+                check_alive=tools.check_alive,
                 max_objects=self._settings.janitor_objects_per_run,
             )
             self._metrics.record_vacuum(paths, result, now_ms=self._context.clock.now_ms())
-            _warn_of_failures("deletes_failed", result.failed)
+            warn_of_failures("deletes_failed", result.failed)
             self._note_deletions(paths, result.deleted_data)
             details = _describe_vacuum(result)
             # Not before the dead objects are done with: a walk through the whole table can wait.
             if not result.has_more:
-                details |= self._sweep_orphans(paths, audit=audit, check_alive=check_alive)
+                details |= self.orphans.sweep_if_due(paths, tools)
         if result.has_more:
             self._context.wakeups.try_wake(JANITOR_VACUUM, table)
         did = result.deleted_logs or result.deleted_data or result.stripped_count
@@ -94,6 +96,9 @@ class JanitorTasks:
         work = sweep_tables(self._context, task=JANITOR_VACUUM)
         purge_count = self.purges.wake_due()
         return Work(is_idle=work.is_idle and not purge_count, details={**work.details, "purges": purge_count})
+
+    def _begin_run(self, paths: TablePaths, held: TableLock) -> RunTools:
+        return RunTools(self._open_audit(paths), self._bound_run(held, paths.name))
 
     def _bound_run(self, held: TableLock, table: str) -> Callable[[], None]:
         """Return what is asked between chunks: whether the lock is kept, and whether the run takes too long."""
@@ -123,40 +128,6 @@ class JanitorTasks:
         context = self._context
         return AuditLog(context.warehouse.store, paths, clock=context.clock, owner=context.owner, on_problem=count)
 
-    def _sweep_orphans(
-        self, paths: TablePaths, *, audit: AuditLog, check_alive: Callable[[], None]
-    ) -> dict[str, int | float]:
-        now_ms = self._context.clock.monotonic_ms()
-        swept_ms = self._orphans_swept_ms.get(paths.name)
-        if swept_ms is not None and now_ms - swept_ms < self._settings.orphan_sweep_interval_ms:
-            return {}
-        store, clock = self._context.warehouse.store, self._context.clock
-        config = read_table_config(store, paths)
-        policy = OrphanPolicy(max_share=self._settings.janitor_orphan_share)
-        result = sweep_orphans(store, paths, clock=clock, policy=policy, audit=audit, check_alive=check_alive)
-        self._note_deletions(paths, result.deleted)
-        self._metrics.record_orphans(paths, result)
-        _warn_of_orphans(result)
-        leftovers = sweep_leftovers(
-            store, paths, result.leftovers, config=config, clock=clock, audit=audit, check_alive=check_alive
-        )
-        old_audit = sweep_audit(store, paths, retention_ms=config.audit_retention_ms, check_alive=check_alive)
-        self._metrics.record_leftovers(paths, leftovers)
-        self._metrics.record_deletes("audit", deleted_count=len(old_audit.keys), failed=old_audit.failed)
-        _warn_of_leftovers(leftovers)
-        if not result.has_more:
-            self._orphans_swept_ms[paths.name] = now_ms
-        return {
-            "deleted_orphans": len(result.deleted),
-            "failed_orphans": len(result.failed),
-            "young_orphans": result.young_count,
-            "held_orphans": result.held_count,
-            "unknown_objects": result.unknown_count,
-            "deleted_leftovers": sum(leftovers.deleted.values()),
-            "failed_leftovers": len(leftovers.failed),
-            "deleted_audit": len(old_audit.keys),
-        }
-
     def _note_deletions(self, paths: TablePaths, keys: Sequence[str]) -> None:
         """Tell open erasures what was deleted, and wake who carries them on. Never fails: who looks sees it, too."""
         try:
@@ -184,54 +155,12 @@ def _describe_vacuum(result: VacuumResult) -> dict[str, Any]:
     }
 
 
-def _warn_of_failures(event: str, failed: Sequence[FailedDelete]) -> None:
-    if failed:
-        first = failed[0]
-        get_logger().warning(
-            event,
-            count=len(failed),
-            key=first.key,
-            kind=first.kind,
-            reason=first.reason,
-            mitigation="next run",
-        )
-
-
-def _warn_of_orphans(result: OrphanResult) -> None:
-    _warn_of_failures("orphans_not_deleted", result.failed)
-    if result.unknown:
-        get_logger().warning(
-            "unknown_objects_kept",
-            count=result.unknown_count,
-            key=result.unknown[0],
-            mitigation="kept; look at them",
-        )
-    if result.held_count:
-        get_logger().warning(
-            "orphans_held",
-            count=result.held_count,
-            size_bytes=result.held_bytes,
-            share=result.share,
-            max_share=result.max_share,
-            mitigation="kept until a person has looked whether the log is whole",
-        )
-    if result.record_problem:
-        get_logger().warning(
-            "orphan_record_unusable", problem=result.record_problem, mitigation="orphans wait a grace period longer"
-        )
-
-
-def _warn_of_leftovers(result: LeftoverResult) -> None:
-    _warn_of_failures("leftovers_not_deleted", result.failed)
-    for kind, problem in result.problems.items():
-        get_logger().warning("leftovers_not_swept", kind=kind, problem=problem, mitigation="next sweep")
-
-
 def register_tasks(
     app: Celery, context: WorkerContext[Any], *, settings: JanitorSettings, metrics: JanitorMetrics
 ) -> None:
     """Define the service's tasks on its application."""
     tasks = JanitorTasks(context, settings=settings, metrics=metrics)
     define_task(app, context, TaskOptions(JANITOR_VACUUM), tasks.vacuum)
+    define_task(app, context, TaskOptions(JANITOR_ORPHANS), tasks.orphans.sweep)
     define_task(app, context, TaskOptions(JANITOR_PURGE), tasks.purges.purge)
     define_task(app, context, TaskOptions(JANITOR_SWEEP), tasks.sweep)
