@@ -97,6 +97,21 @@ def test_r1_a_log_file_that_is_replaced_between_list_and_get_starts_the_read_aga
     assert len(table.store.keys_of("list_page")) == 2
 
 
+def test_r1_a_read_that_starts_again_fetches_only_what_has_changed(table):
+    """Beside a vacuum that strips one log file after another, a read from nothing each time would never end."""
+    for number in range(6):
+        write(table, number, live(f"x{number}"))
+    reader = table.reader()
+    table.store.calls.clear()
+    # Each of the first five is replaced just before it is asked for.
+    table.store.script = [
+        Fault("get", None, log_key(number), before=lambda n=number: write(table, n, live(f"x{n}"), live(f"y{n}")))
+        for number in range(5)
+    ]
+    assert len(fold(reader.read()).live) == 11
+    assert len(table.store.keys_of("get")) == 6 + 5
+
+
 def test_r1_pages_that_contradict_each_other_start_the_read_again(table):
     """Page one shows an input, the janitor deletes it and strips the merge, page two shows the stripped merge."""
     old = write(table, 1, live("in"))

@@ -64,10 +64,13 @@ class ConsistentReader(ABC, Generic[_Listed]):
 
     def _read_all(self) -> tuple[tuple[_Listed, ...], int]:
         """Return every log file and the store's clock before the first was listed."""
+        # What an attempt fetched serves the next one, as a cache by key and ETag does: beside a vacuum that strips one
+        # log file after another (J3), a reader that began from nothing each time would never come to an end.
+        fetched: dict[str, _Listed] = {}
         for attempt in range(MAX_READ_ATTEMPTS):
             if attempt:
                 self._clock.sleep_ms(FIRST_BACKOFF_MS << attempt)
-            found = self._read_once()
+            found = self._read_once(fetched)
             if found is not None:
                 return found
         raise Unavailable(
@@ -76,14 +79,15 @@ class ConsistentReader(ABC, Generic[_Listed]):
             "or raise the table's log grace period"
         )
 
-    def _read_once(self) -> tuple[tuple[_Listed, ...], int] | None:
+    def _read_once(self, fetched: dict[str, _Listed]) -> tuple[tuple[_Listed, ...], int] | None:
         started_ms = self._clock.monotonic_ms()
         listing = self._list()
         with self._lock:
             cached = self._cache
-        try:
-            fetched = self._fetch([info for info in listing.objects if not _is_current(cached.get(info.key), info)])
-        except (NotFound, PreconditionFailed):
+        stale = [info for info in listing.objects if not _is_current(fetched.get(info.key, cached.get(info.key)), info)]
+        found = self._fetch(stale)
+        fetched.update(found)
+        if len(found) < len(stale):
             return None  # R1: a log file was deleted or replaced since the listing
         # WARN: pages of a listing are taken at different times. Without this second look: page 1 shows an input
         # log file, the janitor deletes it and strips the merge, page 2 shows the stripped merge, and rows count twice.
@@ -91,6 +95,7 @@ class ConsistentReader(ABC, Generic[_Listed]):
         if not _still_holds(listing, second):
             return None
         if self._clock.monotonic_ms() - started_ms > self._max_refresh_ms:
+            fetched.clear()
             return None  # R2: what was listed first may be deleted by now
         current = {
             # The same bytes written again: LastModified moved on, and rule J1 wants the newer one.
@@ -108,10 +113,17 @@ class ConsistentReader(ABC, Generic[_Listed]):
         return list_all(self._store, self._paths.log_prefix, page_size=self._page_size)
 
     def _fetch(self, infos: list[ObjectInfo]) -> dict[str, _Listed]:
+        """Fetch log files; those that are not what was listed any more are left out."""
         if self._fetch_threads == 1 or len(infos) < 2:  # noqa: PLR2004 - one needs no pool
-            return {info.key: self._fetch_one(info) for info in infos}
+            return {file.key: file for file in map(self._try_fetch, infos) if file is not None}
         with ThreadPoolExecutor(min(self._fetch_threads, len(infos)), "icedb-log-reader") as pool:
-            return {file.key: file for file in pool.map(self._fetch_one, infos)}
+            return {file.key: file for file in pool.map(self._try_fetch, infos) if file is not None}
+
+    def _try_fetch(self, info: ObjectInfo) -> _Listed | None:
+        try:
+            return self._fetch_one(info)
+        except (NotFound, PreconditionFailed):
+            return None
 
     @abstractmethod
     def _fetch_one(self, info: ObjectInfo) -> _Listed:
