@@ -14,7 +14,7 @@ from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable
 
 STEPS = 26
-SEEDS = 100
+SEEDS = 10
 AGES = ("1", "500", "15000", "61000", "210000")
 
 

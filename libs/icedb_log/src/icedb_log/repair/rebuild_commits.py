@@ -6,9 +6,10 @@ the one that came last can have landed, because it read a log in which the file 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import itemgetter
 from typing import Final, Literal
 
 from icedb_log.keys import parse_log_key
@@ -173,6 +174,10 @@ class _Court:
         self._heads |= {file.log.commit_id for file in evidence.log.view.files if file.log.commit_id}
         # WARN: a seal is no proof that a commit did not land. Whoever takes a fence after its log file got lost puts
         # one there (F1): the next flush, or this very rebuild.
+        self._looks: dict[Hashable, set[str]] = defaultdict(set)
+        for attempt in attempts.values():
+            for footer in attempt.outputs if attempt.kind == "flush" else ():
+                self._looks[_look(footer)].add(attempt.commit_id)
         self._sealed = {parse_log_key(file.key).commit_id for file in evidence.log.view.files if file.log.is_seal}
         self._has_whole_logs = any(not file.log.is_seal for file in evidence.log.view.files)
 
@@ -221,9 +226,10 @@ class _Court:
             return Verdict(False, refutation)
         newest_ms = max(footer.info.modified_ms for footer in attempt.outputs)
         is_old = newest_ms + evidence.config.orphan_age_ms <= evidence.store_now_ms
-        if attempt.kind == "flush" and attempt.commit_id in self._sealed:
-            return self._judge_sealed_flush(attempt)
         if attempt.kind == "flush":
+            doubt = self._find_doubt(attempt)
+            if doubt is not None:
+                return self._judge_doubtful_flush(attempt, doubt)
             return Verdict(True, "older than the orphan age" if is_old else "young, and nothing tells")
         if not all(evidence.is_there(key) for key in attempt.inputs):
             return Verdict(True, "what it replaced is gone")
@@ -245,9 +251,21 @@ class _Court:
         is_elsewhere = not attempt.inputs.isdisjoint(evidence.dead_in_whole_logs)
         return "the log names another end of what it replaced" if is_elsewhere else None
 
-    def _judge_sealed_flush(self, attempt: Attempt) -> Verdict:
-        """Judge a flush that was cut off just before its commit, or just behind it, and the log file got lost since."""
-        likely: Side = "inputs" if self._has_whole_logs else "outputs"
+    def _find_doubt(self, attempt: Attempt) -> tuple[str, Side] | None:
+        """Return what speaks against a flush, in words, and what is likely; ``None``: nothing does."""
+        twin = max(set.intersection(*(self._looks[_look(footer)] for footer in attempt.outputs)))
+        if twin > attempt.commit_id:
+            return f"a later flush ({twin}) wrote files that are alike: of the same batches, it seems", "inputs"
+        if attempt.commit_id not in self._sealed:
+            return None
+        text = (
+            "a seal stands where its log file would be: it was cut off and its batches were committed by another "
+            "flush, or its log file got lost and was sealed later"
+        )
+        return text, "inputs" if self._has_whole_logs else "outputs"
+
+    def _judge_doubtful_flush(self, attempt: Attempt, doubt: tuple[str, Side]) -> Verdict:
+        why, likely = doubt
         side = self._decided or likely
         choice = Choice(
             what="commit",
@@ -259,8 +277,7 @@ class _Court:
             output_rows=attempt.output_rows,
             likely=likely,
             decided=side,
-            why="a seal stands where its log file would be: it was cut off and its batches were committed by another "
-            "flush, or its log file got lost and was sealed later",
+            why=why,
         )
         return Verdict(side == "outputs", "decided", choice)
 
@@ -300,6 +317,14 @@ class _Court:
         found = [self._evidence.footers.get(key) for key in keys]
         known = [footer.row_count for footer in found if footer is not None]
         return sum(known) if len(known) == len(found) else None
+
+
+def _look(footer: Footer) -> Hashable:
+    """Return what files of the same rows have in common; of one without bounds nothing that another one has."""
+    known = [(name, each.low, each.high) for name, each in footer.bounds.items() if each.is_exact]
+    if not known:
+        return footer.info.key
+    return footer.origin.partition, footer.row_count, footer.info.size_bytes, tuple(sorted(known, key=itemgetter(0)))
 
 
 def _describe(attempt: Attempt, *, has_intent: bool) -> str:
