@@ -19,10 +19,12 @@ from icedb_client.cli import (
     import_files,
     ingest,
     merge,
+    orphans,
     partitions,
     pin,
     quarantine,
     read,
+    rebuild,
     status,
     table,
     trash,
@@ -62,6 +64,7 @@ app.command("unpin")(pin.unpin)
 app.command("merge")(merge.merge)
 app.command("audit")(audit.audit)
 app.command("vacuum")(vacuum.vacuum)
+app.command("orphans")(orphans.orphans)
 app.command("delete")(change.delete)
 app.command("rewrite")(change.rewrite)
 app.add_typer(partitions.app, name="partitions")
@@ -69,6 +72,7 @@ app.command("erase")(erasure.erase)
 app.add_typer(erasure.app, name="erasure")
 app.add_typer(quarantine.app, name="quarantine")
 app.command("fsck")(fsck.fsck)
+app.command("rebuild")(rebuild.rebuild)
 app.command("status")(status.status)
 
 

@@ -67,11 +67,13 @@ class RebuildResult:
         report: What was found and decided.
         has_committed: Whether the log was rebuilt.
         is_resumed: Whether this run finished an earlier one.
+        is_unfinished: Of a dry run: whether an earlier rebuild has not ended.
     """
 
     report: RebuildReport
     has_committed: bool = False
     is_resumed: bool = False
+    is_unfinished: bool = False
 
 
 def rebuild_table(
@@ -124,7 +126,8 @@ class _Run:
 
     def look(self) -> RebuildResult:
         evidence, plan = self._plan(read_intents(self.store, self.paths))
-        return RebuildResult(make_report(evidence, plan))
+        is_unfinished = any(report.state == "open" for report, _ in read_reports(self.store, self.paths))
+        return RebuildResult(make_report(evidence, plan), is_unfinished=is_unfinished)
 
     def rebuild(self) -> RebuildResult:
         intents = read_intents(self.store, self.paths)
