@@ -8,9 +8,12 @@ from icedb_client.cli import erasure as erasure_command
 from icedb_client.cli.app import run
 from icedb_client.client import Client
 from icedb_client.wakeups import TaskTimeout, WakeupSender
+from icedb_log.cleaning.pin_creation import create_pin
+from icedb_log.cleaning.pins import unpin
 from icedb_log.clock import new_batch_id
 from icedb_log.erasure.erasures import create_erasure, list_open_ids, read_erasure
 from icedb_log.errors import Unavailable
+from icedb_log.tables.table_changes import alter_table_config
 from icedb_log.testing.erasure_steps import advance, append_users, clean
 from icedb_log.testing.small_table import SmallTable
 from icedb_log.warehouse import Warehouse
@@ -167,3 +170,26 @@ def test_erasures_are_listed_and_shown(icedb, table):
 def test_an_id_that_is_not_there_is_said_so(icedb, table):
     assert "is not the id of an erasure" in icedb("erasure", "show", "events", "7", code=2).err
     assert "there is no erasure" in icedb("erasure", "show", "events", new_batch_id(table.clock), code=3).err
+
+
+def test_pins_and_versions_that_hold_an_erasure_up_are_named(icedb, table, monkeypatch):
+    create_pin(table.store, table.paths, "q3", clock=table.clock)
+    alter_table_config(table.store, table.paths, {"keep_versions": 3}, clock=table.clock)
+    asked = icedb("erase", "events", "--where", WHERE, "--yes")
+    assert "warning: table events has pins (q3)" in " ".join(asked.err.split())
+    (erasure_id,) = open_ids(table)
+    advance(table, erasure_id)
+    shown = " ".join(icedb("erasure", "show", "events", erasure_id).out.split())
+    assert "; pin q3 holds 1 of them: icedb unpin events q3;" in shown
+    assert "icedb table alter events --keep-versions 0" in shown
+    table.clock.advance(table.config.orphan_age_ms)
+    clean(table)
+    assert tuple(open_ids(table)) == (erasure_id,)
+    unpin(table.store, table.paths, "q3")
+    alter_table_config(table.store, table.paths, {"keep_versions": 0}, clock=table.clock)
+    assert "pin q3 holds 1 of them until" in " ".join(icedb("erasure", "show", "events", erasure_id).out.split())
+    for _ in range(4):
+        table.clock.advance(table.config.orphan_age_ms)
+        clean(table)
+        advance(table, erasure_id)
+    assert not open_ids(table)

@@ -5,12 +5,15 @@ from typing import Annotated, Any, Final
 
 import typer
 from icedb_log.cleaning.guards import STORE_RESOLUTION_MS
+from icedb_log.cleaning.pins import is_lasting, list_pins
 from icedb_log.clock import SystemClock
 from icedb_log.erasure.erasure_certificate import certificate
+from icedb_log.erasure.erasure_holds import find_pin_holds
 from icedb_log.erasure.erasure_record import Erasure, NamedObjects
 from icedb_log.erasure.erasure_scan import count_staged_until
 from icedb_log.erasure.erasures import create_erasure, list_erasures, read_erasure
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
+from icedb_log.tables.table_config import TableConfig
 from rich.markup import escape
 
 from icedb_client.cli.exits import FAILED, INVALID, TimedOut, outcome_exit_code
@@ -81,7 +84,9 @@ def erase(
         found = _preview(client, table, where, timeout_ms=check_ms)
         if dry_run:
             _print_preview(table, found, as_json=as_json)
+            _warn_of_pins(client, table)
             return
+        _warn_of_pins(client, table)
         if not yes:
             _confirm(table, found)
         erasure = create_erasure(
@@ -237,12 +242,45 @@ def _waits_for(client: Client, erasure: Erasure) -> str:
         if staged_count:
             return f"{format_count(staged_count)} accepted batches have to be flushed first"
         return "a merge worker has to delete the rows"
+    config = client.table_config(erasure.table)
+    versions = ""
+    if config.keep_versions:
+        versions = (
+            f"; the table keeps the newest {config.keep_versions} versions, and what is part of them: wait for so many "
+            f"commits, or icedb table alter {erasure.table} --keep-versions 0"
+        )
     left = erasure.open_targets
     if not left:
-        return "the janitor has to remove the last traces from the log"
+        return f"the janitor has to remove the last traces from the log{versions}"
     due_ms = max((target.due_ms or 0 for target in left), default=0)
     when = f", not before {format_time(due_ms)}" if due_ms else ""
-    return f"the janitor has to delete {format_count(len(left))} of {format_count(len(erasure.targets))} objects{when}"
+    return (
+        f"the janitor has to delete {format_count(len(left))} of {format_count(len(erasure.targets))} objects{when}"
+        f"{_describe_pins(client, erasure, config)}{versions}"
+    )
+
+
+def _describe_pins(client: Client, erasure: Erasure, config: TableConfig) -> str:
+    store, paths = client.warehouse.store, client.warehouse.table(erasure.table)
+    holds = find_pin_holds(store, paths, [target.key for target in erasure.open_targets], config=config)
+    return "".join(
+        f"; pin {hold.name} holds {format_count(hold.object_count)} of them"
+        + (f" until {format_time(hold.until_ms)}" if hold.until_ms else "")
+        + f": icedb unpin {erasure.table} {hold.name}"
+        for hold in holds
+    )
+
+
+def _warn_of_pins(client: Client, table: str) -> None:
+    """Say before anything is asked for that pins keep erased rows readable."""
+    listed = list_pins(client.warehouse.store, client.warehouse.table(table))
+    names = sorted({pin.name for pin in listed.pins if is_lasting(pin.status(listed.store_now_ms))})
+    if names:
+        err.print(
+            f"[yellow]warning:[/] table {escape(table)} has pins ({escape(', '.join(names))}): what they pinned stays "
+            "readable, and the erasure is not complete, until they end",
+            soft_wrap=True,
+        )
 
 
 def _print_end(erasure: Erasure, *, as_json: bool) -> None:
