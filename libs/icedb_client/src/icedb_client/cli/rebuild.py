@@ -1,4 +1,4 @@
-"""``icedb rebuild``: a new log from the footers of the data files, when the log was lost or damaged (docs/repair.md)."""
+"""``icedb rebuild``: a new log from the footers of the data files, if the log was lost or damaged (docs/repair.md)."""
 
 import sys
 from enum import StrEnum
