@@ -42,6 +42,7 @@ from icedb_client.cli.table_options import (
     MergeQuery,
     OnBadRows,
     OrphanAge,
+    QuarantineRetention,
     Retention,
     RetentionField,
     Source,
@@ -50,6 +51,7 @@ from icedb_client.cli.table_options import (
     ViewSource,
     read_fields,
     read_merge_query,
+    read_quarantine_retention,
     read_retention,
     read_view,
 )
@@ -95,6 +97,7 @@ def create(
     orphan_age: OrphanAge = None,
     keep_versions: KeepVersions = None,
     audit_retention: AuditRetention = None,
+    quarantine_retention: QuarantineRetention = None,
     retention: Retention = None,
     retention_field: RetentionField = None,
     if_not_exists: Annotated[
@@ -132,6 +135,7 @@ def create(
         sort=split_names(sort or ()),
         **fields,
         **read_retention(retention, retention_field),
+        **read_quarantine_retention(quarantine_retention),
         **read_view(view_source, view_query),
         **read_merge_query(merge_query),
     )
@@ -193,6 +197,7 @@ def alter(
     orphan_age: OrphanAge = None,
     keep_versions: KeepVersions = None,
     audit_retention: AuditRetention = None,
+    quarantine_retention: QuarantineRetention = None,
     retention: Retention = None,
     retention_field: RetentionField = None,
     check_timeout: CheckTimeout = "2m",
@@ -222,6 +227,7 @@ def alter(
         backlog_files_stop=backlog_files_stop,
     )
     change |= read_retention(retention, retention_field) | read_merge_query(merge_query)
+    change |= read_quarantine_retention(quarantine_retention)
     taken_back = dict.fromkeys(split_names(undeclare or ()))
     both = sorted(taken_back.keys() & change.get("declared", {}).keys())
     if both:
@@ -323,6 +329,9 @@ def _print_config(config: TableConfig) -> None:
             "orphan age": format_span(config.orphan_age_ms),
             "versions kept": f"the newest {config.keep_versions}" if config.keep_versions else "-",
             "audit kept for": format_span(config.audit_retention_ms),
+            "quarantine kept for": (
+                "ever" if config.quarantine_retention_ms is None else format_span(config.quarantine_retention_ms)
+            ),
             "retention": _describe_retention(config),
         }
     )

@@ -169,6 +169,14 @@ RetentionField = Annotated[
         "--retention-field", metavar="FIELD", help="The time partition that --retention goes by; the first by default."
     ),
 ]
+QuarantineRetention = Annotated[
+    str | None,
+    typer.Option(
+        "--quarantine-retention",
+        metavar="TIME",
+        help="How long refused batches and bad rows are kept in quarantine, e.g. 90d; at least 1h; off: for ever.",
+    ),
+]
 CheckTimeout = Annotated[
     str,
     typer.Option("--check-timeout", metavar="TIME", help="How long to wait for the worker that checks queries."),
@@ -257,6 +265,14 @@ def read_retention(retention: str | None, retention_field: str | None) -> dict[s
     if retention_field is not None:
         fields["retention_field"] = retention_field
     return fields
+
+
+def read_quarantine_retention(text: str | None) -> dict[str, Any]:
+    """Return the field of ``--quarantine-retention``; none if it was not given. Raises InvalidRequest."""
+    if text is None:
+        return {}
+    is_off = text.strip() == RETENTION_OFF
+    return {"quarantine_retention_ms": None if is_off else parse_duration(text, option="--quarantine-retention")}
 
 
 def read_query(text: str, *, option: str = "--insert-query") -> str:

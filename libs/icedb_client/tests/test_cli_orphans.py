@@ -1,0 +1,101 @@
+"""``icedb orphans``: what it shows, what it asks the janitor for, and what it says of a refusal."""
+
+import json
+
+import pytest
+from icedb_client.cli import orphans
+from icedb_client.client import Client
+from icedb_log.tables.table_config import read_table_config
+from icedb_log.testing.log_views import data
+from icedb_log.testing.small_table import SmallTable
+from icedb_log.warehouse import Warehouse
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def table(cli_env):
+    """A table without any commit: two old data files, a young one, and something else."""
+    table = SmallTable(orphan_age_ms=DAY_MS)
+    cli_env.setenv("ICEDB_STORE", "file:///unused")
+    cli_env.setattr(Client, "warehouse", Warehouse(table.store, "wh"))
+    cli_env.setattr(orphans, "SystemClock", lambda: table.clock)
+    for name in ("old1", "old2"):
+        table.store.put(data(name), b"x" * 100)
+    table.store.put(f"{table.paths.data_prefix}notes.txt", b"x" * 100)
+    table.clock.advance(3 * DAY_MS)
+    table.store.put(data("young"), b"x" * 100)
+    return table
+
+
+@pytest.fixture
+def janitor(monkeypatch):
+    """What it was asked for, and its answer."""
+    asked = []
+    answer = {"task": orphans.TASK, "outcome": "done", "deleted_orphans": 2, "held_orphans": 0, "orphan_share": 0.5}
+
+    def answer_for(_, task, table, *, arguments, wait_ms, as_json):
+        asked.append((task, table, arguments, wait_ms, as_json))
+        return answer
+
+    monkeypatch.setattr(orphans, "wait_for_task", answer_for)
+    return asked, answer
+
+
+def test_without_delete_it_only_shows(table, run_icedb):
+    before = table.keys()
+    found = json.loads(run_icedb("orphans", "t", "--json"))
+    assert (found["would_delete"], found["orphans"], found["young"]) == (
+        [],
+        {"files": 2, "bytes": 200},
+        {"files": 1, "bytes": 100},
+    )
+    assert {each["path"]: each["guard"] for each in found["waiting"]} == {
+        "wh/t/_data/p=a/old1.parquet": "share",
+        "wh/t/_data/p=a/old2.parquet": "share",
+        "wh/t/_data/p=a/young.parquet": "age",
+    }
+    assert (found["share"], found["max_share"], found["data_bytes"]) == (0.5, 0.25, 400)
+    assert found["unknown"] == ["wh/t/_data/notes.txt"]
+    assert table.keys() == before
+    text = run_icedb("orphans", "t")
+    assert "would delete 0 orphans now; 2 data files (200 B, 50.0% of the table)" in text
+    assert "icedb fsck t" in text
+    assert "wh/t/_data/notes.txt" in text
+
+
+def test_bounds_for_this_time(table, run_icedb):
+    waits = json.loads(run_icedb("orphans", "t", "--max-share", "1", "--json"))["waiting"]
+    guards = [each["guard"] for each in waits]
+    assert guards == ["sighting", "sighting", "age"]
+    assert waits[0]["until_ms"] == table.clock.now_ms() + table.config.data_grace_ms
+    older = json.loads(run_icedb("orphans", "t", "--older-than", "4d", "--json"))
+    assert older["young"]["files"] == 3
+    assert "orphan age is 86400000 ms" in run_icedb("orphans", "t", "--older-than", "23h", code=2)
+    assert "between 0 and 1" in run_icedb("orphans", "t", "--max-share", "25", code=2)
+    assert "--delete" in run_icedb("orphans", "t", "--force", code=2)
+    assert "'ghost' does not exist" in run_icedb("orphans", "ghost", code=3)
+
+
+def test_deleting_is_the_janitors(table, run_icedb, janitor):
+    asked, answer = janitor
+    run_icedb("orphans", "t", "--delete", "--older-than", "2d", "--max-share", "0.5", "--timeout", "5s")
+    arguments = {"older_than_ms": 2 * 86_400_000, "max_share": 0.5, "force": False}
+    assert asked == [(orphans.TASK, "t", arguments, 5000, False)]
+    assert table.store.head(data("old1"))
+    answer |= {"deleted_orphans": 0, "held_orphans": 2}
+    refused = run_icedb("orphans", "t", "--delete", code=1)
+    assert "icedb fsck t" in refused
+    assert "--delete --force" in refused
+
+
+def test_retention_of_quarantine_is_set_and_taken_back(table, run_icedb):
+    def retention_ms():
+        return read_table_config(table.store, table.paths).quarantine_retention_ms
+
+    run_icedb("table", "alter", "t", "--quarantine-retention", "90d")
+    assert retention_ms() == 90 * 86_400_000
+    assert "90 d" in run_icedb("table", "show", "t")
+    run_icedb("table", "alter", "t", "--quarantine-retention", "off")
+    assert retention_ms() is None
+    assert "quarantine" in run_icedb("table", "alter", "t", "--quarantine-retention", "1min", code=2)
