@@ -18,6 +18,7 @@ from icedb_log.tables.table_config import create_table
 from icedb_log.testing.faulty_store import FaultyStore, holds
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.simulation_actors import Simulation, spawn_actor
+from icedb_log.testing.simulation_audit import AuditWatch
 from icedb_log.testing.simulation_erasures import (
     ERASER,
     NOTER,
@@ -85,12 +86,14 @@ def run_schedule(seed: int, *, erasers: int = 0, feeders: int = 0, pinners: int 
     watch = ErasureWatch(model, store_now_ms=store_now_ms, exists=lambda key: holds(inner, key))
     view_watch = ViewWatch(watch)
     pin_watch = PinWatch(view_watch, settings=settings, store_now_ms=store_now_ms, exists=lambda key: holds(inner, key))
-    store = FaultyStore(inner, world=world, observer=pin_watch)
+    audit_watch = AuditWatch(pin_watch)
+    store = FaultyStore(inner, world=world, observer=audit_watch)
     create_table(inner, PATHS, settings.config)
     sim = Simulation(
         world,
         store,
         model,
+        audit_watch,
         more_bodies={ERASER: erase_for_ever, NOTER: note_for_ever, FEEDER: feed_for_ever, PINNER: pin_for_ever},
     )
     sim.at_rest += [partial(work_off_view, sim)] * bool(feeders) + [partial(end_pins, sim)] * bool(pinners)

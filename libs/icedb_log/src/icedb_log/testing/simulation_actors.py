@@ -28,6 +28,7 @@ from icedb_log.tables.partition_filter import PartitionFilter, PartitionMatcher
 from icedb_log.tables.table_changes import alter_table_config
 from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_log.testing.faulty_store import FaultyStore
+from icedb_log.testing.simulation_audit import AuditWatch
 from icedb_log.testing.simulation_changes import Intent, IntentClock, RowTest, SimRowChanger
 from icedb_log.testing.simulation_data import BAD_BODY, ROW_BITS, SimBatchWriter, SimGroupMerger, encode_batch
 from icedb_log.testing.simulation_facts import SimBatch
@@ -54,6 +55,7 @@ class Simulation:
     world: World
     store: FaultyStore
     model: SimModel
+    audit_watch: AuditWatch
     batch_count: int = 0
     actor_count: int = 0
     more_bodies: dict[str, Callable[["Simulation", Actor], None]] = field(default_factory=dict)
@@ -116,11 +118,13 @@ def clean_for_ever(sim: Simulation, actor: Actor) -> None:
     """Vacuum and sweep, again and again: in one part or many, and now and then only the first of them."""
     clock, rng = SimClock(sim.world, actor.skew_ms), sim.world.rng
     reader = sim.make_reader(clock)
-    vacuum = partial(vacuum_table, sim.store, PATHS, clock=clock, reader=reader)
+    audit = sim.audit_watch.open()
+    vacuum = partial(vacuum_table, sim.store, PATHS, clock=clock, reader=reader, audit=audit)
     policy = draw_orphan_policy(sim.world.seed)
+    sweep = partial(sweep_orphans, sim.store, PATHS, clock=clock, reader=reader, policy=policy, audit=audit)
     while True:
         if rng.random() < 0.3:
-            _try(sim, actor, lambda: sweep_orphans(sim.store, PATHS, clock=clock, reader=reader, policy=policy))
+            _try(sim, actor, sweep)
         else:
             _try(
                 sim,

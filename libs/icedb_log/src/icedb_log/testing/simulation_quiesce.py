@@ -36,8 +36,8 @@ def quiesce(sim: Simulation) -> None:
         _work_off(sim, clock)
         # A worker with a fast clock may have put a tombstone's time into the future.
         sim.world.now_ms += SEAL_AGE_MS + 2 * sim.world.settings.skew_ms
-        vacuum_table(sim.store, PATHS, clock=clock, reader=reader)
-        sweep_orphans(sim.store, PATHS, clock=clock, reader=reader, policy=ANY_SHARE)
+        vacuum_table(sim.store, PATHS, clock=clock, reader=reader, audit=sim.audit_watch.open())
+        sweep_orphans(sim.store, PATHS, clock=clock, reader=reader, policy=ANY_SHARE, audit=sim.audit_watch.open())
     mark = sim.model.begin_read()
     view = reader.read()
     snapshot = fold(view)

@@ -173,6 +173,15 @@ JANITOR_RULES: Final = (
             ),
         ),
     ),
+    breaks(
+        "J10",
+        "objects are announced when they are deleted, not before",
+        edit(
+            "cleaning.deletion:Deleter.delete",
+            ("self._audit.announce(chunk)", "pass"),
+            ("self._delete_chunk(chunk)", "self._delete_chunk(chunk); self._audit and self._audit.announce(chunk)"),
+        ),
+    ),
 )
 
 INGEST_RULES: Final = (

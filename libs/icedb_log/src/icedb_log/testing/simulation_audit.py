@@ -1,0 +1,52 @@
+"""The audit in the simulation: no log file and no data file goes that was not announced before (J10).
+
+The audit is not written to the store with its faults: what becomes of a write that fails is for tests with a fault at
+every call. So it takes no part in the schedule, and schedules stay what they were.
+"""
+
+from typing import TYPE_CHECKING, cast
+
+import orjson
+
+from icedb_log.cleaning.audit import AuditLog
+from icedb_log.storage.object_store import ObjectStore
+from icedb_log.testing.fake_clock import FakeClock
+from icedb_log.testing.simulation_settings import PATHS
+from icedb_log.testing.simulation_world import Violation
+
+if TYPE_CHECKING:
+    from icedb_log.testing.simulation_views import Observer
+
+
+class AuditWatch:
+    """Told of each change before the others; and the store that audits are written to.
+
+    Args:
+        after: Who is told next.
+    """
+
+    def __init__(self, after: "Observer") -> None:
+        self._after = after
+        self._announced: set[str] = set()
+        self._clock = FakeClock(seed="audit")
+
+    def open(self) -> AuditLog:
+        """Return an audit for a janitor."""
+        return AuditLog(cast("ObjectStore", self), PATHS, clock=self._clock, owner="janitor")
+
+    def put(self, key: str, body: bytes) -> str:
+        """Take a part of an audit."""
+        del key
+        _, *entries = body.splitlines()
+        self._announced.update(orjson.loads(entry)["key"] for entry in entries)
+        return ""
+
+    def on_put(self, key: str, body: bytes) -> None:
+        """Tell who is next."""
+        self._after.on_put(key, body)
+
+    def on_delete(self, key: str) -> None:
+        """Check that an object that only the janitor deletes was announced."""
+        if key.startswith((PATHS.log_prefix, PATHS.data_prefix)) and key not in self._announced:
+            raise Violation(f"{key} is deleted, and no audit has announced it (J10)")
+        self._after.on_delete(key)
