@@ -74,8 +74,9 @@ def test_a_table_goes_to_the_trash_and_comes_back(icedb, warehouse):
         assert "was dropped at" in error and "by ann and is in the trash; `icedb table undrop events`" in error
     assert "until it is purged no other table can have its name" in icedb("table", "create", "events", code=2)
     shown = icedb("table", "trash")
-    assert "events" in shown and "ann" in shown and "too old" in shown and "in the trash" in shown
+    assert "events" in shown and "ann" in shown
     (entry,) = json.loads(icedb("table", "trash", "--json"))["tables"]
+    assert (entry["dropped_by"], entry["note"]) == ("ann", "too old")
     assert (entry["table"], entry["state"], entry["waits_for"], entry["progress"]) == ("events", "trash", [], None)
     assert entry["purge_at_ms"] - entry["dropped_ms"] == 30 * 86_400_000
     assert "was in the trash already" in icedb("table", "drop", "events")
@@ -97,7 +98,7 @@ def test_force_purges_and_follows_it_to_its_end(icedb, warehouse, janitor):
     assert "is purged:" in out and "objects deleted" in out
     assert (janitor, state_of(warehouse)) == (["events"], "purged")
     assert icedb("table", "trash") == ""
-    assert "purged:" in icedb("table", "trash", "--all")
+    assert "events" in icedb("table", "trash", "--all")
     assert "does not exist" in icedb("table", "drop", "events", code=3)
     icedb("table", "create", "events", "--if-not-exists")
     icedb("table", "create", "events", "--if-not-exists")
@@ -111,8 +112,9 @@ def test_force_without_a_janitor_says_so_and_waits_no_longer_than_told(icedb, wa
     error = icedb("table", "drop", "events", "--force", "--yes", "--wait", "--timeout", "1ms", code=6)
     assert "is not purged yet (not begun); is a janitor running?" in error
     assert "nothing brings it back" in icedb("table", "undrop", "events", code=2)
-    shown = icedb("table", "trash")
-    assert "being purged: not begun" in shown and "at once" in shown
+    assert "events" in icedb("table", "trash")
+    (entry,) = json.loads(icedb("table", "trash", "--json"))["tables"]
+    assert (entry["state"], entry["progress"], entry["purge_at_ms"]) == ("purging", None, None)
 
 
 @pytest.mark.parametrize(("typed", "code"), [("events", 0), ("event", 2), ("", 2)])

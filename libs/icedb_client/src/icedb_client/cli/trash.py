@@ -178,15 +178,15 @@ def _print_drop(name: str, result: DropResult, progress: PurgeProgress | None, *
     mark = result.mark
     shown = f"table [bold]{escape(name)}[/]"
     if progress is not None:
-        out.print(f"{shown} is purged: {_describe_progress(progress)}")
+        out.print(f"{shown} is purged: {_describe_progress(progress)}", soft_wrap=True)
     elif mark.state == "purging":
-        out.print(f"{shown} is being purged; `icedb table trash` shows how far that is")
+        out.print(f"{shown} is being purged; `icedb table trash` shows how far that is", soft_wrap=True)
         if not is_woken:
             print_note("the janitor was not woken: its sweep begins with it")
     else:
         purged_at = format_time(result.modified_ms + mark.keep_ms)
         what = "is in the trash" if result.is_new else "was in the trash already"
-        out.print(f"{shown} {what} until {purged_at}; `icedb table undrop {name}` brings it back")
+        out.print(f"{shown} {what} until {purged_at}; `icedb table undrop {name}` brings it back", soft_wrap=True)
     if result.detached_from is not None:
         print_note(f"{result.detached_from} does not feed view {name} any more")
     if result.staged_count:
