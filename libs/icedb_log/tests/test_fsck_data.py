@@ -1,0 +1,179 @@
+"""``icedb fsck``: damage of data files and their footers, and exactly that is found."""
+
+from collections.abc import Callable
+
+import pytest
+from icedb_log.storage.object_store import list_all
+from icedb_log.tables.table_config import PartitionField, encode_table_config
+from icedb_log.testing.fsck_tables import check, codes, data_file, edit_marker, last_append, logs, rewrite_data, small
+from icedb_log.testing.scripted_store import Effect, Fault
+from icedb_log.testing.small_table import SmallTable
+
+Damage = Callable[[SmallTable], object]
+
+
+def lose_live(table: SmallTable) -> None:
+    table.store.delete([data_file(table, last_append(table))])
+
+
+def lose_dead(table: SmallTable) -> None:
+    table.store.delete([data_file(table, logs(table)[0])])
+
+
+def old_orphan(table: SmallTable) -> None:
+    table.store.put(table.paths.data_key(partition="p=a", file_id="lost"), b"{}")
+    table.clock.advance(table.config.orphan_age_ms)
+
+
+def resized(table: SmallTable) -> None:
+    path = data_file(table, last_append(table))
+    table.store.put(path, table.store.get(path).body.replace(b"\n#", b"\n\n#"))
+
+
+def no_config(table: SmallTable) -> None:
+    table.store.delete([table.paths.config_key])
+
+
+def broken_config(table: SmallTable) -> None:
+    table.store.put(table.paths.config_key, b'{"name": 7}')
+
+
+def config_of_another(table: SmallTable) -> None:
+    config = table.config.model_copy(update={"name": "other"})
+    table.store.put(table.paths.config_key, encode_table_config(config))
+
+
+def config_of_other_partitions(table: SmallTable) -> None:
+    config = table.config.model_copy(update={"partition": (PartitionField(name="q", column="p"),)})
+    table.store.put(table.paths.config_key, encode_table_config(config))
+
+
+def config_of_other_types(table: SmallTable) -> None:
+    config = table.config.model_copy(update={"declared": {"id": "VARCHAR"}})
+    table.store.put(table.paths.config_key, encode_table_config(config))
+
+
+# --- footers --------------------------------------------------------------------------------------------------------
+
+
+def broken_footer(table: SmallTable) -> None:
+    rewrite_data(table, data_file(table, last_append(table)), lambda body: b"\0" * len(body))
+
+
+def wrong_count(table: SmallTable) -> None:
+    edit_marker(table, last_append(table), row_count=5)
+
+
+def wrong_partition(table: SmallTable) -> None:
+    rewrite_data(table, data_file(table, last_append(table)), lambda body: body.replace(b'"p=b"', b'"p=a"'))
+
+
+def wrong_type(table: SmallTable) -> None:
+    rewrite_data(table, data_file(table, last_append(table)), lambda body: body.replace(b'"p":"b"', b'"p":123'))
+
+
+def unknown_column(table: SmallTable) -> None:
+    rewrite_data(table, data_file(table, last_append(table)), lambda body: body.replace(b'"id":6', b'"xx":6'))
+
+
+def rows_twice(table: SmallTable) -> None:
+    """A backup of the log file of an input came back after the merge had been vacuumed."""
+    key = logs(table)[0]
+    body, data = table.store.get(key).body, table.store.get(data_file(table, key)).body
+    path = data_file(table, key)
+    table.clock.advance(table.config.log_grace_ms)
+    table.vacuum()
+    table.clock.advance(table.config.data_grace_ms)
+    table.vacuum()
+    assert key not in logs(table)
+    table.store.put(path, data)
+    table.store.put(key, body)
+
+
+def narrow_statistics(table: SmallTable) -> None:
+    edit_marker(table, last_append(table), stats={"id": (6, 6, 0), "p": ("c", "c", 0)})
+
+
+def wrong_nulls(table: SmallTable) -> None:
+    edit_marker(table, last_append(table), stats={"id": (6, 6, 3)})
+
+
+DAMAGES: list[tuple[str, Damage]] = [
+    ("dangling", lose_live),
+    ("dangling-dead", lose_dead),
+    ("orphan", old_orphan),
+    ("size-mismatch", resized),
+    ("config-unreadable", no_config),
+    ("config-unreadable", broken_config),
+    ("config-mismatch", config_of_another),
+    ("config-mismatch", config_of_other_partitions),
+    ("config-mismatch", config_of_other_types),
+    ("footer-unreadable", broken_footer),
+    ("row-count-mismatch", wrong_count),
+    ("partition-mismatch", wrong_partition),
+    ("type-mismatch", wrong_type),
+    ("type-mismatch", unknown_column),
+    ("input-still-live", rows_twice),
+    ("statistics-mismatch", narrow_statistics),
+    ("statistics-mismatch", wrong_nulls),
+]
+
+
+@pytest.mark.parametrize(("code", "damage"), DAMAGES, ids=lambda value: getattr(value, "__name__", value))
+def test_damage_is_found_and_nothing_else(code: str, damage: Damage) -> None:
+    table = small()
+    assert codes(check(table)) == set()
+    damage(table)
+    assert codes(check(table)) == set(code.split())
+
+
+def test_all_are_counted_and_some_are_listed() -> None:
+    table = small()
+    for key in list_all(table.store, table.paths.data_prefix).objects:
+        table.store.put(key.key, b"")
+    report = check(table, max_listed=2)
+    (counted,) = [each for each in report.counts if each.code == "size-mismatch"]
+    assert counted.count == 3
+    assert len([each for each in report.findings if each.code == "size-mismatch"]) == 2
+
+
+def test_a_sample_of_footers() -> None:
+    table = small()
+    assert check(table, sample=2).figures["footers"] == 2
+    assert check(table, sample=99).figures["footers"] == 3
+    assert check(table, deep=False).figures["footers"] == 0
+
+
+def test_footers_without_an_answer_are_told() -> None:
+    table = small()
+    table.store.script = [Fault("get", Effect.UNAVAILABLE, data_file(table, last_append(table)))]
+    assert codes(check(table)) == {"not-checked"}
+
+
+def test_young_unnamed_files_are_a_note() -> None:
+    table = small()
+    table.store.put(table.paths.data_key(partition="p=a", file_id="lost"), b"{}")
+    report = check(table)
+    assert codes(report) == set()
+    assert codes(report, "note") == {"orphan"}
+
+
+def test_files_of_others_are_notes() -> None:
+    table = small()
+    table.store.put(f"{table.paths.prefix}/README.md", b"x")
+    table.store.put(f"{table.paths.data_prefix}p=a/notes.txt", b"x")
+    report = check(table)
+    assert codes(report) == set()
+    assert [each.key for each in report.findings if each.code == "unknown-object"] == [
+        f"{table.paths.prefix}/README.md",
+        f"{table.paths.data_prefix}p=a/notes.txt",
+    ]
+
+
+def test_old_rows_beside_a_marker_without_counts() -> None:
+    """Log files of other v3 writers say nothing of rows: nothing to compare."""
+    table = small()
+    edit_marker(table, last_append(table), row_count=None)
+    report = check(table)
+    assert codes(report) == set()
+    assert report.figures["live_rows"] == 5
