@@ -27,6 +27,7 @@ PINNER: Final = "pinner"
 VERSION_COUNTS: Final = (0, 1, 3, 8)
 STALL_RATE: Final = 0.01
 _OLDEST: Final = 6
+_STEPS: Final = 1600
 _NAMES: Final = ("a", "b", "c")
 
 
@@ -95,16 +96,23 @@ class PinWatch:
 
 
 def with_pinners(settings: Settings, seed: int) -> Settings:
-    """Return settings with a number of kept versions and with sleepers that follow from the seed.
+    """Return settings for those who pin: versions, grace periods and sleepers follow from the seed.
 
-    Those who make pins and those who delete have to sleep, or there is nothing that a pin has to be proven against.
+    Who makes pins and who deletes has to sleep, and log files have to stay as long as data files: otherwise a time is
+    below the horizon (R3) before its pin has anything to be proven against.
     """
-    count = VERSION_COUNTS[seed % len(VERSION_COUNTS)]
+    change: dict[str, int] = {"keep_versions": VERSION_COUNTS[seed % len(VERSION_COUNTS)]}
+    if seed % 8 < 6:
+        change["data_grace_ms"] = settings.config.log_grace_ms
     return replace(
         settings,
-        config=settings.config.model_copy(update={"keep_versions": count}),
+        config=settings.config.model_copy(update=change),
         sleepy_kind=(settings.sleepy_kind, PINNER, "janitor")[seed % 3],
         faults=replace(settings.faults, stall=max(settings.faults.stall, STALL_RATE)),
+        readers=0,
+        lease_holders=0,
+        operators=0,
+        steps=_STEPS,
     )
 
 
@@ -115,13 +123,13 @@ def pin_for_ever(sim: Simulation, actor: Actor) -> None:
     while True:
         dice = rng.random()
         run: Callable[[], object] = partial(_read, sim, rng.choice(_NAMES))
-        if dice < 0.35:
+        if dice < 0.45:
             run = partial(_pin, sim, clock, reader, rng.choice(_NAMES))
-        elif dice < 0.5:
+        elif dice < 0.6:
             run = partial(_end, sim, rng.choice(_NAMES))
-        elif dice < 0.75:
+        elif dice < 0.7:
             run = partial(_read_versions, sim, reader)
-        elif dice < 0.85:
+        elif dice < 0.75:
             run = partial(_clear, sim)
         try:
             run()
