@@ -3,7 +3,7 @@
 import pytest
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.ingest.idempotency import KEEP_MS, bind_key, hash_content, mark_staged, sweep_keys
+from icedb_log.ingest.idempotency import bind_key, hash_content, mark_staged
 from icedb_log.testing.scripted_store import Effect, Fault
 from icedb_log.testing.small_table import SmallTable
 
@@ -71,14 +71,3 @@ def test_a_record_that_cannot_be_read_is_not_overwritten(table):
     table.store.put(binding.record_key, b"what?")
     with pytest.raises(Unavailable, match="use another key"):
         bind(table)
-
-
-def test_old_keys_are_forgotten_by_the_stores_clock(table):
-    old = bind(table)
-    table.clock.advance(KEEP_MS - 1000)
-    young = bind(table, key="young")
-    assert sweep_keys(table.store, table.paths) == (0, ())
-    table.clock.advance(2000)
-    assert sweep_keys(table.store, table.paths) == (1, ())
-    assert bind(table).batch_id != old.batch_id
-    assert bind(table, key="young").batch_id == young.batch_id

@@ -15,7 +15,7 @@ import orjson
 from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from icedb_log.keys import TablePaths
-from icedb_log.storage.object_store import FailedDelete, ObjectStore, list_all
+from icedb_log.storage.object_store import ObjectStore
 
 KEEP_MS: Final = 24 * 60 * 60 * 1000
 """How long a key is remembered, at least."""
@@ -101,27 +101,6 @@ def mark_staged(store: ObjectStore, binding: Binding) -> None:
         CommitOutcomeUnknown: The same.
     """
     store.put(binding.record_key, _encode(replace(binding, is_staged=True)))
-
-
-def sweep_keys(
-    store: ObjectStore, paths: TablePaths, *, keep_ms: int = KEEP_MS
-) -> tuple[int, tuple[FailedDelete, ...]]:
-    """Forget the keys that were written longer ago than ``keep_ms``, by the store's clock. Idempotent.
-
-    Only the janitor calls it (J6). Costs one listing.
-
-    Returns:
-        How many were deleted, and those that could not be.
-
-    Raises:
-        Unavailable: The store did not answer.
-    """
-    listing = list_all(store, paths.idempotency_prefix)
-    old = [info.key for info in listing.objects if info.modified_ms + keep_ms <= listing.store_now_ms]
-    if not old:
-        return 0, ()
-    report = store.delete(old)
-    return len(report.deleted), report.failed
 
 
 def _encode(binding: Binding) -> bytes:
