@@ -86,6 +86,7 @@ def test_rows_are_the_same_when_the_log_was_destroyed(spark, tmp_path, capsys):
     assert table.snapshot().live == ()
 
     url = f"file://{table.root}"
+    capsys.readouterr()
     assert run(["--store", url, "rebuild", "events", "--yes", "--undecided", "likely", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["live_rows"], {choice["kind"] for choice in report["choices"]}) == (138, {"delete"})

@@ -77,7 +77,17 @@ def _make_markers(evidence: RebuildEvidence, plan: RebuildPlan, base: LogFile) -
     salvaged = evidence.markers
     columns = stats_columns(evidence.config)
     for path in sorted(plan.live):
-        yield known.get(path) or _make_marker(evidence, path, columns)
+        found = _make_marker(evidence, path, columns)
+        old = known.get(path)
+        # The footer knows best how many rows there are; what nobody says any more is kept as the log has it.
+        stats = found.stats or (EMPTY if old is None else old.stats)
+        yield (
+            found
+            if old is None
+            else replace(
+                old, size_bytes=found.size_bytes, row_count=_either(found.row_count, old.row_count), stats=stats
+            )
+        )
     for path in sorted(known.keys() | plan.dead):
         if path in plan.live:
             continue
@@ -87,6 +97,10 @@ def _make_markers(evidence: RebuildEvidence, plan: RebuildPlan, base: LogFile) -
             tombstoned_ms = None if old is None else old.tombstoned_ms
             marker = replace(marker, tombstoned_ms=tombstoned_ms or base.time_ms, landed_ms=None)
         yield marker
+
+
+def _either(first: int | None, second: int | None) -> int | None:
+    return second if first is None else first
 
 
 def _make_marker(evidence: RebuildEvidence, path: str, columns: Iterable[str]) -> FileMarker:

@@ -148,7 +148,7 @@ class _Planner:
         feed, lacks_feed = self._find_feed(verdicts)
         there = {key for key in dead if evidence.is_there(key) or key in evidence.markers}
         return RebuildPlan(
-            damage=self._find_damage(verdicts, live),
+            damage=self._find_damage(verdicts, live, gone),
             live=frozenset(live),
             dead=frozenset(there | gone),
             left_out=tuple(self._left_out[key] for key in sorted(self._left_out)),
@@ -195,7 +195,7 @@ class _Planner:
         rows = None if footer is None else footer.row_count
         self._left_out[key] = LeftOut(key, info.size_bytes, rows, reason, is_held)
 
-    def _find_damage(self, verdicts: Verdicts, live: set[str]) -> tuple[str, ...]:
+    def _find_damage(self, verdicts: Verdicts, live: set[str], gone: set[str]) -> tuple[str, ...]:
         """Return what is certainly wrong. A young file that nobody names is not: it may be about to be committed."""
         evidence = self._evidence
         damage = [f"{file.key}: {file.problem}" for file in evidence.log.damaged]
@@ -212,6 +212,11 @@ class _Planner:
         if has_commits and unnamed:
             damage.append(
                 f"{len(unnamed)} data files were committed, and no log file names them: the first is {min(unnamed)}"
+            )
+        if gone:
+            damage.append(
+                f"{len(gone)} data files are live by the log, and are not there: the first is {min(gone)}. If they "
+                "cannot be brought back, their rows are lost"
             )
         taken = {key for commit_id in proven for key in verdicts.attempts[commit_id].inputs}
         wrong = [key for key in taken & whole.keys() if key not in evidence.dead_in_whole_logs]
