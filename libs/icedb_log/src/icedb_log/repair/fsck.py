@@ -40,7 +40,7 @@ class FsckOptions:
         footers: Reads the footers of live data files; ``None``: no ``--deep``.
         sample: How many of them; ``None``: all.
         max_listed: Findings of one code and severity that the report lists.
-        fetch_threads: Log files fetched at once.
+        fetch_threads: Objects asked for at once.
         page_size: Keys per page of a listing; smaller only in tests.
     """
 
@@ -122,7 +122,15 @@ class _Fsck:
         self._progress("log again", 0, None)
         after = checker.check()
         check_log(self._found, self._paths, after, config)
-        check_data(self._found, self._store, walk, before=before, after=after, config=config)
+        check_data(
+            self._found,
+            self._store,
+            walk,
+            before=before,
+            after=after,
+            config=config,
+            threads=self._options.fetch_threads,
+        )
         report_deep(self._found, look, after)
         if config is not None:
             check_config(self._found, self._paths, after, config)

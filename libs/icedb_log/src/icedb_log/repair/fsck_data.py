@@ -6,6 +6,7 @@ What is certain, and why, follows from the order of reads: :mod:`icedb_log.repai
 import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.cleaning.guards import STORE_RESOLUTION_MS
@@ -22,7 +23,6 @@ from icedb_log.tables.table_config import PartitionField, TableConfig
 
 MAX_LOOKS: Final = 1000
 """Suspects that are looked at once more, singly."""
-LOOK_THREADS: Final = 16
 
 _VALUES: Final[Mapping[str, re.Pattern[str]]] = {
     "year": re.compile(r"[+-]?\d{4,6}"),
@@ -41,6 +41,7 @@ def check_data(
     before: CheckedLog,
     after: CheckedLog,
     config: TableConfig | None,
+    threads: int,
 ) -> None:
     """Report what is missing, unnamed or resized.
 
@@ -51,6 +52,7 @@ def check_data(
         before: The log before.
         after: The log after.
         config: The configuration, if it can be read.
+        threads: How many looks at once.
 
     Raises:
         Unavailable: The store did not answer.
@@ -61,13 +63,14 @@ def check_data(
             found.add("size-mismatch", path, f"{size_bytes:,} bytes; the log says {marker.size_bytes:,}")
     if not (before.is_whole and after.is_whole):
         return
-    _check_missing(found, store, walk, before=before, after=after, config=config)
-    _check_unnamed(found, store, walk, after=after, config=config)
+    look = _SecondLook(store, walk.prefix, threads)
+    _check_missing(found, look, walk, before=before, after=after, config=config)
+    _check_unnamed(found, look, walk, after=after, config=config)
 
 
 def _check_missing(
     found: Findings,
-    store: ObjectStore,
+    look: "_SecondLook",
     walk: Walk,
     *,
     before: CheckedLog,
@@ -75,7 +78,7 @@ def _check_missing(
     config: TableConfig | None,
 ) -> None:
     lost = sorted(path for path in walk.missing if path in after.live and path in before.live)
-    for path in _still_missing(store, lost, within=walk.prefix):
+    for path in look.still_missing(lost):
         rows = after.live[path].row_count
         found.add("dangling", path, f"is live and not there: {'?' if rows is None else f'{rows:,}'} rows are lost")
     if config is None:
@@ -85,7 +88,7 @@ def _check_missing(
         return
     gone_ms = _gone_from(after.readable, config.data_grace_ms)
     early = [path for path in early if gone_ms.get(path, 0) > after.store_now_ms + STORE_RESOLUTION_MS]
-    for path in _still_missing(store, early, within=walk.prefix):
+    for path in look.still_missing(early):
         minutes = (gone_ms[path] - after.store_now_ms) / 60_000
         found.add("dangling-dead", path, f"died, and went {minutes:,.1f} min or more before its grace period is over")
 
@@ -105,7 +108,7 @@ def _gone_from(files: Iterable[ListedLogFile], grace_ms: int) -> dict[str, int]:
 
 
 def _check_unnamed(
-    found: Findings, store: ObjectStore, walk: Walk, *, after: CheckedLog, config: TableConfig | None
+    found: Findings, look: "_SecondLook", walk: Walk, *, after: CheckedLog, config: TableConfig | None
 ) -> None:
     named = {marker.path for file in after.readable for marker in file.log.markers} if walk.unnamed else set()
     unnamed = [info for info in walk.unnamed if info.key not in named]
@@ -122,7 +125,7 @@ def _check_unnamed(
             f"{young} young data files that no log file names: about to be committed, or left by a run cut off",
             severity="note",
         )
-    gone = _missing_now(store, sorted(old)[:MAX_LOOKS])
+    gone = look.missing_now(sorted(old)[:MAX_LOOKS])
     for path in sorted(old.keys() - gone):
         found.add("orphan", path, f"{old[path].size_bytes:,} bytes that no log file names")
     unseen = walk.unnamed_count - len(walk.unnamed)
@@ -130,31 +133,40 @@ def _check_unnamed(
         found.add("orphan", (old and min(old)) or unnamed[0].key, f"and {unseen:,} more that the log did not name")
 
 
-def _still_missing(store: ObjectStore, paths: list[str], *, within: str) -> list[str]:
-    """Return the paths that a second look does not find either.
+@dataclass(frozen=True, slots=True)
+class _SecondLook:
+    """Looks once more at objects that are suspect, each by itself.
 
-    For more than ``MAX_LOOKS`` of them the listing alone has to do, which shows what lies below ``within``.
+    Attributes:
+        store: The object store.
+        within: What the listing showed: keys that begin so.
+        threads: How many looks at once; 1: in the caller's thread.
     """
-    gone = _missing_now(store, paths[:MAX_LOOKS])
-    rest = [path for path in paths[MAX_LOOKS:] if path.startswith(within)]
-    return [path for path in paths[:MAX_LOOKS] if path in gone] + rest
 
+    store: ObjectStore
+    within: str
+    threads: int
 
-def _missing_now(store: ObjectStore, paths: list[str]) -> set[str]:
-    if not paths:
-        return set()
+    def still_missing(self, paths: list[str]) -> list[str]:
+        """Return the paths that are not there; for those beyond ``MAX_LOOKS`` the listing has to do."""
+        gone = self.missing_now(paths[:MAX_LOOKS])
+        rest = [path for path in paths[MAX_LOOKS:] if path.startswith(self.within)]
+        return [path for path in paths[:MAX_LOOKS] if path in gone] + rest
 
-    def is_missing(path: str) -> bool:
+    def missing_now(self, paths: list[str]) -> set[str]:
+        """Return the paths that are not there."""
+        if self.threads == 1 or len(paths) < 2:  # noqa: PLR2004 - one needs no pool
+            return {path for path in paths if self._is_missing(path)}
+        with ThreadPoolExecutor(min(self.threads, len(paths)), "icedb-fsck") as pool:
+            missing = pool.map(self._is_missing, paths)
+            return {path for path, is_missing in zip(paths, missing, strict=True) if is_missing}
+
+    def _is_missing(self, path: str) -> bool:
         try:
-            store.head(path)
+            self.store.head(path)
         except (NotFound, InvalidRequest):  # a key that no store takes is never there
             return True
         return False
-
-    if len(paths) == 1:
-        return {path for path in paths if is_missing(path)}
-    with ThreadPoolExecutor(min(LOOK_THREADS, len(paths)), "icedb-fsck") as pool:
-        return {path for path, missing in zip(paths, pool.map(is_missing, paths), strict=True) if missing}
 
 
 def check_config(found: Findings, paths: TablePaths, log: CheckedLog, config: TableConfig) -> None:
