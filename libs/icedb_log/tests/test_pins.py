@@ -335,3 +335,17 @@ def test_j7_the_janitor_deletes_the_objects_of_pins_that_hold_nothing(table):
     table.clock.advance(1)
     assert sweep() == (1, ["lasts"])
     assert sweep() == (0, ["lasts"])
+
+
+def test_j7_the_orphan_sweep_leaves_what_a_pin_names_alone(table):
+    """After the log was lost and made anew: what had been replaced is not in it."""
+    pin(table)
+    table.store.delete(table.keys(table.paths.log_prefix))
+    table.append(3)
+    table.clock.advance(DAY_MS)
+    table.sweep_twice()
+    assert pinned_ids(table) == [1, 2]
+    unpin(table.store, table.paths, "q3")
+    table.clock.advance(DAY_MS)
+    table.sweep_twice()
+    assert data_count(table) == 1

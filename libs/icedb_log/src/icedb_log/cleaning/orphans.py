@@ -17,6 +17,7 @@ from icedb_log.cleaning.deletion import Deleted, Deleter, Doomed
 from icedb_log.cleaning.leftovers import Leftovers, find_leftover_ages
 from icedb_log.cleaning.orphan_plan import OrphanPlan, OrphanPolicy, WaitingOrphan, is_ripe, plan_orphans
 from icedb_log.cleaning.orphan_record import OrphanRecord, read_orphan_record, write_orphan_record
+from icedb_log.cleaning.pins import PinReader
 from icedb_log.cleaning.table_walk import TableWalk, walk_table
 from icedb_log.clock import Clock
 from icedb_log.keys import ROLES, TablePaths
@@ -153,7 +154,7 @@ def sweep_orphans(
         for role in ROLES:
             settle_fence(store, paths, role)
     view = reader.read()  # J5: after the listing
-    walk.keep_unnamed(_named(view) | read_held(store, paths))  # B5
+    walk.keep_unnamed(_named(view) | read_held(store, paths) | _pinned(store, paths, config))  # B5, J7
     plan = plan_orphans(walk, record.sightings, config=config, policy=policy, log_read_ms=view.store_now_ms)
     is_written, deleted = True, Deleted(frozenset(), ())
     if dry_run:
@@ -185,6 +186,12 @@ def _doom(infos: Iterable[ObjectInfo], policy: OrphanPolicy) -> Iterable[Doomed]
 
 def _named(view: LogView) -> set[str]:
     return {marker.path for file in view.files for marker in file.log.markers}
+
+
+def _pinned(store: ObjectStore, paths: TablePaths, config: TableConfig) -> set[str]:
+    """Return what pins name: a log that was rebuilt may not name it any more."""
+    pins = PinReader().read(store, paths, data_grace_ms=config.data_grace_ms)
+    return {path for pin in pins for path in pin.paths or ()}
 
 
 def _result(
