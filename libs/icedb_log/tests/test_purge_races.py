@@ -6,6 +6,7 @@ lets it go on then.
 
 import copy
 
+import orjson
 import pytest
 from icedb_log.errors import HaltError, IceDBError, InvalidRequest, NotFound
 from icedb_log.log.fence import acquire_fence
@@ -16,6 +17,8 @@ from icedb_log.testing.small_view import SmallView
 from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
 from icedb_log.trash.purge import purge_table
 from icedb_log.trash.purge_run import PurgeLimits
+from icedb_log.trash.trash_list import read_trash
+from icedb_log.warehouse import Warehouse
 
 KEEP_MS = 600_000
 SEAL_MS = DEFAULTS["seal_age_ms"]
@@ -340,3 +343,32 @@ def test_t4_a_purge_of_an_earlier_life_cannot_take_the_fences_of_a_later_one():
         )
     table.append(1)
     assert table.ids() == [1]
+
+
+def test_what_lands_late_below_a_new_table_is_an_orphan_or_counts_for_nothing():
+    """Writes without a condition, by who worked on the old table and did not notice."""
+    table = make_old()
+    table.store.put(table.paths.quarantine_key("0198.json"), b"{}")
+    drop(table)
+    drop_id = load_any_config(table.store, table.paths)[0].dropped.drop_id
+    purge(table)
+    create(table)
+    late = {
+        table.paths.data_key(partition="p=a", file_id=table.clock.new_id()): b"an upload of a flush or a merge",
+        table.paths.pressure_key: orjson.dumps({"level": "stop", "reason": "old", "retry_after_ms": 1, "ttl_ms": 1000}),
+        table.paths.purge_key: orjson.dumps({"drop_id": drop_id, "started_ms": 1, "deleted_count": 9}),
+        table.paths.quarantine_key("0199.json"): b"{}",
+        table.paths.clock_key: b"",
+        table.paths.lease_key("late"): orjson.dumps({"at": 0, "ttl_ms": 1000}),
+        table.paths.audit_key(time_ms=1, run_id="0" * 32): b"{}",
+    }
+    for key, body in late.items():
+        table.store.put(key, body)
+    table.append(100)
+    table.append(101)
+    table.stage([{"id": 102, "p": "a"}])
+    require_whole(table)
+    assert read_trash(Warehouse(table.store, "wh")) == ()
+    drop(table)
+    assert read_trash(Warehouse(table.store, "wh"))[0].progress is None
+    assert purge(table).state == "purged"

@@ -6,14 +6,16 @@ from icedb_log.cleaning.vacuum import vacuum_table
 from icedb_log.erasure.erasures import create_erasure
 from icedb_log.errors import HaltError, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from icedb_log.tables.drop_mark import Dropped
+from icedb_log.tables.status import read_status
 from icedb_log.tables.table_changes import alter_table_config
 from icedb_log.tables.table_config import create_table, load_any_config, read_table_config
 from icedb_log.testing.scripted_store import Effect, Fault
 from icedb_log.testing.small_table import SmallTable, try_each_call
 from icedb_log.testing.small_view import SmallView
 from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
+from icedb_log.trash.purge import purge_table
 from icedb_log.trash.trash_list import read_trash
-from icedb_log.views.views import read_registration
+from icedb_log.views.views import detach_view, read_registration, register_view
 from icedb_log.warehouse import Warehouse
 
 KEEP_MS = 600_000
@@ -290,6 +292,23 @@ def test_t2_a_view_that_was_attached_while_it_was_dropped_comes_back_detached(ta
     table.store.put(key, body)
     undrop(table, paths=view.paths)
     assert read_registration(table.store, table.paths, "v").state == "detached"
+
+
+def test_a_detached_view_outlives_its_source_and_can_be_attached_to_the_next_one(table):
+    view = SmallView(table, name="v")
+    table.append(10)
+    view.feed_all()
+    detach_view(table.store, table.paths, "v", clock=table.clock)
+    drop(table, FORCED)
+    for _ in range(2):
+        status = read_status(table.store, view.paths, clock=table.clock)
+        assert (status.view.state, status.view.waiting_commits, view.ids()) == ("detached", 0, [10])
+        purge_table(table.store, table.paths, clock=table.clock, owner="janitor")
+    create_table(table.store, table.paths, table.config)
+    register_view(table.store, table.paths, "v", clock=table.clock, is_new=True)
+    table.append(11)
+    view.feed_all()
+    assert view.ids() == [10, 11]
 
 
 def test_t2_an_erasure_that_has_not_ended_keeps_a_table(table):

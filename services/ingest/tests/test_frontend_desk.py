@@ -35,6 +35,7 @@ from icedb_log.tables.table_config import TableConfig, create_table
 from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.row_files import RowFileWriter
+from icedb_log.trash.drop import drop_table, undrop_table
 from icedb_log.warehouse import Warehouse
 from icedb_service.settings import load_settings
 
@@ -168,6 +169,19 @@ def test_a_table_is_looked_for_rarely_and_a_missing_one_soon_again(bench):
     bench.clock.advance(30_001)
     with pytest.raises(NotFound):
         bench.tables.config(other)
+
+
+def test_a_dropped_table_takes_no_batches_until_it_is_back(bench):
+    kept = bench.accept().batch_id
+    drop_table(bench.store, bench.paths, clock=bench.clock)
+    bench.clock.advance(30_001)
+    with pytest.raises(NotFound, match="`icedb table undrop events` brings it back"):
+        bench.accept()
+    undrop_table(bench.store, bench.paths, clock=bench.clock)
+    bench.clock.advance(MISSING_AGE_MS + 1)
+    assert bench.staged_ids() == [kept]
+    again = bench.accept().batch_id
+    assert bench.staged_ids() == [kept, again]
 
 
 def put_reason(bench, batch_id, **fields):

@@ -16,6 +16,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.row_files import encode_rows, read_live_rows
+from icedb_log.trash.drop import drop_table
 from icedb_log.views.views import create_view, detach_view
 from icedb_service.names import INGEST_FEED, INGEST_FLUSH, MERGE_MERGE
 from icedb_service.runs import backoff_key
@@ -171,6 +172,17 @@ def test_a_view_that_cannot_be_looked_at_does_not_keep_the_others_waiting(contex
     assert not context.runner.backoff.is_due(backoff_key(INGEST_FEED, "aaa"))
     with pytest.raises(CorruptLog):
         tasks.feeds.feed("aaa")
+
+
+def test_a_detached_view_whose_source_is_dropped_needs_nothing(context):
+    make_view(context)
+    source = context.warehouse.table("events")
+    detach_view(context.warehouse.store, source, "copy", clock=context.clock)
+    drop_table(context.warehouse.store, source, clock=context.clock)
+    make_tasks(context).sweep()
+    assert (INGEST_FEED, "copy") not in context.wakeups.woken
+    context.clock.advance(1)
+    assert context.runner.backoff.is_due(backoff_key(INGEST_FEED, "copy"))
 
 
 def test_views_are_looked_up_now_and_then_only(context):

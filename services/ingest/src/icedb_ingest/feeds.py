@@ -14,7 +14,7 @@ from icedb_log.tables.table_config import read_table_config
 from icedb_log.views.feed_jobs import ViewFeeder
 from icedb_log.views.feed_state import FeedReaders, is_feed_needed
 from icedb_log.views.feeds import FeedResult, feed_view
-from icedb_log.views.views import list_view_names, source_of
+from icedb_log.views.views import list_view_names, read_registration, source_of
 from icedb_service.logs import get_logger
 from icedb_service.names import INGEST_FEED
 from icedb_service.readers import LogReaders
@@ -171,7 +171,11 @@ class FeedTasks:
         if config.view_of is None:
             self._no_view_ms[paths.name] = now_ms
             return False
-        return is_feed_needed(store, paths, config=config, readers=self._readers_of(paths, source_of(paths, config)))
+        source = source_of(paths, config)
+        registration = read_registration(store, source, paths.name)
+        if registration is not None and registration.state == "detached":
+            return False  # its source may be dropped
+        return is_feed_needed(store, paths, config=config, readers=self._readers_of(paths, source))
 
     def _feed_once(self, paths: TablePaths) -> FeedResult:
         store = self._context.warehouse.store

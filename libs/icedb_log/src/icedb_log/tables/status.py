@@ -15,8 +15,8 @@ from icedb_log.merging.merge_plan import MergeIndex
 from icedb_log.model import FileMarker, LogView
 from icedb_log.storage.object_store import ObjectStore, list_all
 from icedb_log.tables.table_config import TableConfig, read_table_config
-from icedb_log.views.feed_state import FeedReaders, ViewLag, read_view_lag
-from icedb_log.views.views import source_of
+from icedb_log.views.feed_state import FeedReaders, ViewLag, count_refused, read_view_lag
+from icedb_log.views.views import read_registration, source_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +152,10 @@ def _read_view(
 ) -> ViewLag:
     source = source_of(paths, config)
     try:
+        registration = read_registration(store, source, paths.name)
+        if registration is not None and registration.state == "detached":
+            # Its source may have been dropped since, and purged: the registration is still there.
+            return ViewLag(paths.name, source.name, "detached", 0, 0, count_refused(store, paths))
         of_source = read_source(source) if read_source else LogReader(store, source, clock=clock)
         read_table_config(store, source)
         return read_view_lag(store, paths, config=config, readers=FeedReaders(reader, of_source))

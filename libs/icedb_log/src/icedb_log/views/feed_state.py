@@ -73,7 +73,7 @@ def read_view_lag(store: ObjectStore, paths: TablePaths, *, config: TableConfig,
     """Return how far a view is behind. Raises as :func:`is_feed_needed`."""
     source = source_of(paths, config)
     registration = read_registration(store, source, paths.name)
-    refused = len(list_all(store, paths.refused_prefix).objects)
+    refused = count_refused(store, paths)
     if registration is None:
         return ViewLag(paths.name, source.name, "unregistered", 0, 0, refused)
     state = read_feed_state(readers.view.heads.read())
@@ -82,6 +82,11 @@ def read_view_lag(store: ObjectStore, paths: TablePaths, *, config: TableConfig,
     oldest_ms = min((file.modified_ms for file in heads.files if file.key in unfed), default=heads.store_now_ms)
     lag_ms = max(0, heads.store_now_ms - oldest_ms)
     return ViewLag(paths.name, source.name, registration.state, len(unfed), lag_ms, refused)
+
+
+def count_refused(store: ObjectStore, paths: TablePaths) -> int:
+    """Return how many commits a view has refused (V5)."""
+    return len(list_all(store, paths.refused_prefix).objects)
 
 
 def open_readers(
