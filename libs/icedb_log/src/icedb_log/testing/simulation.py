@@ -19,6 +19,7 @@ from icedb_log.testing.faulty_store import FaultyStore, holds
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.simulation_actors import Simulation, spawn_actor
 from icedb_log.testing.simulation_audit import AuditWatch
+from icedb_log.testing.simulation_checks import CHECKER, check_for_ever
 from icedb_log.testing.simulation_erasures import (
     ERASER,
     NOTER,
@@ -62,7 +63,9 @@ class ScheduleResult:
     counters: dict[str, int]
 
 
-def run_schedule(seed: int, *, erasers: int = 0, feeders: int = 0, pinners: int = 0) -> ScheduleResult:
+def run_schedule(
+    seed: int, *, erasers: int = 0, feeders: int = 0, pinners: int = 0, checkers: int = 0
+) -> ScheduleResult:
     """Run one schedule to its end and to the quiet after it.
 
     Args:
@@ -70,6 +73,7 @@ def run_schedule(seed: int, *, erasers: int = 0, feeders: int = 0, pinners: int 
         erasers: So many actors more ask for erasures and carry them on, with a janitor that notes what it deletes.
         feeders: So many actors more create a view of the table, feed it, merge it and clean it.
         pinners: So many actors more pin times and rely on them, and the table keeps versions in most schedules.
+        checkers: So many actors more check the table with ``icedb fsck``.
 
     Raises:
         ScheduleFailed: A rule broke.
@@ -94,7 +98,13 @@ def run_schedule(seed: int, *, erasers: int = 0, feeders: int = 0, pinners: int 
         store,
         model,
         audit_watch,
-        more_bodies={ERASER: erase_for_ever, NOTER: note_for_ever, FEEDER: feed_for_ever, PINNER: pin_for_ever},
+        more_bodies={
+            ERASER: erase_for_ever,
+            NOTER: note_for_ever,
+            FEEDER: feed_for_ever,
+            PINNER: pin_for_ever,
+            CHECKER: check_for_ever,
+        },
     )
     sim.at_rest += [partial(work_off_view, sim)] * bool(feeders) + [partial(end_pins, sim)] * bool(pinners)
 
@@ -116,6 +126,7 @@ def run_schedule(seed: int, *, erasers: int = 0, feeders: int = 0, pinners: int 
         (NOTER, min(erasers, 1)),
         (FEEDER, feeders),
         (PINNER, pinners),
+        (CHECKER, checkers),
     ):
         for _ in range(count):
             spawn_actor(sim, kind)
@@ -153,6 +164,7 @@ def run_seeds(
     erasers: int = 0,
     feeders: int = 0,
     pinners: int = 0,
+    checkers: int = 0,
 ) -> int:
     """Run schedules until the seeds or the time are used up; print failures and totals; return how many failed."""
     clock = SystemClock()
@@ -164,7 +176,8 @@ def run_seeds(
             break
         count += 1
         try:
-            totals.update(run_schedule(seed, erasers=erasers, feeders=feeders, pinners=pinners).counters)
+            result = run_schedule(seed, erasers=erasers, feeders=feeders, pinners=pinners, checkers=checkers)
+            totals.update(result.counters)
         except ScheduleFailed as error:
             failed += 1
             sys.stdout.write(f"{error}\n" if failed == 1 else f"{str(error).splitlines()[0]}\n")
@@ -224,6 +237,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--erasers", type=int, default=0, help="how many actors ask for erasures")
     parser.add_argument("--feeders", type=int, default=0, help="how many actors feed a view")
     parser.add_argument("--pinners", type=int, default=0, help="how many actors pin times")
+    parser.add_argument("--checkers", type=int, default=0, help="how many actors check the table with fsck")
     options = parser.parse_args(arguments)
     first, _, last = options.seeds.partition("..")
     seeds = range(int(first), int(last or first) + 1)
@@ -239,6 +253,7 @@ def main(arguments: list[str] | None = None) -> int:
         erasers=options.erasers,
         feeders=options.feeders,
         pinners=options.pinners,
+        checkers=options.checkers,
     )
     return 1 if failed else 0
 
