@@ -77,8 +77,8 @@ class PinWatch:
         """Check that no pin needs what goes."""
         now_ms = self._store_now_ms()
         for held in self._held.values():
-            until_ms = held.pin.held_until_ms(self._data_grace_ms)
-            if (until_ms is None or until_ms > now_ms) and (key == held.pin.key or key in held.paths):
+            ends_ms = held.pin.ends_ms
+            if (ends_ms is None or ends_ms + self._data_grace_ms > now_ms) and (key == held.pin.key or key in held.paths):
                 raise Violation(f"{key} was deleted, but pin {held.pin.name} at {held.pin.at_ms} needs it (J7)")
         self._after.on_delete(key)
 
