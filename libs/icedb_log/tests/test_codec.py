@@ -1,5 +1,6 @@
 """The codec: what is written comes back, unknown fields included, and whatever is malformed is named (S3)."""
 
+import gc
 import json
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from icedb_log.errors import CorruptLog, HaltError, InvariantViolated, UnsupportedFormat
 from icedb_log.log.codec import WIRE_NAMES, decode_log_file, encode_log_file
+from icedb_log.log.gc_pause import paused_gc
 from icedb_log.model import FileMarker, LogFile, LogTombstone
 from icedb_log.testing.strategies import log_files
 
@@ -41,6 +43,30 @@ def replaced(number, line):
 @given(log_files())
 def test_what_is_encoded_is_decoded(log):
     assert decode_log_file(KEY, encode_log_file(log)) == log
+
+
+@pytest.mark.parametrize("bounds", [(-0.0, 0.0), (1, 1.0), (0, False), ("a", "a"), (None, None)])
+def test_bounds_that_are_equal_keep_their_types_and_signs(bounds):
+    """Only text is kept once where both are the same: other values may be equal and yet differ."""
+    log = LogFile(1, markers=(FileMarker("wh/t/_data/x.parquet", 1, 1, stats={"c": (*bounds, 0)}),))
+    (marker,) = decode_log_file(KEY, encode_log_file(log)).markers
+    assert repr(marker.stats["c"]) == repr((*bounds, 0))
+
+
+def test_a_large_log_file_is_decoded_without_the_search_for_cycles_which_goes_on_afterwards():
+    markers = tuple(FileMarker(f"wh/t/_data/{number:080d}.parquet", 1, 1) for number in range(11_000))
+    body = encode_log_file(LogFile(1, markers=markers))
+    assert len(body) > 1 << 20
+    before = gc.get_stats()[0]["collections"]
+    assert decode_log_file(KEY, body).markers == markers
+    assert gc.get_stats()[0]["collections"] <= before + 2
+    assert gc.isenabled()
+    with pytest.raises(CorruptLog):
+        decode_log_file(KEY, body + b"\n")
+    assert gc.isenabled()
+    with paused_gc(), paused_gc():
+        assert not gc.isenabled()
+    assert gc.isenabled()
 
 
 @given(log_files())
@@ -198,6 +224,8 @@ MALFORMED = {
     "marker tmb text": (changed(5, tmb="5"), 5),
     "marker n negative": (changed(4, n=-1), 4),
     "marker n true": (changed(4, n=True), 4),
+    "marker l negative": (changed(5, l=-1), 5),
+    "marker l text": (changed(5, l="5"), 5),
     "marker s is a list": (changed(4, s=[]), 4),
     "statistics without nulls": (changed(4, s={"c": ["a", "b"]}), 4),
     "statistics with a text of nulls": (changed(4, s={"c": ["a", "b", "0"]}), 4),

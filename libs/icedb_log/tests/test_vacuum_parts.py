@@ -5,10 +5,11 @@ from collections import Counter
 
 import pytest
 from icedb_log.cleaning.audit import AuditLog
+from icedb_log.cleaning.guards import DATA_GUARDS, LOG_GUARDS
 from icedb_log.cleaning.vacuum import vacuum_table
 from icedb_log.cleaning.vacuum_plan import STRIP_SHARE, cut_parts
 from icedb_log.errors import BelowHorizon, Unavailable
-from icedb_log.keys import TablePaths
+from icedb_log.keys import TablePaths, log_name
 from icedb_log.storage.object_store import DeleteReport, FailedDelete
 from icedb_log.testing.dead_table import build_dead_table, main
 from icedb_log.testing.fake_clock import FakeClock
@@ -229,6 +230,30 @@ def test_j6_a_key_that_may_not_be_deleted_keeps_no_other_and_is_not_forgotten(ki
     assert vacuum(table).failed == ()
     assert_clean(table)
     assert table.keys(table.paths.staging_prefix) == []
+
+
+def test_j10_each_delete_is_written_down_with_its_reason_and_the_guards_that_let_it_go():
+    table = make_table()
+    appended = table.view().files[0]
+    table.stage_bytes(encode_rows([{"id": 1, "p": "a"}]), batch_id=appended.log.batch_ids[0])
+    audit = AuditLog(table.store, table.paths, clock=table.clock, owner="janitor@h")
+    done = vacuum(table, audit=audit, chunk_keys=100)
+    parts = [table.store.get(key).body.splitlines() for key in table.keys(table.paths.audit_prefix)]
+    entries = {entry["key"]: entry for part in parts for entry in map(json.loads, part[1:])}
+    assert entries.keys() == {*done.deleted_copies, *done.deleted_logs, *done.deleted_data}
+    assert {entry["outcome"] for entry in entries.values()} == {"deleted"}
+    (copy,) = done.deleted_copies
+    assert entries[copy]["kind"] == "staged_batch"
+    assert log_name(appended.key) in entries[copy]["why"]
+    log_file = entries[appended.key]
+    assert log_file["why"].startswith("merged away at 20")
+    assert "_m_" in log_file["why"]
+    assert (log_file["kind"], set(log_file["passed"])) == ("log_file", set(LOG_GUARDS))
+    data_file = entries[appended.log.markers[0].path]
+    assert data_file["why"].startswith("tombstoned at 20")
+    assert (data_file["kind"], set(data_file["passed"])) == ("data_file", set(DATA_GUARDS))
+    assert data_file["size_bytes"] == appended.log.markers[0].size_bytes
+    assert data_file["died_ms"] >= appended.log.time_ms
 
 
 # -- at scale
