@@ -115,6 +115,13 @@ def test_j5_a_store_that_says_1970_does_not_make_a_young_upload_old(table):
     assert waiting(table.sweep())[young][0] == "sighting"
 
 
+def test_j5_a_name_that_is_old_does_not_make_a_young_upload_old(table):
+    """A worker with a slow clock, or a file that was put there again."""
+    named = table.paths.data_key(partition="p=a", file_id=make_uuid7_hex(1_000_000, 0))
+    table.store.put(named, b"x")
+    assert waiting(table.sweep())[named] == ("age", table.clock.now_ms() + table.config.orphan_age_ms)
+
+
 def test_j5_what_comes_out_of_the_future_is_young_and_reported(table):
     future_ms = table.clock.now_ms() + 3_600_000
     named = table.paths.data_key(partition="p=a", file_id=make_uuid7_hex(future_ms, 0))

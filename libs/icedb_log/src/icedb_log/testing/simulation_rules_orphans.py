@@ -22,7 +22,6 @@ _NAMED_WHILE_LIVE: Final = edit(
 
 ORPHAN_RULES: Final = (
     breaks("J5", "all data files look old, and one sighting is enough", *_ANY_AGE, _ONE_SIGHTING),
-    breaks("J5", "all data files look old", *_ANY_AGE),
     keeps("J5", "one sighting is enough", _ONE_SIGHTING),
     breaks(
         "J5",
@@ -33,12 +32,14 @@ ORPHAN_RULES: Final = (
     keeps("J5", "the log is read before the data files are listed", _LOG_BEFORE_LISTING),
     breaks(
         "J5",
-        "commits under way are not settled",
+        "commits under way are not settled, and one sighting is enough",
+        _ONE_SIGHTING,
         edit("cleaning.orphans:sweep_orphans", ("settle_fence(store, paths, role)", "pass")),
     ),
     breaks(
         "J5",
-        "commits under way are settled after the log was read",
+        "commits under way are settled after the log was read, and one sighting is enough",
+        _ONE_SIGHTING,
         edit(
             "cleaning.orphans:sweep_orphans",
             ("            settle_fence(store, paths, role)\n", "            pass\n"),
@@ -52,7 +53,12 @@ ORPHAN_RULES: Final = (
             ),
         ),
     ),
-    breaks("J5", "a data file counts as named only while it is live", _NAMED_WHILE_LIVE),
+    breaks(
+        "J5",
+        "a data file counts as named only while it is live, and one sighting is enough",
+        _NAMED_WHILE_LIVE,
+        _ONE_SIGHTING,
+    ),
     keeps(
         "J5",
         "a sighting counts for another ETag",
