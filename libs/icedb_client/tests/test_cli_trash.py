@@ -117,6 +117,17 @@ def test_force_without_a_janitor_says_so_and_waits_no_longer_than_told(icedb, wa
     assert (entry["state"], entry["progress"], entry["purge_at_ms"]) == ("purging", None, None)
 
 
+def test_pins_are_shown_and_ended_in_the_trash(icedb):
+    icedb("pin", "events", "q3")
+    assert "`icedb unpin events q3` first" in icedb("table", "drop", "events", "--force", "--yes", code=2)
+    icedb("table", "drop", "events")
+    (entry,) = json.loads(icedb("table", "trash", "--json"))["tables"]
+    assert [(claim["kind"], claim["name"]) for claim in entry["waits_for"]] == [("pin", "q3")]
+    assert json.loads(icedb("pins", "events", "--json"))["pins"][0]["name"] == "q3"
+    assert json.loads(icedb("unpin", "events", "q3", "--json"))["unpinned"]
+    assert "is in the trash" in icedb("pin", "events", "q4", code=3)
+
+
 @pytest.mark.parametrize(("typed", "code"), [("events", 0), ("event", 2), ("", 2)])
 def test_force_asks_for_the_name(icedb, warehouse, janitor, monkeypatch, typed, code):
     monkeypatch.setattr(typer, "prompt", lambda *_, **__: typed)

@@ -4,87 +4,26 @@ import pytest
 from icedb_log.cleaning.audit import AuditLog
 from icedb_log.cleaning.audit_reader import read_audit
 from icedb_log.cleaning.leases import put_lease
-from icedb_log.errors import CorruptLog, Fenced, InvalidRequest, NotFound, Unavailable, UnsupportedFormat
-from icedb_log.ingest.idempotency import bind_key
+from icedb_log.cleaning.pin_creation import create_pin
+from icedb_log.cleaning.pins import unpin
+from icedb_log.errors import CorruptLog, Fenced, InvalidRequest, NotFound, Unavailable
 from icedb_log.log.fence import acquire_fence
 from icedb_log.storage.object_store import list_all
-from icedb_log.tables.table_config import TableConfig, create_table, load_any_config
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
-from icedb_log.testing.small_table import DEFAULTS, SmallTable, try_each_call
+from icedb_log.testing.small_table import SmallTable, try_each_call
 from icedb_log.testing.small_view import SmallView
-from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
+from icedb_log.testing.trash_steps import KEEP_MS, KEPT, SEAL_MS, drop, make_full, mark_of, purge, rest_of
+from icedb_log.trash.drop import read_kept_config, undrop_table
 from icedb_log.trash.purge import purge_table
 from icedb_log.trash.purge_progress import read_progress
 from icedb_log.trash.purge_run import MAX_SEAL_BYTES, PurgeLimits
-from icedb_log.trash.trash_list import has_work, read_now_ms, read_trash
+from icedb_log.trash.trash_list import read_trash
 from icedb_log.warehouse import Warehouse
-
-KEEP_MS = 600_000
-SEAL_MS = DEFAULTS["seal_age_ms"]
-SMALL = PurgeLimits(chunk_keys=3, page_keys=2)
-
-
-def drop(table, *, force=False):
-    drop_table(table.store, table.paths, clock=table.clock, request=DropRequest(keep_ms=KEEP_MS, is_forced=force))
-    table.clock.advance(1)
-
-
-def purge(table, **options):
-    options = {"limits": SMALL, **options}
-    result = purge_table(table.store, table.paths, clock=table.clock, owner="janitor", **options)
-    table.clock.advance(1)
-    return result
-
-
-def mark_of(table):
-    return load_any_config(table.store, table.paths)[0].dropped
-
-
-def create_again(table, **fields):
-    config = TableConfig.create(name="t", **{**DEFAULTS, **fields})
-    create_table(table.store, table.paths, config)
-    table.clock.advance(1)
-
-
-def rest_of(table):
-    own = f"{table.paths.prefix}/"
-    return [key.removeprefix(f"{own}_icedb/") for key in table.keys(own)]
-
-
-KEPT = ["fence/ingest.json", "fence/merge.json", "purge.json", "table.json"]
 
 
 @pytest.fixture
 def table():
     return make_full()
-
-
-def make_full():
-    """A table with something of every kind."""
-    table = SmallTable()
-    for number in range(4):
-        table.append(number, p="ab"[number % 2])
-    table.merge()
-    table.append(4)
-    table.stage([{"id": 5, "p": "a"}])
-    store, paths = table.store, table.paths
-    bind_key(store, paths, key="order 1", content_sha256="00", clock=table.clock)
-    put_lease(store, paths, at_ms=0, ttl_ms=1, clock=table.clock, lease_id="old")
-    for key in (
-        paths.pressure_key,
-        paths.quarantine_key("0198.json"),
-        paths.import_key("i1"),
-        paths.refused_key("r1"),
-        paths.clock_key,
-        f"{paths.data_prefix}p=a/by-hand.parquet",
-        f"{paths.data_prefix}notes.txt",
-        f"{paths.prefix}/_icedb/unknown/kind",
-        f"{paths.prefix}/elsewhere.txt",
-    ):
-        store.put(key, b"x")
-    store.put("wh/t2/_icedb/table.json", b"a neighbour")
-    table.clock.advance(10)
-    return table
 
 
 # ── when ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -126,6 +65,24 @@ def test_t3_it_waits_for_whoever_needs_the_table(hold):
     if hold == "lease":
         table.clock.advance(5000)
         assert purge(table).state == "purged"
+
+
+def test_t3_pins_keep_a_table_from_being_purged_and_can_be_ended_in_the_trash(table):
+    create_pin(table.store, table.paths, "q3", clock=table.clock)
+    with pytest.raises(InvalidRequest, match=r"is pinned .q3.: `icedb unpin t q3` first"):
+        drop(table, force=True)
+    drop(table)
+    with pytest.raises(InvalidRequest, match="is pinned"):
+        drop(table, force=True)
+    table.clock.advance(KEEP_MS)
+    assert [claim.name for claim in purge(table).waits_for] == ["q3"]
+    assert read_kept_config(table.store, table.paths).name == "t"
+    unpin(table.store, table.paths, "q3")
+    assert [claim.kind for claim in purge(table).waits_for] == ["pin"], "somebody may be reading at it"
+    table.clock.advance(table.config.data_grace_ms)
+    assert purge(table).state == "purged"
+    with pytest.raises(NotFound):
+        read_kept_config(table.store, table.paths)
 
 
 def test_t3_it_does_not_begin_where_the_stores_clock_tells_no_ages(table):
@@ -321,92 +278,3 @@ def test_a_run_that_is_to_stop_stops_before_its_next_chunk(table):
         purge(table, check_alive=check_alive)
     assert len(table.store.keys_of("delete")) == 2
     assert purge(table).state == "purged"
-
-
-# ── after it ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_t6_its_name_is_free_and_the_new_table_begins_empty(table):
-    drop(table, force=True)
-    with pytest.raises(InvalidRequest, match="is being purged: nothing brings it back"):
-        create_again(table)
-    purge(table)
-    with pytest.raises(NotFound, match=r"does not exist: it was dropped at .* and purged"):
-        table.status()
-    with pytest.raises(NotFound, match="does not exist"):
-        drop(table)
-    with pytest.raises(NotFound, match="does not exist"):
-        undrop_table(table.store, table.paths, clock=table.clock)
-    create_again(table, merge_fan_in=4)
-    with pytest.raises(InvalidRequest, match="exists already"):
-        create_again(table)
-    assert table.ids() == []
-    table.append(10)
-    table.append(11)
-    table.merge(full=True)
-    table.clock.advance(70_000)
-    table.vacuum()
-    table.sweep()
-    assert table.ids() == [10, 11]
-    drop(table)
-    undrop_table(table.store, table.paths, clock=table.clock)
-    assert table.ids() == [10, 11]
-
-
-def test_t6_a_second_life_ends_as_the_first():
-    table = SmallTable()
-    incarnations = set()
-    for number in range(3):
-        table.append(number)
-        assert table.ids() == [number]
-        table.merge(full=True)
-        drop(table, force=True)
-        assert purge(table).state == "purged"
-        create_again(table)
-        incarnations.add(load_any_config(table.store, table.paths)[0].incarnation)
-    assert len(incarnations) == 3
-
-
-def test_t6_what_comes_late_is_deleted_when_seals_are(table):
-    drop(table, force=True)
-    purge(table)
-    late = [
-        table.paths.data_key(partition="p=a", file_id=table.clock.new_id()),
-        table.paths.pressure_key,
-        table.paths.quarantine_key("late.json"),
-    ]
-    for key in late:
-        table.store.put(key, b"late")
-    table.stage([{"id": 1, "p": "a"}])
-    table.clock.advance(SEAL_MS - 10)
-    assert purge(table).deleted_count == 0
-    assert set(late) < set(table.keys())
-    warehouse = Warehouse(table.store, "wh")
-    assert not has_work(warehouse.list_dropped()[0], now_ms=read_now_ms(warehouse))
-    table.clock.advance(20)
-    assert has_work(warehouse.list_dropped()[0], now_ms=read_now_ms(warehouse))
-    assert purge(table).state == "purged"
-    assert rest_of(table) == KEPT
-    assert not has_work(warehouse.list_dropped()[0], now_ms=read_now_ms(warehouse) + 10 * SEAL_MS)
-    create_again(table)
-
-
-def test_t6_what_is_written_down_goes_when_its_retention_is_over(table):
-    drop(table, force=True)
-    purge(table, audit=AuditLog(table.store, table.paths, clock=table.clock, owner="janitor"))
-    table.clock.advance(SEAL_MS)
-    purge(table)
-    assert table.keys(table.paths.audit_prefix)
-    table.clock.advance(table.config.audit_retention_ms)
-    purge(table)
-    assert table.keys(table.paths.audit_prefix) == []
-
-
-def test_a_fence_that_cannot_be_read_stops_it(table):
-    drop(table, force=True)
-    table.store.put(table.paths.fence_key("merge"), b"damaged")
-    with pytest.raises(CorruptLog, match="not a fence"):
-        purge(table)
-    table.store.put(table.paths.config_key, b"damaged")
-    with pytest.raises(UnsupportedFormat):
-        purge(table)

@@ -8,6 +8,7 @@ from icedb_log.cleaning.pins import Pin, PinStatus, is_lasting, list_pins
 from icedb_log.cleaning.pins import unpin as end_pin
 from icedb_log.clock import SystemClock
 from icedb_log.tables.table_config import TableConfig
+from icedb_log.trash.drop import read_kept_config
 from rich.markup import escape
 
 from icedb_client.cli.output import (
@@ -84,7 +85,7 @@ def pins(*, context: typer.Context, table: TableName, as_json: JsonFlag = False)
     Example: icedb pins events
     """
     with open_client(context, table=table) as client:
-        config = client.table_config(table)
+        config = read_kept_config(client.warehouse.store, client.warehouse.table(table))
         listed = list_pins(client.warehouse.store, client.warehouse.table(table))
     found = [(each, each.status(listed.store_now_ms)) for each in listed.pins]
     if as_json:
@@ -119,7 +120,7 @@ def unpin(*, context: typer.Context, table: TableName, name: PinName, as_json: J
     Example: icedb unpin events q3
     """
     with open_client(context, table=table) as client:
-        config = client.table_config(table)
+        config = read_kept_config(client.warehouse.store, client.warehouse.table(table))
         has_ended = end_pin(client.warehouse.store, client.warehouse.table(table), name)
     if as_json:
         print_json({"table": table, "name": name, "unpinned": has_ended, "data_grace_ms": config.data_grace_ms})

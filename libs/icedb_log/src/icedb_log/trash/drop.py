@@ -151,6 +151,20 @@ def undrop_table(store: ObjectStore, paths: TablePaths, *, clock: Clock) -> Undr
     raise Unavailable(f"table {paths.name}: others changed {paths.config_key} {_MAX_ATTEMPTS} times; try again later")
 
 
+def read_kept_config(store: ObjectStore, paths: TablePaths) -> TableConfig:
+    """Read the configuration of a table that is there, or in the trash: for what ends a claim on it, like an unpin.
+
+    Raises:
+        NotFound: No such table, or its purge has begun.
+        UnsupportedFormat: Not a configuration that this release understands.
+        Unavailable: The store did not answer.
+    """
+    config, info = load_any_config(store, paths)
+    if config.dropped is not None and config.dropped.state != "trash":
+        raise NotFound(describe_drop(paths.name, config.dropped, modified_ms=info.modified_ms))
+    return config
+
+
 def replace_config(store: ObjectStore, paths: TablePaths, config: TableConfig, *, etag: str) -> None:
     """Write ``table.json`` over the one with ``etag``; whether that landed, only reading tells (W2)."""
     try:
