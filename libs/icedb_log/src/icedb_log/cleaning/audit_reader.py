@@ -1,6 +1,6 @@
 """Reading the audit: which runs deleted something, and what became of one object (rule J10).
 
-Reads page by page and a few objects at once, so memory is bounded by one page and :data:`FETCH_THREADS` parts. An object
+Reads page by page and a few objects at once, so memory is bounded by a page and :data:`FETCH_THREADS` parts. An object
 that cannot be understood is reported, never a reason to stop: the audit decides nothing.
 """
 
