@@ -1,0 +1,17 @@
+"""``icedb fsck`` in the simulation: it never reports an error of a table with which nothing is wrong.
+
+That the order of its reads matters is shown in libs/icedb_log/tests/test_fsck_sound.py, call by call.
+"""
+
+from icedb_log.testing.simulation import run_schedule
+
+SEEDS = range(300, 312)
+
+
+def test_no_schedule_makes_a_false_error():
+    for seed in SEEDS:
+        run_schedule(seed, checkers=3)
+
+
+def test_the_same_seed_is_the_same_schedule():
+    assert run_schedule(3, checkers=1).trace_hash == run_schedule(3, checkers=1).trace_hash
