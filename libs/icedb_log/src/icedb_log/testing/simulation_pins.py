@@ -78,7 +78,8 @@ class PinWatch:
         now_ms = self._store_now_ms()
         for held in self._held.values():
             ends_ms = held.pin.ends_ms
-            if (ends_ms is None or ends_ms + self._data_grace_ms > now_ms) and (key == held.pin.key or key in held.paths):
+            is_held = ends_ms is None or ends_ms + self._data_grace_ms > now_ms
+            if is_held and (key == held.pin.key or key in held.paths):
                 raise Violation(f"{key} was deleted, but pin {held.pin.name} at {held.pin.at_ms} needs it (J7)")
         self._after.on_delete(key)
 
