@@ -66,6 +66,19 @@ def test_a_log_file_that_was_replaced_is_fetched_again(table):
     assert fold(reader.read()).tombstoned_ms == {}
 
 
+def test_a_log_file_that_was_replaced_is_let_go_before_the_new_one_is_fetched(table):
+    """Both may be large: a log file of a million markers takes half a gigabyte and more."""
+    key = write(table, 1, live("1"))
+    kept = write(table, 2, live("2"))
+    reader = table.reader()
+    reader.read()
+    write(table, 1, live("1"), live("other"))
+    held = []
+    table.store.script = [Fault("get", None, key, before=lambda: held.append(set(reader._cache)))]
+    assert len(paths_of(reader.read())) == 3
+    assert held == [{kept}]
+
+
 def test_a_log_file_that_is_gone_leaves_the_cache(table):
     write(table, 1, live("1"))
     key = write(table, 2, live("2"))

@@ -83,7 +83,10 @@ class ConsistentReader(ABC, Generic[_Listed]):
         started_ms = self._clock.monotonic_ms()
         listing = self._list()
         with self._lock:
-            cached = self._cache
+            # What was replaced or deleted is let go before its successor is fetched: both may be large.
+            found_in_cache = ((info, self._cache.get(info.key)) for info in listing.objects)
+            cached = {info.key: file for info, file in found_in_cache if file is not None and _is_current(file, info)}
+            self._cache = cached
         stale = [info for info in listing.objects if not _is_current(fetched.get(info.key, cached.get(info.key)), info)]
         found = self._fetch(stale)
         fetched.update(found)
