@@ -7,15 +7,18 @@ from icedb_log.testing.simulation import find_failure, run_schedule
 from icedb_log.testing.simulation_rules_pin import PIN_RULES
 
 # Where the search begins: seeds that noticed when this was written. Any change of the code may move them.
-KNOWN_SEEDS = (0, 4, 6, 15, 78)
+KNOWN_SEEDS = (0, 4, 18)
 SCHEDULES = 150
 
-# Noticed by one schedule in hundreds: tests of their own break these rules (libs/icedb_log/tests/test_pin_faults.py).
+# Noticed by one schedule in dozens or hundreds: tests of their own break these rules, in libs/icedb_log/tests
+# (test_pin_faults.py, test_guards.py, test_holds.py).
 RARE = {
     "pins are read before the log",
     "a pin is not proven",
     "a pin is proven by a log that was read before it was there",
     "a pending pin holds nothing",
+    "with fewer commits than versions nothing is kept",
+    "one version too few is kept",
 }
 
 
@@ -25,7 +28,7 @@ def seeds():
 
 def test_pins_and_versions_hold_in_many_schedules():
     totals = Counter()
-    for seed in range(8):
+    for seed in range(6):
         totals.update(run_schedule(seed, pinners=2).counters)
     assert totals["pins"] > 10
 
