@@ -1,15 +1,20 @@
 """``icedb fsck``: damage of data files and their footers, and exactly that is found."""
 
+import contextlib
 from collections.abc import Callable
 
 import pytest
 from icedb_log.storage.object_store import list_all
 from icedb_log.tables.table_config import PartitionField, encode_table_config
 from icedb_log.testing.fsck_tables import check, codes, data_file, edit_marker, last_append, logs, rewrite_data, small
-from icedb_log.testing.scripted_store import Effect, Fault
+from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable
 
 Damage = Callable[[SmallTable], object]
+
+
+def lose_log(table: SmallTable) -> None:
+    table.store.delete(table.keys(table.paths.log_prefix))
 
 
 def lose_live(table: SmallTable) -> None:
@@ -99,6 +104,7 @@ def wrong_nulls(table: SmallTable) -> None:
 
 
 DAMAGES: list[tuple[str, Damage]] = [
+    ("log-lost", lose_log),
     ("dangling", lose_live),
     ("dangling-dead", lose_dead),
     ("orphan", old_orphan),
@@ -177,3 +183,19 @@ def test_old_rows_beside_a_marker_without_counts() -> None:
     report = check(table)
     assert codes(report) == set()
     assert report.figures["live_rows"] == 5
+
+
+def test_a_lost_log_is_an_error() -> None:
+    table = small()
+    lose_log(table)
+    assert codes(check(table), "error") == {"log-lost"}
+
+
+def test_a_first_commit_that_was_cut_off_is_no_lost_log_for_certain() -> None:
+    table = SmallTable(has_footers=True)
+    table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, table.paths.log_prefix)]
+    with contextlib.suppress(Crash):
+        table.append(1)
+    report = check(table)
+    assert codes(report, "error") == set()
+    assert codes(report, "warning") == {"log-lost"}

@@ -24,7 +24,7 @@ from icedb_log.repair.fsck_deep import DeepLook, read_deep, report_deep
 from icedb_log.repair.fsck_log import CheckedLog, LogChecker
 from icedb_log.repair.fsck_objects import Progress, Walk, no_progress, walk_objects
 from icedb_log.repair.fsck_report import MAX_LISTED, Findings, FsckReport
-from icedb_log.repair.fsck_state import check_fences, check_pins, check_state, read_fences, read_pins
+from icedb_log.repair.fsck_state import check_fences, check_lost, check_pins, check_state, read_fences, read_pins
 from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE, ObjectStore
 from icedb_log.storage.store_clock import MAX_HOST_GAP_MS
 from icedb_log.tables.table_config import TableConfig, decode_table_config
@@ -136,6 +136,8 @@ class _Fsck:
             check_config(self._found, self._paths, after, config)
         same = config if config is not None and self._config_etag() == self._etag else None
         check_fences(self._found, self._paths, fences, before=before, after=after, config=same)
+        if not before.files and not after.files:
+            check_lost(self._found, self._paths, walk, fences=fences, has_pins=bool(pins.files))
         check_pins(self._found, self._store, self._paths, pins, walk.missing)
         check_state(self._found, self._store, self._paths, walk, config=config)
         self._check_objects(walk)

@@ -37,6 +37,10 @@ _ASK_WRITER: Final = "find out who wrote it; no release of IceDB does"
 _VACUUM: Final = "nothing: the janitor removes it; if it stays, look whether a janitor runs"
 
 _ALL: Final = (
+    Code(
+        "log-lost", "error", "S1", "there are data files and no log at all: the table looks empty",
+        "stop the janitor before it takes them for orphans, and `icedb rebuild TABLE --dry-run`",
+    ),
     Code("log-malformed", "error", "S3", "a log file cannot be read: the table is halted", _REBUILD),
     Code("wire", "error", "Wire", "a log file that existing v3 readers refuse or misread", _ASK_WRITER),
     Code(

@@ -109,6 +109,25 @@ def check_fences(
             )
 
 
+def check_lost(found: Findings, paths: TablePaths, walk: Walk, *, fences: Iterable[FenceFact], has_pins: bool) -> None:
+    """S1: a log that has had a commit is never empty again; called if it is, before and after the objects were listed.
+
+    What proves a commit: the fence of merges announces one, or a pin. Data files alone may be of a first one that was
+    cut off.
+    """
+    if not walk.unnamed_count:
+        return
+    has_merged = any(fact.role == "merge" and fact.state is not None and fact.state.commit for fact in fences)
+    is_certain = has_merged or has_pins
+    doubt = "" if is_certain else "; or the first commit is just under way, or was cut off"
+    found.add(
+        "log-lost",
+        paths.log_prefix,
+        f"{walk.unnamed_count:,} data files, and no log file{doubt}",
+        severity="error" if is_certain else "warning",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class PinFacts:
     """What pins say, read before the objects are listed.
