@@ -223,6 +223,14 @@ def test_a_pending_pin_can_be_ended_and_its_maker_is_told(table):
     assert data_count(table) == 1  # it never was readable: it holds nothing, not even for a grace period
 
 
+def test_j7_a_pin_that_was_ended_before_its_maker_has_looked_at_it_stays_ended(table):
+    for method in ("get", "head"):  # whichever its maker looks with
+        table.store.script.append(Fault(method, None, "/pins/", before=lambda: unpin(table.store, table.paths, "q3")))
+    with pytest.raises(CommitConflict, match="somebody ended"):
+        pin(table)
+    assert status(table) == "ended"
+
+
 def test_j7_a_pin_that_was_made_too_slowly_cannot_be_read(table):
     table.store.script = [Fault("put_if_match", None, "/pins/", before=lambda: table.clock.advance(PENDING_TTL_MS))]
     with pytest.raises(Unavailable, match="took longer"):
