@@ -112,12 +112,12 @@ def check_fences(
 def check_lost(found: Findings, paths: TablePaths, walk: Walk, *, fences: Iterable[FenceFact], has_pins: bool) -> None:
     """S1: a log that has had a commit is never empty again; called if it is, before and after the objects were listed.
 
-    What proves a commit: the fence of merges announces one, or a pin. Data files alone may be of a first one that was
-    cut off.
+    What proves a commit: a pin, or a fence of merges, which nobody takes before there is something to merge (but a
+    purge does, for the next table of the name). Data files alone may be of a first commit that was cut off.
     """
     if not walk.unnamed_count:
         return
-    has_merged = any(fact.role == "merge" and fact.state is not None and fact.state.commit for fact in fences)
+    has_merged = any(fact.role == "merge" and fact.state is not None and not fact.state.incarnation for fact in fences)
     is_certain = has_merged or has_pins
     doubt = "" if is_certain else "; or the first commit is just under way, or was cut off"
     found.add(
