@@ -4,6 +4,8 @@ import pytest
 from icedb_client.client import Client
 from icedb_client.settings import ClientSettings
 from icedb_client.testing.parquet_warehouse import ParquetWarehouse
+from icedb_log.cleaning.pin_creation import create_pin
+from icedb_log.cleaning.pins import list_pins, unpin
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.storage.stores import open_warehouse
@@ -49,8 +51,8 @@ def client(request, settings, parquet):
     service.stop()
 
 
-def rows(client, sql):
-    result = client.query(sql)
+def rows(client, sql, **options):
+    result = client.query(sql, **options)
     try:
         return result.relation.fetchall()
     finally:
@@ -69,3 +71,21 @@ def test_queries_read_the_bucket_and_nothing_else(client, settings, parquet, s3_
     parquet.warehouse.store.delete([files[0].path])
     with pytest.raises(Unavailable, match="data grace period"):
         rows(client, "select * from events")
+
+
+def test_what_is_pinned_is_read_from_the_store_whether_or_not_there_is_a_service(client, settings, parquet):
+    store, paths = parquet.warehouse.store, parquet.warehouse.table("events")
+    create_pin(store, paths, "q3", clock=SystemClock(), ttl_ms=60_000)
+    parquet.commit("events", "select 1 as amount", partition="d=2026-01-03")
+    if client.settings.store is None:
+        with pytest.raises(InvalidRequest, match="read from the store"):
+            client.snapshot("events", pin="q3")
+        client = Client(settings=settings.model_copy(update={"snapshot_address": client.settings.snapshot_address}))
+    assert rows(client, "select count(*) from events", pin="q3") == [(30,)]
+    with pytest.raises(InvalidRequest, match="exists already"):
+        create_pin(store, paths, "q3", clock=SystemClock())
+    assert unpin(store, paths, "q3")
+    with pytest.raises(InvalidRequest, match="has ended"):
+        client.snapshot("events", pin="q3")
+    assert [pin.state for pin in list_pins(store, paths).pins] == ["ended"]
+    client.close()
