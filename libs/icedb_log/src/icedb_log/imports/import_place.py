@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
+from icedb_log.cleaning.orphan_record import read_orphan_record
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.imports.import_jobs import CopyOutput, FileImporter, InspectedFile, PlacedFile, RefusedFile
@@ -34,6 +35,10 @@ HEAD_THREADS: Final = 16
 _CHANGED: Final = (
     "it was imported before, with other content: if it still holds the same events, they would be in the table twice. "
     "If all of it is new, import it with --changed"
+)
+_ORPHAN: Final = (
+    "an orphan sweep has found a file of this name that nothing named, and may be deleting it: put it there under "
+    "another name, or import it without --in-place from another folder"
 )
 CLOCK_MARGIN_MS: Final = 2000
 """Stores tell times in whole seconds; an age must not be underestimated here."""
@@ -231,6 +236,10 @@ class InPlacePlacement:
         now_ms = self._store.list_page(self._paths.log_prefix, limit=1).store_now_ms + CLOCK_MARGIN_MS
         with ThreadPoolExecutor(HEAD_THREADS, "icedb-import-head") as pool:
             ages = list(pool.map(lambda each: self._find_age_ms(each, now_ms), unnamed))
+        # WARN: after that look, and by the name alone. A sweep writes down what it deletes before it does (J5); what
+        # lay there is put there again, as young as can be, and the sweep deletes it when it is live.
+        orphans = read_orphan_record(self._store, self._paths).sightings
+        ages = [_ORPHAN if each.path in orphans else age for each, age in zip(unnamed, ages, strict=True)]
         files, refused = [], []
         oldest_ms = 0
         for each, age_ms in zip(unnamed, ages, strict=True):
