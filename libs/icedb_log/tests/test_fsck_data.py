@@ -199,3 +199,10 @@ def test_a_first_commit_that_was_cut_off_is_no_lost_log_for_certain() -> None:
     report = check(table)
     assert codes(report, "error") == set()
     assert codes(report, "warning") == {"log-lost"}
+
+
+def test_a_file_that_goes_while_footers_are_read_is_lost() -> None:
+    table = small()
+    path = data_file(table, last_append(table))
+    table.store.script = [Fault("get", None, path, before=lambda: table.store.inner.delete([path]))]
+    assert codes(check(table)) == {"dangling"}

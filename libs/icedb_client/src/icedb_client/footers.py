@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
-from icedb_log.errors import IceDBError, NotFound, PreconditionFailed
+from icedb_log.errors import IceDBError, InvalidRequest, NotFound, PreconditionFailed
 from icedb_log.repair.footers import Footer, UnreadableCause, UnreadableFooter, read_origin
 from icedb_log.storage.object_store import ObjectInfo, ObjectStore
 
@@ -71,7 +71,7 @@ class ParquetFooterReader:
             )
         except BadFooter as error:
             reason = str(error)
-        except NotFound:
+        except (NotFound, InvalidRequest):  # no store has a key that none takes
             cause, reason = "gone", "it is gone since it was listed"
         except PreconditionFailed:
             cause, reason = "changed", "it changed since it was listed, which no data file may"

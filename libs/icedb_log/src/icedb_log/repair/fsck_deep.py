@@ -106,6 +106,9 @@ def report_deep(found: Findings, look: DeepLook, log: CheckedLog) -> None:
     for suspicion in look.suspicions:
         if suspicion.path in log.live and (not suspicion.also_live or suspicion.also_live in log.live):
             found.add(suspicion.code, suspicion.path, suspicion.message)
+    for path in sorted(look.gone):
+        if path in log.live:  # W1: it was there at the listing, and is live after it was looked for
+            found.add("dangling", path, "is live, and went while it was looked at: its rows are lost")
     if look.unanswered:
         path, reason = look.unanswered[0]
         found.add(
