@@ -1,8 +1,6 @@
-"""A vacuum: J1 to J4, J6, F4, R3, and the same table whatever fails."""
+"""A vacuum: J1 to J4, J6, F4, R3."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from icedb_log.cleaning.leases import delete_lease, put_lease
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound
 from icedb_log.ingest.quarantine import list_quarantined
@@ -13,7 +11,7 @@ from icedb_log.model import FileMarker, LogFile
 from icedb_log.testing.log_views import live
 from icedb_log.testing.row_files import encode_rows
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
-from icedb_log.testing.small_table import SmallTable, try_each_call
+from icedb_log.testing.small_table import SmallTable
 
 
 @pytest.fixture
@@ -381,96 +379,6 @@ def test_r3_an_owner_that_died_after_its_commit_does_not_open_deleted_times_agai
     assert dead.ids() == [1, 2, 3]
     with pytest.raises(InvalidRequest):
         dead.ids(as_of_ms=at_ms)
-
-
-# -- every crash, every rival, every history
-
-
-@pytest.mark.parametrize(
-    "effect", [Effect.CRASH_BEFORE, Effect.CRASH_AFTER, Effect.LOSE_ANSWER, Effect.UNAVAILABLE, Effect.DELAY]
-)
-def test_whatever_fails_at_whichever_call_the_next_run_cleans_up(effect):
-    tables = try_each_call(make_table, SmallTable.vacuum, effect)
-    assert len(tables) >= 8
-    for table in tables:
-        assert table.ids() == [1, 2]
-        table.vacuum()
-        assert_clean(table)
-        table.store.land_delayed()
-        assert_clean(table)
-        assert table.ids() == [1, 2]
-
-
-@pytest.mark.parametrize("what", ["vacuum", "merge", "append"])
-def test_any_other_actor_at_any_moment_is_harmless(what):
-    def act(rival):
-        if what == "append":
-            rival.append(3)
-        else:
-            getattr(rival, what)(**({"full": True} if what == "merge" else {}))
-
-    expected = [1, 2, 3] if what == "append" else [1, 2]
-    table = make_table()
-    table.store.calls.clear()
-    table.vacuum()
-    for number in range(len(table.store.calls)):
-        table = make_table()
-        rival = rival_of(table)
-        at = len(table.store.calls) + number
-
-        def interrupt(method, key, action, table=table, rival=rival, at=at, run=table.store._run):
-            if len(table.store.calls) == at:
-                act(rival)
-            return run(method, key, action)
-
-        table.store._run = interrupt
-        table.vacuum()
-        assert table.ids() == expected
-        table.vacuum()
-        assert_clean(table)
-        assert table.ids() == expected
-
-
-steps = st.lists(
-    st.sampled_from(["append", "append", "merge", "full", "vacuum", "lease", "second", "seconds", "minute"]),
-    min_size=4,
-    max_size=25,
-)
-
-
-@settings(max_examples=150)
-@given(steps)
-def test_r3_time_travel_gives_what_was_there_or_an_error_never_less(history):
-    table = SmallTable()
-    known = {}
-    leased = {}
-    number = 0
-    for step in history:
-        if step == "append":
-            number += 1
-            table.append(number)
-        elif step in ("merge", "full"):
-            table.merge(full=step == "full")
-        elif step == "vacuum":
-            table.vacuum()
-        elif step == "lease":
-            at_ms = table.clock.now_ms()
-            put_lease(table.store, table.paths, at_ms=at_ms, ttl_ms=3_600_000, clock=table.clock)
-            leased[at_ms] = list(range(1, number + 1))
-            table.clock.advance(1)
-        else:
-            table.clock.advance({"second": 1_000, "seconds": 10_000, "minute": 60_000}[step])
-        known[table.clock.now_ms() - 1] = list(range(1, number + 1))
-        assert table.ids() == list(range(1, number + 1))
-        horizon_ms = table.snapshot().horizon_ms
-        for at_ms, expected in known.items():
-            if at_ms < horizon_ms:
-                with pytest.raises(InvalidRequest):
-                    table.ids(as_of_ms=at_ms)
-            else:
-                assert table.ids(as_of_ms=at_ms) == expected
-        for at_ms, expected in leased.items():
-            assert table.ids(as_of_ms=at_ms) == expected
 
 
 def test_live_markers_of_other_tables_do_not_matter_to_a_vacuum(table):
