@@ -2,6 +2,7 @@
 
 import orjson
 import pytest
+from icedb_log.cleaning import leftovers
 from icedb_log.cleaning.audit import AuditLog
 from icedb_log.cleaning.leases import MAX_LEASE_TTL_MS, put_lease, read_leases
 from icedb_log.cleaning.leftovers import DAY_MS, sweep_leftovers, sweep_probes
@@ -122,6 +123,22 @@ def test_a_retry_that_has_begun_is_left_to_a_person():
     before = quarantined(table)
     assert sweep(table).deleted["quarantine"] == 0
     assert quarantined(table) == before
+
+
+def test_entries_that_stay_take_no_place_from_those_that_go(monkeypatch):
+    monkeypatch.setattr(leftovers, "MAX_DROPS", 2)
+    table = make_table()
+    begun = [quarantine(table), quarantine(table)]
+    ended = [quarantine(table) for _ in range(3)]
+    for batch_id in begun:
+        table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "/staging/")]
+        with pytest.raises(Crash):
+            retry_quarantined(table.store, table.paths, batch_id, clock=table.clock)
+    table.store.inner.delete([reason_key(table.paths, ended[0])])
+    table.clock.advance(2 * RETENTION_MS)
+    sweep(table)
+    assert {entry.batch_id for entry in list_quarantined(table.store, table.paths)} == set(begun)
+    assert len(quarantined(table)) == 4
 
 
 @pytest.mark.parametrize("method", ["get", "put_if_match", "delete", "list_page"])

@@ -29,7 +29,7 @@ from icedb_log.tables.table_config import TableConfig
 
 DAY_MS: Final = 24 * 60 * 60 * 1000
 MAX_DROPS: Final = 1000
-"""Entries of quarantine that one sweep drops: each costs a GET and a PUT."""
+"""Entries of quarantine that one sweep drops: each costs a GET and a PUT. One that stays costs a GET."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,11 @@ def drop_old_quarantine(store: ObjectStore, paths: TablePaths, leftovers: Leftov
     infos = leftovers.found.get("quarantine", ())
     ids = {batch_id_of_object(info.key) for info in infos if is_reason(info.key)}
     claimed: dict[str, tuple[str, ...]] = {}
-    for batch_id in sorted(ids)[:MAX_DROPS]:
+    for batch_id in sorted(ids):
+        # J6: counted when it is taken. An entry whose retry has begun is looked at and takes no place: a thousand of
+        # them, the oldest, would otherwise keep all the others for ever.
+        if len(claimed) >= MAX_DROPS:
+            break
         payloads = begin_drop(store, paths, batch_id)
         if payloads is not None:
             claimed[batch_id] = payloads
@@ -245,12 +249,16 @@ def _find_lone_payloads(
     store: ObjectStore, paths: TablePaths, infos: Sequence[ObjectInfo], *, without: set[str]
 ) -> dict[str, tuple[str, ...]]:
     """Return old payloads without a reason, and those whose reason is young because an earlier drop was cut off."""
-    found: dict[str, tuple[str, ...]] = {}
+    payloads: dict[str, list[str]] = {}
     for info in infos:
         batch_id = batch_id_of_object(info.key)
-        if batch_id not in without and (batch_id in found or len(found) < MAX_DROPS):
-            found[batch_id] = (*found.get(batch_id, ()), info.key)
-    reasons = {batch_id: find_reason(store, paths, batch_id) for batch_id in found}
-    return {
-        batch_id: keys for batch_id, keys in found.items() if (r := reasons[batch_id]) is None or is_being_dropped(r)
-    }
+        if batch_id not in without:
+            payloads.setdefault(batch_id, []).append(info.key)
+    found: dict[str, tuple[str, ...]] = {}
+    for batch_id, keys in payloads.items():
+        if len(found) >= MAX_DROPS:
+            break
+        reason = find_reason(store, paths, batch_id)
+        if reason is None or is_being_dropped(reason):
+            found[batch_id] = tuple(keys)
+    return found
