@@ -105,3 +105,5 @@ def test_versions_are_an_option_of_a_table(icedb, parquet):
     icedb("table", "alter", "kept", "--keep-versions", "0")
     assert read_table_config(parquet.warehouse.store, paths).keep_versions == 0
     assert "keep_versions" in icedb("table", "alter", "kept", "--keep-versions", "201", code=2)
+    few = ("--log-files-slow", "50", "--keep-versions", "50")
+    assert "keep_versions < log_files_slow must hold" in icedb("table", "alter", "kept", *few, code=2)

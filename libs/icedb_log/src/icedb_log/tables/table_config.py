@@ -251,6 +251,11 @@ class TableConfig(_Model):
         ):
             if slow >= stop:
                 raise ValueError(f"{what}_slow < {what}_stop must hold, but {slow} >= {stop}")
+        if self.keep_versions >= self.log_files_slow:
+            raise ValueError(
+                f"keep_versions < log_files_slow must hold, but {self.keep_versions} >= {self.log_files_slow}: the log "
+                "files of kept versions stay, and would slow flushes down for good"
+            )
         return self
 
     @model_validator(mode="after")
