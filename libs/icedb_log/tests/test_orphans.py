@@ -215,6 +215,15 @@ def test_j5_of_two_sweeps_at_once_one_deletes(ripe):
     assert not ripe.sweep().is_contended
 
 
+@pytest.mark.parametrize(
+    ("effect", "goes"), [(Effect.TRY_TWICE, True), (Effect.LOSE_ANSWER, True), (Effect.DROP, False)]
+)
+def test_w2_a_record_that_was_refused_by_its_own_first_try_is_written(ripe, effect, goes):
+    ripe.store.script = [Fault("put_if_match", effect, "orphans.json")]
+    result = ripe.sweep()
+    assert (result.deleted == (ORPHAN,), result.is_contended) == (goes, not goes)
+
+
 def test_j5_a_sweep_that_sleeps_before_it_writes_writes_nothing_that_others_have_outdated(table):
     rival = rival_of(table)
 

@@ -93,8 +93,14 @@ class _Sweep:
     config: TableConfig
     policy: OrphanPolicy
     clock: Clock
-    reader: LogReader
-    make_deleter: Callable[[int], Deleter]
+    audit: AuditLog | None
+    check_alive: Callable[[], None] | None
+
+    def open_deleter(self, store_now_ms: int) -> Deleter:
+        """Return what deletes for this sweep."""
+        bounds = {"orphan_age_ms": self.policy.age_ms(self.config), "data_grace_ms": self.config.data_grace_ms}
+        audit = self.audit.begin(RunFacts("orphans", store_now_ms, bounds)) if self.audit else None
+        return Deleter(self.store, audit=audit, check_alive=self.check_alive)
 
 
 def sweep_orphans(
@@ -131,13 +137,7 @@ def sweep_orphans(
     policy = policy or OrphanPolicy()
     age_ms = policy.age_ms(config)
     reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
-
-    def make_deleter(store_now_ms: int) -> Deleter:
-        bounds = {"orphan_age_ms": age_ms, "data_grace_ms": config.data_grace_ms}
-        facts = RunFacts("orphans", store_now_ms, bounds)
-        return Deleter(store, audit=audit.begin(facts) if audit else None, check_alive=check_alive)
-
-    sweep = _Sweep(store, paths, config, policy, clock, reader, make_deleter)
+    sweep = _Sweep(store, paths, config, policy, clock, audit, check_alive)
     record = read_orphan_record(store, paths)
     walk = walk_table(
         store,
@@ -175,7 +175,7 @@ def _delete(sweep: _Sweep, plan: OrphanPlan, record: OrphanRecord, walk: TableWa
     is_written = write_orphan_record(sweep.store, sweep.paths, plan.sightings, replaces=record.etag, clock=sweep.clock)
     if not (is_written and plan.doomed):
         return is_written, nothing
-    return True, sweep.make_deleter(walk.store_now_ms).delete(_doom(plan.doomed, sweep.policy))
+    return True, sweep.open_deleter(walk.store_now_ms).delete(_doom(plan.doomed, sweep.policy))
 
 
 def _doom(infos: Iterable[ObjectInfo], policy: OrphanPolicy) -> Iterable[Doomed]:

@@ -64,9 +64,4 @@ ORPHAN_RULES: Final = (
         "a sighting counts for another ETag",
         edit("cleaning.orphan_plan:_still_counts", ("sighting.etag == info.etag", "sighting.etag")),
     ),
-    keeps(
-        "J5",
-        "orphans go although the record could not be written",
-        edit("cleaning.orphans:_delete", ("if not (is_written and plan.doomed):", "if not plan.doomed:")),
-    ),
 )
