@@ -19,6 +19,8 @@ OFFERED = "sum(rate(icedb_frontend_batches_total[$__rate_interval]))"
 
 HELD = 'max by (table, guard) (icedb_janitor_waiting_objects{table=~"$table"})'
 
+FAILING = 'icedb_janitor_failing_since_timestamp_seconds{table=~"$table"}'
+
 ROWS: dict[str, tuple[Graph, ...]] = {
     "Merge lag": (
         Graph(
@@ -292,8 +294,8 @@ ROWS: dict[str, tuple[Graph, ...]] = {
         Graph(
             "Deletes fail for",
             "s",
-            (Query('max by (table) (time() - (icedb_janitor_failing_since_timestamp_seconds{table=~"$table"} > 0))'),),
-            "How long every run over a table has had deletes that failed. Nothing is there while all goes well.",
+            (Query(f"max by (table) ((time() - {FAILING}) * ({FAILING} > bool 0))"),),
+            "How long every run over a table has had deletes that failed; 0 while all goes well.",
             ("IceDBDeletesKeepFailing",),
         ),
         Graph(
