@@ -245,17 +245,13 @@ class TableConfig(_Model):
                 raise ValueError(
                     f"source column {column}: type {sql_type!r} is unknown; use one of {', '.join(SQL_TYPES)}"
                 )
-        for what, slow, stop in (
-            ("log_files", self.log_files_slow, self.log_files_stop),
-            ("backlog_files", self.backlog_files_slow, self.backlog_files_stop),
+        for low, high in (
+            ("log_files_slow", "log_files_stop"),
+            ("backlog_files_slow", "backlog_files_stop"),
+            ("keep_versions", "log_files_slow"),  # their log files stay, and would slow flushes down for good
         ):
-            if slow >= stop:
-                raise ValueError(f"{what}_slow < {what}_stop must hold, but {slow} >= {stop}")
-        if self.keep_versions >= self.log_files_slow:
-            raise ValueError(
-                f"keep_versions < log_files_slow must hold, but {self.keep_versions} >= {self.log_files_slow}: the log "
-                "files of kept versions stay, and would slow flushes down for good"
-            )
+            if getattr(self, low) >= getattr(self, high):
+                raise ValueError(f"{low} < {high} must hold, but {getattr(self, low)} >= {getattr(self, high)}")
         return self
 
     @model_validator(mode="after")
