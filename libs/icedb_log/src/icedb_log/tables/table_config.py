@@ -245,11 +245,9 @@ class TableConfig(_Model):
                 raise ValueError(
                     f"source column {column}: type {sql_type!r} is unknown; use one of {', '.join(SQL_TYPES)}"
                 )
-        for low, high in (
-            ("log_files_slow", "log_files_stop"),
-            ("backlog_files_slow", "backlog_files_stop"),
-            ("keep_versions", "log_files_slow"),  # their log files stay, and would slow flushes down for good
-        ):
+        pressure = (("log_files_slow", "log_files_stop"), ("backlog_files_slow", "backlog_files_stop"))
+        # Log files of kept versions stay: too many of them would slow flushes down for good.
+        for low, high in (*pressure, ("keep_versions", "log_files_slow")):
             if getattr(self, low) >= getattr(self, high):
                 raise ValueError(f"{low} < {high} must hold, but {getattr(self, low)} >= {getattr(self, high)}")
         return self
