@@ -8,6 +8,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from icedb_client.footers import ParquetFooterReader
 from icedb_log.cleaning.vacuum import vacuum_table
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.flush import flush_table
@@ -15,6 +16,7 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge import merge_table
+from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.storage.stores import StoreSettings
 from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
 from icedb_parts.spark.spark_flush import SparkBatchWriter
@@ -76,6 +78,9 @@ def test_a_real_table_is_read_alike_after_each_step(spark, tmp_path):
             "select count(*), count(distinct id) from read_parquet($files, union_by_name=true, hive_partitioning=false)"
         )
         assert duckdb.execute(query, {"files": files}).fetchone() == (row_count, row_count)
+        report = fsck_table(store, paths, clock=CLOCK, options=FsckOptions(ParquetFooterReader(store)))
+        assert [each for each in report.findings if each.severity != "note"] == []
+        assert report.figures["footers"] == len(strict["live"])
 
     def stage_and_flush(*batches):
         for rows in batches:

@@ -12,7 +12,7 @@ from icedb_log.repair.fsck_codes import CODES, SEVERITIES, Severity
 from icedb_log.repair.fsck_objects import Progress as ShowProgress
 from icedb_log.repair.fsck_report import REPORT_VERSION, Counted, FsckReport
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from icedb_client.cli.exits import FAILED
 from icedb_client.cli.output import JsonFlag, err, format_bytes, format_count, out, print_json, print_note
@@ -127,11 +127,9 @@ def _show_progress(table: str, *, is_shown: bool) -> Iterator[ShowProgress]:
         transient=True,
     )
     with bar:
-        tasks: dict[str, TaskID] = {}
+        task = bar.add_task(escape(table), total=None)
 
         def show(stage: str, done: int, total: int | None) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(f"{escape(table)}: {stage}", total=total)
-            bar.update(tasks[stage], completed=done, total=total)
+            bar.update(task, description=f"{escape(table)}: {stage}", completed=done, total=total)
 
         yield show
