@@ -188,9 +188,10 @@ class _Court:
             if basis is not None:
                 proven[commit_id] = Verdict(True, basis)
         by_commit = dict(proven)
+        proven_ids = frozenset(proven)
         for commit_id, attempt in self._attempts.items():
             if commit_id not in proven:
-                by_commit[commit_id] = self._judge_unproven(attempt, frozenset(proven))
+                by_commit[commit_id] = self._judge_unproven(attempt, proven_ids)
         dead = {
             key
             for commit_id, verdict in by_commit.items()
