@@ -2,8 +2,8 @@
 
 import pytest
 from icedb_log.cleaning.pin_creation import create_pin
+from icedb_log.cleaning.pin_object import PENDING_TTL_MS
 from icedb_log.cleaning.pins import (
-    PENDING_TTL_MS,
     find_ended_pins,
     find_pin,
     list_pins,

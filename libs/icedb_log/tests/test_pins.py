@@ -4,9 +4,9 @@ import orjson
 import pytest
 from icedb_log.cleaning.leftovers import Leftovers, sweep_leftovers
 from icedb_log.cleaning.pin_creation import create_pin, find_doubt
+from icedb_log.cleaning.pin_object import end_body
 from icedb_log.cleaning.pins import (
     PinReader,
-    end_body,
     find_ended_pins,
     find_pin,
     list_pins,

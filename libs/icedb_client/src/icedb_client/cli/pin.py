@@ -4,7 +4,8 @@ from typing import Annotated, Any, Final
 
 import typer
 from icedb_log.cleaning.pin_creation import create_pin
-from icedb_log.cleaning.pins import Pin, PinStatus, is_lasting, list_pins
+from icedb_log.cleaning.pin_object import Pin, PinStatus
+from icedb_log.cleaning.pins import is_lasting, list_pins
 from icedb_log.cleaning.pins import unpin as end_pin
 from icedb_log.clock import SystemClock
 from icedb_log.tables.table_config import TableConfig

@@ -13,7 +13,8 @@ from typing import Final
 from icedb_log.cleaning.audit import AuditLog, RunFacts
 from icedb_log.cleaning.deletion import Deleted, Deleter, Doomed, Kind
 from icedb_log.cleaning.leases import MAX_LEASE_TTL_MS
-from icedb_log.cleaning.pins import PENDING_TTL_MS, find_ended_pins
+from icedb_log.cleaning.pin_object import PENDING_TTL_MS
+from icedb_log.cleaning.pins import find_ended_pins
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.idempotency import KEEP_MS
@@ -25,6 +26,7 @@ from icedb_log.object_kinds import ObjectKind
 from icedb_log.storage.object_store import FailedDelete, ObjectInfo, ObjectStore, list_all
 from icedb_log.storage.probe import PROBE_FOLDER
 from icedb_log.storage.store_clock import check_store_clock
+from icedb_log.tables.same_table import require_same_table
 from icedb_log.tables.table_config import TableConfig
 
 DAY_MS: Final = 24 * 60 * 60 * 1000
@@ -100,16 +102,19 @@ def sweep_leftovers(
         store: The object store.
         paths: Keys of the table.
         leftovers: What the orphan sweep's walk found.
-        config: The same as of that walk.
+        config: Of the table; it need not be that of the walk.
         clock: This host's clock.
         audit: Where it is written down what is deleted, and why.
         check_alive: Called before each chunk is deleted; raises to stop the run.
 
     Raises:
+        NotFound: The table is dropped, or gone.
+        Fenced: It is another one of the same name than the configuration's; nothing was deleted.
         UnsupportedFormat: No age can be told by this store; nothing was deleted.
         Unavailable: The store's clock jumped, or the store did not answer at all; nothing was deleted.
         IceDBError: What ``check_alive`` or the audit raised.
     """
+    require_same_table(store, paths, config)  # T4: after the listing
     if any(leftovers.found.values()):
         check_store_clock(store, paths.clock_key, clock=clock)
     facts = RunFacts("leftovers", leftovers.store_now_ms, {"quarantine_retention_ms": config.quarantine_retention_ms})

@@ -8,17 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.cleaning.guards import Death
-from icedb_log.cleaning.pins import (
-    MAX_NOTE_CHARS,
-    PENDING_TTL_MS,
-    Pin,
-    decode_pin,
-    encode_pin,
-    end_body,
-    is_lasting,
-    list_pins,
-    replace_pin,
-)
+from icedb_log.cleaning.pin_object import MAX_NOTE_CHARS, PENDING_TTL_MS, Pin, decode_pin, encode_pin, end_body
+from icedb_log.cleaning.pins import is_lasting, list_pins, replace_pin
 from icedb_log.clock import Clock
 from icedb_log.errors import (
     BelowHorizon,

@@ -54,12 +54,14 @@ PIN_RULES: Final = (
     breaks(
         "J7",
         "a pending pin holds nothing",
-        edit("cleaning.pins:_decode_files", ("return pin, None\n    try", "return pin, frozenset()\n    try")),
+        edit(
+            "cleaning.pin_object:decode_pinned_files", ("return pin, None\n    try", "return pin, frozenset()\n    try")
+        ),
     ),
     breaks(
         "J7",
         "files go as soon as their pin has ended",
-        edit("cleaning.pins:Pin.held_until_ms", ("return self.ends_ms + data_grace_ms", "return self.ends_ms")),
+        edit("cleaning.pin_object:Pin.held_until_ms", ("return self.ends_ms + data_grace_ms", "return self.ends_ms")),
     ),
     breaks(
         "J7",
