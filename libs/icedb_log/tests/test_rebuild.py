@@ -2,7 +2,7 @@
 
 import pytest
 from icedb_log.cleaning.pin_creation import create_pin
-from icedb_log.errors import CorruptLog, InvalidRequest, SchemaConflict, UnsupportedFormat
+from icedb_log.errors import CorruptLog, Fenced, InvalidRequest, SchemaConflict, UnsupportedFormat
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fold import fold
 from icedb_log.repair.rebuild_record import RebuildReport, read_held, read_reports
@@ -331,6 +331,7 @@ def test_a_merge_that_was_cut_off_counts_for_nothing():
     result = table.rebuild(decision="likely")
     assert table.ids() == [1, 1, 2, 2, 3, 3]
     assert set(left_out(result)) == set(outputs)
+    assert result.report.choices == ()
 
 
 def named(table):
@@ -547,3 +548,107 @@ def test_a_record_that_cannot_be_read_stops_the_sweep():
     table.store.put(table.paths.rebuild_key("x"), b"{}")
     with pytest.raises(UnsupportedFormat, match="upgrade"):
         table.sweep()
+
+
+def test_the_new_log_sorts_behind_everything_also_what_is_damaged():
+    table = merged_table()
+    late_ms = table.clock.now_ms() + 50_000
+    table.store.put(table.paths.log_key(time_ms=late_ms, commit_id="ab", is_merged=True), b"{")
+    name = table.rebuild().report.log_key.rpartition("/")[2]
+    assert int(name[:13]) == late_ms + 1
+
+
+def test_what_somebody_restored_meanwhile_stays():
+    """The damaged log file is brought back from a backup just before it would be deleted."""
+    table = merged_table()
+    key = table.keys(table.paths.log_prefix)[3]
+    body = table.store.get(key).body
+    damage(table, 3)
+    table.store.script = [Fault("head", None, key, before=lambda: table.store.inner.put(key, body))]
+    table.rebuild(decision="likely")
+    assert table.store.get(key).body == body
+    assert table.ids() == [1, 2, 3, 4, 5, 6, 7]
+
+
+def crash_merge(table):
+    """Write the outputs of a merge, and die just before its commit."""
+    table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "_m_")]
+    with pytest.raises(Crash):
+        table.merge(full=True)
+    table.clock.advance(1)
+
+
+def test_a_commit_that_landed_excludes_others_whatever_their_clocks_say():
+    table = SmallTable(has_footers=True)
+    table.append(1, 2, p="a")
+    table.append(3, p="a")
+    now_ms = table.clock.now_ms()
+    table.clock.set_wall(now_ms + 5000)
+    crash_merge(table)
+    table.clock.set_wall(now_ms + 10)
+    table.delete("id = 2")
+    table.append(4, p="a")
+    table.merge(full=True)
+    lose_log(table)
+    table.rebuild(decision="likely")
+    assert table.ids() == [1, 3, 4]
+
+
+def test_what_a_whole_log_file_says_is_dead_comes_back_by_no_other_way():
+    table = SmallTable(has_footers=True)
+    table.append(1, p="a")
+    table.append(2, p="a")
+    table.append(3, p="b")
+    crash_merge(table)
+    table.drop("p=a")
+    damage(table, 2)
+    result = table.rebuild(decision="likely")
+    assert table.ids() == [3]
+    (entry,) = left_out(result).values()
+    assert "another end" in entry.reason
+
+
+def test_the_head_of_a_damaged_log_file_proves_its_commit():
+    table = merged_table()
+    key = table.keys(table.paths.log_prefix)[-1]
+    head = table.store.get(key).body.split(b"\n")[:2]
+    table.store.put(key, b"\n".join([*head, b"{"]))
+    result = table.rebuild()
+    assert noted(result, "young_flushes") == []
+    assert table.ids() == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_flush_that_was_cut_off_is_known_by_the_one_that_repeated_it():
+    table = merged_table()
+    table.stage([{"id": 8, "p": "a"}])
+    table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "_log/")]
+    with pytest.raises(Crash):
+        table.flush()
+    table.clock.advance(1)
+    table.flush()
+    lose_log(table)
+    with pytest.raises(InvalidRequest, match="--undecided"):
+        table.rebuild()
+    table.rebuild(decision="likely")
+    assert table.ids() == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_files_of_a_flush_that_has_just_begun_are_not_taken():
+    table = merged_table()
+    lose_log(table)
+    table.stage([{"id": 8, "p": "a"}])
+    rival = SmallTable(store=table.store.inner, name="rival", has_footers=True)
+    rival.paths, rival.clock = table.paths, table.clock
+    table.store.script = [Fault("list_page", None, "_data/", before=rival.flush)]
+    with pytest.raises(Fenced):
+        table.rebuild()
+    assert table.ids() == [8]
+
+
+def test_damaged_log_files_leave_the_log_only_when_the_new_one_stands_there():
+    table = merged_table()
+    key = damage(table, 3)
+    table.store.calls.clear()
+    new = table.rebuild(decision="likely").report.log_key
+    calls = [(call.method, call.key) for call in table.store.calls]
+    assert calls.index(("put_if_absent", new)) < calls.index(("delete", key))
