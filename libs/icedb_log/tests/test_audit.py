@@ -197,9 +197,9 @@ def test_the_audit_is_kept_for_its_retention_by_the_stores_clock(place):
     place.clock.advance(DAY_MS - 1)
     place.store.put(f"{place.paths.audit_prefix}!notes", b"mine")
     first, second = (key for key in place.audit_keys() if key.endswith(".jsonl"))
-    assert sweep_audit(place.store, place.paths, retention_ms=2 * DAY_MS).keys == set()
+    assert sweep_audit(place.store, place.paths, retention_ms=2 * DAY_MS, clock=place.clock).keys == set()
     place.clock.advance(1)
-    assert sweep_audit(place.store, place.paths, retention_ms=2 * DAY_MS).keys == {first}
+    assert sweep_audit(place.store, place.paths, retention_ms=2 * DAY_MS, clock=place.clock).keys == {first}
     assert place.audit_keys() == [f"{place.paths.audit_prefix}!notes", second]
 
 
@@ -211,9 +211,18 @@ def test_an_audit_that_grew_large_is_swept_page_by_page_up_to_the_first_young_ob
     for number in range(1500):
         place.store.inner.put(place.paths.audit_key(time_ms=100_000 + number, run_id="0" * 32), b"")
     place.store.calls.clear()
-    done = sweep_audit(place.store, place.paths, retention_ms=DAY_MS)
+    done = sweep_audit(place.store, place.paths, retention_ms=DAY_MS, clock=place.clock)
     assert done.keys == set(old)
-    assert len(place.store.keys_of("list_page")) == 2
+    assert place.store.keys_of("list_page").count(place.paths.audit_prefix) == 2
+
+
+def test_j1_an_audit_is_not_swept_by_a_clock_that_jumped(place, monkeypatch):
+    place.run(place.put("a"))
+    now_ms = place.clock.now_ms
+    monkeypatch.setattr(place.store.inner, "_now_ms", lambda: now_ms() + 400 * DAY_MS)
+    with pytest.raises(Unavailable, match="minutes apart"):
+        sweep_audit(place.store, place.paths, retention_ms=DAY_MS, clock=place.clock)
+    assert len(place.audit_keys()) == 1
 
 
 def test_a_vacuum_writes_down_what_it_deletes_and_what_held_others():

@@ -7,7 +7,7 @@ from icedb_log.cleaning.audit import AuditLog
 from icedb_log.cleaning.leases import MAX_LEASE_TTL_MS, put_lease, read_leases
 from icedb_log.cleaning.leftovers import DAY_MS, sweep_leftovers, sweep_probes
 from icedb_log.cleaning.orphans import sweep_orphans
-from icedb_log.errors import IceDBError, NotFound, Unavailable, UnsupportedFormat
+from icedb_log.errors import Fenced, IceDBError, NotFound, Unavailable, UnsupportedFormat
 from icedb_log.ingest.idempotency import KEEP_MS
 from icedb_log.ingest.quarantine import list_quarantined, reason_key
 from icedb_log.ingest.quarantine_ops import begin_drop, drop_quarantined, read_quarantined, retry_quarantined
@@ -71,6 +71,16 @@ def test_producers_keys_and_old_pressure_go_after_a_day():
     done = sweep(table)
     assert (done.deleted["idempotency_key"], done.deleted["leftover"]) == (1, 1)
     assert table.keys(table.paths.idempotency_prefix) == [table.paths.idempotency_key("cd")]
+
+
+def test_t4_what_is_left_of_another_table_of_the_name_does_not_go_by_this_ones_configuration():
+    table = make_table()
+    table.store.put(table.paths.idempotency_key("ab"), b"x")
+    table.clock.advance(KEEP_MS)
+    table.config = table.config.model_copy(update={"incarnation": "the one before"})
+    with pytest.raises(Fenced, match="created anew"):
+        sweep(table)
+    assert len(table.keys(table.paths.idempotency_prefix)) == 1
 
 
 def test_staged_batches_are_counted_and_never_taken():

@@ -125,7 +125,9 @@ class JanitorOrphans:
             audit=tools.audit,
             check_alive=tools.check_alive,
         )
-        old_audit = sweep_audit(store, paths, retention_ms=config.audit_retention_ms, check_alive=tools.check_alive)
+        old_audit = sweep_audit(
+            store, paths, retention_ms=config.audit_retention_ms, clock=clock, check_alive=tools.check_alive
+        )
         self._metrics.record_leftovers(paths, leftovers)
         self._metrics.record_deletes("audit", deleted_count=len(old_audit.keys), failed=old_audit.failed)
         _warn_of_leftovers(leftovers)

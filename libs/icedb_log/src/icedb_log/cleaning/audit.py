@@ -22,6 +22,7 @@ from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError
 from icedb_log.keys import TablePaths, parse_audit_key
 from icedb_log.storage.object_store import FailedDelete, ObjectInfo, ObjectStore
+from icedb_log.storage.store_clock import check_store_clock
 
 RunKind = Literal["vacuum", "orphans", "leftovers", "purge"]
 """What the run was."""
@@ -196,6 +197,7 @@ def sweep_audit(
     paths: TablePaths,
     *,
     retention_ms: int,
+    clock: Clock,
     check_alive: Callable[[], None] | None = None,
     chunk_keys: int = CHUNK_KEYS,
 ) -> Deleted:
@@ -205,7 +207,8 @@ def sweep_audit(
     sort by time.
 
     Raises:
-        Unavailable: The store did not answer.
+        UnsupportedFormat: No age can be told by this store (J1); nothing was deleted.
+        Unavailable: The store's clock jumped, and nothing was deleted; or the store did not answer.
     """
     deleter = Deleter(store, check_alive=check_alive, chunk_keys=chunk_keys)
     keys: set[str] = set()
@@ -215,6 +218,8 @@ def sweep_audit(
         page = store.list_page(paths.audit_prefix, token=token)
         found = [info for info in page.objects if parse_audit_key(info.key) is not None]
         old = [info for info in found if info.modified_ms + retention_ms <= page.store_now_ms]
+        if old and not keys:
+            check_store_clock(store, paths.clock_key, clock=clock)
         done = deleter.delete(_doom(info) for info in old)
         keys |= done.keys
         failed += done.failed

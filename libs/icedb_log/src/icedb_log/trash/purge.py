@@ -60,7 +60,7 @@ def purge_table(
         return PurgeResult("kept")
     if mark.state != "purging":
         look = _look_at_trash if mark.state == "trash" else _look_at_purged
-        change = look(store, paths, config, mark, info=info)
+        change = look(store, paths, config, mark, info=info, clock=clock)
         if isinstance(change, PurgeResult):
             return change
         if not _begin(store, paths, config, mark, change=change, etag=info.etag, clock=clock):
@@ -70,9 +70,10 @@ def purge_table(
 
 
 def _look_at_trash(
-    store: ObjectStore, paths: TablePaths, config: TableConfig, mark: Dropped, *, info: ObjectInfo
+    store: ObjectStore, paths: TablePaths, config: TableConfig, mark: Dropped, *, info: ObjectInfo, clock: Clock
 ) -> PurgeResult | dict[str, Any]:
     """Return what becomes of the mark of a table in the trash, or why its time has not come (T3)."""
+    del clock  # it is asked when the purge begins
     if info.modified_ms + mark.keep_ms > store.list_page(paths.config_key, limit=1).store_now_ms:  # T1
         return PurgeResult("kept")
     claims = (*find_claims(store, paths), *find_holds(store, paths, config))
@@ -80,12 +81,12 @@ def _look_at_trash(
 
 
 def _look_at_purged(
-    store: ObjectStore, paths: TablePaths, config: TableConfig, mark: Dropped, *, info: ObjectInfo
+    store: ObjectStore, paths: TablePaths, config: TableConfig, mark: Dropped, *, info: ObjectInfo, clock: Clock
 ) -> PurgeResult | dict[str, Any]:
     """Return what becomes of the mark of a table that is purged, if what came late is to be looked for (T6)."""
     if mark.is_final:
         # Names of the audit never come again: this may meet a new table.
-        done = sweep_audit(store, paths, retention_ms=config.audit_retention_ms)
+        done = sweep_audit(store, paths, retention_ms=config.audit_retention_ms, clock=clock)
         return PurgeResult("purged", len(done.keys), failed=done.failed)
     if info.modified_ms + config.seal_age_ms > store.list_page(paths.config_key, limit=1).store_now_ms:
         return PurgeResult("purged")
