@@ -10,6 +10,8 @@ from icedb_log.cleaning.vacuum import vacuum_table
 from icedb_log.cleaning.vacuum_plan import STRIP_SHARE, cut_parts
 from icedb_log.errors import BelowHorizon, Unavailable
 from icedb_log.keys import TablePaths, log_name
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
 from icedb_log.storage.object_store import DeleteReport, FailedDelete
 from icedb_log.testing.dead_table import build_dead_table, main
 from icedb_log.testing.fake_clock import FakeClock
@@ -168,6 +170,28 @@ def test_a_run_that_has_lost_its_lock_stops_before_the_next_chunk_and_has_kept_i
     table.store.calls.clear()
     assert len(vacuum(table).deleted_data) == 3
     assert_clean(table)
+
+
+def test_a_run_that_is_stopped_within_a_part_keeps_what_it_has_done_of_it():
+    """A part may take longer than a run may: otherwise no run would ever get further."""
+    clock = FakeClock()
+    store, paths = MemoryObjectStore(clock.now_ms), TablePaths("dead", "wh/dead")
+    table = build_dead_table(store, paths, dead_count=40, died_ms=clock.now_ms())
+    clock.advance(table.config.data_grace_ms + 60_000)
+    chunks = iter(range(100))
+
+    def check_alive():
+        if next(chunks) % 4 == 3:  # a part has six chunks
+            raise Unavailable("the time is over")
+
+    def run():
+        return vacuum_table(store, paths, clock=clock, check_alive=check_alive, chunk_keys=1)
+
+    for left in range(37, 0, -3):
+        with pytest.raises(Unavailable):
+            run()
+        assert len(fold(LogReader(store, paths, clock=clock).read()).tombstoned_ms) == left
+    assert len(run().deleted_data) == 1
 
 
 def test_a_bounded_run_says_that_there_is_more():

@@ -109,6 +109,16 @@ class Deleter:
         """
         keys: set[str] = set()
         failed: list[FailedDelete] = []
+        for done in self.delete_chunks(doomed):
+            keys |= done.keys
+            failed += done.failed
+        return Deleted(frozenset(keys), tuple(failed))
+
+    def delete_chunks(self, doomed: Iterable[Doomed]) -> Iterator[Deleted]:
+        """Delete objects as :meth:`delete` does, and say after each chunk what became of it.
+
+        For who has to know that when the run is stopped.
+        """
         for chunk in _chunks(doomed, self._chunk_keys):
             if self._check_alive is not None:
                 self._check_alive()
@@ -117,9 +127,7 @@ class Deleter:
             done = self._delete_chunk(chunk)
             if self._audit is not None:
                 self._audit.conclude(done.failed)
-            keys |= done.keys
-            failed += done.failed
-        return Deleted(frozenset(keys), tuple(failed))
+            yield done
 
     def _delete_chunk(self, chunk: Sequence[Doomed]) -> Deleted:
         try:

@@ -9,11 +9,11 @@ by then is not looked at again. Any number of runs may overlap.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from icedb_log.cleaning.deletion import Deleter, Doomed
+from icedb_log.cleaning.deletion import Deleted, Deleter, Doomed
 from icedb_log.cleaning.guards import DATA_GUARDS, LOG_GUARDS, Death
 from icedb_log.cleaning.vacuum_plan import Portion, VacuumPlan, cut_parts, live_paths, strip_log_file
 from icedb_log.clock import format_ms
-from icedb_log.errors import CommitOutcomeUnknown, PreconditionFailed
+from icedb_log.errors import CommitOutcomeUnknown, IceDBError, PreconditionFailed
 from icedb_log.keys import TablePaths, log_name
 from icedb_log.log.codec import encode_log_file
 from icedb_log.log.invariants import require_same_live, require_strip
@@ -79,6 +79,8 @@ class VacuumRun:
         self._gone_data: set[str] = set()
         self._stripped_count = 0
         self._contended: set[str] = set()
+        self._live: set[str] = set()
+        self._current: dict[str, ListedLogFile] = {}
 
     def delete_all(self, staged: Mapping[str, tuple[str, ...]], *, max_objects: int | None = None) -> DoneVacuum:
         """Delete what the plan says, in its order.
@@ -131,30 +133,40 @@ class VacuumRun:
         """Delete data files part by part, and strip after each part; return whether some are left."""
         remaining = self._without(self._gone_logs)
         require_same_live(self._paths, self._view, remaining)
-        live = live_paths(remaining)
+        self._live = live_paths(remaining)
         # J2: a log file that could not be deleted still says "live".
-        deletable = set(self._plan.data_paths) - live
+        deletable = set(self._plan.data_paths) - self._live
         dead = {tombstone.path for file in self._view.files for tombstone in file.log.log_tombstones}
-        current = {file.key: file for file in remaining if file.key not in dead}
+        self._current = {file.key: file for file in remaining if file.key not in dead}
         part_files = self._part_files if max_objects is None else max(1, min(self._part_files, max_objects))
-        for part in cut_parts(tuple(current.values()), deletable, part_files=part_files):
+        for part in cut_parts(tuple(self._current.values()), deletable, part_files=part_files):
             portions = [portion for portion in part if portion.log_key not in self._contended]
             doomed = [marker for portion in portions for marker in portion.markers]
             if doomed and max_objects is not None and len(self._gone_data) >= max_objects:
                 return True
-            self._gone_data |= self._delete(self._doom_data(portions))
-            for portion in portions:
-                # WARN: only now, and only of what is certainly gone: a marker that is stripped before its data file is
-                # deleted leaves an orphan behind when the run dies in between, or when the delete fails.
-                self._strip(current, portion.log_key, live=live)
+            try:
+                for done in self._deleter.delete_chunks(self._doom_data(portions)):
+                    self._gone_data |= self._note(done)
+            except IceDBError:
+                # Stopped between two chunks, by whoever waits or for want of time. A part may take longer than a run
+                # may: unless what is gone of it is stripped now, no run ever gets further.
+                self._strip_part(portions)
+                raise
+            self._strip_part(portions)
         return False
 
-    def _strip(self, current: dict[str, ListedLogFile], key: str, *, live: set[str]) -> None:
-        file = current[key]
+    def _strip_part(self, portions: Iterable[Portion]) -> None:
+        # WARN: only after the deletes, and only of what is certainly gone: a marker that is stripped before its data
+        # file is deleted leaves an orphan behind when the run dies in between, or when the delete fails.
+        for portion in portions:
+            self._strip(portion.log_key)
+
+    def _strip(self, key: str) -> None:
+        file = self._current[key]
         log = strip_log_file(file, self._view, gone_logs=self._gone_logs, gone_data=self._gone_data)
         if log is None:
             return
-        require_strip(self._paths, file, log, live=live)
+        require_strip(self._paths, file, log, live=self._live)
         body = encode_log_file(log)
         try:
             etag = self._store.put_if_match(file.key, body, etag=file.etag)  # J3
@@ -163,13 +175,15 @@ class VacuumRun:
             return
         self._stripped_count += 1
         # modified_ms stays the older one: that is the proof of landing of what the strip before has carried (J1).
-        current[key] = replace(file, etag=etag, size_bytes=len(body), log=log)
+        self._current[key] = replace(file, etag=etag, size_bytes=len(body), log=log)
 
     def _without(self, keys: set[str]) -> tuple[ListedLogFile, ...]:
         return tuple(file for file in self._view.files if file.key not in keys)
 
     def _delete(self, doomed: Iterable[Doomed]) -> set[str]:
-        done = self._deleter.delete(doomed)
+        return self._note(self._deleter.delete(doomed))
+
+    def _note(self, done: Deleted) -> set[str]:
         self._failed.extend(done.failed)
         return set(done.keys)
 

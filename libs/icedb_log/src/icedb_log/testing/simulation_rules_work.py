@@ -96,8 +96,8 @@ JANITOR_RULES: Final = (
         edit(
             "cleaning.vacuum_run:VacuumRun._delete_data_files",
             (
-                "self._gone_data |= self._delete(self._doom_data(portions))",
-                "self._gone_data |= self._delete(self._doom_data(portions)) | {marker.path for marker in doomed}",
+                "self._gone_data |= self._note(done)",
+                "self._gone_data |= self._note(done) | {marker.path for marker in doomed}",
             ),
         ),
     ),
@@ -106,15 +106,13 @@ JANITOR_RULES: Final = (
         "log files are stripped before the data files of their part are deleted",
         edit(
             "cleaning.vacuum_run:VacuumRun._delete_data_files",
+            ("self._gone_data |= self._note(done)", "self._note(done)"),
             (
-                "self._gone_data |= self._delete(self._doom_data(portions))",
-                "self._gone_data |= {marker.path for marker in doomed}",
-            ),
-            (
-                "            self._strip(current, portion.log_key, live=live)\n",
+                "        try:\n",
                 code(
-                    "            self._strip(current, portion.log_key, live=live)",
-                    "        self._delete(self._doom_data(portions))",
+                    "        self._gone_data |= {marker.path for marker in doomed}",
+                    "        self._strip_part(portions)",
+                    "        try:",
                     "",
                 ),
             ),
