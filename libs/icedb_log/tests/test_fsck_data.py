@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable
 
 import pytest
+from icedb_log.repair.fsck_data import find_partition_problem
 from icedb_log.storage.object_store import list_all
 from icedb_log.tables.table_config import PartitionField, encode_table_config
 from icedb_log.testing.fsck_tables import check, codes, data_file, edit_marker, last_append, logs, rewrite_data, small
@@ -50,6 +51,11 @@ def config_of_another(table: SmallTable) -> None:
 
 def config_of_other_partitions(table: SmallTable) -> None:
     config = table.config.model_copy(update={"partition": (PartitionField(name="q", column="p"),)})
+    table.store.put(table.paths.config_key, encode_table_config(config))
+
+
+def config_of_other_columns(table: SmallTable) -> None:
+    config = table.config.model_copy(update={"partition": (PartitionField(name="p", column="q"),)})
     table.store.put(table.paths.config_key, encode_table_config(config))
 
 
@@ -113,6 +119,7 @@ DAMAGES: list[tuple[str, Damage]] = [
     ("config-unreadable", broken_config),
     ("config-mismatch", config_of_another),
     ("config-mismatch", config_of_other_partitions),
+    ("config-mismatch", config_of_other_columns),
     ("config-mismatch", config_of_other_types),
     ("footer-unreadable", broken_footer),
     ("row-count-mismatch", wrong_count),
@@ -206,3 +213,33 @@ def test_a_file_that_goes_while_footers_are_read_is_lost() -> None:
     path = data_file(table, last_append(table))
     table.store.script = [Fault("get", None, path, before=lambda: table.store.inner.delete([path]))]
     assert codes(check(table)) == {"dangling"}
+
+
+def test_a_sort_column_that_no_row_has_is_no_damage() -> None:
+    table = small(sort=("never",))
+    assert codes(check(table)) == set()
+
+
+def test_partition_values_are_those_of_their_transforms() -> None:
+    fields = {
+        transform: PartitionField(name="f", column="c", transform=transform)
+        for transform in ("year", "month", "day", "hour", "identity")
+    }
+    fields["bucket"] = PartitionField(name="f", column="c", transform="bucket", width=8)
+    good = {
+        "year": "2026",
+        "month": "2026-01",
+        "day": "2026-01-02",
+        "hour": "2026-01-02-03",
+        "identity": "_",
+        "bucket": "7",
+    }
+    for transform, field in fields.items():
+        assert find_partition_problem(f"f={good[transform]}", (field,)) is None
+        assert (find_partition_problem("f=x", (field,)) is None) == (transform == "identity")
+        assert find_partition_problem("g=1", (field,)) is not None
+        assert find_partition_problem("", (field,)) is not None
+        assert find_partition_problem("x", (field,)) is not None
+    assert find_partition_problem("f=8", (fields["bucket"],)) is not None
+    assert find_partition_problem("f=2026-01-02", (fields["hour"],)) is not None
+    assert find_partition_problem("", ()) is None

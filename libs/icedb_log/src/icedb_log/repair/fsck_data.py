@@ -182,10 +182,12 @@ def check_config(found: Findings, paths: TablePaths, log: CheckedLog, config: Ta
                 "config-mismatch", paths.config_key, f"column {column!r} is declared {declared}; the log says {known}"
             )
     if log.live and log.is_whole:
-        for column in dict.fromkeys((*config.sort, *(field.column for field in config.partition))):
-            if column not in schema and column not in config.declared:
+        for field in config.partition:  # a sort column may be one that no row has yet
+            if field.column not in schema:
                 found.add(
-                    "config-mismatch", paths.config_key, f"column {column!r} lays out data files, and none has it"
+                    "config-mismatch",
+                    paths.config_key,
+                    f"column {field.column!r} makes partitions, and the log has none",
                 )
     for partition, path in _first_of_partitions(paths, log).items():
         problem = find_partition_problem(partition, config.partition)
