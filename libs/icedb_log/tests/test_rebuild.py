@@ -5,7 +5,12 @@ from icedb_log.cleaning.pin_creation import create_pin
 from icedb_log.errors import CorruptLog, Fenced, InvalidRequest, SchemaConflict, UnsupportedFormat
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fold import fold
+from icedb_log.model import LogView
+from icedb_log.repair.footers import FileOrigin, Footer
+from icedb_log.repair.rebuild_evidence import RebuildEvidence, SurvivingLog
+from icedb_log.repair.rebuild_plan import plan_rebuild
 from icedb_log.repair.rebuild_record import RebuildReport, read_held, read_reports
+from icedb_log.storage.object_store import ObjectInfo
 from icedb_log.testing.row_feeds import RowFileFeeder
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_import import ImportTable
@@ -510,6 +515,9 @@ def test_a_view_whose_newest_state_is_damaged_asks():
     damage(table, -1)
     with pytest.raises(InvalidRequest, match="--assume-fed"):
         table.rebuild(decision="likely")
+    table.rebuild(decision="likely", assumes_fed=True)
+    assert view.feed_all() == 0  # the state that is left is older, and does not count any more
+    assert view.ids() == [1, 2]
 
 
 def test_a_plan_other_than_the_one_agreed_to_is_refused():
@@ -652,3 +660,20 @@ def test_damaged_log_files_leave_the_log_only_when_the_new_one_stands_there():
     new = table.rebuild(decision="likely").report.log_key
     calls = [(call.method, call.key) for call in table.store.calls]
     assert calls.index(("put_if_absent", new)) < calls.index(("delete", key))
+
+
+def test_no_two_files_are_left_out_for_each_others_sake():
+    """Both are pinned, and both were made from files that are gone: the older one may be in the newer one alone."""
+    table = SmallTable(has_footers=True)
+    footers = {}
+    for number in (1, 2):
+        key = table.paths.data_key(partition="p=a", file_id=table.clock.new_id())
+        gone = table.paths.data_key(partition="p=a", file_id=table.clock.new_id())
+        origin = FileOrigin("merge", "t", "p=a", table.clock.new_id(), (gone,))
+        footers[key] = Footer(ObjectInfo(key, "e", 10, table.clock.now_ms()), 5, {"id": "BIGINT"}, origin=origin)
+        table.clock.advance(number)
+    log = SurvivingLog(LogView("t", (), table.clock.now_ms()))
+    evidence = RebuildEvidence(table.paths, table.config, log, footers, pinned=frozenset(footers))
+    older, newer = footers
+    assert plan_rebuild(evidence).live == {newer}
+    assert plan_rebuild(evidence, decided="inputs").live == {older, newer}
