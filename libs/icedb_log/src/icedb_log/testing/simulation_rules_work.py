@@ -75,7 +75,7 @@ JANITOR_RULES: Final = (
         "data files go although a log file still lists them as live",
         edit(
             "cleaning.vacuum_run:VacuumRun._delete_data_files",
-            ("set(self._plan.data_paths) - live\n", "set(self._plan.data_paths)\n"),
+            ("set(self._plan.data_paths) - self._live\n", "set(self._plan.data_paths)\n"),
         ),
         edit(
             "cleaning.vacuum_plan:_find_expired_data",
@@ -87,7 +87,7 @@ JANITOR_RULES: Final = (
         "data files go although their log file could not be deleted",
         edit(
             "cleaning.vacuum_run:VacuumRun._delete_data_files",
-            ("set(self._plan.data_paths) - live\n", "set(self._plan.data_paths)\n"),
+            ("set(self._plan.data_paths) - self._live\n", "set(self._plan.data_paths)\n"),
         ),
     ),
     keeps(
@@ -175,7 +175,7 @@ JANITOR_RULES: Final = (
         "J10",
         "objects are announced when they are deleted, not before",
         edit(
-            "cleaning.deletion:Deleter.delete",
+            "cleaning.deletion:Deleter.delete_chunks",
             ("self._audit.announce(chunk)", "pass"),
             ("self._delete_chunk(chunk)", "self._delete_chunk(chunk); self._audit and self._audit.announce(chunk)"),
         ),
