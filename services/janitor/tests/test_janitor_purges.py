@@ -72,6 +72,36 @@ def test_a_table_is_purged_when_its_time_in_the_trash_is_over(context):
     assert woken_purges(context, tasks) == ["events"]
 
 
+def test_what_was_said_of_a_table_ends_with_it_so_that_no_alert_lasts_for_ever(context):
+    tasks = make_tasks(context)
+    context.clock.advance(30 * 86_400_000)
+    tasks.orphans.sweep("events")  # no log names them
+    context.metrics.halted.labels("events").set(1)
+    context.metrics.halted.labels("other").set(1)
+    held = {"name": "icedb_janitor_waiting_orphan_files", "table": "events", "guard": "share"}
+    tasks.sweep()
+    assert context.metric(**held) == 25
+    drop(context)
+    tasks.sweep()
+    assert (context.metric(**held), context.metric("icedb_janitor_halted", table="events")) == (None, None)
+    assert context.metric("icedb_janitor_halted", table="other") == 1
+
+
+def test_deletes_of_a_purge_that_fail_are_told_for_as_long_as_it_lasts(context, monkeypatch):
+    drop(context, force=True)
+    tasks = make_tasks(context)
+    store = context.warehouse.store
+    denied = DeleteReport((), (FailedDelete("k", "no", "denied"),))
+    monkeypatch.setattr(store, "delete", lambda keys: denied)
+    tasks.purges.purge("events")
+    tasks.sweep()
+    assert context.metric("icedb_janitor_failing_since_timestamp_seconds", table="events") > 0
+    monkeypatch.undo()
+    tasks.purges.purge("events")
+    tasks.sweep()
+    assert context.metric("icedb_janitor_failing_since_timestamp_seconds", table="events") is None
+
+
 def test_a_purge_that_is_not_done_is_woken_by_itself_and_by_each_sweep(context, monkeypatch):
     drop(context, force=True)
     tasks = make_tasks(context)

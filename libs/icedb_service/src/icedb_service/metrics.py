@@ -6,7 +6,7 @@ absent. Tables are the only open label; there are as many as the warehouse has.
 """
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib.metadata import version
 from typing import Final
 
@@ -121,6 +121,8 @@ class WorkerMetrics:
             ("table",),
             registry=self.registry,
         )
+        self.table_gauges = [self.halted, self.last_success]
+        """Gauges with the label ``table`` that end with their table."""
         self.engine_up = Gauge(
             f"{start}_engine_up",
             "1 while the worker's engine (Spark session) is open",
@@ -131,6 +133,17 @@ class WorkerMetrics:
             for outcome in OUTCOMES:
                 self.runs.labels(task, outcome)
         add_build_info(self.registry, component, package=package)
+
+    def forget_tables(self, kept: Collection[str]) -> None:
+        """Let the series end of tables that are not there any more: nobody writes them, and alerts would last for ever.
+
+        Args:
+            kept: The tables that are there.
+        """
+        for gauge in self.table_gauges:
+            for sample in [sample for metric in gauge.collect() for sample in metric.samples]:
+                if sample.labels["table"] not in kept:
+                    gauge.remove(*sample.labels.values())
 
 
 class SparkWorkerMetrics(WorkerMetrics):

@@ -4,7 +4,7 @@ What wakes them in between may be lost at any time; the sweep is what makes the 
 table that cannot be looked at does not keep the others waiting.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from icedb_log.errors import HaltError, IceDBError
@@ -16,7 +16,11 @@ from icedb_service.worker import WorkerContext
 
 
 def sweep_tables(
-    context: WorkerContext[Any], *, task: str, is_needed: Callable[[TablePaths], bool] | None = None
+    context: WorkerContext[Any],
+    *,
+    task: str,
+    is_needed: Callable[[TablePaths], bool] | None = None,
+    also: Collection[str] = (),
 ) -> Work:
     """Wake ``task`` for each table that needs it and is not pausing after a failure.
 
@@ -24,13 +28,16 @@ def sweep_tables(
         context: Of the worker.
         task: What to wake.
         is_needed: Whether a table has work; without it, all tables are woken.
+        also: Other tables whose gauges are kept: being purged, for the janitor.
 
     Raises:
         Unavailable: The store or Redis did not answer.
     """
     warehouse = context.warehouse
     counts = {"tables": 0, "woken": 0, "waiting": 0, "pausing": 0, "failed": 0}
-    for name in warehouse.list_tables():
+    names = warehouse.list_tables()
+    context.metrics.forget_tables({*names, *also})
+    for name in names:
         counts["tables"] += 1
         if not context.runner.backoff.is_due(backoff_key(task, name)):
             counts["pausing"] += 1

@@ -1,7 +1,7 @@
 """What the janitor counts."""
 
 from collections import Counter as Tally
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, get_args
 
 from icedb_log.cleaning.audit import AuditStep
@@ -102,7 +102,15 @@ class JanitorMetrics(WorkerMetrics):
         )
 
     def _by_table(self, name: str, meaning: str, *labels: str) -> Gauge:
-        return Gauge(f"icedb_janitor_{name}", meaning, ("table", *labels), registry=self.registry)
+        gauge = Gauge(f"icedb_janitor_{name}", meaning, ("table", *labels), registry=self.registry)
+        self.table_gauges.append(gauge)
+        return gauge
+
+    def forget_tables(self, kept: Collection[str]) -> None:
+        """Let the series end of tables that are not there any more, and what was remembered of their failures."""
+        super().forget_tables(kept)
+        for table in self._failing_since_ms.keys() - kept:
+            self._failing_since_ms.pop(table, None)
 
     def record_vacuum(self, paths: TablePaths, result: VacuumResult, *, now_ms: int) -> None:
         """Count one vacuum.

@@ -74,22 +74,25 @@ class JanitorPurges:
         }
         return Work(is_idle=not result.deleted_count, details=details)
 
-    def wake_due(self) -> int:
-        """Wake the purge of every table that it has something to do for; return how many were woken.
+    def wake_due(self) -> tuple[int, frozenset[str]]:
+        """Wake the purge of every table that it has something to do for.
+
+        Returns:
+            How many were woken, and the tables whose purge has begun and has not ended.
 
         Raises:
             Unavailable: The store or Redis did not answer.
         """
         dropped = self._context.warehouse.list_dropped()
         if not dropped:
-            return 0
+            return 0, frozenset()
         now_ms = read_now_ms(self._context.warehouse)
         woken_count = 0
         for table in dropped:
             is_wanted = has_work(table, now_ms=now_ms) or self._is_audit_due(table)
             if is_wanted and self._context.runner.backoff.is_due(backoff_key(JANITOR_PURGE, table.name)):
                 woken_count += self._context.wakeups.wake(JANITOR_PURGE, table.name)
-        return woken_count
+        return woken_count, frozenset(table.name for table in dropped if table.mark.state == "purging")
 
     def _is_audit_due(self, table: DroppedTable) -> bool:
         if not table.mark.is_final or table.mark.state != "purged":

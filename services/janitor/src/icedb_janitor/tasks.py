@@ -93,8 +93,8 @@ class JanitorTasks:
 
         Delivery: sent by beat, collapsed while one waits. A lost one is made good by the next.
         """
-        work = sweep_tables(self._context, task=JANITOR_VACUUM)
-        purge_count = self.purges.wake_due()
+        purge_count, purging = self.purges.wake_due()
+        work = sweep_tables(self._context, task=JANITOR_VACUUM, also=purging)
         return Work(is_idle=work.is_idle and not purge_count, details={**work.details, "purges": purge_count})
 
     def _begin_run(self, paths: TablePaths, held: TableLock) -> RunTools:
