@@ -78,7 +78,7 @@ class JanitorPurges:
         """Wake the purge of every table that it has something to do for.
 
         Returns:
-            How many were woken, and the tables whose purge has begun and has not ended.
+            How many were woken, and the tables whose purge is due, or has begun and has not ended.
 
         Raises:
             Unavailable: The store or Redis did not answer.
@@ -87,12 +87,13 @@ class JanitorPurges:
         if not dropped:
             return 0, frozenset()
         now_ms = read_now_ms(self._context.warehouse)
+        unfinished = frozenset(table.name for table in dropped if has_work(table, now_ms=now_ms))
         woken_count = 0
         for table in dropped:
-            is_wanted = has_work(table, now_ms=now_ms) or self._is_audit_due(table)
+            is_wanted = table.name in unfinished or self._is_audit_due(table)
             if is_wanted and self._context.runner.backoff.is_due(backoff_key(JANITOR_PURGE, table.name)):
                 woken_count += self._context.wakeups.wake(JANITOR_PURGE, table.name)
-        return woken_count, frozenset(table.name for table in dropped if table.mark.state == "purging")
+        return woken_count, unfinished
 
     def _is_audit_due(self, table: DroppedTable) -> bool:
         if not table.mark.is_final or table.mark.state != "purged":
