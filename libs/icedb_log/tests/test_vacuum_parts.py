@@ -212,6 +212,18 @@ def test_j6_what_cannot_be_deleted_takes_no_place_in_a_bounded_run():
     assert (len(done.failed), len(done.deleted_data), done.has_more) == (3, 3, False)
 
 
+def test_j6_what_cannot_be_stripped_takes_no_place_in_a_bounded_run():
+    """Otherwise a log file that is too large to be written again keeps the others waiting, and the runs never end."""
+    table = make_table()
+    first, second = [file for file in table.view().files if file.log.log_tombstones]
+    for _ in range(2):
+        table.store.script = [Fault("put_if_match", Effect.DROP, first.key)]
+        done = vacuum(table, max_objects=3, chunk_keys=3)
+        assert (done.contended_count, done.has_more) == (1, False)
+    after = {file.key: len(file.log.markers) for file in table.view().files}
+    assert (after[first.key], after[second.key]) == (4, 1)
+
+
 def test_j3_a_log_file_that_changed_is_left_alone_and_the_others_go_on():
     table = make_table()
     first, second = [file for file in table.view().files if file.log.log_tombstones]

@@ -139,10 +139,11 @@ class VacuumRun:
         dead = {tombstone.path for file in self._view.files for tombstone in file.log.log_tombstones}
         self._current = {file.key: file for file in remaining if file.key not in dead}
         part_files = self._part_files if max_objects is None else max(1, min(self._part_files, max_objects))
+        done_count = 0
         for part in cut_parts(tuple(self._current.values()), deletable, part_files=part_files):
             portions = [portion for portion in part if portion.log_key not in self._contended]
             doomed = [marker for portion in portions for marker in portion.markers]
-            if doomed and max_objects is not None and len(self._gone_data) >= max_objects:
+            if doomed and max_objects is not None and done_count >= max_objects:
                 return True
             try:
                 for done in self._deleter.delete_chunks(self._doom_data(portions)):
@@ -153,6 +154,10 @@ class VacuumRun:
                 self._strip_part(portions)
                 raise
             self._strip_part(portions)
+            # WARN: without those whose log file could not be stripped. They stand in the log as before, and would fill
+            # each run to its bound, at once again and for ever, with deletes of what is gone; the others never go.
+            kept = (portion for portion in portions if portion.log_key not in self._contended)
+            done_count += sum(marker.path in self._gone_data for portion in kept for marker in portion.markers)
         return False
 
     def _strip_part(self, portions: Iterable[Portion]) -> None:
