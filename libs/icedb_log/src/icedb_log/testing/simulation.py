@@ -90,7 +90,7 @@ def run_schedule(
     watch = ErasureWatch(model, store_now_ms=store_now_ms, exists=lambda key: holds(inner, key))
     view_watch = ViewWatch(watch)
     pin_watch = PinWatch(view_watch, settings=settings, store_now_ms=store_now_ms, exists=lambda key: holds(inner, key))
-    audit_watch = AuditWatch(pin_watch)
+    audit_watch = AuditWatch(pin_watch, named=model.named)
     store = FaultyStore(inner, world=world, observer=audit_watch)
     create_table(inner, PATHS, settings.config)
     sim = Simulation(

@@ -4,6 +4,7 @@ The audit is not written to the store with its faults: what becomes of a write t
 every call. So it takes no part in the schedule, and schedules stay what they were.
 """
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, cast
 
 import orjson
@@ -23,10 +24,12 @@ class AuditWatch:
 
     Args:
         after: Who is told next.
+        named: Data files that a commit has ever named: the others are nobody's, and whoever wrote one may delete it.
     """
 
-    def __init__(self, after: "Observer") -> None:
+    def __init__(self, after: "Observer", *, named: Collection[str]) -> None:
         self._after = after
+        self._named = named
         self._announced: set[str] = set()
         self._clock = FakeClock(seed="audit")
 
@@ -47,6 +50,6 @@ class AuditWatch:
 
     def on_delete(self, key: str) -> None:
         """Check that an object that only the janitor deletes was announced."""
-        if key.startswith((PATHS.log_prefix, PATHS.data_prefix)) and key not in self._announced:
+        if (key.startswith(PATHS.log_prefix) or key in self._named) and key not in self._announced:
             raise Violation(f"{key} is deleted, and no audit has announced it (J10)")
         self._after.on_delete(key)
