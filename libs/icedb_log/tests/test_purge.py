@@ -12,7 +12,7 @@ from icedb_log.storage.object_store import list_all
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable, try_each_call
 from icedb_log.testing.small_view import SmallView
-from icedb_log.testing.trash_steps import KEEP_MS, KEPT, SEAL_MS, drop, make_full, mark_of, purge, rest_of
+from icedb_log.testing.trash_steps import KEEP_MS, KEPT, SEAL_MS, create_again, drop, make_full, mark_of, purge, rest_of
 from icedb_log.trash.drop import read_kept_config, undrop_table
 from icedb_log.trash.purge import purge_table
 from icedb_log.trash.purge_progress import read_progress
@@ -278,3 +278,17 @@ def test_a_run_that_is_to_stop_stops_before_its_next_chunk(table):
         purge(table, check_alive=check_alive)
     assert len(table.store.keys_of("delete")) == 2
     assert purge(table).state == "purged"
+
+
+def test_t5_a_run_that_is_stopped_with_nothing_under_way_does_not_keep_the_name(table):
+    drop(table, force=True)
+
+    def check_alive():
+        if mark_of(table).purgers:
+            raise Fenced("the lock is lost")
+
+    with pytest.raises(Fenced, match="the lock is lost"):
+        purge(table, check_alive=check_alive)
+    assert mark_of(table).purgers == ()
+    assert purge(table).state == "purged"
+    create_again(table)

@@ -5,15 +5,17 @@ tombstone is gone, what it killed is not) or not at all, and not notice. Of a lo
 nothing and fail; the log itself goes when all that it names is gone.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import Final, Literal
 
 from icedb_log.cleaning.audit import AuditLog, RunFacts
 from icedb_log.cleaning.deletion import CHUNK_KEYS, Deleter, Doomed
 from icedb_log.clock import Clock
-from icedb_log.errors import CorruptLog, Fenced, NotFound, Unavailable, UnsupportedFormat
+from icedb_log.errors import CorruptLog, Fenced, IceDBError, NotFound, Unavailable, UnsupportedFormat
 from icedb_log.keys import ROLES, TablePaths, file_time_ms
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fence import acquire_fence
@@ -136,7 +138,7 @@ class PurgeRun:
         deleter = Deleter(
             self._store,
             audit=None if audit is None else audit.begin(facts),
-            check_alive=check_alive,
+            check_alive=None if check_alive is None else partial(self._check_alive, check_alive),
             chunk_keys=self._limits.chunk_keys,
         )
         is_empty = self._delete_all(deleter)
@@ -191,6 +193,15 @@ class PurgeRun:
         if not may_be_late:
             self._is_unanswered |= any(each.kind in _NO_ANSWER for each in done.failed)
         self._write_progress()
+
+    def _check_alive(self, check_alive: Callable[[], None]) -> None:
+        """Ask whether the run goes on; one that is stopped here has nothing under way, and takes itself out (T5)."""
+        try:
+            check_alive()
+        except IceDBError:
+            with contextlib.suppress(IceDBError):
+                self._leave(is_empty=False)
+            raise
 
     def _list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield what lies below a prefix, page by page: a table may have millions of objects."""
