@@ -13,16 +13,26 @@ BLOCK = 70
 BLOCKS = 8
 
 
+@pytest.fixture(scope="module")
+def totals():
+    """Return what happened in all blocks so far."""
+    return Counter()
+
+
 @pytest.mark.parametrize("first", range(0, BLOCKS * BLOCK, BLOCK))
-def test_every_rule_holds_in_many_schedules(first):
-    totals = Counter()
+def test_every_rule_holds_in_many_schedules(first, totals):
+    block = Counter()
     for seed in range(first, first + BLOCK):
-        totals.update(run_schedule(seed).counters)
+        block.update(run_schedule(seed).counters)
+    assert block["commits"] > 3 * BLOCK
+    assert block["merges"] > BLOCK
+    totals.update(block)
+
+
+def test_everything_happened_in_some_of_these_schedules(totals):
     # A simulation in which nothing happens would hold, too.
-    idle = [name for name, count in totals.items() if count == 0]
-    assert not idle
-    assert totals["commits"] > 3 * BLOCK
-    assert totals["merges"] > BLOCK
+    if totals["commits"] > 3 * BLOCK * BLOCKS:  # all blocks were run
+        assert [name for name, count in totals.items() if count == 0] == []
 
 
 def test_the_same_seed_is_the_same_schedule():
