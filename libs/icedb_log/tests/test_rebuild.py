@@ -12,6 +12,7 @@ from icedb_log.repair.rebuild_plan import plan_rebuild
 from icedb_log.repair.rebuild_record import RebuildReport, read_held, read_reports
 from icedb_log.storage.object_store import ObjectInfo
 from icedb_log.testing.row_feeds import RowFileFeeder
+from icedb_log.testing.row_files import RowFileWriter
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_import import ImportTable
 from icedb_log.testing.small_table import SmallTable, try_each_call
@@ -458,7 +459,7 @@ def test_types_that_contradict_each_other_stop_the_rebuild():
     key = next(key for key in table.keys(table.paths.data_prefix) if table.store.get(key).body.startswith(b'{"id":7'))
     table.store.put(key, table.store.get(key).body.replace(b'"id":7', b'"id":"7"'))
     with pytest.raises(SchemaConflict, match=r"column 'id' is BIGINT in .* and VARCHAR in .*parquet"):
-        table.rebuild()
+        table.rebuild(decision="keep-outputs")  # a file that was written again is younger than the fence
     assert table.keys(table.paths.log_prefix) == []
 
 
@@ -524,10 +525,63 @@ def test_a_plan_other_than_the_one_agreed_to_is_refused():
     table = merged_table()
     lose_log(table)
     digest = table.rebuild(is_dry_run=True).report.digest
-    table.append(8, p="b")
+    table.store.delete(table.keys(table.paths.data_prefix)[-1:])
     with pytest.raises(InvalidRequest, match="has changed"):
-        table.rebuild(is_forced=True, digest=digest)
-    assert len(table.keys(table.paths.log_prefix)) == 1
+        table.rebuild(digest=digest)
+    assert table.keys(table.paths.log_prefix) == []
+
+
+def test_what_is_committed_after_a_person_has_looked_changes_nothing_of_the_plan():
+    """Flushes go on while somebody reads the report; the first one makes the loss less plain, too."""
+    table = SmallTable(has_footers=True)
+    table.append(1, 2, p="a")
+    lose_log(table)
+    digest = table.rebuild(is_dry_run=True).report.digest
+    table.append(3, p="b")
+    assert table.rebuild(digest=digest).has_committed
+    assert table.ids() == [1, 2, 3]
+
+
+class SlowWriter:
+    """Writes the files of a flush a second after it began, and stalls before it commits them."""
+
+    def __init__(self, table, act):
+        self.table, self.act = table, act
+
+    def write_batches(self, job):
+        self.table.clock.advance(1000)
+        output = RowFileWriter(self.table.store, self.table.clock, has_footers=True).write_batches(job)
+        self.table.clock.advance(1000)
+        self.act()
+        return output
+
+
+@pytest.mark.parametrize("looked", [False, True])
+def test_a_flush_that_is_cut_off_by_the_rebuild_is_not_taken(looked):
+    """Its files are there, and it has not announced a commit: the next flush commits its batches."""
+    table = merged_table()
+    lose_log(table)
+    options = {"digest": table.rebuild(is_dry_run=True).report.digest} if looked else {"decision": "likely"}
+    table.stage([{"id": 8, "p": "b"}])
+    rival = SmallTable(store=table.store.inner, name="rival", has_footers=True)
+    rival.paths, rival.clock = table.paths, table.clock
+    results = []
+    with pytest.raises(Fenced):
+        rival.flush(writer=SlowWriter(rival, lambda: results.append(table.rebuild(**options))))
+    (choice,) = results[0].report.choices
+    assert (choice.kind, choice.output_rows, choice.decided) == ("flush", 1, "inputs")
+    rival.flush()
+    assert table.ids() == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_flushes_that_are_alike_in_their_markers_are_looked_at_again():
+    table = SmallTable(has_footers=True, sort=())
+    for number in range(6):
+        table.append(number, p="a")
+        table.clock.advance(1000)
+    lose_log(table)
+    assert table.rebuild().report.choices == ()
+    assert table.ids() == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_flush_after_the_loss_stays():
@@ -649,7 +703,7 @@ def test_files_of_a_flush_that_has_just_begun_are_not_taken():
     rival.paths, rival.clock = table.paths, table.clock
     table.store.script = [Fault("list_page", None, "_data/", before=rival.flush)]
     with pytest.raises(Fenced):
-        table.rebuild()
+        table.rebuild(decision="likely")
     assert table.ids() == [8]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
-from icedb_log.repair.rebuild import RebuildOptions, RebuildResult, rebuild_table
+from icedb_log.repair.rebuild import RebuildOptions, RebuildResult, rebuild_table, require_decided
 from icedb_log.repair.rebuild_record import ChoiceEntry, NoteEntry, RebuildReport
 from rich.markup import escape
 
@@ -77,6 +77,8 @@ def rebuild(
             _print(found, has_work=has_work, as_json=as_json)
         if is_done:
             return
+        if has_work and undecided is None:
+            require_decided(found)
         if has_work and not yes:
             _confirm(found, as_json=as_json)
         options = RebuildOptions(
@@ -84,7 +86,7 @@ def rebuild(
             decision=asked.decision,
             takes_foreign=take_foreign,
             assumes_fed=assume_fed,
-            digest=found.digest,
+            digest=found.digest if has_work else None,
         )
         result = _run(client, table, options)
     if as_json:

@@ -19,10 +19,10 @@ from icedb_log.log.fence import HeldFence, acquire_fence
 from icedb_log.model import LogFile
 from icedb_log.repair.footers import FooterReader
 from icedb_log.repair.rebuild_commits import Side
-from icedb_log.repair.rebuild_evidence import RebuildEvidence
+from icedb_log.repair.rebuild_evidence import FenceTraces, RebuildEvidence
 from icedb_log.repair.rebuild_log import build_rebuilt_log, require_rebuilt
 from icedb_log.repair.rebuild_plan import RebuildPlan, plan_rebuild
-from icedb_log.repair.rebuild_reading import read_evidence, read_intents
+from icedb_log.repair.rebuild_reading import read_evidence, read_fence_traces
 from icedb_log.repair.rebuild_record import (
     DamagedEntry,
     RebuildReport,
@@ -48,7 +48,8 @@ class RebuildOptions:
         decision: How to decide what nobody can tell; ``None``: refuse if there is any.
         takes_foreign: Take files that IceDB did not write and no record of an import names.
         assumes_fed: Of a view: count all commits that its source has as taken, if nobody knows.
-        digest: Of the plan that a person agreed to: refuse any other.
+        digest: Of the plan that a person agreed to: it is carried out, with what is likely where that changes nothing
+            that was agreed to; any other is refused.
     """
 
     is_dry_run: bool = False
@@ -112,6 +113,20 @@ def rebuild_table(
     return run.look() if run.options.is_dry_run else run.rebuild()
 
 
+def require_decided(report: RebuildReport) -> None:
+    """Refuse a plan with choices. Raises InvalidRequest.
+
+    WARN: whoever looks before a rebuild refuses it then, and takes no fence: acquiring it cuts off the flush that is
+    under way, and the next look cannot tell its files from committed ones any more.
+    """
+    if report.choices:
+        raise InvalidRequest(
+            f"table {report.table}: {len(report.choices)} things cannot be told from what is left; `icedb rebuild "
+            f"{report.table} --dry-run` lists them. Say --undecided likely, keep-inputs or keep-outputs. Nothing was "
+            "written"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class _Run:
     """One call of :func:`rebuild_table`."""
@@ -125,21 +140,24 @@ class _Run:
     options: RebuildOptions
 
     def look(self) -> RebuildResult:
-        evidence, plan = self._plan(read_intents(self.store, self.paths))
+        evidence, plan = self._plan(read_fence_traces(self.store, self.paths))
         is_unfinished = any(report.state == "open" for report, _ in read_reports(self.store, self.paths))
         return RebuildResult(make_report(evidence, plan), is_unfinished=is_unfinished)
 
     def rebuild(self) -> RebuildResult:
-        intents = read_intents(self.store, self.paths)
+        fences = read_fence_traces(self.store, self.paths)
         # WARN: the fence of ingest, too. A flush that is under way would otherwise be cut off after its files were
-        # listed here, and taken: another flush commits its batches, and their rows are there twice.
+        # listed here, and taken: another flush commits its batches, and their rows are there twice. What the fences
+        # said before tells the files that a flush had written by then from those of flushes that were committed.
         ingest = self._acquire("ingest")
         merge = self._acquire("merge")
         finished, unlanded = self._settle_records()
         self._call_off_sweeps()
-        evidence, plan = self._plan(intents)
+        evidence, plan = self._plan(fences)
         report = make_report(evidence, plan)
-        if not plan.damage and not self.options.is_forced:
+        # A flush that was committed since a person looked mends nothing, but the damage is not plain any more.
+        is_wanted = self.options.is_forced or self.options.digest == report.digest
+        if not plan.damage and not is_wanted:
             return RebuildResult(finished or report, is_resumed=finished is not None)
         self._require_decided(plan, report)
         commit_id, rebuild_id = self.clock.new_id(), self.clock.new_id()
@@ -197,10 +215,10 @@ class _Run:
                 f"from a backup, or run `icedb rebuild {self.paths.name} --force` to go on without their rows"
             )
 
-    def _plan(self, intents: frozenset[str]) -> tuple[RebuildEvidence, RebuildPlan]:
+    def _plan(self, fences: FenceTraces) -> tuple[RebuildEvidence, RebuildPlan]:
         options = self.options
         evidence = read_evidence(
-            self.store, self.paths, config=self.config, clock=self.clock, footers=self.footers, intents=intents
+            self.store, self.paths, config=self.config, clock=self.clock, footers=self.footers, fences=fences
         )
         plan = plan_rebuild(
             evidence,
@@ -218,11 +236,8 @@ class _Run:
                 "to count all that are there as taken (later ones come, some of these may be missing), or drop the "
                 "view and create it anew. Nothing was written"
             )
-        if plan.choices and self.options.decision is None:
-            raise InvalidRequest(
-                f"table {name}: {len(plan.choices)} things cannot be told from what is left; `icedb rebuild {name} "
-                "--dry-run` lists them. Say --undecided likely, keep-inputs or keep-outputs. Nothing was written"
-            )
+        if self.options.decision is None and self.options.digest is None:
+            require_decided(report)
         if self.options.digest not in (None, report.digest):
             raise InvalidRequest(
                 f"table {name}: what is left has changed since the report that you agreed to; look again. Nothing was "

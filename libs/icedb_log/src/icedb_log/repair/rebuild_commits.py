@@ -12,9 +12,10 @@ from functools import cached_property
 from operator import itemgetter
 from typing import Final, Literal
 
-from icedb_log.keys import parse_log_key
+from icedb_log.keys import file_time_ms, parse_log_key
 from icedb_log.repair.footers import Footer, FooterKind
 from icedb_log.repair.rebuild_evidence import RebuildEvidence
+from icedb_log.storage.object_store import ObjectInfo
 
 Side = Literal["inputs", "outputs"]
 """What is live when nobody can tell whether a commit landed: the files that its job read, or those that it wrote."""
@@ -35,6 +36,9 @@ Basis = Literal[
     "cut off while it wrote",
 ]
 """How it is known, or why it is taken so."""
+
+CLOCK_SKEW_MS: Final = 60_000
+"""So far may the clocks of the hosts be apart that named two files."""
 
 PROVEN: Final[frozenset[Basis]] = frozenset(
     ("named in the log", "replaced by a later commit", "named by a pin", "record of an erasure")
@@ -228,7 +232,7 @@ class _Court:
         newest_ms = max(footer.info.modified_ms for footer in attempt.outputs)
         is_old = newest_ms + evidence.config.orphan_age_ms <= evidence.store_now_ms
         if attempt.kind == "flush":
-            doubt = self._find_doubt(attempt)
+            doubt = self._find_doubt(attempt, is_old=is_old)
             if doubt is not None:
                 return self._judge_doubtful_flush(attempt, doubt)
             return Verdict(True, "older than the orphan age" if is_old else "young, and nothing tells")
@@ -252,11 +256,19 @@ class _Court:
         is_elsewhere = not attempt.inputs.isdisjoint(evidence.dead_in_whole_logs)
         return "the log names another end of what it replaced" if is_elsewhere else None
 
-    def _find_doubt(self, attempt: Attempt) -> tuple[str, Side] | None:
+    def _find_doubt(self, attempt: Attempt, *, is_old: bool) -> tuple[str, Side] | None:
         """Return what speaks against a flush, in words, and what is likely; ``None``: nothing does."""
+        if self._is_younger_than_fence(attempt):
+            text = (
+                "its files are younger than the last write of the fence, and a commit comes before one: it was under "
+                "way, or cut off, and another flush commits its batches. (Or the fence was restored with an old time)"
+            )
+            return text, "inputs"
         twin = max(set.intersection(*(self._looks[_look(footer)] for footer in attempt.outputs)))
         if twin > attempt.commit_id:
-            return f"a later flush ({twin}) wrote files that are alike: of the same batches, it seems", "inputs"
+            return f"a later flush ({twin}) wrote files that are alike: of the same batches, it seems", (
+                "outputs" if is_old else "inputs"  # an orphan sweep would have deleted what is old and was cut off
+            )
         if attempt.commit_id not in self._sealed:
             return None
         text = (
@@ -292,10 +304,11 @@ class _Court:
                 return Verdict(False, "cut off while it wrote")
         input_rows = self._rows(attempt.inputs)
         is_plausible = attempt.kind != "delete" or all(read is None or 0 < written <= read for read, written in counts)
-        has_intent = attempt.commit_id in self._evidence.intents
+        has_intent = attempt.commit_id in self._evidence.fences.commits
         # An attempt this old whose inputs nobody has vacuumed, though nothing keeps them, has hardly landed.
         is_stale = is_old and not self._evidence.holds_dead_files
         is_stale = is_stale or (attempt.commit_id in self._sealed and self._has_whole_logs)
+        is_stale = is_stale or self._is_younger_than_fence(attempt)
         likely: Side = "outputs" if is_plausible and (has_intent or not is_stale) else "inputs"
         if attempt.kind == "merge":
             likely = "inputs"  # complete for certain; the next merge runs the query again
@@ -314,10 +327,32 @@ class _Court:
         )
         return Verdict(side == "outputs", "decided", choice)
 
+    def _is_younger_than_fence(self, attempt: Attempt) -> bool:
+        """Whether a commit had not even been announced when a rebuild took the fence: data files come before that (F3).
+
+        By the store's clock; and by the time in a file's name, because the objects of a copied table are younger than
+        all that was committed.
+        """
+        written_ms = self._evidence.fences.written_ms.get("ingest" if attempt.kind == "flush" else "merge")
+        return written_ms is not None and any(
+            footer.info.modified_ms > written_ms and (file_time_ms(footer.info.key) or 0) + CLOCK_SKEW_MS > written_ms
+            for footer in attempt.outputs
+        )
+
     def _rows(self, keys: Iterable[str]) -> int | None:
         found = [self._evidence.footers.get(key) for key in keys]
         known = [footer.row_count for footer in found if footer is not None]
         return sum(known) if len(known) == len(found) else None
+
+
+def find_alike(footers: Iterable[Footer]) -> list[ObjectInfo]:
+    """Return the files of flushes that look like one of another flush, by what is known of them so far."""
+    by_look: dict[Hashable, list[Footer]] = defaultdict(list)
+    for footer in footers:
+        if footer.origin.kind == "flush":
+            by_look[_look(footer)].append(footer)
+    alike = (group for group in by_look.values() if len({footer.origin.commit_id for footer in group}) > 1)
+    return [footer.info for group in alike for footer in group]
 
 
 def _look(footer: Footer) -> Hashable:

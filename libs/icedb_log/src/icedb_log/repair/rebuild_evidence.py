@@ -38,6 +38,19 @@ class DamagedLog:
 
 
 @dataclass(frozen=True, slots=True)
+class FenceTraces:
+    """What the fences said before anybody took them for this rebuild.
+
+    Attributes:
+        commits: Ids of the commits that were about to be written: their data files are complete (W1).
+        written_ms: By role: when its fence was written last, by the store's clock. Data files come before that (F3).
+    """
+
+    commits: frozenset[str] = frozenset()
+    written_ms: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+
+
+@dataclass(frozen=True, slots=True)
 class SurvivingLog:
     """What stands below ``_log``.
 
@@ -70,7 +83,7 @@ class RebuildEvidence:
         imported: Data files that records of imports name, and what the record says of its commit.
         deletions: Commits of erasures, and whether they landed, as far as that is known.
         erased: Data files that an erasure wants gone.
-        intents: Commits that were about to be written, by the fences.
+        fences: What the fences said.
         pinned: Data files that pins name: they were live once, and may be kept although they are dead.
         holds_dead_files: Whether anything may keep dead files beyond their grace period.
         holds_single_files: Whether anything but a pin that can be read may keep a dead file and not what replaced it: a
@@ -88,7 +101,7 @@ class RebuildEvidence:
     imported: Mapping[str, ImportState] = field(default_factory=lambda: EMPTY)
     deletions: Mapping[str, bool] = field(default_factory=lambda: EMPTY)
     erased: frozenset[str] = frozenset()
-    intents: frozenset[str] = frozenset()
+    fences: FenceTraces = field(default_factory=FenceTraces)
     pinned: frozenset[str] = frozenset()
     holds_dead_files: bool = False
     holds_single_files: bool = False

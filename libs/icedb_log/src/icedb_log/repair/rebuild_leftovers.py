@@ -8,11 +8,8 @@ from collections import defaultdict
 from typing import Final
 
 from icedb_log.repair.footers import ColumnBounds, Footer
-from icedb_log.repair.rebuild_commits import Choice, Side, Verdicts
+from icedb_log.repair.rebuild_commits import CLOCK_SKEW_MS, Choice, Side, Verdicts
 from icedb_log.repair.rebuild_evidence import RebuildEvidence
-
-CLOCK_SKEW_MS: Final = 60_000
-"""So far may the clocks of the hosts be apart that named two files."""
 
 _HEX_MS: Final = 12
 _ID_LENGTH: Final = 32

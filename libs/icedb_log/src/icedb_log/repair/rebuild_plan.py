@@ -85,6 +85,7 @@ class RebuildPlan:
         notes: What else may be otherwise.
         feed: Of a view: what it counts as taken; ``None``: what the log files say.
         lacks_feed: Of a view: nobody knows what it has taken.
+        agreed: Data files of which log files that are whole say the same.
     """
 
     damage: tuple[str, ...]
@@ -95,11 +96,12 @@ class RebuildPlan:
     notes: tuple[Note, ...]
     feed: FeedState | None = None
     lacks_feed: bool = False
+    agreed: frozenset[str] = frozenset()
 
     @property
     def digest(self) -> str:
-        """Equal for plans that give equal tables."""
-        text = "\n".join(sorted(self.live)) + "\0" + "\n".join(sorted(self.dead))
+        """Equal for plans that change the same; what a log file says that is whole is no change."""
+        text = "\n".join(sorted(self.live - self.agreed)) + "\0" + "\n".join(sorted(self.dead - self.agreed))
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -156,6 +158,7 @@ class _Planner:
             notes=tuple(self._find_notes(verdicts, live, gone)),
             feed=feed,
             lacks_feed=lacks_feed,
+            agreed=frozenset(live & self._live_in_whole_logs()) | (there & evidence.dead_in_whole_logs),
         )
 
     def _find_live(self, verdicts: Verdicts, dead: set[str]) -> set[str]:

@@ -4,6 +4,7 @@ Order, when a rebuild holds the fences: the log first, then the listing of the d
 commit lands meanwhile (F1), so that nothing is in the log that is not in the listing.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,10 +15,11 @@ from icedb_log.errors import CorruptLog, HaltError, NotFound, PreconditionFailed
 from icedb_log.imports.import_records import read_records
 from icedb_log.keys import ROLES, TablePaths, log_name, parse_log_key
 from icedb_log.log.codec import decode_log_file, decode_log_head, salvage_markers
-from icedb_log.log.fence import read_fence
+from icedb_log.log.fence import read_fence_object
 from icedb_log.model import ListedLogFile, LogHead, LogView
 from icedb_log.repair.footers import Footer, FooterReader, UnreadableFooter
-from icedb_log.repair.rebuild_evidence import DamagedLog, ImportState, RebuildEvidence, SurvivingLog
+from icedb_log.repair.rebuild_commits import find_alike
+from icedb_log.repair.rebuild_evidence import DamagedLog, FenceTraces, ImportState, RebuildEvidence, SurvivingLog
 from icedb_log.repair.rebuild_log import stats_columns
 from icedb_log.storage.object_store import ObjectInfo, ObjectStore, list_all
 from icedb_log.tables.table_config import TableConfig
@@ -85,7 +87,7 @@ def read_evidence(
     config: TableConfig,
     clock: Clock,
     footers: FooterReader,
-    intents: frozenset[str],
+    fences: FenceTraces,
 ) -> RebuildEvidence:
     """Collect what is left of a table.
 
@@ -97,7 +99,7 @@ def read_evidence(
         config: Its configuration.
         clock: For back-off.
         footers: Reads the footers.
-        intents: As :func:`read_intents` gave them before any fence was acquired.
+        fences: As :func:`read_fence_traces` gave them before any fence was acquired.
 
     Raises:
         UnsupportedFormat: Something was written by a later release.
@@ -122,7 +124,7 @@ def read_evidence(
             run.commit_id: run.has_landed for each in erasures for run in each.runs if run.has_landed is not None
         },
         erased=frozenset(target.key for each in erasures for target in each.open_targets),
-        intents=intents,
+        fences=fences,
         pinned=pins.files,
         holds_dead_files=holds,
         holds_single_files=holds_single,
@@ -132,11 +134,14 @@ def read_evidence(
     )
 
 
-def read_intents(store: ObjectStore, paths: TablePaths) -> frozenset[str]:
-    """Return the ids of the commits that fences name: their data files are complete (W1). Acquiring forgets them."""
-    states = [read_fence(store, paths.fence_key(role))[0] for role in ROLES]
-    commits = [state.commit for state in states if state is not None and state.commit is not None]
-    return frozenset(parse_log_key(key).commit_id for key in commits)
+def read_fence_traces(store: ObjectStore, paths: TablePaths) -> FenceTraces:
+    """Return what the fences say of commits under way. Acquiring them forgets it."""
+    found = {role: read_fence_object(store, paths.fence_key(role)) for role in ROLES}
+    commits = [state.commit for state, _ in found.values() if state is not None and state.commit is not None]
+    return FenceTraces(
+        commits=frozenset(parse_log_key(key).commit_id for key in commits),
+        written_ms={role: info.modified_ms for role, (_, info) in found.items() if info is not None},
+    )
 
 
 def _read_footers(
@@ -145,7 +150,8 @@ def _read_footers(
     infos = [info for info in list_all(store, paths.data_prefix).objects if info.key.endswith(".parquet")]
     readable: dict[str, Footer] = {}
     unreadable: dict[str, UnreadableFooter] = {}
-    for found in footers.read_footers(infos, bounds_of=stats_columns(config)):
+    columns = set(stats_columns(config))
+    for found in _read_with_twins(footers, infos, columns, readable):
         if isinstance(found, Footer):
             readable[found.info.key] = found
         elif found.cause == "damaged":
@@ -153,6 +159,21 @@ def _read_footers(
         elif found.cause != "gone":  # the janitor may delete what is dead
             raise Unavailable(f"{found.info.key}: {found.reason}; nothing was changed, try again")
     return readable, unreadable
+
+
+def _read_with_twins(
+    reader: FooterReader, infos: list[ObjectInfo], columns: set[str], readable: Mapping[str, Footer]
+) -> Iterator[Footer | UnreadableFooter]:
+    """Yield all footers, then once more, with the bounds of all columns, those of flushes that look alike by the few.
+
+    WARN: a table may have thousands of flushes of one row each, alike in what its markers say. Taken for repetitions of
+    each other, all but the last would be left out.
+    """
+    yield from reader.read_footers(infos, bounds_of=columns)
+    alike = find_alike(readable.values())
+    names = {name for info in alike for name in readable[info.key].columns}
+    if names - columns:
+        yield from reader.read_footers(alike, bounds_of=names | columns)
 
 
 def _read_imported(store: ObjectStore, paths: TablePaths) -> dict[str, ImportState]:

@@ -88,7 +88,7 @@ class RebuildReport(_Model):
         choices: What nobody can tell, and how it is decided.
         notes: What else may be otherwise.
         left_out: Data files that the log does not name.
-        digest: Equal for equal tables.
+        digest: Equal for plans that change the same.
     """
 
     format: Literal[1] = 1
