@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from icedb_log.cleaning.leases import put_lease
-from icedb_log.errors import InvalidRequest
-from icedb_log.testing.scripted_store import Effect
+from icedb_log.errors import InvalidRequest, PreconditionFailed
+from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable, try_each_call
 
 
@@ -116,3 +116,33 @@ def test_r3_time_travel_gives_what_was_there_or_an_error_never_less(history):
                 assert table.ids(as_of_ms=at_ms) == expected
         for at_ms, expected in leased.items():
             assert table.ids(as_of_ms=at_ms) == expected
+
+
+def test_f4_a_seal_goes_by_its_own_age_also_where_a_dead_log_file_was():
+    """Its owner died; the request of its commit, which landed, is under way a second time."""
+    table = SmallTable(seal_age_ms=10_000_000)
+    table.append(0)
+    table.stage([{"id": 1, "p": "a"}])
+    table.store.script = [Fault("put_if_absent", Effect.CRASH_AFTER, "/_log/")]
+    with pytest.raises(Crash):
+        table.flush()
+    table.clock.advance(1)
+    key = max(table.keys(table.paths.log_prefix))
+    body = table.store.get(key).body
+    table.merge(full=True)
+    table.clock.advance(300_000)
+    table.store.script = [Fault("put_if_match", Effect.CRASH_BEFORE, "/_log/")]
+    with pytest.raises(Crash):
+        table.vacuum()  # before the strip: a merge still says that the log file is dead
+    assert key not in table.keys(table.paths.log_prefix)
+    table.clock.advance(1)
+    table.append(2)  # seals it
+    for _ in range(2):
+        table.clock.advance(1)
+        assert key not in table.vacuum().deleted_logs
+        with pytest.raises(PreconditionFailed):
+            table.store.put_if_absent(key, body)
+        assert table.ids() == [0, 1, 2]
+    table.clock.advance(table.config.seal_age_ms)
+    assert key in table.vacuum().deleted_logs
+    assert table.snapshot().log_tombstoned_ms == {}

@@ -88,7 +88,9 @@ def plan_vacuum(view: LogView, *, config: TableConfig, holds: Holds = NO_HOLDS) 
     log_keys: list[str] = []
     waiting: list[Waiting] = []
     for file in view.files:
-        death = log_deaths.get(file.key)
+        # WARN: F4: a seal goes by its own age, also where a log file was that is dead. A commit landed, was merged and
+        # vacuumed, and its key was sealed since (F1): the same request may be under way a second time.
+        death = None if file.log.is_seal else log_deaths.get(file.key)
         if death is not None:
             guard = holds.guard_log(file.key, death, grace_ms=config.log_grace_ms, now_ms=now_ms)
             if guard:
@@ -96,7 +98,7 @@ def plan_vacuum(view: LogView, *, config: TableConfig, holds: Holds = NO_HOLDS) 
             else:
                 log_keys.append(file.key)
                 died[file.key] = death
-    log_keys += [key for key in _expired_seals(view, config) if key not in died]
+    log_keys += _expired_seals(view, config)
     dead_logs = set(log_keys)
     doomed_logs = [file for file in view.files if file.key in dead_logs]
     # Who carries what a dead log file names is stripped once it is deleted; the dead log file goes as it is.
