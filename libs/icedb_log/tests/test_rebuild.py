@@ -11,8 +11,9 @@ from icedb_log.repair.rebuild_evidence import RebuildEvidence, SurvivingLog
 from icedb_log.repair.rebuild_plan import plan_rebuild
 from icedb_log.repair.rebuild_record import RebuildReport, read_held, read_reports
 from icedb_log.storage.object_store import ObjectInfo
+from icedb_log.testing.erasure_steps import advance, ask, live_users
 from icedb_log.testing.row_feeds import RowFileFeeder
-from icedb_log.testing.row_files import RowFileWriter
+from icedb_log.testing.row_files import RowFileChanger, RowFileWriter
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_import import ImportTable
 from icedb_log.testing.small_table import SmallTable, try_each_call
@@ -529,6 +530,23 @@ def test_a_plan_other_than_the_one_agreed_to_is_refused():
     with pytest.raises(InvalidRequest, match="has changed"):
         table.rebuild(digest=digest)
     assert table.keys(table.paths.log_prefix) == []
+
+
+@pytest.mark.parametrize("lost", ["", "_m_"])
+def test_what_an_erasure_rewrote_stays_dead_before_its_targets_are_known(lost):
+    """Its commit has landed and its record says so; the log is lost before it is written down what has to be gone."""
+    table = SmallTable(has_footers=True)
+    for ids in ((1,), (1, 2), (3,)):
+        table.stage([{"id": number, "p": "a", "u": "victim" if number == 1 else "ann"} for number in ids])
+        table.flush()
+    erasure_id = ask(table)
+    changer = RowFileChanger(table.store, table.clock, has_footers=True)
+    table.store.script = [Fault("list_page", Effect.CRASH_BEFORE, "_data/")]
+    with pytest.raises(Crash):
+        advance(table, erasure_id, changer=changer)
+    table.store.delete([key for key in table.keys(table.paths.log_prefix) if lost in key])
+    table.rebuild()
+    assert live_users(table) == ["ann", "ann"]
 
 
 def test_what_is_committed_after_a_person_has_looked_changes_nothing_of_the_plan():

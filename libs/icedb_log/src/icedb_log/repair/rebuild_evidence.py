@@ -83,6 +83,7 @@ class RebuildEvidence:
         imported: Data files that records of imports name, and what the record says of its commit.
         deletions: Commits of erasures, and whether they landed, as far as that is known.
         erased: Data files that an erasure wants gone.
+        rewritten: Data files that an erasure replaced, by a commit that landed; also such of which no row was left.
         fences: What the fences said.
         pinned: Data files that pins name: they were live once, and may be kept although they are dead.
         holds_dead_files: Whether anything may keep dead files beyond their grace period.
@@ -101,6 +102,7 @@ class RebuildEvidence:
     imported: Mapping[str, ImportState] = field(default_factory=lambda: EMPTY)
     deletions: Mapping[str, bool] = field(default_factory=lambda: EMPTY)
     erased: frozenset[str] = frozenset()
+    rewritten: frozenset[str] = frozenset()
     fences: FenceTraces = field(default_factory=FenceTraces)
     pinned: frozenset[str] = frozenset()
     holds_dead_files: bool = False

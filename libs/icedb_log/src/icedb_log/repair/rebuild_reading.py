@@ -124,6 +124,7 @@ def read_evidence(
             run.commit_id: run.has_landed for each in erasures for run in each.runs if run.has_landed is not None
         },
         erased=frozenset(target.key for each in erasures for target in each.open_targets),
+        rewritten=frozenset(file.key for each in erasures for run in each.runs if run.has_landed for file in run.files),
         fences=fences,
         pinned=pins.files,
         holds_dead_files=holds,
