@@ -536,8 +536,8 @@ def test_a_plan_other_than_the_one_agreed_to_is_refused():
 def test_what_an_erasure_rewrote_stays_dead_before_its_targets_are_known(lost):
     """Its commit has landed and its record says so; the log is lost before it is written down what has to be gone."""
     table = SmallTable(has_footers=True)
-    for ids in ((1,), (1, 2), (3,)):
-        table.stage([{"id": number, "p": "a", "u": "victim" if number == 1 else "ann"} for number in ids])
+    for p, ids in (("a", (1, 2)), ("b", (1,)), ("c", (3,))):  # no row of b is left, so no output names its file
+        table.stage([{"id": number, "p": p, "u": "victim" if number == 1 else "ann"} for number in ids])
         table.flush()
     erasure_id = ask(table)
     changer = RowFileChanger(table.store, table.clock, has_footers=True)

@@ -135,8 +135,8 @@ class _Planner:
     def plan(self) -> RebuildPlan:
         evidence = self._evidence
         verdicts = find_verdicts(evidence, group_attempts(self._own.values()), decided=self._decided)
-        # WARN: with what an erasure rewrote. Its targets are written down after its commit: a log that is lost in between
-        # brings rows back that the certificate says are gone.
+        # WARN: with what an erasure rewrote. Its targets are written down after its commit: a log that is lost in
+        # between brings rows back that the certificate says are gone.
         dead = set(verdicts.dead) | evidence.rewritten | (evidence.erased - self._live_in_whole_logs())
         dead |= {path for path, marker in evidence.markers.items() if not marker.is_live}
         live = self._find_live(verdicts, dead)
