@@ -15,11 +15,13 @@ from icedb_log.errors import (
     CommitConflict,
     CommitOutcomeUnknown,
     InvalidRequest,
+    NotFound,
     Unavailable,
 )
 from icedb_log.testing.row_files import read_live_rows
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable, try_each_call
+from icedb_log.trash.drop import drop_table
 
 DAY_MS = 24 * 60 * 60 * 1000
 
@@ -229,6 +231,15 @@ def test_j7_a_pin_that_was_ended_before_its_maker_has_looked_at_it_stays_ended(t
     with pytest.raises(CommitConflict, match="somebody ended"):
         pin(table)
     assert status(table) == "ended"
+
+
+def test_t4_a_table_that_is_dropped_while_a_pin_of_it_is_made_gets_none(table):
+    table.store.script = [
+        Fault("put_if_absent", None, "/pins/", before=lambda: drop_table(table.store, table.paths, clock=table.clock))
+    ]
+    with pytest.raises(NotFound, match="is in the trash"):
+        pin(table)
+    assert table.keys(table.paths.pins_prefix) == []
 
 
 def test_j7_a_pin_that_was_made_too_slowly_cannot_be_read(table):

@@ -28,6 +28,7 @@ from icedb_log.merging.merge_log import earliest_landing
 from icedb_log.model import LogView, Snapshot
 from icedb_log.storage.object_store import ObjectInfo, ObjectStore, StoredObject
 from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
+from icedb_log.tables.same_table import require_same_table
 from icedb_log.tables.table_config import SECOND_MS, TableConfig, read_table_config
 
 MIN_PIN_TTL_MS: Final = SECOND_MS
@@ -73,7 +74,8 @@ def create_pin(
     Raises:
         InvalidRequest: A bad name, duration or note, a time in the future, or the name is taken.
         BelowHorizon: The time cannot be read any more, or some of its files may be gone.
-        NotFound: No such table.
+        NotFound: No such table, or it is dropped meanwhile.
+        Fenced: It is another one of that name meanwhile.
         HaltError: The log cannot be read.
         CommitConflict: Somebody ended the pin while it was made.
         CommitOutcomeUnknown: No answer; look with ``icedb pins``.
@@ -94,6 +96,7 @@ def create_pin(
         # WARN: J7: after the pending pin is there. Before it: the log is read, a file dies and gets old, a janitor
         # reads the pins, the pin is written and proven by a log that says that the file is live.
         view = reader.read()
+        require_same_table(store, paths, config)  # T4: its grace period is what makes the pin certain
         snapshot = _choose(view, at_ms)
         _require_certain(paths, view, snapshot, config=config, written_ms=pending.modified_ms)
     except IceDBError:
