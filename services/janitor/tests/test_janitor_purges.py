@@ -4,7 +4,7 @@ import pytest
 from icedb_janitor.metrics import JanitorMetrics
 from icedb_janitor.settings import JanitorSettings
 from icedb_janitor.tasks import JanitorTasks
-from icedb_log.errors import Fenced
+from icedb_log.errors import Fenced, Unavailable
 from icedb_log.storage.object_store import DeleteReport, FailedDelete, list_all
 from icedb_log.tables.table_config import load_any_config
 from icedb_log.trash.drop import DropRequest, drop_table
@@ -85,6 +85,24 @@ def test_what_was_said_of_a_table_ends_with_it_so_that_no_alert_lasts_for_ever(c
     tasks.sweep()
     assert (context.metric(**held), context.metric("icedb_janitor_halted", table="events")) == (None, None)
     assert context.metric("icedb_janitor_halted", table="other") == 1
+
+
+def test_a_purge_that_cannot_write_its_audit_deletes_nothing_and_says_so(context, monkeypatch):
+    drop(context, force=True)
+    tasks = make_tasks(context)
+    store, prefix = context.warehouse.store, context.warehouse.table("events").audit_prefix
+    put = store.put
+
+    def refuse(key, body):
+        if key.startswith(prefix):
+            raise Unavailable(key)
+        return put(key, body)
+
+    monkeypatch.setattr(store, "put", refuse)
+    with pytest.raises(Unavailable):
+        tasks.purges.purge("events")
+    assert context.metric("icedb_janitor_audit_failures_total", step="announce") == 1
+    assert len(list_all(store, context.warehouse.table("events").data_prefix).objects) == 25
 
 
 def test_deletes_of_a_purge_that_fail_are_told_for_as_long_as_it_lasts(context, monkeypatch):

@@ -1,8 +1,10 @@
 """The purge of dropped tables: when it is woken, and what of it is counted. How it is done: :mod:`icedb_log.trash`."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from icedb_log.cleaning.audit import AuditLog
+from icedb_log.keys import TablePaths
 from icedb_log.trash.purge import purge_table
 from icedb_log.trash.purge_run import PurgeLimits
 from icedb_log.trash.trash_list import AUDIT_LOOK_MS, has_work, read_now_ms
@@ -26,11 +28,20 @@ class JanitorPurges:
         context: Warehouse, locks, wake-ups.
         settings: Of the service.
         metrics: Of the service.
+        open_audit: Returns where it is written down what is deleted of a table.
     """
 
-    def __init__(self, context: WorkerContext[Any], *, settings: JanitorSettings, metrics: JanitorMetrics) -> None:
+    def __init__(
+        self,
+        context: WorkerContext[Any],
+        *,
+        settings: JanitorSettings,
+        metrics: JanitorMetrics,
+        open_audit: Callable[[TablePaths], AuditLog],
+    ) -> None:
         self._context = context
         self._metrics = metrics
+        self._open_audit = open_audit
         self._limits = PurgeLimits(run_ms=min(PurgeLimits().run_ms, settings.task_time_limit_ms // RUNS_PER_TIME_LIMIT))
         self._audit_looked_ms: dict[str, int] = {}
 
@@ -49,7 +60,7 @@ class JanitorPurges:
                 paths,
                 clock=clock,
                 owner=self._context.owner,
-                audit=AuditLog(warehouse.store, paths, clock=clock, owner=self._context.owner),
+                audit=self._open_audit(paths),
                 check_alive=held.check_alive,
                 limits=self._limits,
             )

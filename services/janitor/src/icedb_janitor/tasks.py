@@ -53,7 +53,7 @@ class JanitorTasks:
             begin_run=self._begin_run,
             note_deletions=self._note_deletions,
         )
-        self.purges = JanitorPurges(context, settings=settings, metrics=metrics)
+        self.purges = JanitorPurges(context, settings=settings, metrics=metrics, open_audit=self._open_audit)
 
     def vacuum(self, table: str) -> Work:
         """Delete a table's dead objects whose time has come; now and then, its orphans and leftovers, too.
