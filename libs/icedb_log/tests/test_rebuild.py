@@ -532,6 +532,30 @@ def test_a_plan_other_than_the_one_agreed_to_is_refused():
     assert table.keys(table.paths.log_prefix) == []
 
 
+@pytest.mark.parametrize("age_ms", [100_000, 210_000, 310_000, 400_000])
+def test_a_merge_that_was_cut_off_and_whose_inputs_are_gone_is_named(age_ms):
+    """Another merge replaced them, and its output was merged again: nothing that is left names it."""
+    table = SmallTable(has_footers=True)
+    table.append(1, 2, p="a")
+    table.append(3, p="a")
+    table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "_m_")]
+    with pytest.raises(Crash):
+        table.merge(full=True)
+    table.clock.advance(1)
+    orphan = table.keys(table.paths.data_prefix)[-1]
+    table.merge(full=True)
+    table.append(4, p="a")
+    table.merge(full=True)
+    table.clock.advance(age_ms)
+    table.vacuum()
+    lose_log(table)
+    result = table.rebuild(decision="likely")
+    if age_ms < 400_000:  # two sweeps may not have seen it yet
+        (choice,) = result.report.choices
+        assert (choice.what, choice.inputs) == ("leftover", (orphan,))
+    assert (orphan in noted(result, "old_merges")) == (age_ms == 400_000)
+
+
 @pytest.mark.parametrize("lost", ["", "_m_"])
 def test_what_an_erasure_rewrote_stays_dead_before_its_targets_are_known(lost):
     """Its commit has landed and its record says so; the log is lost before it is written down what has to be gone."""

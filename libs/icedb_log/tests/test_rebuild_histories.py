@@ -107,7 +107,7 @@ def check(table, truth, result, *, with_crashes, with_removals):
         assert not twice, sorted(twice)
         assert not lost, sorted(lost)
         assert with_removals or not back, sorted(back)
-    flushes = noted(report, "young_flushes", "old_flushes")
+    flushes = noted(report, "young_flushes", "old_flushes", "old_merges")
     assert not Counter(twice) - rows_of(table, [*undecided, *flushes]), sorted(twice)
     assert not lost - rows_of(table, undecided), sorted(lost)
     named = [*undecided, *flushes, *(noted(report, "removals") if with_removals else ())]

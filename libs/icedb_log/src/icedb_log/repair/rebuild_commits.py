@@ -27,7 +27,7 @@ Basis = Literal[
     "record of an erasure",
     "what it replaced is gone",
     "the same rows either way",
-    "older than the orphan age",
+    "older than any orphan",
     "young, and nothing tells",
     "decided",
     "a later commit replaced the same files",
@@ -230,12 +230,12 @@ class _Court:
         if refutation is not None:
             return Verdict(False, refutation)
         newest_ms = max(footer.info.modified_ms for footer in attempt.outputs)
-        is_old = newest_ms + evidence.config.orphan_age_ms <= evidence.store_now_ms
+        is_old = evidence.is_swept(newest_ms)
         if attempt.kind == "flush":
             doubt = self._find_doubt(attempt, is_old=is_old)
             if doubt is not None:
                 return self._judge_doubtful_flush(attempt, doubt)
-            return Verdict(True, "older than the orphan age" if is_old else "young, and nothing tells")
+            return Verdict(True, "older than any orphan" if is_old else "young, and nothing tells")
         if not all(evidence.is_there(key) for key in attempt.inputs):
             return Verdict(True, "what it replaced is gone")
         return self._judge_whole(attempt, is_old=is_old)

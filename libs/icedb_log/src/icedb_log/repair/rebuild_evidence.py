@@ -116,6 +116,13 @@ class RebuildEvidence:
         """The store's clock when the log was listed."""
         return self.log.view.store_now_ms
 
+    def is_swept(self, modified_ms: int) -> bool:
+        """Whether an orphan of this age would have been deleted (J5).
+
+        It is seen when it has the orphan age, and a data grace period later; one more is for the time between sweeps.
+        """
+        return modified_ms + self.config.orphan_age_ms + 2 * self.config.data_grace_ms <= self.store_now_ms
+
     @cached_property
     def markers(self) -> Mapping[str, FileMarker]:
         """What any log file, whole or damaged, names: one marker each, a dead one if there is one (S1)."""

@@ -47,6 +47,37 @@ def find_leftovers(
     return tuple(found)
 
 
+def find_unsure_merges(evidence: RebuildEvidence, verdicts: Verdicts, live: set[str]) -> list[str]:
+    """Return the live files, ascending, that are taken for their age alone although another one may have their rows.
+
+    What they replaced is gone, which another commit may have done that replaced the same; and a live file of the same
+    partition comes from one that is gone and was made later.
+    """
+    ancestors = _Ancestors(evidence)
+    newest: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    for key in live:
+        made_ms = ancestors.newest_ms(key)
+        if made_ms > 0:
+            partition = evidence.paths.partition_of(key)
+            newest[partition] = sorted((*newest[partition], (made_ms, key)), reverse=True)[:2]
+    return sorted(
+        key
+        for key in live & evidence.footers.keys()
+        if _is_taken_for_age(evidence, verdicts, key)
+        and any(
+            other != key and made_ms + CLOCK_SKEW_MS >= (id_ms(key) or evidence.footers[key].info.modified_ms)
+            for made_ms, other in newest[evidence.paths.partition_of(key)]
+        )
+    )
+
+
+def _is_taken_for_age(evidence: RebuildEvidence, verdicts: Verdicts, key: str) -> bool:
+    footer = evidence.footers[key]
+    verdict = verdicts.by_commit.get(footer.origin.commit_id)
+    is_unproven = verdict is not None and verdict.basis == "what it replaced is gone"
+    return is_unproven and evidence.is_swept(footer.info.modified_ms)
+
+
 def _may_be_kept(evidence: RebuildEvidence, verdicts: Verdicts, key: str) -> bool:
     """Whether a live file may be dead for longer than a grace period, or was never committed at all."""
     if key in evidence.pinned or evidence.holds_single_files:
@@ -55,7 +86,7 @@ def _may_be_kept(evidence: RebuildEvidence, verdicts: Verdicts, key: str) -> boo
     verdict = None if footer is None else verdicts.by_commit.get(footer.origin.commit_id)
     if footer is None or verdict is None or verdict.basis != "what it replaced is gone":
         return False
-    return footer.info.modified_ms + evidence.config.orphan_age_ms > evidence.store_now_ms
+    return not evidence.is_swept(footer.info.modified_ms)
 
 
 def _may_hold(evidence: RebuildEvidence, heir: Footer, footer: Footer, *, newest_ms: int) -> bool:

@@ -16,7 +16,7 @@ from icedb_log.model import FeedState
 from icedb_log.repair.footers import Footer
 from icedb_log.repair.rebuild_commits import PROVEN, Choice, Side, Verdicts, find_verdicts, group_attempts
 from icedb_log.repair.rebuild_evidence import RebuildEvidence
-from icedb_log.repair.rebuild_leftovers import find_leftovers
+from icedb_log.repair.rebuild_leftovers import find_leftovers, find_unsure_merges
 
 MAX_NAMES: Final = 1000
 """So many files of one note are named; the counts are always whole."""
@@ -24,6 +24,7 @@ MAX_NAMES: Final = 1000
 NoteKind = Literal[
     "young_flushes",
     "old_flushes",
+    "old_merges",
     "removals",
     "pending_imports",
     "batch_ids",
@@ -246,13 +247,22 @@ class _Planner:
                 f"batches were or will be committed by another one. They are taken; {evidence.staged_count} batches "
                 "are staged now. Rows may be there twice",
             )
-        old = by_basis["older than the orphan age"]
+        old = by_basis["older than any orphan"]
         if old:
             yield self._note(
                 "old_flushes",
                 old,
-                "taken because they are older than the orphan age: if they had not been committed, an orphan sweep "
-                "would have deleted them. If none has run, rows may be there twice",
+                "taken because of their age: if they had not been committed, orphan sweeps would have deleted them. If "
+                "none has run, rows may be there twice",
+            )
+        merged = find_unsure_merges(evidence, verdicts, live)
+        if merged:
+            yield self._note(
+                "old_merges",
+                merged,
+                "taken because what they replaced is gone, though another file that is live can have the same rows: "
+                "if they had not been committed, orphan sweeps would have deleted them. If none has run, rows may be "
+                "there twice",
             )
         pending = [key for key, state in evidence.imported.items() if state == "pending" and key in live]
         pending = [key for key in pending if key not in evidence.markers]
