@@ -68,6 +68,17 @@ def test_a_table_whose_log_was_lost_loses_no_data_file_however_often_it_is_swept
     assert guards(result) == {"share"}
 
 
+def test_what_others_put_below_the_table_does_not_make_a_lost_log_look_small():
+    table = SmallTable()
+    table.append(*range(10))
+    lose_log(table)
+    before = objects(table)
+    table.store.put(f"{table.paths.data_prefix}export.csv", b"x" * 100_000)
+    table.clock.advance(table.config.orphan_age_ms)
+    result = table.sweep_twice(policy=GUARDED)
+    assert (result.deleted, result.held_count, result.share) == ((), len(before), 1.0)
+
+
 def test_what_was_too_much_once_stays_until_a_person_looks_however_the_table_grows():
     table = SmallTable()
     table.append(*range(20))

@@ -30,7 +30,7 @@ class OrphanPolicy:
     Attributes:
         older_than_ms: The age from which on an unnamed data file is an orphan; ``None``: the table's ``orphan_age_ms``.
             Never lower than that: W3 is built on it.
-        max_share: Part of the bytes below ``_data`` that may be orphans, 0 to 1. 1: the share is not looked at.
+        max_share: Part of the bytes of all data files that may be orphans, 0 to 1. 1: the share is not looked at.
         is_forced: Delete whatever the share is, also what was refused before. Nothing else is overruled.
     """
 
@@ -88,7 +88,7 @@ class OrphanPlan:
         waiting: The others, and young ones as far as the walk holds them.
         sightings: What the record says from now on, by key.
         held: Of what is old, what the share guard keeps until somebody forces it.
-        share: Part of the bytes below ``_data`` that are old and unnamed, 0 to 1.
+        share: Part of the bytes of all data files that are old and unnamed, 0 to 1.
     """
 
     doomed: tuple[ObjectInfo, ...]

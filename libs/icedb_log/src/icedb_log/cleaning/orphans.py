@@ -44,7 +44,7 @@ class OrphanResult:
         orphan_bytes: Their size.
         young_count: Unnamed data files that are not old enough; many of them are about to be committed.
         young_bytes: Their size.
-        data_bytes: Size of everything below ``_data``.
+        data_bytes: Size of all data files.
         share: Part of it that orphans are, 0 to 1.
         max_share: More than this is not deleted.
         held_count: Orphans that the share guard has refused to delete: somebody has to look whether the log is whole

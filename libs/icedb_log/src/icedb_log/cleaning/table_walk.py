@@ -53,7 +53,7 @@ class TableWalk:
 
     Attributes:
         store_now_ms: The store's clock at the first page: the earliest, hence the careful one for ages.
-        data: Everything below ``_data``.
+        data: All data files. Nothing else below ``_data``: others' objects must not make a lost log look small.
         old: Unnamed data files that are older than the age, the oldest ``MAX_CANDIDATES`` of them.
         old_tally: All of these.
         young: Unnamed data files that are younger, at most ``MAX_YOUNG`` of them.
@@ -126,7 +126,7 @@ def walk_table(
                 if info.key not in named:
                     _sort_data_file(walk, info, page=page, age_ms=age_ms)
             elif kind is None:
-                _note_unknown(walk, paths, info)
+                _note_unknown(walk, info)
             elif kind == "staged_batch":
                 _note_staged(walk, info)
             elif kind in leftover_ages_ms and info.modified_ms + leftover_ages_ms[kind] <= walk.store_now_ms:
@@ -171,9 +171,7 @@ def _oldest(infos: Iterable[ObjectInfo]) -> list[ObjectInfo]:
     return sorted(infos, key=lambda info: (info.modified_ms, info.key))[:MAX_CANDIDATES]
 
 
-def _note_unknown(walk: TableWalk, paths: TablePaths, info: ObjectInfo) -> None:
-    if info.key.startswith(paths.data_prefix):
-        walk.data.add(info)
+def _note_unknown(walk: TableWalk, info: ObjectInfo) -> None:
     walk.unknown_count += 1
     if len(walk.unknown) < MAX_NAMES:
         walk.unknown.append(info.key)
