@@ -21,6 +21,7 @@ EXAMPLES = {
     "view": "v",
     "name": "q3",
     "run": "ab",
+    "rebuild": "ab",
     "log": "1700000000000_00ab.jsonl",
 }
 
