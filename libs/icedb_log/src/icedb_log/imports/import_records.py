@@ -29,6 +29,7 @@ from icedb_log.errors import (
 )
 from icedb_log.keys import TablePaths
 from icedb_log.storage.object_store import ObjectStore, list_all
+from icedb_log.storage.records import create_record
 
 RecordState = Literal["pending", "committed", "lost"]
 Assumption = Literal["landed", "lost"]
@@ -113,22 +114,12 @@ def put_record(store: ObjectStore, paths: TablePaths, record: ImportRecord) -> s
         CommitOutcomeUnknown: The store did not confirm it.
         Unavailable: The store did not take it.
     """
-    key, body = paths.import_key(record.import_id), _encode(record)
-    try:
-        return store.put_if_absent(key, body)
-    except PreconditionFailed:
-        pass  # W2: an earlier try of this request; the id is nobody else's
-    except CommitOutcomeUnknown:
-        pass
-    try:
-        found = store.get(key)
-    except (NotFound, Unavailable) as error:
-        raise CommitOutcomeUnknown(
-            f"table {paths.name}: no answer whether the record {key} was written; nothing was imported, run it again"
-        ) from error
-    if found.body != body:
-        raise CorruptLog(f"{key}: holds another import than the one that created it; a person must look")
-    return found.info.etag
+    return create_record(
+        store,
+        paths.import_key(record.import_id),
+        _encode(record),
+        otherwise=f"nothing was imported into table {paths.name}, run it again",
+    )
 
 
 def mark_committed(store: ObjectStore, paths: TablePaths, record: ImportRecord, *, etag: str) -> None:

@@ -12,11 +12,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from icedb_log.errors import CommitOutcomeUnknown, NotFound, PreconditionFailed, Unavailable, UnsupportedFormat
+from icedb_log.errors import CommitOutcomeUnknown, PreconditionFailed, Unavailable, UnsupportedFormat
 from icedb_log.keys import TablePaths
 from icedb_log.repair.rebuild_evidence import RebuildEvidence
 from icedb_log.repair.rebuild_plan import RebuildPlan
 from icedb_log.storage.object_store import ObjectStore, StoredObject, list_all
+from icedb_log.storage.records import create_record
 
 RecordState = Literal["open", "done", "abandoned"]
 
@@ -152,18 +153,12 @@ def put_report(store: ObjectStore, paths: TablePaths, report: RebuildReport) -> 
     Raises:
         CommitOutcomeUnknown: The store did not confirm it.
     """
-    key, body = paths.rebuild_key(report.rebuild_id), encode_report(report)
-    try:
-        return store.put_if_absent(key, body)
-    except (PreconditionFailed, CommitOutcomeUnknown):  # W2: the id is nobody else's, so only reading tells
-        pass
-    try:
-        found = store.get(key)
-    except (NotFound, Unavailable) as error:
-        raise CommitOutcomeUnknown(
-            f"table {paths.name}: no answer whether the record {key} was written; nothing was committed, run it again"
-        ) from error
-    return found.info.etag
+    return create_record(
+        store,
+        paths.rebuild_key(report.rebuild_id),
+        encode_report(report),
+        otherwise=f"nothing was committed to table {paths.name}, run it again",
+    )
 
 
 def close_report(
