@@ -8,36 +8,15 @@ from icedb_log.errors import (
     NotFound,
     Unavailable,
 )
-from icedb_log.log.codec import decode_log_file
-from icedb_log.log.fence import MAX_ACQUIRE_ATTEMPTS, acquire_fence, read_fence, settle_fence
-from icedb_log.model import LogFile
-from icedb_log.testing.log_views import live
+from icedb_log.log.fence import MAX_ACQUIRE_ATTEMPTS, settle_fence
+from icedb_log.testing.fence_steps import FENCE, LOG, acquire, log_files, make_log, state_of
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable
-
-FENCE = "/_icedb/fence/"
-LOG = "/_log/"
 
 
 @pytest.fixture
 def table():
     return SmallTable()
-
-
-def acquire(table, role="ingest", owner="me"):
-    return acquire_fence(table.store, table.paths, role, owner=owner, clock=table.clock)
-
-
-def make_log(table, name="x"):
-    return LogFile(table.clock.now_ms(), {}, (live(name),), commit_id=table.clock.new_id())
-
-
-def state_of(table, role="ingest"):
-    return read_fence(table.store.inner, table.paths.fence_key(role))[0]
-
-
-def log_files(table):
-    return {key: decode_log_file(key, body) for key, body in table.log_objects()}
 
 
 # -- F1: acquire

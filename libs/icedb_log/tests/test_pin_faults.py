@@ -1,11 +1,9 @@
 """Pins under any fault, and with any rival, at any call: J7, W2."""
 
 import pytest
-from icedb_log.cleaning.pin_creation import create_pin
 from icedb_log.cleaning.pin_object import PENDING_TTL_MS
 from icedb_log.cleaning.pins import (
     find_ended_pins,
-    find_pin,
     list_pins,
     read_pinned,
     unpin,
@@ -18,45 +16,15 @@ from icedb_log.errors import (
     NotFound,
     Unavailable,
 )
-from icedb_log.testing.row_files import read_live_rows
+from icedb_log.testing.pin_steps import DAY_MS, age, data_count, make_table, pin, pinned_ids, status
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable, try_each_call
 from icedb_log.trash.drop import drop_table
 
-DAY_MS = 24 * 60 * 60 * 1000
-
 
 @pytest.fixture
 def table():
-    made = SmallTable()
-    made.append(1)
-    made.append(2)
-    return made
-
-
-def pin(table, name="q3", **options):
-    return create_pin(table.store, table.paths, name, clock=table.clock, reader=table.reader(), **options)
-
-
-def pinned_ids(table, name="q3"):
-    _, snapshot = read_pinned(table.store, table.paths, name)
-    return sorted(row["id"] for row in read_live_rows(table.store, snapshot))
-
-
-def status(table, name="q3"):
-    return find_pin(table.store, table.paths, name)[1]
-
-
-def age(table, by_ms=DAY_MS):
-    """Let everything that nothing holds be deleted."""
-    table.clock.advance(by_ms)
-    table.vacuum()
-    table.clock.advance(table.config.log_grace_ms)
-    return table.vacuum()
-
-
-def data_count(table):
-    return len(table.keys(table.paths.data_prefix))
+    return make_table()
 
 
 def make_dying():

@@ -24,43 +24,13 @@ from icedb_log.log.fold import fold
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.storage.object_store import list_all
 from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
-from icedb_log.testing.row_files import read_live_rows
+from icedb_log.testing.pin_steps import DAY_MS, age, data_count, make_table, pin, pinned_ids, status
 from icedb_log.testing.small_table import SmallTable
-
-DAY_MS = 24 * 60 * 60 * 1000
 
 
 @pytest.fixture
 def table():
-    made = SmallTable()
-    made.append(1)
-    made.append(2)
-    return made
-
-
-def pin(table, name="q3", **options):
-    return create_pin(table.store, table.paths, name, clock=table.clock, reader=table.reader(), **options)
-
-
-def pinned_ids(table, name="q3"):
-    _, snapshot = read_pinned(table.store, table.paths, name)
-    return sorted(row["id"] for row in read_live_rows(table.store, snapshot))
-
-
-def status(table, name="q3"):
-    return find_pin(table.store, table.paths, name)[1]
-
-
-def age(table, by_ms=DAY_MS):
-    """Let everything that nothing holds be deleted."""
-    table.clock.advance(by_ms)
-    table.vacuum()
-    table.clock.advance(table.config.log_grace_ms)
-    return table.vacuum()
-
-
-def data_count(table):
-    return len(table.keys(table.paths.data_prefix))
+    return make_table()
 
 
 # -- what a pin is for
