@@ -8,6 +8,7 @@ from icedb_log.cleaning.deletion import Doomed
 from icedb_log.clock import SystemClock
 from icedb_log.storage.object_store import FailedDelete
 from icedb_log.storage.stores import open_warehouse
+from icedb_log.tables.table_config import TableConfig, create_table
 from icedb_log.testing.fake_clock import FakeClock
 
 WEEK_MS = 7 * 86_400_000
@@ -62,7 +63,8 @@ def test_runs_of_the_last_days_with_what_became_of_their_objects(runs, icedb):
     assert "2.0 KiB" in shown
 
 
-def test_a_table_without_deletions(icedb):
+def test_a_table_without_deletions(runs, icedb):
+    create_table(runs.store, runs.paths, TableConfig.create(name="events"))
     assert "no run deleted anything" in icedb("audit", "events")
     assert json.loads(icedb("audit", "events", "--json"))["runs"] == []
 
@@ -91,6 +93,7 @@ def test_an_object_whose_run_was_cut_off_may_have_gone_or_not(runs, icedb):
 def test_an_object_that_the_audit_does_not_know_is_not_found(runs, icedb):
     runs.run("a")
     assert "does not know" in icedb("audit", "events", "--key", "_data/other.parquet", code=3)
+    assert "does not exist" in icedb("audit", "event", code=3)
 
 
 def test_what_cannot_be_understood_is_told_beside_the_rest(runs, icedb):

@@ -131,6 +131,8 @@ def test_pins_are_shown_and_ended_in_the_trash(icedb):
 @pytest.mark.parametrize(("typed", "code"), [("events", 0), ("event", 2), ("", 2)])
 def test_force_asks_for_the_name(icedb, warehouse, janitor, monkeypatch, typed, code):
     monkeypatch.setattr(typer, "prompt", lambda *_, **__: typed)
+    assert "nobody can be asked here: give --yes" in icedb("table", "drop", "events", "--force", code=2)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     icedb("table", "drop", "events", "--force", code=code)
     assert state_of(warehouse) == (None if code else "purged")
 

@@ -616,6 +616,19 @@ def test_a_flush_that_is_cut_off_by_the_rebuild_is_not_taken(looked):
     assert table.ids() == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
+def test_a_table_of_foreign_files_alone_is_no_sound_one():
+    table = ImportTable(has_footers=True)
+    key = table.put_in_place("old", 1, 2)
+    table.run_import(key, mode="in_place")
+    lose_log(table)
+    (problem,) = table.rebuild(is_dry_run=True).report.damage
+    assert "no log file is left" in problem
+    with pytest.raises(InvalidRequest, match="--take-foreign"):
+        table.rebuild()
+    assert table.rebuild(takes_foreign=True).has_committed
+    assert table.ids() == [1, 2]
+
+
 def test_flushes_that_are_alike_in_their_markers_are_looked_at_again():
     table = SmallTable(has_footers=True, sort=())
     for number in range(6):

@@ -8,6 +8,7 @@ from icedb_log.cleaning.audit_reader import AuditEntry, AuditPart, DamagedPart, 
 from icedb_log.errors import NotFound
 from icedb_log.keys import TablePaths
 from icedb_log.storage.object_store import ObjectStore
+from icedb_log.tables.table_config import load_any_config
 
 from icedb_client.cli.output import (
     JsonFlag,
@@ -55,7 +56,7 @@ def audit(
     span_ms = None if span is None else parse_duration(span, option="--since")
     with open_client(context, table=table) as client:
         store, paths = client.warehouse.store, client.warehouse.table(table)
-        # By the store's clock, as the audit itself. A table that was dropped may still have one, so none is asked for.
+        # By the store's clock, as the audit itself. A table that was dropped may still have one.
         now_ms = store.list_page(paths.audit_prefix, limit=1).store_now_ms
         since_ms = 0 if span_ms is None else max(0, now_ms - span_ms)
         if key is None:
@@ -76,6 +77,8 @@ def _show_runs(store: ObjectStore, paths: TablePaths, *, since_ms: int, as_json:
             damaged.append(part)
         else:
             _add(runs.setdefault(part.run_id, _describe(part)), part)
+    if not runs and not damaged:
+        load_any_config(store, paths)  # a name that is mistyped
     if as_json:
         print_json({"table": paths.name, "runs": list(runs.values()), "damaged": _describe_damaged(damaged)})
         return

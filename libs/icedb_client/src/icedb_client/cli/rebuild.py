@@ -135,8 +135,8 @@ def _print(report: RebuildReport, *, has_work: bool, as_json: bool) -> None:
     for problem in report.damage:
         out.print(f"[bold red]damaged[/] {escape(problem)}", soft_wrap=True)
     out.print(
-        f"[bold]{name}[/]: {_count(report.live_files, 'data file')} with {_count(report.live_rows, 'row')} "
-        f"({format_bytes(report.live_bytes)}) are live; {_count(report.dead_files, 'data file')} are dead",
+        f"[bold]{name}[/]: live: {_count(report.live_files, 'data file')} with {_count(report.live_rows, 'row')} "
+        f"({format_bytes(report.live_bytes)}); dead: {_count(report.dead_files, 'data file')}",
         soft_wrap=True,
     )
     for choice in report.choices:

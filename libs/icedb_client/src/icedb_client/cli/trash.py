@@ -1,5 +1,6 @@
 """``icedb table drop``, ``undrop`` and ``trash``: the trash, what is in it, and how far purges are."""
 
+import sys
 from typing import Annotated, Any, Final
 
 import typer
@@ -169,6 +170,10 @@ def _wake(client: Client, name: str) -> bool:
 def _confirm(client: Client, name: str) -> None:
     """Have the name typed. Raises InvalidRequest if it is another one, NotFound if there is no such table."""
     load_any_config(client.warehouse.store, client.warehouse.table(name))
+    if not sys.stdin.isatty():
+        raise InvalidRequest(
+            f"nobody can be asked here: give --yes to purge table {name!r} with all its data, for good"
+        )
     typed = typer.prompt(f"Purge table {name} with all its data, for good? Type its name", default="", err=True)
     if typed.strip() != name:
         raise InvalidRequest(f"table {name!r} was not dropped: another name was typed; give it, or --yes")

@@ -236,6 +236,12 @@ class _Run:
                 "to count all that are there as taken (later ones come, some of these may be missing), or drop the "
                 "view and create it anew. Nothing was written"
             )
+        if not plan.live and plan.left_out and not (plan.choices or self.options.is_forced):
+            raise InvalidRequest(
+                f"table {name}: none of the {len(plan.left_out)} data files that are left is known to be of this table, "
+                f"and the new log would be empty; `icedb rebuild {name} --dry-run` says why. Say --take-foreign to take "
+                "files that IceDB did not write, or --force. Nothing was written"
+            )
         if self.options.decision is None and self.options.digest is None:
             require_decided(report)
         if self.options.digest not in (None, report.digest):

@@ -207,8 +207,10 @@ class _Planner:
         damage = [f"{file.key}: {file.problem}" for file in evidence.log.damaged]
         whole = {m.path: m for file in evidence.log.view.files for m in file.log.markers}
         has_commits = any(not file.log.is_seal for file in evidence.log.view.files)
-        if not has_commits and live:
-            damage.append(f"no log file is left, and {len(live)} data files hold rows")
+        # Also with such as nobody knows to be this table's: without a log it looks empty.
+        outside = [k for k in self._left_out if k in self._outsiders or k in evidence.unreadable]
+        if not has_commits and (live or outside):
+            damage.append(f"no log file is left, and {len(live) + len(outside)} data files may hold rows")
         proven = {c for c, verdict in verdicts.by_commit.items() if verdict.has_landed and verdict.basis in PROVEN}
         replaced = {key for attempt in verdicts.attempts.values() for key in attempt.inputs}
         known = {key for key, state in evidence.imported.items() if state == "committed"} | replaced | evidence.pinned
