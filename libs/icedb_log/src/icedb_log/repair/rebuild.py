@@ -238,9 +238,9 @@ class _Run:
             )
         if not plan.live and plan.left_out and not (plan.choices or self.options.is_forced):
             raise InvalidRequest(
-                f"table {name}: none of the {len(plan.left_out)} data files that are left is known to be of this table, "
-                f"and the new log would be empty; `icedb rebuild {name} --dry-run` says why. Say --take-foreign to take "
-                "files that IceDB did not write, or --force. Nothing was written"
+                f"table {name}: none of the {len(plan.left_out)} data files that are left is known to be of this "
+                f"table, and the new log would be empty; `icedb rebuild {name} --dry-run` says why. Say --take-foreign "
+                "to take files that IceDB did not write, or --force. Nothing was written"
             )
         if self.options.decision is None and self.options.digest is None:
             require_decided(report)
