@@ -5,7 +5,7 @@ from icedb_log.cleaning.audit import AuditLog
 from icedb_log.cleaning.audit_reader import read_audit
 from icedb_log.cleaning.leases import put_lease
 from icedb_log.cleaning.pin_creation import create_pin
-from icedb_log.cleaning.pins import unpin
+from icedb_log.cleaning.pins import read_pinned, unpin
 from icedb_log.errors import CorruptLog, Fenced, InvalidRequest, NotFound, Unavailable
 from icedb_log.log.fence import acquire_fence
 from icedb_log.storage.object_store import list_all
@@ -93,6 +93,18 @@ def test_t3_it_does_not_begin_where_the_stores_clock_tells_no_ages(table):
     with pytest.raises(Unavailable, match="nothing is deleted by age"):
         purge_table(table.store, table.paths, clock=host, owner="x")
     assert mark_of(table).state == "trash"
+
+
+def test_t3_a_pin_that_is_made_while_a_table_is_dropped_by_force_holds_or_is_refused(table):
+    def make_pin():
+        create_pin(table.store, table.paths, "q3", clock=table.clock)
+
+    table.store.script = [Fault("put_if_match", None, "table.json", before=make_pin)]
+    with pytest.raises(InvalidRequest, match="It is in the trash by now"):
+        drop(table, force=True)
+    assert purge(table).state == "kept"
+    undrop_table(table.store, table.paths, clock=table.clock)
+    assert read_pinned(table.store, table.paths, "q3")[0].name == "q3"
 
 
 def test_force_goes_past_the_trash_and_past_leases(table):

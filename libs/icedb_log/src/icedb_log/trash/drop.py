@@ -107,12 +107,17 @@ def drop_table(
             # W2: also where the answer to this call's own write was lost: the id tells.
             is_mine = has_written and (found.drop_id == drop_id or found.state == "purging")
             return DropResult(found, info.modified_ms, is_mine, _count_staged(store, paths), detached_from)
-        _require_free(store, paths, config, request)
+        try:
+            _require_free(store, paths, config, request)
+        except InvalidRequest as error:
+            if not has_written:
+                raise
+            raise InvalidRequest(f"{error}. It is in the trash by now: `icedb table undrop {paths.name}`") from error
         if config.view_of is not None and found is None:
             # WARN: T2: before the mark. After it, a crash in between leaves a view that its source waits for (V4), and
             # an undrop much later would feed it from a log that has been vacuumed meanwhile: rows missing, unnoticed.
             detached_from = _detach(store, paths, config, clock=clock)
-        mark = _mark_purging(store, paths, found, info=info, drop_id=drop_id, request=request)
+        mark = _next_mark(config, found, info=info, drop_id=drop_id, request=request)
         has_written = True
         replace_config(store, paths, config.model_copy(update={"dropped": mark}), etag=info.etag)
     raise Unavailable(f"table {paths.name}: others changed {paths.config_key} {_MAX_ATTEMPTS} times; try again later")
@@ -208,26 +213,20 @@ def _require_free(store: ObjectStore, paths: TablePaths, config: TableConfig, re
         )
 
 
-def _mark_purging(
-    store: ObjectStore,
-    paths: TablePaths,
-    found: Dropped | None,
-    *,
-    info: ObjectInfo,
-    drop_id: str,
-    request: DropRequest,
+def _next_mark(
+    config: TableConfig, found: Dropped | None, *, info: ObjectInfo, drop_id: str, request: DropRequest
 ) -> Dropped:
     if found is not None:  # in the trash, and to be purged now
-        change = {"state": "purging", "is_forced": True, "dropped_ms": info.modified_ms}
+        change = {"state": "purging", "is_forced": True, "dropped_ms": info.modified_ms, "keep_ms": 0}
         return found.model_copy(update=change)
+    # WARN: T3: into the trash first, also by force; then pins are looked for once more. In one step: a pin is made and
+    # told to hold between that look and the mark, and what it pinned is purged.
     return Dropped(
-        state="purging" if request.is_forced else "trash",
+        state="trash",
         drop_id=drop_id,
-        keep_ms=0 if request.is_forced else request.keep_ms,
-        dropped_ms=store.list_page(paths.config_key, limit=1).store_now_ms if request.is_forced else None,
+        keep_ms=max(request.keep_ms, config.data_grace_ms),
         dropped_by=request.dropped_by,
         note=request.note,
-        is_forced=request.is_forced,
     )
 
 
