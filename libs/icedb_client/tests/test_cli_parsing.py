@@ -62,6 +62,11 @@ def test_times(text, expected):
     assert parse_time(format_time(expected), option="--as-of") == expected
 
 
+@pytest.mark.parametrize("time_ms", [-1, 2**53, 2**63 - 1])
+def test_a_time_that_no_calendar_has_is_shown_as_a_number(time_ms):
+    assert format_time(time_ms) == str(time_ms)
+
+
 @pytest.mark.parametrize("text", ["", "yesterday", "1969-12-31", "2026-13-01", "9" * 14, "٣", "0001-01-01"])
 def test_bad_times(text):
     with pytest.raises(errors.InvalidRequest, match="--as-of"):

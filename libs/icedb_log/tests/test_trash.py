@@ -12,7 +12,7 @@ from icedb_log.tables.table_config import create_table, load_any_config, read_ta
 from icedb_log.testing.scripted_store import Effect, Fault
 from icedb_log.testing.small_table import SmallTable, try_each_call
 from icedb_log.testing.small_view import SmallView
-from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
+from icedb_log.trash.drop import MAX_KEEP_MS, DropRequest, drop_table, undrop_table
 from icedb_log.trash.purge import purge_table
 from icedb_log.trash.trash_list import read_trash
 from icedb_log.views.views import detach_view, read_registration, register_view
@@ -322,6 +322,12 @@ def test_it_stays_in_the_trash_for_as_long_as_queries_may_run(table):
     with pytest.raises(InvalidRequest, match=r"59999 ms in the trash are less than .* 60000 ms"):
         drop(table, DropRequest(keep_ms=59_999))
     assert drop(table, DropRequest(keep_ms=60_000)).is_new
+
+
+def test_the_time_in_the_trash_is_one_that_every_calendar_has(table):
+    with pytest.raises(InvalidRequest, match="36600 days at most"):
+        drop(table, DropRequest(keep_ms=2**60))
+    assert drop(table, DropRequest(keep_ms=MAX_KEEP_MS)).is_new
 
 
 @pytest.mark.parametrize("field", ["dropped_by", "note"])

@@ -13,6 +13,8 @@ _DURATION: Final = re.compile(r"(?P<number>\d{1,12}(?:\.\d{1,3})?)\s*(?P<unit>ms
 _COLUMN: Final = re.compile(r"(?P<name>.+)[:=]\s*(?P<type>[A-Za-z0-9_]+)\s*", re.DOTALL)
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SHOWN: Final = 80
+_MAX_TIME_MS: Final = 250_000_000_000_000
+"""In the year 9892; Python's calendar ends soon after."""
 
 
 def parse_duration(text: str, *, option: str, floor_ms: int = 0) -> int:
@@ -50,7 +52,9 @@ def parse_time(text: str, *, option: str) -> int:
 
 
 def format_time(time_ms: int) -> str:
-    """Return ISO 8601 in UTC to the millisecond; :func:`parse_time` takes it."""
+    """Return ISO 8601 in UTC to the millisecond, for :func:`parse_time`; what no calendar has as a number."""
+    if not 0 <= time_ms <= _MAX_TIME_MS:  # a damaged log file, a host without a clock
+        return str(time_ms)
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -19,6 +19,8 @@ from icedb_log.trash.claims import Claim, find_claims, find_lasting_pins
 from icedb_log.views.views import detach_view, source_of
 
 DEFAULT_KEEP_MS: Final = 7 * DAY_MS
+MAX_KEEP_MS: Final = 100 * 366 * DAY_MS
+"""A hundred years: the end of it is a time that every calendar has."""
 _MAX_ATTEMPTS: Final = 8
 
 
@@ -27,7 +29,8 @@ class DropRequest:
     """How a table is to be dropped.
 
     Attributes:
-        keep_ms: How long it stays in the trash; not less than its ``data_grace_ms``: queries may be running.
+        keep_ms: How long it stays in the trash; not less than its ``data_grace_ms``: queries may be running; at most
+            :data:`MAX_KEEP_MS`.
         is_forced: Past the trash: it is purged at once, and nothing brings it back.
         dropped_by: Who asks, in words.
         note: Why, in words.
@@ -95,6 +98,11 @@ def drop_table(
     for what, text in (("note", request.note), ("name of who asks", request.dropped_by)):
         if len(text) > MAX_NOTE_CHARS:
             raise InvalidRequest(f"table {paths.name}: the {what} may have {MAX_NOTE_CHARS} characters")
+    if request.keep_ms > MAX_KEEP_MS:
+        raise InvalidRequest(
+            f"table {paths.name}: a table stays in the trash for {MAX_KEEP_MS // DAY_MS} days at most, not "
+            f"{request.keep_ms // DAY_MS}"
+        )
     drop_id = clock.new_id()
     detached_from: str | None = None
     has_written = False
