@@ -104,7 +104,9 @@ def test_r3_time_travel_folds_what_was_committed_until_then():
 def test_r3_time_travel_below_the_horizon_is_refused():
     table = view(listed(20, live("y"), merged=True, horizon_ms=20))
     assert paths_of(fold(table, as_of_ms=20)) == [data("y")]
-    with pytest.raises(InvalidRequest, match=r"19 lies before 20 \(1970-01-01T00:00:00\.020Z\), the oldest time still readable"):
+    with pytest.raises(
+        InvalidRequest, match=r"19 lies before 20 \(1970-01-01T00:00:00\.020Z\), the oldest time still readable"
+    ):
         fold(table, as_of_ms=19)
 
 
