@@ -8,6 +8,7 @@ from icedb_log.cleaning.pin_object import Pin, PinStatus
 from icedb_log.cleaning.pins import is_lasting, list_pins
 from icedb_log.cleaning.pins import unpin as end_pin
 from icedb_log.clock import SystemClock
+from icedb_log.keys import pin_name_of
 from icedb_log.tables.table_config import TableConfig
 from icedb_log.trash.drop import read_kept_config
 from rich.markup import escape
@@ -33,6 +34,7 @@ _HELP: Final = {
     "pending": "is being made, or its maker died; holds every dead data file meanwhile",
     "late": "took too long to be made: some of its files may be gone; unpin it and pin again",
     "unreadable": "cannot be understood and holds every dead data file; unpin it",
+    "no pin": "is no pin by its name and holds every dead data file; move the object out of _icedb/pins/",
 }
 
 
@@ -112,7 +114,7 @@ def pins(*, context: typer.Context, table: TableName, as_json: JsonFlag = False)
     out.print(view)
     for each, status in found:
         if status in _HELP:
-            print_note(f"{each.name}: {_HELP[status]}")
+            print_note(f"{each.name}: {_HELP[status if pin_name_of(each.key) else 'no pin']}")
 
 
 def unpin(*, context: typer.Context, table: TableName, name: PinName, as_json: JsonFlag = False) -> None:

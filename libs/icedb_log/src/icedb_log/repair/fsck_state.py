@@ -16,7 +16,7 @@ from icedb_log.erasure.erasure_record import decode_erasure
 from icedb_log.errors import HaltError, IceDBError, NotFound, UnsupportedFormat
 from icedb_log.imports.import_records import decode_record
 from icedb_log.ingest.quarantine import batch_id_of, is_reason, parse_reason
-from icedb_log.keys import ROLES, Role, TablePaths, parse_log_key
+from icedb_log.keys import ROLES, Role, TablePaths, parse_log_key, pin_name_of
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fence import FenceState, read_fence_object
 from icedb_log.log.fold import read_horizon_ms
@@ -149,7 +149,8 @@ def read_pins(store: ObjectStore, paths: TablePaths) -> PinFacts:
     for pin in listed.pins:
         status = pin.status(listed.store_now_ms)
         if status == "unreadable":
-            problems[pin.key] = "it cannot be understood, and holds every dead data file until somebody unpins it"
+            end = "unpins it" if pin_name_of(pin.key) else "moves it away, because by its name it is no pin"
+            problems[pin.key] = f"it cannot be understood, and holds every dead data file until somebody {end}"
         elif status == "late":
             problems[pin.key] = "it became active too late to be sure of its files"
         elif status == "active":

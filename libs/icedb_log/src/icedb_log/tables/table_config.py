@@ -350,7 +350,8 @@ def decode_table_config(paths: TablePaths, body: bytes) -> TableConfig:
     try:
         return TableConfig.model_validate_json(body)
     except ValidationError as error:
-        raise UnsupportedFormat(f"{paths.config_key}: {_first_message(error)}") from error
+        what_to_do = "upgrade, or bring it back from a backup"
+        raise UnsupportedFormat(f"{paths.config_key}: {_first_message(error)}; {what_to_do}") from error
 
 
 def encode_table_config(config: TableConfig) -> bytes:
