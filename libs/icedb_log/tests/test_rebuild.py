@@ -473,6 +473,20 @@ def test_a_file_that_the_log_names_and_that_is_gone_is_dropped():
     assert table.ids() == [1, 2, 3, 4, 7]
 
 
+@pytest.mark.parametrize("is_salvaged", [False, True])
+def test_a_live_file_that_cannot_be_read_is_named_and_keeps_what_the_log_says(is_salvaged):
+    table = merged_table()
+    damaged = table.snapshot().live[-1]
+    table.store.put(damaged.path, b"{")
+    if is_salvaged:
+        key = next(key for key, body in table.log_objects() if damaged.path.encode() in body)
+        table.store.put(key, table.store.get(key).body + b"\n[")
+    result = table.rebuild(is_forced=True, decision="likely")
+    assert noted(result, "unreadable") == [damaged.path]
+    (after,) = (marker for marker in table.snapshot().live if marker.path == damaged.path)
+    assert (after.size_bytes, after.row_count) == (damaged.size_bytes, damaged.row_count)
+
+
 def fed_view(table):
     view = SmallView(table)
     feeder = RowFileFeeder(view.store, view.clock, has_footers=True)

@@ -77,6 +77,9 @@ def _make_markers(evidence: RebuildEvidence, plan: RebuildPlan, base: LogFile) -
     salvaged = evidence.markers
     columns = stats_columns(evidence.config)
     for path in sorted(plan.live):
+        if path in evidence.unreadable:  # what a log file says of its size shows that it is damaged
+            yield known.get(path) or salvaged[path]
+            continue
         found = _make_marker(evidence, path, columns)
         old = known.get(path)
         # The footer knows best how many rows there are; what nobody says any more is kept as the log has it.

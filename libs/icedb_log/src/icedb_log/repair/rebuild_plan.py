@@ -31,6 +31,7 @@ NoteKind = Literal[
     "views",
     "fed",
     "gone",
+    "unreadable",
     "contradiction",
 ]
 
@@ -301,6 +302,16 @@ class _Planner:
                 len(gone),
                 sum(evidence.markers[key].row_count or 0 for key in gone),
                 _first(gone),
+            )
+        unreadable = sorted(live & evidence.unreadable.keys())
+        if unreadable:
+            yield Note(
+                "unreadable",
+                "the log names them as live, and their footers cannot be read: queries of them fail. Bring them back "
+                "under the same keys; `icedb fsck --deep` says what is wrong",
+                len(unreadable),
+                sum(evidence.markers[key].row_count or 0 for key in unreadable if key in evidence.markers),
+                _first(unreadable),
             )
         for first, second in verdicts.contradictions:
             yield Note(
