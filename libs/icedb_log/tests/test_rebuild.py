@@ -158,6 +158,18 @@ def test_what_can_be_read_of_a_damaged_log_file_counts():
     assert table.ids() == [1, 2, 4]
 
 
+@pytest.mark.parametrize("size", [300, 40])
+def test_the_name_of_a_damaged_log_file_tells_of_its_commit(size):
+    """Nothing of it can be read: a deletion that was committed, but for what may have been a seal."""
+    table = SmallTable(has_footers=True)
+    table.append(1, 2, 3, p="a")
+    table.delete("id = 2")
+    damage(table, -1, b"\x00" * size)
+    choices = table.rebuild(decision="likely").report.choices
+    assert [choice.kind for choice in choices] == ([] if size == 300 else ["delete"])
+    assert table.ids() == [1, 3]
+
+
 def test_something_else_below_log_is_taken_away():
     table = merged_table()
     key = f"{table.paths.log_prefix}notes.txt"

@@ -12,6 +12,7 @@ from functools import cached_property
 from operator import itemgetter
 from typing import Final, Literal
 
+from icedb_log.errors import CorruptLog
 from icedb_log.keys import file_time_ms, parse_log_key
 from icedb_log.repair.footers import Footer, FooterKind
 from icedb_log.repair.rebuild_evidence import RebuildEvidence
@@ -36,6 +37,9 @@ Basis = Literal[
     "cut off while it wrote",
 ]
 """How it is known, or why it is taken so."""
+
+MAX_SEAL_BYTES: Final = 128
+"""No seal is larger."""
 
 CLOCK_SKEW_MS: Final = 60_000
 """So far may the clocks of the hosts be apart that named two files."""
@@ -175,6 +179,8 @@ class _Court:
         self._heads = {
             file.head.commit_id for file in evidence.log.damaged if file.head is not None and file.head.commit_id
         }
+        # Its name is that of one commit (W2), whatever became of its content; unless it was a seal, and none is so large.
+        self._heads |= {_named_commit(file.key) for file in evidence.log.damaged if file.size_bytes > MAX_SEAL_BYTES}
         self._heads |= {file.log.commit_id for file in evidence.log.view.files if file.log.commit_id}
         # WARN: a seal is no proof that a commit did not land. Whoever takes a fence after its log file got lost puts
         # one there (F1): the next flush, or this very rebuild.
@@ -343,6 +349,13 @@ class _Court:
         found = [self._evidence.footers.get(key) for key in keys]
         known = [footer.row_count for footer in found if footer is not None]
         return sum(known) if len(known) == len(found) else None
+
+
+def _named_commit(log_key: str) -> str:
+    try:
+        return parse_log_key(log_key).commit_id
+    except CorruptLog:
+        return ""
 
 
 def find_alike(footers: Iterable[Footer]) -> list[ObjectInfo]:
