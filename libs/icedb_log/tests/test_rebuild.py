@@ -158,6 +158,27 @@ def test_what_can_be_read_of_a_damaged_log_file_counts():
     assert table.ids() == [1, 2, 4]
 
 
+def test_a_flush_that_a_sound_log_does_not_name_is_not_taken_unasked():
+    """It was cut off, and its batch is live by another one; or somebody knows that its log file was lost."""
+    table = SmallTable(has_footers=True)
+    table.append(1, 2, p="a")
+    table.stage([{"id": 3, "p": "a"}])
+    table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "_log/")]
+    with pytest.raises(Crash):
+        table.flush()
+    table.store.script = []
+    table.stage([{"id": 4, "p": "a"}])
+    table.flush()
+    table.store.delete([key for key, body in table.log_objects() if b'"seal"' in body])
+    with pytest.raises(InvalidRequest, match="--undecided"):
+        table.rebuild(is_forced=True)
+    assert not table.rebuild().has_committed
+    assert [choice.likely for choice in table.rebuild(is_forced=True, decision="keep-inputs").report.choices] == [
+        "outputs"
+    ]
+    assert table.ids() == [1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("size", [300, 40])
 def test_the_name_of_a_damaged_log_file_tells_of_its_commit(size):
     """Nothing of it can be read: a deletion that was committed, but for what may have been a seal."""

@@ -179,7 +179,7 @@ class _Court:
         self._heads = {
             file.head.commit_id for file in evidence.log.damaged if file.head is not None and file.head.commit_id
         }
-        # Its name is that of one commit (W2), whatever became of its content; unless it was a seal, and none is so large.
+        # Its name is that of one commit (W2), whatever became of its content, unless it was a seal.
         self._heads |= {_named_commit(file.key) for file in evidence.log.damaged if file.size_bytes > MAX_SEAL_BYTES}
         self._heads |= {file.log.commit_id for file in evidence.log.view.files if file.log.commit_id}
         # WARN: a seal is no proof that a commit did not land. Whoever takes a fence after its log file got lost puts
@@ -190,6 +190,7 @@ class _Court:
                 self._looks[_look(footer)].add(attempt.commit_id)
         self._sealed = {parse_log_key(file.key).commit_id for file in evidence.log.view.files if file.log.is_seal}
         self._has_whole_logs = any(not file.log.is_seal for file in evidence.log.view.files)
+        self._is_log_sound = False
 
     def judge(self) -> Verdicts:
         proven: dict[str, Verdict] = {}
@@ -197,6 +198,7 @@ class _Court:
             basis = self._find_proof(attempt)
             if basis is not None:
                 proven[commit_id] = Verdict(True, basis)
+        self._is_log_sound = self._has_whole_logs and not self._evidence.log.damaged and self._names_all_of(proven)
         by_commit = dict(proven)
         proven_ids = frozenset(proven)
         for commit_id, attempt in self._attempts.items():
@@ -229,6 +231,13 @@ class _Court:
         if any(key in evidence.pinned for key in keys):
             return "named by a pin"
         return "record of an erasure" if evidence.deletions.get(attempt.commit_id) else None
+
+    def _names_all_of(self, commits: Iterable[str]) -> bool:
+        """Whether the log names whatever is there of some commits, and of what they replaced."""
+        evidence = self._evidence
+        attempts = [self._attempts[commit_id] for commit_id in commits]
+        keys = (key for each in attempts for key in (*each.inputs, *(footer.info.key for footer in each.outputs)))
+        return all(key in evidence.markers or not evidence.is_there(key) for key in keys)
 
     def _judge_unproven(self, attempt: Attempt, proven: frozenset[str]) -> Verdict:
         evidence = self._evidence
@@ -276,7 +285,10 @@ class _Court:
                 "outputs" if is_old else "inputs"  # an orphan sweep would have deleted what is old and was cut off
             )
         if attempt.commit_id not in self._sealed:
-            return None
+            text = (
+                "nothing shows that log files were lost: its own was, or it was cut off, and another flush did the same"
+            )
+            return (text, "outputs") if self._is_log_sound else None
         text = (
             "a seal stands where its log file would be: it was cut off and its batches were committed by another "
             "flush, or its log file got lost and was sealed later"
