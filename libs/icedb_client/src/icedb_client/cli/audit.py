@@ -86,11 +86,12 @@ def _show_runs(store: ObjectStore, paths: TablePaths, *, since_ms: int, as_json:
     if not runs:
         out.print("no run deleted anything in this time")
         return
-    shown = make_table("time", "run", "kind", "deleted", "failed", "unknown", "size", right=("deleted", "failed"))
+    shown = make_table(
+        "time", "kind", "deleted", "failed", "unknown", "size", right=("deleted", "failed", "unknown", "size")
+    )
     for run in runs.values():
         shown.add_row(
             run["time"],
-            run["run"],
             run["kind"],
             *(format_count(run["objects"][outcome]) for outcome in ("deleted", "failed", "announced")),
             format_bytes(run["deleted_bytes"]),

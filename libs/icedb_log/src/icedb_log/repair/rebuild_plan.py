@@ -276,11 +276,11 @@ class _Planner:
                 "taken: an import copied them, and did not say that it was "
                 "committed. Either way their rows are there once: the next import settles it",
             )
-        grace_h = evidence.config.data_grace_ms / 3_600_000
+        grace_s = evidence.config.data_grace_ms // 1000
         yield self._note(
             "removals",
             sorted(live),
-            f"partitions that were removed within the data grace period ({grace_h:g} h), or longer ago if a pin, a "
+            f"partitions that were removed within the data grace period ({grace_s:,} s), or longer ago if a pin, a "
             "lease or a view kept their files, and data files of which a deletion left no row, leave no trace but in "
             "the log: if there were any, their rows are back. Look at `icedb partitions`, and remove them again",
         )
