@@ -14,7 +14,7 @@ from icedb_log.storage.object_store import ObjectInfo
 from icedb_log.testing.erasure_steps import advance, ask, live_users
 from icedb_log.testing.row_feeds import RowFileFeeder
 from icedb_log.testing.row_files import RowFileChanger, RowFileWriter
-from icedb_log.testing.scripted_store import Crash, Effect, Fault
+from icedb_log.testing.scripted_store import Crash, Effect, Fault, ScriptedStore
 from icedb_log.testing.small_import import ImportTable
 from icedb_log.testing.small_table import SmallTable, try_each_call
 from icedb_log.testing.small_view import SmallView
@@ -177,6 +177,22 @@ def test_a_flush_that_a_sound_log_does_not_name_is_not_taken_unasked():
         "outputs"
     ]
     assert table.ids() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("has_looked", [False, True])
+def test_a_flush_that_has_announced_its_commit_is_cut_off_and_not_taken(has_looked):
+    """The rebuild takes the fence just before the log file is written, and seals it: its batches are staged still."""
+    table = merged_table()
+    lose_log(table)
+    table.stage([{"id": 8, "p": "b"}])
+    rival = SmallTable(store=ScriptedStore(table.store.inner), name="rival", has_footers=True)
+    rival.paths, rival.clock = table.paths, table.clock
+    options = {"digest": table.rebuild(is_dry_run=True).report.digest} if has_looked else {"decision": "likely"}
+    rival.store.script = [Fault("put_if_absent", None, "_log/", before=lambda: table.rebuild(**options))]
+    with pytest.raises(Fenced):
+        rival.flush()
+    rival.flush()
+    assert table.ids() == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
 @pytest.mark.parametrize("size", [300, 40])

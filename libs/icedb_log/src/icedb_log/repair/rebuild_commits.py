@@ -293,7 +293,8 @@ class _Court:
             "a seal stands where its log file would be: it was cut off and its batches were committed by another "
             "flush, or its log file got lost and was sealed later"
         )
-        return text, "inputs" if self._has_whole_logs else "outputs"
+        # A flush that was cut off leaves its batches staged (I2), for another one.
+        return text, "inputs" if self._has_whole_logs or self._evidence.staged_count else "outputs"
 
     def _judge_doubtful_flush(self, attempt: Attempt, doubt: tuple[str, Side]) -> Verdict:
         why, likely = doubt
