@@ -5,7 +5,7 @@ from icedb_janitor.metrics import JanitorMetrics
 from icedb_janitor.settings import JanitorSettings
 from icedb_janitor.tasks import JanitorTasks
 from icedb_log.cleaning.leftovers import DAY_MS
-from icedb_log.errors import InvalidRequest
+from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.ingest.idempotency import KEEP_MS
 from icedb_log.storage.object_store import list_all
 from icedb_log.storage.probe import PROBE_FOLDER
@@ -52,6 +52,24 @@ def test_a_sweep_that_was_asked_for_counts_for_the_interval(context):
     tasks = make_tasks(context)
     tasks.orphans.sweep("events")
     assert "young_orphans" not in tasks.vacuum("events").details
+
+
+def test_a_sweep_that_failed_waits_for_the_next_interval_and_stops_no_vacuum(context, monkeypatch):
+    tasks = make_tasks(context, orphan_sweep_interval_ms=1000)
+    listed = []
+
+    def breaks_off(store, paths, **_options):
+        listed.append(paths.name)
+        raise Unavailable("the listing broke off")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("icedb_janitor.orphans.sweep_orphans", breaks_off)
+        with pytest.raises(Unavailable):
+            tasks.vacuum("events")
+        assert tasks.vacuum("events").is_idle
+    assert listed == ["events"]
+    context.clock.advance(1000)
+    assert "young_orphans" in tasks.vacuum("events").details
 
 
 def test_leftovers_and_probes_are_swept_along(context):

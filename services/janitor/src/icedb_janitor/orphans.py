@@ -87,13 +87,17 @@ class JanitorOrphans:
         return Work(is_idle=not (details["deleted_orphans"] or details["deleted_leftovers"]), details=details)
 
     def sweep_if_due(self, paths: TablePaths, tools: RunTools) -> dict[str, Any]:
-        """Do the same if the last time is long enough ago. The table's lock is held."""
+        """Do the same if the last time is long enough ago. The table's lock is held.
+
+        A sweep that failed is the next interval's, too: it lists everything a table has, and vacuums x
+        """
         now_ms = self._context.clock.monotonic_ms()
         swept_ms = self._swept_ms.get(paths.name)
         if swept_ms is not None and now_ms - swept_ms < self._settings.orphan_sweep_interval_ms:
             return {}
         config = read_table_config(self._context.warehouse.store, paths)
         policy = OrphanPolicy(self._age_ms(config), self._settings.janitor_orphan_share)
+        self._swept_ms[paths.name] = now_ms
         return self._sweep(paths, config, policy=policy, tools=tools)
 
     def _age_ms(self, config: TableConfig) -> int:
