@@ -89,7 +89,7 @@ class JanitorOrphans:
     def sweep_if_due(self, paths: TablePaths, tools: RunTools) -> dict[str, Any]:
         """Do the same if the last time is long enough ago. The table's lock is held.
 
-        A sweep that failed is the next interval's, too: it lists everything a table has, and vacuums x
+        A sweep that failed is the next interval's, too: it lists all that a table has, and vacuums come often.
         """
         now_ms = self._context.clock.monotonic_ms()
         swept_ms = self._swept_ms.get(paths.name)
