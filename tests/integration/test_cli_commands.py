@@ -275,7 +275,7 @@ def test_a_table_under_pressure_makes_ingest_wait_and_says_so(icedb, parquet):
 
 
 def test_a_directory_without_tables(icedb):
-    assert icedb("table", "list", "--json").json == {"tables": []}
+    assert icedb("table", "list", "--json").json == {"tables": [], "unreadable": {}}
     assert "icedb table create" in icedb("table", "list").err
     assert icedb("status", "--json").json == {"tables": []}
 
@@ -486,6 +486,16 @@ def test_a_halted_table_does_not_hide_the_others(icedb, parquet):
     assert "halted" in icedb("status", code=5).out
     assert key in icedb("snapshot", "bad", code=5).error
     assert icedb("snapshot", "good", "--json").json["file_count"] == 0
+
+
+def test_a_table_without_a_readable_configuration_does_not_hide_the_others(icedb, parquet):
+    parquet.create("good")
+    parquet.warehouse.store.put(parquet.warehouse.table("bad").config_key, b"{")
+    answer = icedb("table", "list", "--json", code=5)
+    assert [each["table"] for each in answer.json["tables"]] == ["good"]
+    assert list(answer.json["unreadable"]) == ["bad"]
+    assert "bad/_icedb/table.json" in answer.error
+    assert "good" in icedb("table", "list", code=5).out
 
 
 @pytest.mark.parametrize("output", [["--format", "paths"], ["--json"], []])

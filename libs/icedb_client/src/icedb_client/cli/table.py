@@ -1,15 +1,17 @@
 """``icedb table``: create, alter, list, show."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
 from icedb_log.clock import SystemClock
-from icedb_log.errors import InvalidRequest
+from icedb_log.errors import HaltError, InvalidRequest
 from icedb_log.tables.table_changes import alter_table_config, plan_change
 from icedb_log.tables.table_config import PartitionField, TableConfig, read_table_config
 from icedb_log.views.views import require_no_cycle
 from rich.markup import escape
 
+from icedb_client.cli.exits import HALTED
 from icedb_client.cli.output import (
     JsonFlag,
     format_bytes,
@@ -17,6 +19,7 @@ from icedb_client.cli.output import (
     format_span,
     make_table,
     out,
+    print_error,
     print_json,
     print_note,
     print_pairs,
@@ -258,19 +261,32 @@ def alter(
 
 @app.command("list")
 def list_tables(*, context: typer.Context, as_json: JsonFlag = False) -> None:
-    """List the tables of the warehouse.
+    """List the tables of the warehouse. One that cannot be read hides none of the others.
 
     Example: icedb table list --json
     """
+    configs: list[TableConfig] = []
+    problems: dict[str, str] = {}
     with open_client(context) as client:
         names = client.warehouse.list_tables()
-        configs = [client.table_config(name) for name in names]
+        for name in names:
+            try:
+                configs.append(client.table_config(name))
+            except HaltError as error:
+                problems[name] = str(error)
     if as_json:
-        print_json({"tables": [_to_json(config) for config in configs]})
-        return
-    if not names:
+        print_json({"tables": [_to_json(config) for config in configs], "unreadable": problems})
+    elif not names:
         print_note("no tables yet; create one with `icedb table create`")
-        return
+    elif configs:
+        _print_tables(configs)
+    for problem in problems.values():
+        print_error(problem)
+    if problems:
+        raise typer.Exit(HALTED)
+
+
+def _print_tables(configs: Iterable[TableConfig]) -> None:
     table = make_table("table", "partitions", "sorted by")
     for config in configs:
         partitions = ", ".join(str(field) for field in config.partition)
