@@ -36,7 +36,9 @@ demo: install ## run the main job on a local stack and check every row; STORE=s3
 up: install ## keep a local stack running and print how to use it; STORE=s3
 	@$(BIN)/python -m icedb_local.up --store $(STORE)
 
-test: install lint types imports unit integration ## everything that CI checks
+test: install ## everything that CI checks
+	@$(MAKE) --no-print-directory -j 2 lint types imports
+	@$(MAKE) --no-print-directory unit integration
 
 lint: install ## style of the code
 	$(BIN)/ruff check $(SOURCES)
@@ -55,7 +57,7 @@ integration: install ## tests with real Redis, S3 over HTTP, Spark, Prometheus, 
 	$(PYTEST) tests/e2e tests/integration deploy/tests
 
 soak: install ## long tests, and the simulation for as long as asked; SECONDS=600
-	$(BIN)/pytest -q -m soak tests
+	$(BIN)/pytest -q -m soak tests libs
 	$(BIN)/python -m icedb_log.testing.simulation --seconds $(SECONDS)
 
 bench: install ## one workload for us and for the rivals in one run; W=merge

@@ -70,7 +70,7 @@ MOMENTS = {
         ("redis was started", signal.SIGTERM, 128 + signal.SIGTERM),
         ("Spark is starting", signal.SIGINT, EXIT_INTERRUPTED),
         ("events come in", signal.SIGINT, EXIT_INTERRUPTED),
-        ("events come in", signal.SIGKILL, -signal.SIGKILL),
+        pytest.param("events come in", signal.SIGKILL, -signal.SIGKILL, marks=pytest.mark.soak),
     ],
 )
 def test_nothing_is_left(tmp_path, start_demo, find_processes, wait_until, moment, number, status):

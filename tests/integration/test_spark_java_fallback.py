@@ -27,6 +27,7 @@ print("done")
 """
 
 
+@pytest.mark.soak  # every other Spark test runs on the packaged Java wherever there is no other
 def test_spark_runs_on_the_packaged_java_and_its_death_is_noticed(tmp_path):
     tools = tmp_path / "bin"
     tools.mkdir()

@@ -47,7 +47,11 @@ def test_rows_are_kept_sorted_and_united_by_column_name(make_table):
 
 @pytest.mark.parametrize(
     ("memory_bytes", "thread_count", "row_count"),
-    [(48 * MIB, 1, 40_000), (64 * MIB, 2, 20_000), (512 * MIB, 2, 20_000)],
+    [
+        pytest.param(48 * MIB, 1, 40_000, marks=pytest.mark.soak),
+        (64 * MIB, 2, 20_000),
+        (512 * MIB, 2, 20_000),
+    ],
 )
 def test_a_merge_stays_sorted_also_when_it_is_larger_than_its_memory(make_table, memory_bytes, thread_count, row_count):
     table = make_table(sort=("k", "n"), row_group_rows=20_480)
