@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from icedb_log.model import FileMarker
+from icedb_log.pruning.file_pruning import FilePruner
 from icedb_log.tables.partition_path import encode_partition_value
 from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.tables.transforms import transform_value
 from icedb_parts.arrow_types import ARROW_TYPES
-from icedb_parts.query.file_pruning import FilePruner
-from icedb_parts.reading.transforms import transform_value
 from icedb_parts.sql import quote_text
 from icedb_parts.writing.column_stats import StatsCollector
 

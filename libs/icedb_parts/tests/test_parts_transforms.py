@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from icedb_log.tables.table_config import PartitionField
-from icedb_parts.reading.transforms import canonical_text, find_type_problem, transform_sql, transform_value
+from icedb_log.tables.transforms import canonical_text, find_type_problem, transform_sql, transform_value
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
 VALUES = {

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17icedb/v1/snapshot.proto\x12\x08icedb.v1\"\xb1\x01\n\x12GetSnapshotRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x15\n\x08\x61s_of_ms\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x34\n\x11partition_filters\x18\x03 \x03(\x0b\x32\x19.icedb.v1.PartitionFilter\x12\x1d\n\x10max_staleness_ms\x18\x04 \x01(\x03H\x01\x88\x01\x01\x42\x0b\n\t_as_of_msB\x13\n\x11_max_staleness_ms\"\xa0\x01\n\x0fPartitionFilter\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x10\n\x06\x65quals\x18\x02 \x01(\tH\x00\x12%\n\x06\x61ny_of\x18\x03 \x01(\x0b\x32\x13.icedb.v1.ValueListH\x00\x12%\n\x05range\x18\x04 \x01(\x0b\x32\x14.icedb.v1.ValueRangeH\x00\x12\x11\n\x07is_null\x18\x05 \x01(\x08H\x00\x42\x0b\n\tcondition\"\x1b\n\tValueList\x12\x0e\n\x06values\x18\x01 \x03(\t\"g\n\nValueRange\x12\x12\n\x08\x61t_least\x18\x01 \x01(\tH\x00\x12\x0f\n\x05\x61\x62ove\x18\x02 \x01(\tH\x00\x12\x11\n\x07\x61t_most\x18\x03 \x01(\tH\x01\x12\x0f\n\x05\x62\x65low\x18\x04 \x01(\tH\x01\x42\x07\n\x05lowerB\x07\n\x05upper\"\x8b\x03\n\x13GetSnapshotResponse\x12\r\n\x05table\x18\x01 \x01(\t\x12\x13\n\x0bsnapshot_id\x18\x02 \x01(\t\x12 \n\x06schema\x18\x03 \x03(\x0b\x32\x10.icedb.v1.Column\x12!\n\x05\x66iles\x18\x04 \x03(\x0b\x32\x12.icedb.v1.DataFile\x12\x12\n\nfile_count\x18\x05 \x01(\x03\x12\x12\n\nsize_bytes\x18\x06 \x01(\x03\x12\x16\n\trow_count\x18\x07 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x10total_file_count\x18\x08 \x01(\x03\x12\x15\n\x08\x61s_of_ms\x18\t \x01(\x03H\x01\x88\x01\x01\x12\x11\n\tis_stable\x18\n \x01(\x08\x12\x1b\n\x0elast_commit_ms\x18\x0b \x01(\x03H\x02\x88\x01\x01\x12\x17\n\nhorizon_ms\x18\x0c \x01(\x03H\x03\x88\x01\x01\x12\x14\n\x0cstaleness_ms\x18\r \x01(\x03\x42\x0c\n\n_row_countB\x0b\n\t_as_of_msB\x11\n\x0f_last_commit_msB\r\n\x0b_horizon_ms\"$\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\"\xa7\x01\n\x08\x44\x61taFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0b\n\x03uri\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12\x16\n\trow_count\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x32\n\x10partition_values\x18\x05 \x03(\x0b\x32\x18.icedb.v1.PartitionValue\x12\x12\n\ncreated_ms\x18\x06 \x01(\x03\x42\x0c\n\n_row_count\"<\n\x0ePartitionValue\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_value2]\n\x0fSnapshotService\x12J\n\x0bGetSnapshot\x12\x1c.icedb.v1.GetSnapshotRequest\x1a\x1d.icedb.v1.GetSnapshotResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17icedb/v1/snapshot.proto\x12\x08icedb.v1\"\xb9\x02\n\x12GetSnapshotRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x15\n\x08\x61s_of_ms\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x34\n\x11partition_filters\x18\x03 \x03(\x0b\x32\x19.icedb.v1.PartitionFilter\x12\x1d\n\x10max_staleness_ms\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x12\n\x05where\x18\x05 \x01(\tH\x02\x88\x01\x01\x12\x17\n\nmin_commit\x18\x06 \x01(\tH\x03\x88\x01\x01\x12\x17\n\npresign_ms\x18\x07 \x01(\x03H\x04\x88\x01\x01\x12\x10\n\x03pin\x18\x08 \x01(\tH\x05\x88\x01\x01\x42\x0b\n\t_as_of_msB\x13\n\x11_max_staleness_msB\x08\n\x06_whereB\r\n\x0b_min_commitB\r\n\x0b_presign_msB\x06\n\x04_pin\"\xb0\x01\n\x0fPartitionFilter\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x10\n\x06\x65quals\x18\x02 \x01(\tH\x00\x12%\n\x06\x61ny_of\x18\x03 \x01(\x0b\x32\x13.icedb.v1.ValueListH\x00\x12%\n\x05range\x18\x04 \x01(\x0b\x32\x14.icedb.v1.ValueRangeH\x00\x12\x11\n\x07is_null\x18\x05 \x01(\x08H\x00\x12\x0e\n\x04glob\x18\x06 \x01(\tH\x00\x42\x0b\n\tcondition\"\x1b\n\tValueList\x12\x0e\n\x06values\x18\x01 \x03(\t\"g\n\nValueRange\x12\x12\n\x08\x61t_least\x18\x01 \x01(\tH\x00\x12\x0f\n\x05\x61\x62ove\x18\x02 \x01(\tH\x00\x12\x11\n\x07\x61t_most\x18\x03 \x01(\tH\x01\x12\x0f\n\x05\x62\x65low\x18\x04 \x01(\tH\x01\x42\x07\n\x05lowerB\x07\n\x05upper\"\x8b\x03\n\x13GetSnapshotResponse\x12\r\n\x05table\x18\x01 \x01(\t\x12\x13\n\x0bsnapshot_id\x18\x02 \x01(\t\x12 \n\x06schema\x18\x03 \x03(\x0b\x32\x10.icedb.v1.Column\x12!\n\x05\x66iles\x18\x04 \x03(\x0b\x32\x12.icedb.v1.DataFile\x12\x12\n\nfile_count\x18\x05 \x01(\x03\x12\x12\n\nsize_bytes\x18\x06 \x01(\x03\x12\x16\n\trow_count\x18\x07 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x10total_file_count\x18\x08 \x01(\x03\x12\x15\n\x08\x61s_of_ms\x18\t \x01(\x03H\x01\x88\x01\x01\x12\x11\n\tis_stable\x18\n \x01(\x08\x12\x1b\n\x0elast_commit_ms\x18\x0b \x01(\x03H\x02\x88\x01\x01\x12\x17\n\nhorizon_ms\x18\x0c \x01(\x03H\x03\x88\x01\x01\x12\x14\n\x0cstaleness_ms\x18\r \x01(\x03\x42\x0c\n\n_row_countB\x0b\n\t_as_of_msB\x11\n\x0f_last_commit_msB\r\n\x0b_horizon_ms\"$\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\"\xd5\x01\n\x08\x44\x61taFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0b\n\x03uri\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12\x16\n\trow_count\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x32\n\x10partition_values\x18\x05 \x03(\x0b\x32\x18.icedb.v1.PartitionValue\x12\x12\n\ncreated_ms\x18\x06 \x01(\x03\x12\x1a\n\rpresigned_url\x18\x07 \x01(\tH\x01\x88\x01\x01\x42\x0c\n\n_row_countB\x10\n\x0e_presigned_url\"<\n\x0ePartitionValue\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_value\"\'\n\x15WatchSnapshotsRequest\x12\x0e\n\x06tables\x18\x01 \x03(\t\"\xe8\x01\n\rSnapshotEvent\x12\r\n\x05table\x18\x01 \x01(\t\x12\x18\n\x0bsnapshot_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x12\n\nfile_count\x18\x03 \x01(\x03\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x16\n\trow_count\x18\x05 \x01(\x03H\x01\x88\x01\x01\x12\x1b\n\x0elast_commit_ms\x18\x06 \x01(\x03H\x02\x88\x01\x01\x12\x14\n\x07problem\x18\x07 \x01(\tH\x03\x88\x01\x01\x42\x0e\n\x0c_snapshot_idB\x0c\n\n_row_countB\x11\n\x0f_last_commit_msB\n\n\x08_problem\"\x85\x01\n\x11GetChangesRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0f\n\x07\x66rom_ms\x18\x02 \x01(\x03\x12\x12\n\x05to_ms\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x1d\n\x10max_staleness_ms\x18\x04 \x01(\x03H\x01\x88\x01\x01\x42\x08\n\x06_to_msB\x13\n\x11_max_staleness_ms\"\x87\x02\n\x12GetChangesResponse\x12\r\n\x05table\x18\x01 \x01(\t\x12\x18\n\x10\x66rom_snapshot_id\x18\x02 \x01(\t\x12\x16\n\x0eto_snapshot_id\x18\x03 \x01(\t\x12!\n\x05\x61\x64\x64\x65\x64\x18\x04 \x03(\x0b\x32\x12.icedb.v1.DataFile\x12#\n\x07removed\x18\x05 \x03(\x0b\x32\x12.icedb.v1.DataFile\x12\x13\n\x0b\x61\x64\x64\x65\x64_count\x18\x06 \x01(\x03\x12\x15\n\rremoved_count\x18\x07 \x01(\x03\x12)\n\x0f\x63hanged_columns\x18\x08 \x03(\x0b\x32\x10.icedb.v1.Column\x12\x11\n\tis_stable\x18\t \x01(\x08\"}\n\x11ListTablesRequest\x12\x16\n\tpage_size\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x17\n\npage_token\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x11\n\x04glob\x18\x03 \x01(\tH\x02\x88\x01\x01\x42\x0c\n\n_page_sizeB\r\n\x0b_page_tokenB\x07\n\x05_glob\"V\n\x12ListTablesResponse\x12\x0e\n\x06tables\x18\x01 \x03(\t\x12\x1c\n\x0fnext_page_token\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x12\n\x10_next_page_token\"T\n\x0fGetTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x1d\n\x10max_staleness_ms\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x13\n\x11_max_staleness_ms\"\xb4\x02\n\x05Table\x12\x0c\n\x04name\x18\x01 \x01(\t\x12 \n\x06schema\x18\x02 \x03(\x0b\x32\x10.icedb.v1.Column\x12\x32\n\x10partition_fields\x18\x03 \x03(\x0b\x32\x18.icedb.v1.PartitionField\x12\x14\n\x0csort_columns\x18\x04 \x03(\t\x12\x15\n\rdata_grace_ms\x18\x05 \x01(\x03\x12\x14\n\x0clog_grace_ms\x18\x06 \x01(\x03\x12\x19\n\x0cretention_ms\x18\x07 \x01(\x03H\x00\x88\x01\x01\x12\x1c\n\x0fretention_field\x18\t \x01(\tH\x01\x88\x01\x01\x12\x17\n\nhorizon_ms\x18\x08 \x01(\x03H\x02\x88\x01\x01\x42\x0f\n\r_retention_msB\x12\n\x10_retention_fieldB\r\n\x0b_horizon_ms\"_\n\x0ePartitionField\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\ttransform\x18\x02 \x01(\t\x12\x0e\n\x06\x63olumn\x18\x03 \x01(\t\x12\x12\n\x05width\x18\x04 \x01(\x05H\x00\x88\x01\x01\x42\x08\n\x06_width\"R\n\x13\x41\x63quireLeaseRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0e\n\x06ttl_ms\x18\x02 \x01(\x03\x12\x12\n\x05\x61t_ms\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x08\n\x06_at_ms\"D\n\x11RenewLeaseRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x10\n\x08lease_id\x18\x02 \x01(\t\x12\x0e\n\x06ttl_ms\x18\x03 \x01(\x03\"6\n\x13ReleaseLeaseRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x10\n\x08lease_id\x18\x02 \x01(\t\"\x16\n\x14ReleaseLeaseResponse\"K\n\x05Lease\x12\r\n\x05table\x18\x01 \x01(\t\x12\x10\n\x08lease_id\x18\x02 \x01(\t\x12\r\n\x05\x61t_ms\x18\x03 \x01(\x03\x12\x12\n\nexpires_ms\x18\x04 \x01(\x03\x32\x93\x05\n\x0fSnapshotService\x12J\n\x0bGetSnapshot\x12\x1c.icedb.v1.GetSnapshotRequest\x1a\x1d.icedb.v1.GetSnapshotResponse\x12O\n\x0eStreamSnapshot\x12\x1c.icedb.v1.GetSnapshotRequest\x1a\x1d.icedb.v1.GetSnapshotResponse0\x01\x12L\n\x0eWatchSnapshots\x12\x1f.icedb.v1.WatchSnapshotsRequest\x1a\x17.icedb.v1.SnapshotEvent0\x01\x12I\n\nGetChanges\x12\x1b.icedb.v1.GetChangesRequest\x1a\x1c.icedb.v1.GetChangesResponse0\x01\x12G\n\nListTables\x12\x1b.icedb.v1.ListTablesRequest\x1a\x1c.icedb.v1.ListTablesResponse\x12\x36\n\x08GetTable\x12\x19.icedb.v1.GetTableRequest\x1a\x0f.icedb.v1.Table\x12>\n\x0c\x41\x63quireLease\x12\x1d.icedb.v1.AcquireLeaseRequest\x1a\x0f.icedb.v1.Lease\x12:\n\nRenewLease\x12\x1b.icedb.v1.RenewLeaseRequest\x1a\x0f.icedb.v1.Lease\x12M\n\x0cReleaseLease\x12\x1d.icedb.v1.ReleaseLeaseRequest\x1a\x1e.icedb.v1.ReleaseLeaseResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,21 +33,49 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'icedb_proto.snapshot_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GETSNAPSHOTREQUEST']._serialized_start=38
-  _globals['_GETSNAPSHOTREQUEST']._serialized_end=215
-  _globals['_PARTITIONFILTER']._serialized_start=218
-  _globals['_PARTITIONFILTER']._serialized_end=378
-  _globals['_VALUELIST']._serialized_start=380
-  _globals['_VALUELIST']._serialized_end=407
-  _globals['_VALUERANGE']._serialized_start=409
-  _globals['_VALUERANGE']._serialized_end=512
-  _globals['_GETSNAPSHOTRESPONSE']._serialized_start=515
-  _globals['_GETSNAPSHOTRESPONSE']._serialized_end=910
-  _globals['_COLUMN']._serialized_start=912
-  _globals['_COLUMN']._serialized_end=948
-  _globals['_DATAFILE']._serialized_start=951
-  _globals['_DATAFILE']._serialized_end=1118
-  _globals['_PARTITIONVALUE']._serialized_start=1120
-  _globals['_PARTITIONVALUE']._serialized_end=1180
-  _globals['_SNAPSHOTSERVICE']._serialized_start=1182
-  _globals['_SNAPSHOTSERVICE']._serialized_end=1275
+  _globals['_GETSNAPSHOTREQUEST']._serialized_end=351
+  _globals['_PARTITIONFILTER']._serialized_start=354
+  _globals['_PARTITIONFILTER']._serialized_end=530
+  _globals['_VALUELIST']._serialized_start=532
+  _globals['_VALUELIST']._serialized_end=559
+  _globals['_VALUERANGE']._serialized_start=561
+  _globals['_VALUERANGE']._serialized_end=664
+  _globals['_GETSNAPSHOTRESPONSE']._serialized_start=667
+  _globals['_GETSNAPSHOTRESPONSE']._serialized_end=1062
+  _globals['_COLUMN']._serialized_start=1064
+  _globals['_COLUMN']._serialized_end=1100
+  _globals['_DATAFILE']._serialized_start=1103
+  _globals['_DATAFILE']._serialized_end=1316
+  _globals['_PARTITIONVALUE']._serialized_start=1318
+  _globals['_PARTITIONVALUE']._serialized_end=1378
+  _globals['_WATCHSNAPSHOTSREQUEST']._serialized_start=1380
+  _globals['_WATCHSNAPSHOTSREQUEST']._serialized_end=1419
+  _globals['_SNAPSHOTEVENT']._serialized_start=1422
+  _globals['_SNAPSHOTEVENT']._serialized_end=1654
+  _globals['_GETCHANGESREQUEST']._serialized_start=1657
+  _globals['_GETCHANGESREQUEST']._serialized_end=1790
+  _globals['_GETCHANGESRESPONSE']._serialized_start=1793
+  _globals['_GETCHANGESRESPONSE']._serialized_end=2056
+  _globals['_LISTTABLESREQUEST']._serialized_start=2058
+  _globals['_LISTTABLESREQUEST']._serialized_end=2183
+  _globals['_LISTTABLESRESPONSE']._serialized_start=2185
+  _globals['_LISTTABLESRESPONSE']._serialized_end=2271
+  _globals['_GETTABLEREQUEST']._serialized_start=2273
+  _globals['_GETTABLEREQUEST']._serialized_end=2357
+  _globals['_TABLE']._serialized_start=2360
+  _globals['_TABLE']._serialized_end=2668
+  _globals['_PARTITIONFIELD']._serialized_start=2670
+  _globals['_PARTITIONFIELD']._serialized_end=2765
+  _globals['_ACQUIRELEASEREQUEST']._serialized_start=2767
+  _globals['_ACQUIRELEASEREQUEST']._serialized_end=2849
+  _globals['_RENEWLEASEREQUEST']._serialized_start=2851
+  _globals['_RENEWLEASEREQUEST']._serialized_end=2919
+  _globals['_RELEASELEASEREQUEST']._serialized_start=2921
+  _globals['_RELEASELEASEREQUEST']._serialized_end=2975
+  _globals['_RELEASELEASERESPONSE']._serialized_start=2977
+  _globals['_RELEASELEASERESPONSE']._serialized_end=2999
+  _globals['_LEASE']._serialized_start=3001
+  _globals['_LEASE']._serialized_end=3076
+  _globals['_SNAPSHOTSERVICE']._serialized_start=3079
+  _globals['_SNAPSHOTSERVICE']._serialized_end=3738
 # @@protoc_insertion_point(module_scope)

@@ -8,30 +8,40 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GetSnapshotRequest(_message.Message):
-    __slots__ = ("table", "as_of_ms", "partition_filters", "max_staleness_ms")
+    __slots__ = ("table", "as_of_ms", "partition_filters", "max_staleness_ms", "where", "min_commit", "presign_ms", "pin")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     AS_OF_MS_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FILTERS_FIELD_NUMBER: _ClassVar[int]
     MAX_STALENESS_MS_FIELD_NUMBER: _ClassVar[int]
+    WHERE_FIELD_NUMBER: _ClassVar[int]
+    MIN_COMMIT_FIELD_NUMBER: _ClassVar[int]
+    PRESIGN_MS_FIELD_NUMBER: _ClassVar[int]
+    PIN_FIELD_NUMBER: _ClassVar[int]
     table: str
     as_of_ms: int
     partition_filters: _containers.RepeatedCompositeFieldContainer[PartitionFilter]
     max_staleness_ms: int
-    def __init__(self, table: _Optional[str] = ..., as_of_ms: _Optional[int] = ..., partition_filters: _Optional[_Iterable[_Union[PartitionFilter, _Mapping]]] = ..., max_staleness_ms: _Optional[int] = ...) -> None: ...
+    where: str
+    min_commit: str
+    presign_ms: int
+    pin: str
+    def __init__(self, table: _Optional[str] = ..., as_of_ms: _Optional[int] = ..., partition_filters: _Optional[_Iterable[_Union[PartitionFilter, _Mapping]]] = ..., max_staleness_ms: _Optional[int] = ..., where: _Optional[str] = ..., min_commit: _Optional[str] = ..., presign_ms: _Optional[int] = ..., pin: _Optional[str] = ...) -> None: ...
 
 class PartitionFilter(_message.Message):
-    __slots__ = ("field", "equals", "any_of", "range", "is_null")
+    __slots__ = ("field", "equals", "any_of", "range", "is_null", "glob")
     FIELD_FIELD_NUMBER: _ClassVar[int]
     EQUALS_FIELD_NUMBER: _ClassVar[int]
     ANY_OF_FIELD_NUMBER: _ClassVar[int]
     RANGE_FIELD_NUMBER: _ClassVar[int]
     IS_NULL_FIELD_NUMBER: _ClassVar[int]
+    GLOB_FIELD_NUMBER: _ClassVar[int]
     field: str
     equals: str
     any_of: ValueList
     range: ValueRange
     is_null: bool
-    def __init__(self, field: _Optional[str] = ..., equals: _Optional[str] = ..., any_of: _Optional[_Union[ValueList, _Mapping]] = ..., range: _Optional[_Union[ValueRange, _Mapping]] = ..., is_null: _Optional[bool] = ...) -> None: ...
+    glob: str
+    def __init__(self, field: _Optional[str] = ..., equals: _Optional[str] = ..., any_of: _Optional[_Union[ValueList, _Mapping]] = ..., range: _Optional[_Union[ValueRange, _Mapping]] = ..., is_null: _Optional[bool] = ..., glob: _Optional[str] = ...) -> None: ...
 
 class ValueList(_message.Message):
     __slots__ = ("values",)
@@ -90,20 +100,22 @@ class Column(_message.Message):
     def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ...) -> None: ...
 
 class DataFile(_message.Message):
-    __slots__ = ("path", "uri", "size_bytes", "row_count", "partition_values", "created_ms")
+    __slots__ = ("path", "uri", "size_bytes", "row_count", "partition_values", "created_ms", "presigned_url")
     PATH_FIELD_NUMBER: _ClassVar[int]
     URI_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
     PARTITION_VALUES_FIELD_NUMBER: _ClassVar[int]
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
+    PRESIGNED_URL_FIELD_NUMBER: _ClassVar[int]
     path: str
     uri: str
     size_bytes: int
     row_count: int
     partition_values: _containers.RepeatedCompositeFieldContainer[PartitionValue]
     created_ms: int
-    def __init__(self, path: _Optional[str] = ..., uri: _Optional[str] = ..., size_bytes: _Optional[int] = ..., row_count: _Optional[int] = ..., partition_values: _Optional[_Iterable[_Union[PartitionValue, _Mapping]]] = ..., created_ms: _Optional[int] = ...) -> None: ...
+    presigned_url: str
+    def __init__(self, path: _Optional[str] = ..., uri: _Optional[str] = ..., size_bytes: _Optional[int] = ..., row_count: _Optional[int] = ..., partition_values: _Optional[_Iterable[_Union[PartitionValue, _Mapping]]] = ..., created_ms: _Optional[int] = ..., presigned_url: _Optional[str] = ...) -> None: ...
 
 class PartitionValue(_message.Message):
     __slots__ = ("name", "value")
@@ -112,3 +124,165 @@ class PartitionValue(_message.Message):
     name: str
     value: str
     def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+
+class WatchSnapshotsRequest(_message.Message):
+    __slots__ = ("tables",)
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    tables: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, tables: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SnapshotEvent(_message.Message):
+    __slots__ = ("table", "snapshot_id", "file_count", "size_bytes", "row_count", "last_commit_ms", "problem")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    FILE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LAST_COMMIT_MS_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    snapshot_id: str
+    file_count: int
+    size_bytes: int
+    row_count: int
+    last_commit_ms: int
+    problem: str
+    def __init__(self, table: _Optional[str] = ..., snapshot_id: _Optional[str] = ..., file_count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., row_count: _Optional[int] = ..., last_commit_ms: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
+
+class GetChangesRequest(_message.Message):
+    __slots__ = ("table", "from_ms", "to_ms", "max_staleness_ms")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    FROM_MS_FIELD_NUMBER: _ClassVar[int]
+    TO_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_STALENESS_MS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    from_ms: int
+    to_ms: int
+    max_staleness_ms: int
+    def __init__(self, table: _Optional[str] = ..., from_ms: _Optional[int] = ..., to_ms: _Optional[int] = ..., max_staleness_ms: _Optional[int] = ...) -> None: ...
+
+class GetChangesResponse(_message.Message):
+    __slots__ = ("table", "from_snapshot_id", "to_snapshot_id", "added", "removed", "added_count", "removed_count", "changed_columns", "is_stable")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    FROM_SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    TO_SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDED_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    ADDED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    IS_STABLE_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    from_snapshot_id: str
+    to_snapshot_id: str
+    added: _containers.RepeatedCompositeFieldContainer[DataFile]
+    removed: _containers.RepeatedCompositeFieldContainer[DataFile]
+    added_count: int
+    removed_count: int
+    changed_columns: _containers.RepeatedCompositeFieldContainer[Column]
+    is_stable: bool
+    def __init__(self, table: _Optional[str] = ..., from_snapshot_id: _Optional[str] = ..., to_snapshot_id: _Optional[str] = ..., added: _Optional[_Iterable[_Union[DataFile, _Mapping]]] = ..., removed: _Optional[_Iterable[_Union[DataFile, _Mapping]]] = ..., added_count: _Optional[int] = ..., removed_count: _Optional[int] = ..., changed_columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., is_stable: _Optional[bool] = ...) -> None: ...
+
+class ListTablesRequest(_message.Message):
+    __slots__ = ("page_size", "page_token", "glob")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    GLOB_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    glob: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., glob: _Optional[str] = ...) -> None: ...
+
+class ListTablesResponse(_message.Message):
+    __slots__ = ("tables", "next_page_token")
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    tables: _containers.RepeatedScalarFieldContainer[str]
+    next_page_token: str
+    def __init__(self, tables: _Optional[_Iterable[str]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class GetTableRequest(_message.Message):
+    __slots__ = ("table", "max_staleness_ms")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    MAX_STALENESS_MS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    max_staleness_ms: int
+    def __init__(self, table: _Optional[str] = ..., max_staleness_ms: _Optional[int] = ...) -> None: ...
+
+class Table(_message.Message):
+    __slots__ = ("name", "schema", "partition_fields", "sort_columns", "data_grace_ms", "log_grace_ms", "retention_ms", "retention_field", "horizon_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    SORT_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    DATA_GRACE_MS_FIELD_NUMBER: _ClassVar[int]
+    LOG_GRACE_MS_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_FIELD_FIELD_NUMBER: _ClassVar[int]
+    HORIZON_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    schema: _containers.RepeatedCompositeFieldContainer[Column]
+    partition_fields: _containers.RepeatedCompositeFieldContainer[PartitionField]
+    sort_columns: _containers.RepeatedScalarFieldContainer[str]
+    data_grace_ms: int
+    log_grace_ms: int
+    retention_ms: int
+    retention_field: str
+    horizon_ms: int
+    def __init__(self, name: _Optional[str] = ..., schema: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., partition_fields: _Optional[_Iterable[_Union[PartitionField, _Mapping]]] = ..., sort_columns: _Optional[_Iterable[str]] = ..., data_grace_ms: _Optional[int] = ..., log_grace_ms: _Optional[int] = ..., retention_ms: _Optional[int] = ..., retention_field: _Optional[str] = ..., horizon_ms: _Optional[int] = ...) -> None: ...
+
+class PartitionField(_message.Message):
+    __slots__ = ("name", "transform", "column", "width")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TRANSFORM_FIELD_NUMBER: _ClassVar[int]
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    transform: str
+    column: str
+    width: int
+    def __init__(self, name: _Optional[str] = ..., transform: _Optional[str] = ..., column: _Optional[str] = ..., width: _Optional[int] = ...) -> None: ...
+
+class AcquireLeaseRequest(_message.Message):
+    __slots__ = ("table", "ttl_ms", "at_ms")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    ttl_ms: int
+    at_ms: int
+    def __init__(self, table: _Optional[str] = ..., ttl_ms: _Optional[int] = ..., at_ms: _Optional[int] = ...) -> None: ...
+
+class RenewLeaseRequest(_message.Message):
+    __slots__ = ("table", "lease_id", "ttl_ms")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    lease_id: str
+    ttl_ms: int
+    def __init__(self, table: _Optional[str] = ..., lease_id: _Optional[str] = ..., ttl_ms: _Optional[int] = ...) -> None: ...
+
+class ReleaseLeaseRequest(_message.Message):
+    __slots__ = ("table", "lease_id")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    lease_id: str
+    def __init__(self, table: _Optional[str] = ..., lease_id: _Optional[str] = ...) -> None: ...
+
+class ReleaseLeaseResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Lease(_message.Message):
+    __slots__ = ("table", "lease_id", "at_ms", "expires_ms")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    lease_id: str
+    at_ms: int
+    expires_ms: int
+    def __init__(self, table: _Optional[str] = ..., lease_id: _Optional[str] = ..., at_ms: _Optional[int] = ..., expires_ms: _Optional[int] = ...) -> None: ...

@@ -41,12 +41,21 @@ class SnapshotServiceStub:
     - deleted: gone. Only the janitor deletes.
 
     A snapshot never mixes the states before and after a commit: each row is in exactly one of its files.
-    Whoever reads the files of a snapshot has the data grace period of the table for it, counted from the call.
+    Whoever reads the files of a snapshot has the data grace period of the table for it, counted from the call. Who needs
+    longer takes a lease first, reads the snapshot at the lease's time, and renews the lease while it reads.
 
-    Status codes: INVALID_ARGUMENT (fix the call), NOT_FOUND (no such table), UNAVAILABLE (try again later),
-    FAILED_PRECONDITION (the table is halted: a person has to look; details name the key and the reason),
-    OUT_OF_RANGE (as_of_ms lies below the horizon), RESOURCE_EXHAUSTED (the answer is larger than the server's limit:
-    narrow it with partition filters). Error messages are for people: they name the table, the value and the remedy.
+    Status codes, and what to do:
+    - INVALID_ARGUMENT: fix the call (a malformed filter, a column that is not there, a time that is not one yet).
+    - UNAUTHENTICATED: no credentials, or wrong ones. PERMISSION_DENIED: these credentials do not allow this verb.
+    - NOT_FOUND: no such table, or none that these credentials may know of; no such pin; or the lease has ended.
+    - OUT_OF_RANGE: as_of_ms lies below the horizon; the message names the oldest time that can be read.
+    - RESOURCE_EXHAUSTED: the answer is larger than one message may be (call StreamSnapshot, or narrow it with filters);
+    or, with google.rpc.RetryInfo in the status details, too many calls (wait as long as it says).
+    - FAILED_PRECONDITION: the table is halted: a person has to look; details name the key and the reason.
+    - UNAVAILABLE: the store, or this server, does not answer now. Try again after a growing pause.
+    - DEADLINE_EXCEEDED: the caller's deadline passed. Reads may be repeated at will.
+    Trailing metadata `icedb-error` names the kind of error. Messages are for people: they name the table, the value and
+    the remedy.
     """
 
     def __init__(self, channel):
@@ -59,6 +68,46 @@ class SnapshotServiceStub:
                 '/icedb.v1.SnapshotService/GetSnapshot',
                 request_serializer=icedb_dot_v1_dot_snapshot__pb2.GetSnapshotRequest.SerializeToString,
                 response_deserializer=icedb_dot_v1_dot_snapshot__pb2.GetSnapshotResponse.FromString,
+                _registered_method=True)
+        self.StreamSnapshot = channel.unary_stream(
+                '/icedb.v1.SnapshotService/StreamSnapshot',
+                request_serializer=icedb_dot_v1_dot_snapshot__pb2.GetSnapshotRequest.SerializeToString,
+                response_deserializer=icedb_dot_v1_dot_snapshot__pb2.GetSnapshotResponse.FromString,
+                _registered_method=True)
+        self.WatchSnapshots = channel.unary_stream(
+                '/icedb.v1.SnapshotService/WatchSnapshots',
+                request_serializer=icedb_dot_v1_dot_snapshot__pb2.WatchSnapshotsRequest.SerializeToString,
+                response_deserializer=icedb_dot_v1_dot_snapshot__pb2.SnapshotEvent.FromString,
+                _registered_method=True)
+        self.GetChanges = channel.unary_stream(
+                '/icedb.v1.SnapshotService/GetChanges',
+                request_serializer=icedb_dot_v1_dot_snapshot__pb2.GetChangesRequest.SerializeToString,
+                response_deserializer=icedb_dot_v1_dot_snapshot__pb2.GetChangesResponse.FromString,
+                _registered_method=True)
+        self.ListTables = channel.unary_unary(
+                '/icedb.v1.SnapshotService/ListTables',
+                request_serializer=icedb_dot_v1_dot_snapshot__pb2.ListTablesRequest.SerializeToString,
+                response_deserializer=icedb_dot_v1_dot_snapshot__pb2.ListTablesResponse.FromString,
+                _registered_method=True)
+        self.GetTable = channel.unary_unary(
+                '/icedb.v1.SnapshotService/GetTable',
+                request_serializer=icedb_dot_v1_dot_snapshot__pb2.GetTableRequest.SerializeToString,
+                response_deserializer=icedb_dot_v1_dot_snapshot__pb2.Table.FromString,
+                _registered_method=True)
+        self.AcquireLease = channel.unary_unary(
+                '/icedb.v1.SnapshotService/AcquireLease',
+                request_serializer=icedb_dot_v1_dot_snapshot__pb2.AcquireLeaseRequest.SerializeToString,
+                response_deserializer=icedb_dot_v1_dot_snapshot__pb2.Lease.FromString,
+                _registered_method=True)
+        self.RenewLease = channel.unary_unary(
+                '/icedb.v1.SnapshotService/RenewLease',
+                request_serializer=icedb_dot_v1_dot_snapshot__pb2.RenewLeaseRequest.SerializeToString,
+                response_deserializer=icedb_dot_v1_dot_snapshot__pb2.Lease.FromString,
+                _registered_method=True)
+        self.ReleaseLease = channel.unary_unary(
+                '/icedb.v1.SnapshotService/ReleaseLease',
+                request_serializer=icedb_dot_v1_dot_snapshot__pb2.ReleaseLeaseRequest.SerializeToString,
+                response_deserializer=icedb_dot_v1_dot_snapshot__pb2.ReleaseLeaseResponse.FromString,
                 _registered_method=True)
 
 
@@ -77,18 +126,95 @@ class SnapshotServiceServicer:
     - deleted: gone. Only the janitor deletes.
 
     A snapshot never mixes the states before and after a commit: each row is in exactly one of its files.
-    Whoever reads the files of a snapshot has the data grace period of the table for it, counted from the call.
+    Whoever reads the files of a snapshot has the data grace period of the table for it, counted from the call. Who needs
+    longer takes a lease first, reads the snapshot at the lease's time, and renews the lease while it reads.
 
-    Status codes: INVALID_ARGUMENT (fix the call), NOT_FOUND (no such table), UNAVAILABLE (try again later),
-    FAILED_PRECONDITION (the table is halted: a person has to look; details name the key and the reason),
-    OUT_OF_RANGE (as_of_ms lies below the horizon), RESOURCE_EXHAUSTED (the answer is larger than the server's limit:
-    narrow it with partition filters). Error messages are for people: they name the table, the value and the remedy.
+    Status codes, and what to do:
+    - INVALID_ARGUMENT: fix the call (a malformed filter, a column that is not there, a time that is not one yet).
+    - UNAUTHENTICATED: no credentials, or wrong ones. PERMISSION_DENIED: these credentials do not allow this verb.
+    - NOT_FOUND: no such table, or none that these credentials may know of; no such pin; or the lease has ended.
+    - OUT_OF_RANGE: as_of_ms lies below the horizon; the message names the oldest time that can be read.
+    - RESOURCE_EXHAUSTED: the answer is larger than one message may be (call StreamSnapshot, or narrow it with filters);
+    or, with google.rpc.RetryInfo in the status details, too many calls (wait as long as it says).
+    - FAILED_PRECONDITION: the table is halted: a person has to look; details name the key and the reason.
+    - UNAVAILABLE: the store, or this server, does not answer now. Try again after a growing pause.
+    - DEADLINE_EXCEEDED: the caller's deadline passed. Reads may be repeated at will.
+    Trailing metadata `icedb-error` names the kind of error. Messages are for people: they name the table, the value and
+    the remedy.
     """
 
     def GetSnapshot(self, request, context):
         """Returns the live data files of one table.
 
         Reads only; safe to retry.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StreamSnapshot(self, request, context):
+        """Returns the same in pages of at most 1 MiB, for tables whose answer is larger than one message may be.
+
+        The first page has everything but files, counts and schema included, and may have files, too; the pages after it
+        have files only. All pages joined are what GetSnapshot would return: they come from one snapshot.
+        Reads only; safe to retry from the start.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchSnapshots(self, request, context):
+        """Tells when tables change: one message for each table at once, then one after each change that the server sees.
+
+        Changes that follow each other closely may come as one message: the newest counts. Nothing is ever sent twice for
+        the same snapshot_id. Ends with UNAVAILABLE when the server stops: call again, also another replica.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetChanges(self, request, context):
+        """Returns which data files came and went between two times of one table, in pages of at most 1 MiB.
+
+        A merge adds one file and removes several, and changes no row. Both times follow the rules of as_of_ms.
+        Reads only; safe to retry from the start.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTables(self, request, context):
+        """Returns the names of the tables that the caller may read, ascending, in pages.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTable(self, request, context):
+        """Returns what a table is: columns, partition fields, sort order, policies.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AcquireLease(self, request, context):
+        """Holds a table as it is at one time for a while: nothing that was live then is deleted.
+
+        Each call takes a lease of its own; one that is forgotten ends by itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RenewLease(self, request, context):
+        """Lets a lease last for `ttl_ms` from now on. Safe to retry. NOT_FOUND: it has ended; what it held may be gone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseLease(self, request, context):
+        """Ends a lease. Safe to retry; ending one that has ended is no error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -101,6 +227,46 @@ def add_SnapshotServiceServicer_to_server(servicer, server):
                     servicer.GetSnapshot,
                     request_deserializer=icedb_dot_v1_dot_snapshot__pb2.GetSnapshotRequest.FromString,
                     response_serializer=icedb_dot_v1_dot_snapshot__pb2.GetSnapshotResponse.SerializeToString,
+            ),
+            'StreamSnapshot': grpc.unary_stream_rpc_method_handler(
+                    servicer.StreamSnapshot,
+                    request_deserializer=icedb_dot_v1_dot_snapshot__pb2.GetSnapshotRequest.FromString,
+                    response_serializer=icedb_dot_v1_dot_snapshot__pb2.GetSnapshotResponse.SerializeToString,
+            ),
+            'WatchSnapshots': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchSnapshots,
+                    request_deserializer=icedb_dot_v1_dot_snapshot__pb2.WatchSnapshotsRequest.FromString,
+                    response_serializer=icedb_dot_v1_dot_snapshot__pb2.SnapshotEvent.SerializeToString,
+            ),
+            'GetChanges': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetChanges,
+                    request_deserializer=icedb_dot_v1_dot_snapshot__pb2.GetChangesRequest.FromString,
+                    response_serializer=icedb_dot_v1_dot_snapshot__pb2.GetChangesResponse.SerializeToString,
+            ),
+            'ListTables': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTables,
+                    request_deserializer=icedb_dot_v1_dot_snapshot__pb2.ListTablesRequest.FromString,
+                    response_serializer=icedb_dot_v1_dot_snapshot__pb2.ListTablesResponse.SerializeToString,
+            ),
+            'GetTable': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTable,
+                    request_deserializer=icedb_dot_v1_dot_snapshot__pb2.GetTableRequest.FromString,
+                    response_serializer=icedb_dot_v1_dot_snapshot__pb2.Table.SerializeToString,
+            ),
+            'AcquireLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.AcquireLease,
+                    request_deserializer=icedb_dot_v1_dot_snapshot__pb2.AcquireLeaseRequest.FromString,
+                    response_serializer=icedb_dot_v1_dot_snapshot__pb2.Lease.SerializeToString,
+            ),
+            'RenewLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewLease,
+                    request_deserializer=icedb_dot_v1_dot_snapshot__pb2.RenewLeaseRequest.FromString,
+                    response_serializer=icedb_dot_v1_dot_snapshot__pb2.Lease.SerializeToString,
+            ),
+            'ReleaseLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseLease,
+                    request_deserializer=icedb_dot_v1_dot_snapshot__pb2.ReleaseLeaseRequest.FromString,
+                    response_serializer=icedb_dot_v1_dot_snapshot__pb2.ReleaseLeaseResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -125,12 +291,21 @@ class SnapshotService:
     - deleted: gone. Only the janitor deletes.
 
     A snapshot never mixes the states before and after a commit: each row is in exactly one of its files.
-    Whoever reads the files of a snapshot has the data grace period of the table for it, counted from the call.
+    Whoever reads the files of a snapshot has the data grace period of the table for it, counted from the call. Who needs
+    longer takes a lease first, reads the snapshot at the lease's time, and renews the lease while it reads.
 
-    Status codes: INVALID_ARGUMENT (fix the call), NOT_FOUND (no such table), UNAVAILABLE (try again later),
-    FAILED_PRECONDITION (the table is halted: a person has to look; details name the key and the reason),
-    OUT_OF_RANGE (as_of_ms lies below the horizon), RESOURCE_EXHAUSTED (the answer is larger than the server's limit:
-    narrow it with partition filters). Error messages are for people: they name the table, the value and the remedy.
+    Status codes, and what to do:
+    - INVALID_ARGUMENT: fix the call (a malformed filter, a column that is not there, a time that is not one yet).
+    - UNAUTHENTICATED: no credentials, or wrong ones. PERMISSION_DENIED: these credentials do not allow this verb.
+    - NOT_FOUND: no such table, or none that these credentials may know of; no such pin; or the lease has ended.
+    - OUT_OF_RANGE: as_of_ms lies below the horizon; the message names the oldest time that can be read.
+    - RESOURCE_EXHAUSTED: the answer is larger than one message may be (call StreamSnapshot, or narrow it with filters);
+    or, with google.rpc.RetryInfo in the status details, too many calls (wait as long as it says).
+    - FAILED_PRECONDITION: the table is halted: a person has to look; details name the key and the reason.
+    - UNAVAILABLE: the store, or this server, does not answer now. Try again after a growing pause.
+    - DEADLINE_EXCEEDED: the caller's deadline passed. Reads may be repeated at will.
+    Trailing metadata `icedb-error` names the kind of error. Messages are for people: they name the table, the value and
+    the remedy.
     """
 
     @staticmethod
@@ -150,6 +325,222 @@ class SnapshotService:
             '/icedb.v1.SnapshotService/GetSnapshot',
             icedb_dot_v1_dot_snapshot__pb2.GetSnapshotRequest.SerializeToString,
             icedb_dot_v1_dot_snapshot__pb2.GetSnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StreamSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/icedb.v1.SnapshotService/StreamSnapshot',
+            icedb_dot_v1_dot_snapshot__pb2.GetSnapshotRequest.SerializeToString,
+            icedb_dot_v1_dot_snapshot__pb2.GetSnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchSnapshots(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/icedb.v1.SnapshotService/WatchSnapshots',
+            icedb_dot_v1_dot_snapshot__pb2.WatchSnapshotsRequest.SerializeToString,
+            icedb_dot_v1_dot_snapshot__pb2.SnapshotEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetChanges(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/icedb.v1.SnapshotService/GetChanges',
+            icedb_dot_v1_dot_snapshot__pb2.GetChangesRequest.SerializeToString,
+            icedb_dot_v1_dot_snapshot__pb2.GetChangesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTables(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icedb.v1.SnapshotService/ListTables',
+            icedb_dot_v1_dot_snapshot__pb2.ListTablesRequest.SerializeToString,
+            icedb_dot_v1_dot_snapshot__pb2.ListTablesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTable(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icedb.v1.SnapshotService/GetTable',
+            icedb_dot_v1_dot_snapshot__pb2.GetTableRequest.SerializeToString,
+            icedb_dot_v1_dot_snapshot__pb2.Table.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AcquireLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icedb.v1.SnapshotService/AcquireLease',
+            icedb_dot_v1_dot_snapshot__pb2.AcquireLeaseRequest.SerializeToString,
+            icedb_dot_v1_dot_snapshot__pb2.Lease.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenewLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icedb.v1.SnapshotService/RenewLease',
+            icedb_dot_v1_dot_snapshot__pb2.RenewLeaseRequest.SerializeToString,
+            icedb_dot_v1_dot_snapshot__pb2.Lease.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icedb.v1.SnapshotService/ReleaseLease',
+            icedb_dot_v1_dot_snapshot__pb2.ReleaseLeaseRequest.SerializeToString,
+            icedb_dot_v1_dot_snapshot__pb2.ReleaseLeaseResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -4,12 +4,12 @@ import pytest
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.staging import stage_batch
+from icedb_log.serving.table_cache import TableCache
 from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.views.views import create_view, detach_view
 from icedb_snapshot.lag import LagExporter
 from icedb_snapshot.metrics import ExporterMetrics, TableMetrics
-from icedb_snapshot.table_cache import TableCache
 from prometheus_client import CollectorRegistry
 
 

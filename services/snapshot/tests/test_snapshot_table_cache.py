@@ -5,9 +5,9 @@ import time
 
 import pytest
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable
+from icedb_log.serving.table_cache import CONFIG_MAX_AGE_MS, TableCache
 from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
 from icedb_log.trash.purge import purge_table
-from icedb_snapshot.table_cache import CONFIG_MAX_AGE_MS, TableCache
 
 
 @pytest.fixture

@@ -18,6 +18,14 @@ class BelowHorizon(InvalidRequest):
     """Time travel to a time whose log files are deleted (R3). What the caller does: ask for a newer time."""
 
 
+class Unauthenticated(IceDBError):
+    """No credentials, or wrong ones. What the caller does: present a valid token, certificate or key."""
+
+
+class PermissionDenied(IceDBError):
+    """These credentials do not allow this. What the caller does: ask whoever keeps the policy."""
+
+
 class NotFound(IceDBError):
     """A named thing is not there. What the caller does: check the name, or create it."""
 

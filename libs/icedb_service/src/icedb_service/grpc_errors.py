@@ -22,6 +22,8 @@ from icedb_log.errors import (
     InvalidRequest,
     NotFound,
     Overloaded,
+    PermissionDenied,
+    Unauthenticated,
     Unavailable,
 )
 
@@ -34,6 +36,8 @@ _CODES: Final[tuple[tuple[type[IceDBError], grpc.StatusCode], ...]] = (
     # From the special to the general: the first that fits counts.
     (BelowHorizon, grpc.StatusCode.OUT_OF_RANGE),
     (InvalidRequest, grpc.StatusCode.INVALID_ARGUMENT),
+    (Unauthenticated, grpc.StatusCode.UNAUTHENTICATED),
+    (PermissionDenied, grpc.StatusCode.PERMISSION_DENIED),
     (NotFound, grpc.StatusCode.NOT_FOUND),
     (Overloaded, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (Unavailable, grpc.StatusCode.UNAVAILABLE),

@@ -8,6 +8,7 @@ from typing import Final
 
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import IceDBError, Unavailable
+from icedb_log.serving.table_cache import TableCache
 from icedb_log.warehouse import Warehouse
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
 from icedb_service.logs import configure_logging, get_logger
@@ -18,7 +19,6 @@ from icedb_snapshot.lag import LagExporter
 from icedb_snapshot.metrics import ExporterMetrics, SnapshotMetrics, TableMetrics
 from icedb_snapshot.server import RunningServer, SnapshotHandler, start_server
 from icedb_snapshot.settings import SnapshotSettings
-from icedb_snapshot.table_cache import TableCache
 
 EXIT_FAILED: Final = 1
 EXPORTER_STOP_MS: Final = 5_000

@@ -12,12 +12,12 @@ from icedb_log.clock import Clock
 from icedb_log.errors import HaltError, IceDBError, NotFound
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
+from icedb_log.serving.table_cache import TableCache
 from icedb_log.tables.status import read_status
 from icedb_log.warehouse import Warehouse
 from icedb_service.logs import get_logger
 
 from icedb_snapshot.metrics import ExporterMetrics, TableMetrics
-from icedb_snapshot.table_cache import TableCache
 
 _log = get_logger()
 

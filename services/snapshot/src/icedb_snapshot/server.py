@@ -15,6 +15,7 @@ from icedb_log.clock import Clock
 from icedb_log.errors import NotFound, Unavailable
 from icedb_log.log.fold import fold
 from icedb_log.model import Snapshot
+from icedb_log.serving.table_cache import TableCache, TableState
 from icedb_log.tables.partition_filter import PartitionMatcher
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2
@@ -24,7 +25,6 @@ from icedb_snapshot.interceptor import ErrorInterceptor
 from icedb_snapshot.metrics import SnapshotMetrics
 from icedb_snapshot.requests import SnapshotQuery, parse_request
 from icedb_snapshot.settings import MIB, SnapshotSettings
-from icedb_snapshot.table_cache import TableCache, TableState
 
 SERVICE: Final = snapshot_pb2.DESCRIPTOR.services_by_name["SnapshotService"].full_name
 MAX_REQUEST_BYTES: Final = 4 * MIB

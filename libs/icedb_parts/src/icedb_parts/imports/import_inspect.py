@@ -16,10 +16,10 @@ from icedb_log.storage.object_store import ObjectStore
 from icedb_log.tables.column_bounds import encode_bounds
 from icedb_log.tables.partition_path import decode_partition_value, encode_partition_value
 from icedb_log.tables.table_config import PartitionField
+from icedb_log.tables.transforms import find_type_problem, transform_value
 
 from icedb_parts.imports.import_footers import ColumnBounds, FileRefused, Footer, read_footer
 from icedb_parts.limits import MAX_PARTITION_VALUE_BYTES
-from icedb_parts.reading.transforms import find_type_problem, transform_value
 
 _OWN_KEY: Final = b"icedb.format"
 _SHOWN_CHARS: Final = 80

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.tables.table_config import TableConfig, check_column_name
+from icedb_log.tables.transforms import find_type_problem
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark_types
 
 from icedb_parts.reading.json_types import EXACT_DOUBLE_MAX
-from icedb_parts.reading.transforms import find_type_problem
 
 ROWS_VIEW: Final = "_rows"
 SOURCE_FILES_VIEW: Final = "source_files"

@@ -15,6 +15,7 @@ from icedb_log.key_rules import MAX_KEY_BYTES
 from icedb_log.keys import TablePaths
 from icedb_log.tables.partition_path import encode_partition_value
 from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.tables.transforms import find_type_problem
 
 from icedb_parts.limits import MAX_PARTITION_VALUE_BYTES, FlushUnitLimits
 from icedb_parts.reading.bad_lines import BadLines
@@ -24,7 +25,6 @@ from icedb_parts.reading.json_types import TAKEN_KINDS, Kind, SchemaBuilder, fin
 from icedb_parts.reading.key_checks import KeyChecks
 from icedb_parts.reading.raw_events import BatchKeys
 from icedb_parts.reading.row_problems import Problem
-from icedb_parts.reading.transforms import find_type_problem
 from icedb_parts.reading.unit_sections import UnitSections
 from icedb_parts.reading.widening import find_widenable
 

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 from icedb_log.tables.table_config import PartitionField
+from icedb_log.tables.transforms import transform_sql
 
 from icedb_parts.reading.column_forms import Form, can_fail, cast_form_sql, evidence_sql, is_cast, kinds_sql
 from icedb_parts.reading.json_types import Kind
 from icedb_parts.reading.staged_batch import BatchContent
-from icedb_parts.reading.transforms import transform_sql
 from icedb_parts.sql import among, quote_name, quote_text
 from icedb_parts.writing.part_files import ORDINAL
 

@@ -17,6 +17,7 @@ from icedb_log.errors import InvalidRequest, SchemaConflict
 from icedb_log.jobs import CountJob, MergedGroup, MergeGroup, MergeJob, RowChange
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
+from icedb_log.pruning.file_pruning import FilePruner
 from icedb_log.storage.stores import StoreSettings
 from icedb_log.tables.table_config import TableConfig
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -35,7 +36,6 @@ from icedb_parts.query.change_query import (
     read_change_columns,
     require_known_types,
 )
-from icedb_parts.query.file_pruning import FilePruner
 from icedb_parts.query.insert_query import QueryProblem, query_errors, rows_view
 from icedb_parts.query.query_types import quote_spark, store_column
 from icedb_parts.spark.change_tasks import ANSWER_SCHEMA, GROUP_OUTPUTS, make_change_task

@@ -20,11 +20,11 @@ from icedb_log.model import FileMarker
 from icedb_log.storage.object_store import ObjectStore
 from icedb_log.tables.partition_filter import read_partition_values
 from icedb_log.tables.table_config import TableConfig
+from icedb_log.tables.transforms import transform_sql
 
 from icedb_parts.arrow_types import ARROW_TYPES
 from icedb_parts.engine import open_engine, open_scratch
 from icedb_parts.limits import EngineLimits
-from icedb_parts.reading.transforms import transform_sql
 from icedb_parts.sql import quote_name
 from icedb_parts.writing.footer import FileKind, make_footer
 from icedb_parts.writing.part_files import ORDINAL, PartFileWriter

@@ -14,12 +14,12 @@ from icedb_log.key_rules import MAX_KEY_BYTES
 from icedb_log.keys import TablePaths
 from icedb_log.tables.partition_path import encode_partition_value
 from icedb_log.tables.table_config import TableConfig
+from icedb_log.tables.transforms import transform_sql
 
 from icedb_parts.arrow_types import ARROW_TYPES
 from icedb_parts.engine import open_engine, open_scratch
 from icedb_parts.limits import MAX_PARTITION_VALUE_BYTES, EngineLimits
 from icedb_parts.reading.event_frame import ROWS_PER_CHUNK
-from icedb_parts.reading.transforms import transform_sql
 from icedb_parts.sql import quote_name
 from icedb_parts.units.flush_types import FlushUnitResult
 from icedb_parts.units.parse_unit import FilledBlob, cut_blobs

@@ -11,17 +11,19 @@ where it would convert the column, or a literal in a way that is not obvious, th
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import sqlglot
-from icedb_log.model import FileMarker
-from icedb_log.tables.table_config import PartitionField, TableConfig
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from icedb_parts.query.condition_terms import ColumnTerm, DomainsOfFile, LiteralTerm, read_column, read_literal
-from icedb_parts.query.file_domains import Domain, DomainReader, may_hold
-from icedb_parts.reading.transforms import transform_value
+from icedb_log.model import FileMarker
+from icedb_log.pruning.condition_terms import ColumnTerm, DomainsOfFile, LiteralTerm, read_column, read_literal
+from icedb_log.pruning.file_domains import Domain, DomainReader, may_hold
+from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.tables.transforms import transform_value
+
+Dialect = Literal["spark", "duckdb"]
 
 TRUE: Final = 1
 FALSE: Final = 2
@@ -40,12 +42,21 @@ class FilePruner:
     """Tells which files a condition can be true in.
 
     Args:
-        condition: Spark SQL over the table's columns. One that cannot be read keeps all files.
+        condition: SQL over the table's columns. One that cannot be read keeps all files.
         config: The table's configuration.
         schema: Types of columns as the log has them, if at hand: without, some conditions keep more files.
+        dialect: Whose SQL: text in double quotes is a literal to Spark, and a column to DuckDB.
     """
 
-    def __init__(self, condition: str, config: TableConfig, *, schema: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        condition: str,
+        config: TableConfig,
+        *,
+        schema: Mapping[str, str] | None = None,
+        dialect: Dialect = "spark",
+    ) -> None:
+        self._dialect = dialect
         self._reader = DomainReader(config, schema)
         self._widths = {field.width for field in config.partition if field.transform == "bucket" and field.width}
         self._test = self._compile_text(condition)
@@ -69,7 +80,7 @@ class FilePruner:
         if _UNCLEAR.search(condition):
             return _anything
         try:
-            return self._compile(sqlglot.parse_one(condition, read="spark", into=exp.Condition))
+            return self._compile(sqlglot.parse_one(condition, read=self._dialect, into=exp.Condition))
         except (SqlglotError, RecursionError):
             return _anything
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlglot import exp
 
-from icedb_parts.query.file_domains import EXACT_DOUBLE_MAX, UNKNOWN, Domain, parse_date
+from icedb_log.pruning.file_domains import EXACT_DOUBLE_MAX, UNKNOWN, Domain, parse_date
 
 DomainsOfFile = Callable[[str], Domain]
 """Gives the domain of a column, named in lower case, in one file."""

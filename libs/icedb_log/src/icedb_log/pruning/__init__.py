@@ -1,0 +1,1 @@
+"""Which data files a condition can be true in, by partition values and statistics."""

@@ -1,0 +1,1 @@
+"""Who may do what with which table: identities, the policy, and how gRPC, HTTP and tasks ask it."""
