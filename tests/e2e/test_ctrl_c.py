@@ -69,7 +69,7 @@ MOMENTS = {
     [
         ("redis was started", signal.SIGTERM, 128 + signal.SIGTERM),
         ("Spark is starting", signal.SIGINT, EXIT_INTERRUPTED),
-        ("events come in", signal.SIGINT, EXIT_INTERRUPTED),
+        pytest.param("events come in", signal.SIGINT, EXIT_INTERRUPTED, marks=pytest.mark.soak),
         pytest.param("events come in", signal.SIGKILL, -signal.SIGKILL, marks=pytest.mark.soak),
     ],
 )

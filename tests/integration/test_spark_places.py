@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,17 +20,23 @@ CLUSTER_OPTIONS = {"spark.cores.max": "2", "spark.executor.memory": "768m"}
 
 
 @pytest.fixture(scope="module")
-def answers(s3_server, tmp_path_factory):
-    """Both places at once: what takes the time is the start of JVMs."""
-    folder = tmp_path_factory.mktemp("cluster")
+def ask(s3_server, tmp_path_factory):
+    """Return what one run in a place gave; each place is started once, when it is asked for."""
     with ExitStack() as stack:
-        master = stack.enter_context(running_cluster(folder))
-        local = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        standalone = start_process(stack, s3_server, "standalone", master, {**CLUSTER_OPTIONS, **local})
-        reaper = {"spark.task.reaper.enabled": "true"}
-        server = running_connect_server(folder / "connect", master="local[2]", options=reaper)
-        connect = start_process(stack, s3_server, "connect", stack.enter_context(server), {})
-        yield {"standalone": read_answer(standalone), "connect": read_answer(connect)}
+
+        @cache
+        def ask(place):
+            folder = tmp_path_factory.mktemp(place)
+            if place == "standalone":
+                local = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+                url, options = stack.enter_context(running_cluster(folder)), {**CLUSTER_OPTIONS, **local}
+            else:
+                reaper = {"spark.task.reaper.enabled": "true"}
+                server = running_connect_server(folder, master="local[2]", options=reaper)
+                url, options = stack.enter_context(server), {}
+            return read_answer(start_process(stack, s3_server, place, url, options))
+
+        yield ask
 
 
 def start_process(stack, s3_server, name, master, options):
@@ -61,9 +68,9 @@ def event(n):
     return [f"2026-01-0{1 + n % 3}T00:00:00", f"e{n % 5}", n]
 
 
-@pytest.fixture(params=["standalone", "connect"])
-def answer(request, answers):
-    return answers[request.param]
+@pytest.fixture(params=[pytest.param("standalone", marks=pytest.mark.soak), "connect"])
+def answer(request, ask):
+    return ask(request.param)
 
 
 def test_rows_that_were_flushed_merged_and_deleted_are_the_right_ones(answer):
@@ -90,6 +97,7 @@ def test_a_job_that_never_ends_is_interrupted_there(answer):
     assert answer["alive"] == [True, False]
 
 
-def test_tasks_ran_on_both_workers(answers):
-    _, places = answers["standalone"]["interrupt"]
+@pytest.mark.soak
+def test_tasks_ran_on_both_workers(ask):
+    _, places = ask("standalone")["interrupt"]
     assert ["worker-0" in places[0], "worker-1" in places[1]] == [True, True], places
