@@ -10,15 +10,21 @@ from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.serving.table_cache import TableCache
 from icedb_log.warehouse import Warehouse
+from icedb_service.access.grpc_access import GrpcAccess
+from icedb_service.access.guard import AccessGuard
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
 from icedb_service.logs import configure_logging, get_logger
 from icedb_service.metrics import add_build_info, make_registry
 from icedb_service.settings import load_settings
 
+from icedb_snapshot.blocking_work import BlockingWork
 from icedb_snapshot.lag import LagExporter
 from icedb_snapshot.metrics import ExporterMetrics, SnapshotMetrics, TableMetrics
-from icedb_snapshot.server import RunningServer, SnapshotHandler, start_server
+from icedb_snapshot.parts import ServiceParts
+from icedb_snapshot.server import RunningServer, start_server
 from icedb_snapshot.settings import SnapshotSettings
+from icedb_snapshot.snapshot_calls import SnapshotCalls
+from icedb_snapshot.table_reads import TableReads
 
 EXIT_FAILED: Final = 1
 EXPORTER_STOP_MS: Final = 5_000
@@ -36,6 +42,7 @@ class SnapshotService:
         """Stop in order: no new calls, running calls end, the exporter ends."""
         self.server.stop(grace_ms=self.settings.snapshot_shutdown_ms)
         self.exporter.stop(timeout_ms=EXPORTER_STOP_MS)
+        self.server.close()
 
 
 def start_service(warehouse: Warehouse, *, settings: SnapshotSettings, clock: Clock) -> SnapshotService:
@@ -55,8 +62,16 @@ def start_service(warehouse: Warehouse, *, settings: SnapshotSettings, clock: Cl
         wait_ms=settings.snapshot_read_timeout_ms,
         on_refresh=metrics.observe_refresh,
     )
-    handler = SnapshotHandler(warehouse, settings=settings, metrics=metrics, clock=clock, tables=tables)
-    server = start_server(handler, settings=settings, metrics=metrics, clock=clock)
+    work = BlockingWork(max_jobs=settings.snapshot_threads, max_jobs_per_table=settings.snapshot_table_threads)
+    parts = ServiceParts(
+        warehouse,
+        settings,
+        metrics,
+        clock,
+        TableReads(tables, work=work, clock=clock, wait_ms=settings.snapshot_read_timeout_ms),
+        GrpcAccess(AccessGuard()),
+    )
+    server = start_server(parts, (SnapshotCalls(parts),))
     reachable = threading.Event()
 
     def show_reachable(is_reachable: bool) -> None:  # noqa: FBT001 - a callback with one meaning
@@ -76,7 +91,6 @@ def start_service(warehouse: Warehouse, *, settings: SnapshotSettings, clock: Cl
         interval_ms=settings.snapshot_lag_interval_ms,
         on_reachable=show_reachable,
     )
-    server.show_health(is_serving=False)
     exporter.start()
     start_metrics_server(
         registry,

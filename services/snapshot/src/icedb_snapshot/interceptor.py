@@ -3,7 +3,9 @@
 Unknown errors are logged with their traceback and answered as INTERNAL without it.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -13,13 +15,13 @@ from icedb_service.grpc_errors import call_status
 from icedb_service.logs import get_logger
 
 from icedb_snapshot.answers import AnswerTooLarge
-from icedb_snapshot.metrics import SnapshotMetrics
+from icedb_snapshot.metrics import METHODS, SnapshotMetrics
 
 _log = get_logger()
 
 
-class ErrorInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc ships no types
-    """Maps errors of unary calls to status codes, and counts and times every one.
+class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ships no types
+    """Maps errors of calls to status codes, and counts and times each one, unary ones and server streams.
 
     Args:
         metrics: Where calls are counted.
@@ -29,29 +31,44 @@ class ErrorInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc sh
     def __init__(self, metrics: SnapshotMetrics, *, clock: Clock) -> None:
         self._metrics = metrics
         self._clock = clock
+        self._wrapped: dict[str, Any] = {}
 
-    def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
-        """Wrap the handler of a unary call; streams (reflection, health watches) pass as they are."""
-        handler = continuation(handler_call_details)
-        if handler is None or handler.unary_unary is None:
-            return handler
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
+        """Wrap the handler of a method of ours, and of a health check; reflection and health watches pass."""
         method = str(handler_call_details.method)
+        wrapped = self._wrapped.get(method)
+        if wrapped is None:
+            handler = await continuation(handler_call_details)
+            if handler is None or method not in METHODS:
+                return handler
+            wrapped = self._wrapped[method] = self._wrap(handler, method)
+        return wrapped
 
-        def call(request: Any, context: grpc.ServicerContext) -> Any:
-            return self._call(handler.unary_unary, request, context, method=method)
+    def _wrap(self, handler: Any, method: str) -> Any:
+        codec = {
+            "request_deserializer": handler.request_deserializer,
+            "response_serializer": handler.response_serializer,
+        }
 
-        return grpc.unary_unary_rpc_method_handler(
-            call,
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
+        async def call(request: Any, context: Any) -> Any:
+            async with self._watch(context, method):
+                return await handler.unary_unary(request, context)
 
-    def _call(self, behaviour: Callable[..., Any], request: Any, context: Any, *, method: str) -> Any:
+        async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
+            async with self._watch(context, method):
+                async for message in handler.unary_stream(request, context):
+                    yield message
+
+        if handler.unary_unary is not None:
+            return grpc.unary_unary_rpc_method_handler(call, **codec)
+        return grpc.unary_stream_rpc_method_handler(stream, **codec)
+
+    @asynccontextmanager
+    async def _watch(self, context: Any, method: str) -> AsyncIterator[None]:
         started_ms = self._clock.monotonic_ms()
         code = grpc.StatusCode.OK
         try:
-            answer = behaviour(request, context)
-            code = context.code() or grpc.StatusCode.OK
+            yield
         except IceDBError as error:
             # An answer that is too large is the caller's mistake, but has a code of its own.
             status = call_status(
@@ -59,16 +76,27 @@ class ErrorInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc sh
             )
             code = status.code
             _log.info("call_refused", method=method, code=code.name, error=type(error).__name__, reason=str(error))
-            context.set_trailing_metadata(status.trailing_metadata)
-            context.abort(code, status.details)
-        except Exception:
-            if context.code() is not None:  # the handler aborted with a code of its own
-                code = context.code()
-                raise
+            await context.abort(code, status.details, status.trailing_metadata)
+        except grpc.aio.AbortError:
+            code = _code_of(context) or grpc.StatusCode.UNKNOWN
+            raise
+        except (asyncio.CancelledError, GeneratorExit):
+            # The caller's deadline passed, or it went away.
+            left_s = context.time_remaining()
+            has_ended = left_s is not None and left_s <= 0
+            code = grpc.StatusCode.DEADLINE_EXCEEDED if has_ended else grpc.StatusCode.CANCELLED
+            raise
+        except Exception:  # noqa: BLE001 - the last stop before the wire
             code = grpc.StatusCode.INTERNAL
             _log.exception("call_failed", method=method)
-            context.abort(code, "the snapshot service failed; its log has the reason")
-        else:
-            return answer
+            await context.abort(code, "the snapshot service failed; its log has the reason")
         finally:
             self._metrics.observe_call(method, code.name, self._clock.monotonic_ms() - started_ms)
+
+
+def _code_of(context: Any) -> grpc.StatusCode | None:
+    """Return the code that a handler aborted with; grpc gives it as a number or as the code itself."""
+    code = context.code()
+    if isinstance(code, grpc.StatusCode):
+        return code
+    return next((known for known in grpc.StatusCode if known.value[0] == code), None)

@@ -8,19 +8,26 @@ from typing import Final
 
 from icedb_log.ingest.pressure import LEVELS
 from icedb_log.tables.status import TableStatus
+from icedb_proto import snapshot_pb2
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-SNAPSHOT_METHOD: Final = "/icedb.v1.SnapshotService/GetSnapshot"
+_SERVICE: Final = snapshot_pb2.DESCRIPTOR.services_by_name["SnapshotService"]
 HEALTH_METHOD: Final = "/grpc.health.v1.Health/Check"
-METHODS: Final = {SNAPSHOT_METHOD: "GetSnapshot", HEALTH_METHOD: "Check"}
+METHODS: Final = {f"/{_SERVICE.full_name}/{method.name}": method.name for method in _SERVICE.methods} | {
+    HEALTH_METHOD: "Check"
+}
 CODES: Final = (
     "OK",
     "INVALID_ARGUMENT",
     "NOT_FOUND",
+    "UNAUTHENTICATED",
+    "PERMISSION_DENIED",
     "UNAVAILABLE",
     "FAILED_PRECONDITION",
     "OUT_OF_RANGE",
     "RESOURCE_EXHAUSTED",
+    "DEADLINE_EXCEEDED",
+    "CANCELLED",
     "INTERNAL",
 )
 CALL_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -37,13 +44,13 @@ class SnapshotMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._calls = Counter(
             "icedb_snapshot_requests_total",
-            "Unary calls answered, by method and gRPC status code.",
+            "Calls that ended, streams as well, by method and gRPC status code.",
             ("method", "code"),
             registry=registry,
         )
         self._durations = Histogram(
             "icedb_snapshot_request_duration_seconds",
-            "Time from the handler's start to its answer.",
+            "Time from the handler's start to its end; of a stream, to its last message.",
             ("method",),
             buckets=CALL_BUCKETS_S,
             registry=registry,

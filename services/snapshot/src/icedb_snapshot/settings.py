@@ -30,7 +30,11 @@ class SnapshotSettings(ServiceSettings):
     """Largest answer, bytes; about 300 for each data file. Clients have a limit of their own (ours: 64 MiB)."""
 
     snapshot_threads: Annotated[int, Field(ge=1, le=1000)] = 32
-    """Calls worked on at once. Callers that wait for one read of a log hold a thread each."""
+    """Calls of the object store at once, each in a thread; many callers of one read share one. What is answered from
+    memory needs none. Above it calls are refused (RESOURCE_EXHAUSTED, with the time to wait)."""
+
+    snapshot_table_threads: Annotated[int, Field(ge=1, le=1000)] = 8
+    """Of those, for one table: one whose store hangs leaves the others their threads."""
 
     snapshot_max_pending_calls: Annotated[int, Field(ge=1, le=100_000)] = 1000
     """Calls worked on or waiting; those above it are refused at once (RESOURCE_EXHAUSTED)."""

@@ -88,6 +88,12 @@ class CachedTable:
         self._source: TableSource | None = None
         self._source_lock = threading.Lock()
 
+    def known_state(self, *, max_staleness_ms: int) -> TableState | None:
+        """Return what is in memory if it is at most ``max_staleness_ms`` old and not 0; never waits."""
+        state = self._state
+        is_young = state is not None and self._clock.monotonic_ms() - state.started_ms <= max_staleness_ms > 0
+        return state if is_young else None
+
     def read(self, *, max_staleness_ms: int) -> TableState:
         """Return a state that is at most ``max_staleness_ms`` old.
 
