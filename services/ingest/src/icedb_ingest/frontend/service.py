@@ -14,6 +14,7 @@ from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.ingest.pressure import PressureGate
 from icedb_log.warehouse import Warehouse
+from icedb_service.asgi.http_server import HttpServer, HttpServerOptions
 from icedb_service.http_server import check_port_is_free, start_metrics_server
 from icedb_service.logs import get_logger
 from pydantic import SecretStr
@@ -26,7 +27,6 @@ from icedb_ingest.frontend.groups import EventGroups
 from icedb_ingest.frontend.grpc_door import GrpcDoor
 from icedb_ingest.frontend.grpc_server import GrpcServer
 from icedb_ingest.frontend.http_app import HttpDoor, make_app
-from icedb_ingest.frontend.http_server import HttpServer
 from icedb_ingest.frontend.metrics import FrontendMetrics
 from icedb_ingest.frontend.pulse import Pulse
 from icedb_ingest.frontend.segment import Credentials
@@ -158,7 +158,7 @@ class Frontend:
         beating: asyncio.Task[None] | None = None
         try:
             grpc_server = await GrpcServer.start(GrpcDoor(counter), settings)
-            http_server = await HttpServer.start(self._make_app(counter, groups, pulse), settings)
+            http_server = await HttpServer.start(self._make_app(counter, groups, pulse), _http_options(settings))
             self.grpc_port, self.http_port = grpc_server.port, http_server.port
             self._metrics_server = await asyncio.to_thread(self._serve_metrics, pulse)
             beating = asyncio.create_task(pulse.run())
@@ -198,6 +198,18 @@ class Frontend:
             health=pulse.checks(),
             clock=self._clock,
         )
+
+
+def _http_options(settings: FrontendSettings) -> HttpServerOptions:
+    return HttpServerOptions(
+        host=settings.frontend_host,
+        port=settings.frontend_http_port,
+        address_settings="ICEDB_FRONTEND_HOST and ICEDB_FRONTEND_HTTP_PORT",
+        max_connections=settings.frontend_max_connections,
+        header_timeout_ms=settings.frontend_header_timeout_ms,
+        keep_alive_ms=settings.frontend_keep_alive_ms,
+        shutdown_ms=settings.frontend_shutdown_ms,
+    )
 
 
 def _reveal(secret: SecretStr | None) -> bytes | None:
