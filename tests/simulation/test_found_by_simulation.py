@@ -1,7 +1,6 @@
 """What the simulation found, each as the shortest history that shows it."""
 
 import pytest
-from icedb_log.cleaning.leases import put_lease
 from icedb_log.errors import Fenced, Unavailable
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.quarantine import list_quarantined
@@ -9,6 +8,7 @@ from icedb_log.log.fold import fold
 from icedb_log.merging.merge import merge_table
 from icedb_log.tables.table_changes import alter_table_config
 from icedb_log.testing.fake_clock import FakeClock
+from icedb_log.testing.lease_steps import put_lease
 from icedb_log.testing.row_files import RowFileMerger, RowFileWriter
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable

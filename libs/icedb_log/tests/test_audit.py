@@ -4,12 +4,12 @@ import pytest
 from icedb_log.cleaning.audit import MAX_FOUND, MAX_REASON_CHARS, AuditLog, RunFacts, sweep_audit
 from icedb_log.cleaning.audit_reader import AuditPart, DamagedPart, find_deletions, read_audit
 from icedb_log.cleaning.deletion import Deleter, Doomed
-from icedb_log.cleaning.leases import delete_lease, put_lease
 from icedb_log.cleaning.vacuum import vacuum_table
 from icedb_log.errors import CommitOutcomeUnknown, Unavailable
 from icedb_log.keys import parse_audit_key
 from icedb_log.storage.object_store import FailedDelete, list_all
 from icedb_log.testing.fake_clock import FakeClock
+from icedb_log.testing.lease_steps import delete_lease, put_lease
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.scripted_store import Crash, Effect, Fault, ScriptedStore
 from icedb_log.testing.small_table import SmallTable

@@ -4,7 +4,6 @@ import contextlib
 import random
 
 import pytest
-from icedb_log.cleaning.leases import put_lease
 from icedb_log.erasure.erasures import list_open_ids
 from icedb_log.errors import IceDBError
 from icedb_log.testing.erasure_steps import (
@@ -19,6 +18,7 @@ from icedb_log.testing.erasure_steps import (
     live_users,
     put_orphan,
 )
+from icedb_log.testing.lease_steps import put_lease
 from icedb_log.testing.scripted_store import Crash, Effect
 from icedb_log.testing.small_table import SmallTable, try_each_call
 

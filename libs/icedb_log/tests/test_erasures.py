@@ -1,7 +1,6 @@
 """Erasures: nothing of the rows is left when the certificate says so (E1 to E6), whatever fails on the way."""
 
 import pytest
-from icedb_log.cleaning.leases import put_lease
 from icedb_log.erasure.erasures import (
     list_open_ids,
     note_deletions,
@@ -23,6 +22,7 @@ from icedb_log.testing.erasure_steps import (
     live_users,
     put_orphan,
 )
+from icedb_log.testing.lease_steps import put_lease
 from icedb_log.testing.scripted_store import Effect, Fault
 from icedb_log.testing.small_table import SmallTable
 

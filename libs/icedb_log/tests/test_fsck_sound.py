@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from icedb_log.cleaning.leases import put_lease
 from icedb_log.cleaning.pin_creation import create_pin
 from icedb_log.cleaning.pins import unpin
 from icedb_log.errors import IceDBError, NotFound, Unavailable
 from icedb_log.log.fence import seal
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.repair.fsck_report import FsckReport
+from icedb_log.testing.lease_steps import put_lease
 from icedb_log.testing.row_footers import RowFooterReader
 from icedb_log.testing.scripted_store import Crash, Effect, Fault, ScriptedStore
 from icedb_log.testing.small_table import SmallTable

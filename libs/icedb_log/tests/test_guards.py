@@ -16,6 +16,7 @@ from icedb_log.cleaning.guards import (
 )
 from icedb_log.cleaning.leases import Lease
 from icedb_log.model import ListedLogFile, LogFile, LogView
+from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
 
 GRACE_MS = 1000
 NOW_MS = 1_000_000
@@ -44,7 +45,7 @@ def test_j1_nothing_but_age_is_asked_while_the_grace_period_lasts(guard):
 @pytest.mark.parametrize("guard", [log_guard, data_guard])
 def test_j4_a_lease_holds_what_died_after_its_time_as_readers_saw_it(guard):
     holds = Holds(leases=(LEASE,))
-    assert guard(holds) == ("lease", LEASE.expires_ms, "l1")
+    assert guard(holds) == ("lease", LEASE.held_until_ms, "l1")
     assert guard(holds, Death(LEASE.at_ms, LEASE.at_ms - STORE_RESOLUTION_MS)) is None
     assert guard(holds, Death(LEASE.at_ms - 9, LEASE.at_ms - STORE_RESOLUTION_MS + 1)) is not None
 
@@ -84,16 +85,16 @@ def test_v4_a_log_file_that_a_view_has_not_taken_is_held():
 
 def test_of_several_guards_the_one_that_ends_last_is_told():
     leases = (LEASE, Lease("l2", 300_000, NOW_MS + 50), Lease("l3", 600_000, NOW_MS + 90))
-    assert data_guard(Holds(leases=leases)) == ("lease", NOW_MS + 50, "l2")
-    pins = (PinnedFiles("q3", frozenset(["data"]), NOW_MS + 51),)
-    assert data_guard(Holds(leases=leases, pins=pins)) == ("pin", NOW_MS + 51, "q3")
+    assert data_guard(Holds(leases=leases)) == ("lease", NOW_MS + 50 + MAX_STORE_GAP_MS, "l2")
+    pins = (PinnedFiles("q3", frozenset(["data"]), NOW_MS + 51 + MAX_STORE_GAP_MS),)
+    assert data_guard(Holds(leases=leases, pins=pins)) == ("pin", NOW_MS + 51 + MAX_STORE_GAP_MS, "q3")
     versions = KeptVersions(2, 0)
     assert data_guard(Holds(leases=leases, pins=pins, versions=versions)) == ("versions", None, "the newest 2")
 
 
 def test_a_lease_that_is_added_to_holds_counts():
     holds = replace(Holds(leases=(Lease("l9", 999_000, NOW_MS + 1),)), leases=(LEASE,))
-    assert data_guard(holds) == ("lease", LEASE.expires_ms, "l1")
+    assert data_guard(holds) == ("lease", LEASE.held_until_ms, "l1")
 
 
 def view(*times, seals=()):

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from icedb_log.cleaning.holds import read_holds, read_open_commits
-from icedb_log.cleaning.leases import put_lease
 from icedb_log.cleaning.pin_creation import create_pin
 from icedb_log.errors import BelowHorizon, CorruptLog
 from icedb_log.keys import parse_log_key
+from icedb_log.testing.lease_steps import put_lease
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable
 

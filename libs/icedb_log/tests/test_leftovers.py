@@ -4,7 +4,7 @@ import orjson
 import pytest
 from icedb_log.cleaning import leftovers
 from icedb_log.cleaning.audit import AuditLog
-from icedb_log.cleaning.leases import MAX_LEASE_TTL_MS, put_lease, read_leases
+from icedb_log.cleaning.leases import MAX_LEASE_TTL_MS, read_leases
 from icedb_log.cleaning.leftovers import DAY_MS, sweep_leftovers, sweep_probes
 from icedb_log.cleaning.orphans import sweep_orphans
 from icedb_log.errors import Fenced, IceDBError, NotFound, Unavailable, UnsupportedFormat
@@ -13,6 +13,7 @@ from icedb_log.ingest.quarantine import list_quarantined, reason_key
 from icedb_log.ingest.quarantine_ops import begin_drop, drop_quarantined, read_quarantined, retry_quarantined
 from icedb_log.storage.probe import PROBE_FOLDER
 from icedb_log.tables.table_config import HOUR_MS
+from icedb_log.testing.lease_steps import put_lease
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable, try_each_call
 

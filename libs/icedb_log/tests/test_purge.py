@@ -3,12 +3,13 @@
 import pytest
 from icedb_log.cleaning.audit import AuditLog
 from icedb_log.cleaning.audit_reader import read_audit
-from icedb_log.cleaning.leases import put_lease
 from icedb_log.cleaning.pin_creation import create_pin
 from icedb_log.cleaning.pins import read_pinned, unpin
 from icedb_log.errors import CorruptLog, Fenced, InvalidRequest, NotFound, Unavailable
 from icedb_log.log.fence import acquire_fence
 from icedb_log.storage.object_store import list_all
+from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
+from icedb_log.testing.lease_steps import put_lease
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable, try_each_call
 from icedb_log.testing.small_view import SmallView
@@ -63,7 +64,7 @@ def test_t3_it_waits_for_whoever_needs_the_table(hold):
     assert (result.state, [claim.kind for claim in result.waits_for]) == ("waiting", [hold])
     assert mark_of(table).state == "trash"
     if hold == "lease":
-        table.clock.advance(5000)
+        table.clock.advance(5000 + MAX_STORE_GAP_MS)
         assert purge(table).state == "purged"
 
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from icedb_log.changes.partition_removal import remove_chosen_partitions
 from icedb_log.changes.row_changes import delete_rows
 from icedb_log.cleaning.guards import STORE_RESOLUTION_MS
-from icedb_log.cleaning.leases import put_lease
 from icedb_log.errors import BelowHorizon
 from icedb_log.ingest.flush import flush_table
 from icedb_log.keys import parse_log_key
 from icedb_log.log.fold import fold
 from icedb_log.merging.merge import merge_table
 from icedb_log.testing.fake_clock import FakeClock
+from icedb_log.testing.lease_steps import put_lease
 from icedb_log.testing.row_files import RowFileChanger, RowFileMerger, RowFileWriter, read_live_rows
 from icedb_log.testing.scripted_store import Effect, Fault
 from icedb_log.testing.small_table import SmallTable

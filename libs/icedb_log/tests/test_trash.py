@@ -1,7 +1,6 @@
 """Dropping a table and taking that back (T1, T2): nothing is lost, whatever else goes on."""
 
 import pytest
-from icedb_log.cleaning.leases import put_lease
 from icedb_log.cleaning.vacuum import vacuum_table
 from icedb_log.erasure.erasures import create_erasure
 from icedb_log.errors import HaltError, InvalidRequest, NotFound, PreconditionFailed, Unavailable
@@ -9,6 +8,7 @@ from icedb_log.tables.drop_mark import Dropped
 from icedb_log.tables.status import read_status
 from icedb_log.tables.table_changes import alter_table_config
 from icedb_log.tables.table_config import create_table, load_any_config, read_table_config
+from icedb_log.testing.lease_steps import put_lease
 from icedb_log.testing.scripted_store import Effect, Fault
 from icedb_log.testing.small_table import SmallTable, try_each_call
 from icedb_log.testing.small_view import SmallView

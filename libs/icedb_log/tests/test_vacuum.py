@@ -1,13 +1,13 @@
 """A vacuum: J1 to J4, J6, F4, R3."""
 
 import pytest
-from icedb_log.cleaning.leases import delete_lease, put_lease
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.keys import TablePaths
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.model import FileMarker, LogFile
+from icedb_log.testing.lease_steps import delete_lease, put_lease
 from icedb_log.testing.log_views import live
 from icedb_log.testing.row_files import encode_rows
 from icedb_log.testing.scripted_store import Crash, Effect, Fault

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from icedb_log.cleaning.leases import put_lease
 from icedb_log.errors import InvalidRequest, PreconditionFailed
+from icedb_log.testing.lease_steps import put_lease
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable, try_each_call
 

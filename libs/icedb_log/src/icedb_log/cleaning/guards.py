@@ -48,8 +48,8 @@ class Waiting:
         path: Its key.
         guard: What keeps it.
         until_ms: When the guard ends, by the store's clock, as far as is known today; ``None``: when somebody acts.
-        held_by: Who or what holds it: the id of a lease, the name of a pin or a view, the role and owner of a fence,
-            how many versions are kept; empty for ``grace`` and ``refusal``.
+        held_by: Who or what holds it: the id of a lease and who took it, the name of a pin or a view, the role and
+            owner of a fence, how many versions are kept; empty for ``grace`` and ``refusal``.
     """
 
     path: str
@@ -184,7 +184,7 @@ class Holds:
     def _guards_of_times(self, path: str, death: Death) -> list[Waiting]:
         # J4: it was live at the leased time, or for those who read then.
         guards = [
-            Waiting(path, "lease", lease.expires_ms, lease.lease_id)
+            Waiting(path, "lease", lease.held_until_ms, str(lease))
             for lease in self.leases
             if lease.at_ms < death.seen_dead_ms
         ]

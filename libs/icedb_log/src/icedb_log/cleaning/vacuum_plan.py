@@ -83,7 +83,7 @@ def plan_vacuum(view: LogView, *, config: TableConfig, holds: Holds = NO_HOLDS) 
     """
     union_schema(view.table, view.files)
     now_ms = view.store_now_ms
-    log_deaths = _find_deaths((file.log.log_tombstones, file.modified_ms) for file in view.files)
+    log_deaths = find_deaths((file.log.log_tombstones, file.modified_ms) for file in view.files)
     died: dict[str, Death] = {}
     log_keys: list[str] = []
     waiting: list[Waiting] = []
@@ -196,7 +196,7 @@ def _find_expired_data(
 ) -> tuple[dict[str, Death], list[Waiting], set[str]]:
     """Return the data files that may go, with their deaths; what keeps others; those that wait for a log file."""
     now_ms = view.store_now_ms
-    deaths = _find_deaths((file.log.markers, file.modified_ms) for file in view.files)
+    deaths = find_deaths((file.log.markers, file.modified_ms) for file in view.files)
     named = {m.path for file in active for m in file.log.markers if m.tombstoned_ms is not None}
     waiting: list[Waiting] = []
     stuck: set[str] = set()
@@ -229,7 +229,7 @@ def _wait_for_logs(view: LogView, stuck: set[str], waiting: Iterable[Waiting], *
     return list(found.values())
 
 
-def _find_deaths(
+def find_deaths(
     told: Iterable[tuple[Iterable[FileMarker] | Iterable[LogTombstone], int]],
 ) -> dict[str, Death]:
     """Return when each tombstoned object died: the earliest time and the earliest proof that any log file gives (J1).

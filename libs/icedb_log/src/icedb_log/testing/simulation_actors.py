@@ -13,7 +13,7 @@ from uuid import UUID
 from icedb_log.changes.partition_removal import remove_partitions
 from icedb_log.changes.row_changes import delete_rows, rewrite_partitions
 from icedb_log.cleaning.deletion import CHUNK_KEYS
-from icedb_log.cleaning.leases import Lease, put_lease
+from icedb_log.cleaning.leases import Lease
 from icedb_log.cleaning.orphans import sweep_orphans
 from icedb_log.cleaning.vacuum import vacuum_table
 from icedb_log.errors import CommitConflict, CommitOutcomeUnknown, Fenced, InvalidRequest, NotFound, Unavailable
@@ -28,6 +28,7 @@ from icedb_log.tables.partition_filter import PartitionFilter, PartitionMatcher
 from icedb_log.tables.table_changes import alter_table_config
 from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_log.testing.faulty_store import FaultyStore
+from icedb_log.testing.lease_steps import put_lease
 from icedb_log.testing.simulation_audit import AuditWatch
 from icedb_log.testing.simulation_changes import Intent, IntentClock, RowTest, SimRowChanger
 from icedb_log.testing.simulation_data import BAD_BODY, ROW_BITS, SimBatchWriter, SimGroupMerger, encode_batch

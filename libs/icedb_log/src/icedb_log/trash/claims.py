@@ -58,5 +58,5 @@ def find_holds(store: ObjectStore, paths: TablePaths, config: TableConfig) -> tu
     leases = read_leases(store, paths)
     return (
         *(Claim("pin", pin.name, pin.until_ms) for pin in pins),
-        *(Claim("lease", lease.lease_id, lease.expires_ms) for lease in leases),
+        *(Claim("lease", str(lease), lease.held_until_ms) for lease in leases),
     )
