@@ -15,6 +15,7 @@ from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.ingest.pressure import PressureGate
 from icedb_log.warehouse import Warehouse
 from icedb_service.asgi.http_server import HttpServer, HttpServerOptions
+from icedb_service.asgi.pulse import Pulse
 from icedb_service.http_server import check_port_is_free, start_metrics_server
 from icedb_service.logs import get_logger
 from pydantic import SecretStr
@@ -28,7 +29,6 @@ from icedb_ingest.frontend.grpc_door import GrpcDoor
 from icedb_ingest.frontend.grpc_server import GrpcServer
 from icedb_ingest.frontend.http_app import HttpDoor, make_app
 from icedb_ingest.frontend.metrics import FrontendMetrics
-from icedb_ingest.frontend.pulse import Pulse
 from icedb_ingest.frontend.segment import Credentials
 from icedb_ingest.frontend.settings import KIB, FrontendSettings
 from icedb_ingest.frontend.tables import TableDirectory

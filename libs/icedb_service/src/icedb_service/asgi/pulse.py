@@ -1,4 +1,4 @@
-"""Whether this front end lives and can accept: the pulse of its event loop, and a look at the store now and then."""
+"""Whether an HTTP door lives and can answer: the pulse of its event loop, and a look at the store now and then."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,6 +7,7 @@ from typing import Final
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.warehouse import Warehouse
+
 from icedb_service.http_server import HealthChecks
 from icedb_service.logs import get_logger
 
@@ -22,7 +23,7 @@ class Pulse:
     Args:
         warehouse: Whose store is looked at.
         clock: For the pulse.
-        on_change: Called when the front end begins or ceases to be ready.
+        on_change: Called when the door begins or ceases to be ready.
     """
 
     def __init__(self, warehouse: Warehouse, *, clock: Clock, on_change: Callable[[bool], Awaitable[None]]) -> None:
@@ -84,4 +85,4 @@ class Pulse:
 
     def _check_draining(self) -> None:
         if self._is_draining:
-            raise Unavailable("this front end is about to stop")
+            raise Unavailable("this process is about to stop")
