@@ -94,6 +94,25 @@ class ServiceSettings(BaseSettings):
     metrics_port: Annotated[int, Field(ge=0, le=MAX_PORT)] = 0
     """Port of `/metrics`, `/healthz` and `/readyz`; 0 turns them off."""
 
+    access_file: str | None = None
+    """Who may do what with which table: a TOML or JSON file (docs/access.md), taken up anew when it changes. Not set:
+    everybody may do everything, and only services on a loopback address start."""
+
+    open_access: bool = False
+    """Whether a service without `ICEDB_ACCESS_FILE` may listen on an address that others can reach. Only behind a proxy
+    or in a network that lets nobody in: whoever reaches the port may read and write every table."""
+
+    tls_cert_file: str | None = None
+    """Certificate chain (PEM) of gRPC and HTTP; with it they are served by TLS only. Taken up anew when it changes.
+    `/metrics` stays as it is."""
+
+    tls_key_file: str | None = None
+    """Private key (PEM, no passphrase) of `ICEDB_TLS_CERT_FILE`."""
+
+    tls_client_ca_file: str | None = None
+    """Authorities (PEM) of client certificates. With it every caller has to show one (mTLS), health probes too; its
+    names say who it is unless a token does. HTTP takes new ones up as they come, and forgets old ones at a restart."""
+
     log_format: Literal["json", "console"] = "json"
     """`json`: one object a line for machines; `console`: for people."""
 
@@ -139,6 +158,16 @@ class ServiceSettings(BaseSettings):
                 f"4 * {env_name('redis_timeout_ms')} <= {env_name('lock_ttl_ms')} must hold (a renewal has to fit), "
                 f"but 4 * {self.redis_timeout_ms} > {self.lock_ttl_ms}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise ValueError(
+                f"{env_name('tls_cert_file')} and {env_name('tls_key_file')} go together; set both or none"
+            )
+        if self.tls_client_ca_file is not None and self.tls_cert_file is None:
+            raise ValueError(f"{env_name('tls_client_ca_file')} needs {env_name('tls_cert_file')}")
         return self
 
     @property

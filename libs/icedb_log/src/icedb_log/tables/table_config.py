@@ -338,11 +338,13 @@ def load_any_config(store: ObjectStore, paths: TablePaths) -> tuple[TableConfig,
     try:
         stored = store.get(paths.config_key)
     except NotFound as error:
-        raise NotFound(
-            f"table {paths.name!r} does not exist ({paths.config_key} is not there); "
-            "see `icedb table list`, or create it with `icedb table create`"
-        ) from error
+        raise NotFound(describe_missing(paths.name)) from error
     return decode_table_config(paths, stored.body), stored.info
+
+
+def describe_missing(name: str) -> str:
+    """Return what is said of a table that is not there, and to whoever may not know that it is."""
+    return f"table {name[:80]!r} does not exist; see `icedb table list`, or create it with `icedb table create`"
 
 
 def decode_table_config(paths: TablePaths, body: bytes) -> TableConfig:

@@ -1,19 +1,61 @@
 """The one place that decides whether a call is allowed.
 
 Every door (gRPC, HTTP, tasks, the S3 gateway) asks here before it looks whether a table is there, so that nobody learns
-the name of a table that is not theirs.
+the name of a table that is not theirs: neither by the answer, nor by how long it takes.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
+from icedb_log.errors import NotFound, Overloaded, PermissionDenied, Unauthenticated
+from icedb_log.tables.table_config import describe_missing
+
+from icedb_service.access.access_file import SEGMENT
+from icedb_service.access.metrics import AccessMetrics, Door, Reason
+from icedb_service.access.rate_limits import RateLimits
+from icedb_service.access.source import AccessSource
 from icedb_service.access.verbs import ANYBODY, AccessKey, Identity, Verb
+from icedb_service.logs import get_logger
+
+MAX_TOKEN_CHARS: Final = 16 * 1024
+MAX_SHOWN_CHARS: Final = 80
+_BEARER: Final = "bearer"
 
 
 class AccessGuard:
-    """Recognises callers and applies the policy. Thread-safe. Without a policy everything is allowed."""
+    """Recognises callers and applies the policy. Thread-safe. Without a policy everything is allowed.
+
+    Args:
+        source: The policy; ``None``: there is none.
+        limits: Counts calls; needed with a policy.
+        metrics: Where refusals are counted.
+        door: Whose guard this is.
+    """
+
+    def __init__(
+        self,
+        source: AccessSource | None = None,
+        *,
+        limits: RateLimits | None = None,
+        metrics: AccessMetrics | None = None,
+        door: Door = "grpc",
+    ) -> None:
+        self._source = source
+        self._limits = limits
+        self._metrics = metrics
+        self._door: Door = door
+
+    @property
+    def is_enforced(self) -> bool:
+        """Whether there is a policy."""
+        return self._source is not None
+
+    def at(self, door: Door) -> "AccessGuard":
+        """Return the guard of another door of the same process: same policy, same counts of calls."""
+        return AccessGuard(self._source, limits=self._limits, metrics=self._metrics, door=door)
 
     def identify(self, *, authorization: str | None = None, certificate_names: Sequence[str] = ()) -> Identity:
-        """Return who calls.
+        """Return who calls. A token counts before a certificate, and a wrong one is not made good by it.
 
         Args:
             authorization: The ``authorization`` header, ``Bearer …``.
@@ -21,23 +63,86 @@ class AccessGuard:
 
         Raises:
             Unauthenticated: No credentials, or wrong ones.
+            Unavailable: The keys that a token would be checked with are not there yet.
         """
-        del authorization, certificate_names
-        return ANYBODY
+        if self._source is None:
+            return ANYBODY
+        policy = self._source.current()
+        try:
+            if authorization is not None:
+                return policy.by_token(_bearer_token(authorization))
+            found = policy.by_certificate(certificate_names) or policy.anonymous
+        except Unauthenticated as error:
+            self._count("bad_credentials", detail=str(error))
+            raise
+        if found is not None:
+            return found
+        if certificate_names:
+            self._count("bad_credentials", detail="certificate", certificate=certificate_names[0][:MAX_SHOWN_CHARS])
+            raise Unauthenticated(
+                "the client certificate is valid, but its names are those of no identity; "
+                "ask whoever keeps the access file, or send a bearer token"
+            )
+        self._count("no_credentials")
+        raise Unauthenticated(
+            "this service wants to know who calls: send a bearer token (ICEDB_TOKEN, or the header "
+            "`authorization: Bearer …`)"
+        )
+
+    def segment(self) -> Identity:
+        """Return who sends webhooks whose signature or write key has been checked."""
+        return ANYBODY if self._source is None else Identity(SEGMENT)
+
+    def charge(self, identity: Identity) -> None:
+        """Count a call that is about no table. :meth:`require` counts by itself.
+
+        Raises:
+            Overloaded: It calls more often than its rate allows.
+        """
+        if self._source is None or self._limits is None:
+            return
+        rate = self._source.current().rate(identity)
+        if rate is None:
+            return
+        wait_ms = self._limits.take(identity.name, rate)
+        if wait_ms:
+            self._count("rate", identity=identity.name)
+            raise Overloaded(
+                f"{identity.name} makes more than {rate.calls_per_s:g} calls a second; go on in {wait_ms} ms",
+                retry_after_ms=wait_ms,
+            )
 
     def require(self, identity: Identity, verb: Verb, table: str) -> None:
-        """Return if the identity may do this.
+        """Return if the identity may do this. Counts a call.
 
         Raises:
             NotFound: It may not know of the table: the same error as for a table that is not there.
             PermissionDenied: It may know of the table, and not do this.
             Overloaded: It calls more often than its rate allows.
         """
+        if self._source is None:
+            return
+        self.charge(identity)
+        verbs = self._source.current().verbs(identity.name, table)
+        if verb in verbs:
+            return
+        shown = table[:MAX_SHOWN_CHARS]
+        if not verbs:
+            self._count("hidden", identity=identity.name, verb=str(verb), denied_table=shown)
+            raise NotFound(describe_missing(table))
+        self._count("not_granted", identity=identity.name, verb=str(verb), denied_table=shown)
+        raise PermissionDenied(
+            f"{identity.name} may {', '.join(sorted(verbs))} table {table!r}, but not {verb}; "
+            "ask whoever keeps the access file for a grant"
+        )
 
     def can_see(self, identity: Identity, table: str) -> bool:
         """Whether the identity may know that a table is there."""
-        del identity, table
-        return True
+        return self._source is None or bool(self._source.current().verbs(identity.name, table))
+
+    def allows(self, identity: Identity, verb: Verb, table: str) -> bool:
+        """Whether the identity may do this; counts nothing: for lists and streams over many tables."""
+        return self._source is None or verb in self._source.current().verbs(identity.name, table)
 
     def visible(self, identity: Identity, tables: Iterable[str]) -> list[str]:
         """Return the tables that the identity may know of, in their order."""
@@ -45,5 +150,19 @@ class AccessGuard:
 
     def access_key(self, access_key_id: str) -> AccessKey | None:
         """Return a key of the S3 gateway by its id; ``None`` if there is none."""
-        del access_key_id
-        return None
+        return None if self._source is None else self._source.current().access_key(access_key_id)
+
+    def _count(self, reason: Reason, **fields: str) -> None:
+        if self._metrics is not None:
+            self._metrics.denied.labels(self._door, reason).inc()
+        get_logger().info("access_denied", door=self._door, reason=reason, **fields)
+
+
+def _bearer_token(authorization: str) -> str:
+    scheme, _, token = authorization.strip().partition(" ")
+    token = token.strip()
+    if scheme.lower() != _BEARER or not token:
+        raise Unauthenticated("the authorization header is not `Bearer` and a token")
+    if len(token) > MAX_TOKEN_CHARS:
+        raise Unauthenticated(f"the bearer token has more than {MAX_TOKEN_CHARS} characters")
+    return token

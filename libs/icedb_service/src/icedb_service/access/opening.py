@@ -1,0 +1,76 @@
+"""How a service gets its guard: from the access file of its settings, or an open one where that is safe."""
+
+import ipaddress
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from icedb_log.clock import Clock
+from icedb_log.errors import InvalidRequest
+from prometheus_client import CollectorRegistry
+
+from icedb_service.access.guard import AccessGuard
+from icedb_service.access.metrics import AccessMetrics, Door
+from icedb_service.access.rate_limits import RateLimits
+from icedb_service.access.source import AccessSource
+from icedb_service.logs import get_logger
+from icedb_service.settings import ServiceSettings
+
+_LOOPBACK_NAMES: Final = ("localhost", "localhost.localdomain")
+
+
+def open_guard(
+    settings: ServiceSettings,
+    *,
+    clock: Clock,
+    registry: CollectorRegistry,
+    door: Door = "grpc",
+    hosts: Sequence[str] = (),
+) -> AccessGuard:
+    """Return the guard of a process. Says once in the log whether access is enforced.
+
+    Args:
+        settings: Of the service.
+        clock: For ages, times in tokens and rates.
+        registry: Where refusals are counted.
+        door: What asks first; see :meth:`AccessGuard.at`.
+        hosts: The addresses that the process serves callers on, without ports.
+
+    Raises:
+        InvalidRequest: The access file is wrong; or there is none, and an address is not a loopback one.
+    """
+    metrics = AccessMetrics(registry)
+    if settings.access_file is not None:
+        source = AccessSource(Path(settings.access_file), clock=clock, metrics=metrics)
+        get_logger().info("access_enforced", path=settings.access_file)
+        if settings.tls_cert_file is None and not all(map(is_loopback, hosts)):
+            get_logger().warning(
+                "tokens_without_tls",
+                hosts=list(hosts),
+                mitigation="set ICEDB_TLS_CERT_FILE, or encrypt in front",
+            )
+        return AccessGuard(source, limits=RateLimits(clock), metrics=metrics, door=door)
+    open_to = [host for host in hosts if not is_loopback(host)]
+    if open_to and not settings.open_access:
+        raise InvalidRequest(
+            f"ICEDB_ACCESS_FILE is not set, and others reach {open_to[0] or 'every address'}: everybody could read "
+            "and write every table. Set ICEDB_ACCESS_FILE (docs/access.md), listen on 127.0.0.1, or say "
+            "ICEDB_OPEN_ACCESS=true if only those you trust reach this port"
+        )
+    if hosts:
+        get_logger().warning(
+            "access_open",
+            hosts=list(hosts),
+            mitigation="keep others away, or set ICEDB_ACCESS_FILE",
+        )
+    return AccessGuard(metrics=metrics, door=door)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    if host.lower() in _LOOPBACK_NAMES:
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,198 @@
+"""What an access file means: credentials to identities, identities and tables to verbs. Fixed once it is made."""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from icedb_log.clock import Clock
+from icedb_log.errors import InvalidRequest, Unauthenticated, Unavailable
+
+from icedb_service.access.access_file import (
+    ANONYMOUS,
+    AccessFile,
+    AccessKeyEntry,
+    IdentityEntry,
+    IssuerEntry,
+    RateEntry,
+)
+from icedb_service.access.jwt_tokens import Issuer, looks_like_jwt, verify_jwt
+from icedb_service.access.key_sets import FetchedKeys, FileKeys, KeySource
+from icedb_service.access.rate_limits import Rate
+from icedb_service.access.verbs import AccessKey, Identity, Verb
+
+MAX_REMEMBERED: Final = 10_000
+MAX_SECRET_BYTES: Final = 4096
+MS_PER_S: Final = 1000
+_CLAIM_VALUE: Final = re.compile(r"[!-~]{1,200}")
+
+
+class Policy:
+    """Recognises and decides. Thread-safe.
+
+    Args:
+        access: The file.
+        folder: What its relative paths begin at.
+        clock: For times in tokens.
+        fetched: Keys by address, kept from the policy before.
+
+    Raises:
+        InvalidRequest: A file that it names cannot be read, or is wrong.
+    """
+
+    def __init__(
+        self, access: AccessFile, *, folder: Path, clock: Clock, fetched: Mapping[str, FetchedKeys] | None = None
+    ) -> None:
+        self._clock = clock
+        self._access = access
+        self.files: list[Path] = []
+        self.fetched: dict[str, FetchedKeys] = {}
+        self._tokens = {
+            token.sha256: (token, Identity(name)) for name, entry in access.identities.items() for token in entry.tokens
+        }
+        self._certificates = {
+            known: Identity(name) for name, entry in access.identities.items() for known in entry.certificates
+        }
+        self._access_keys = {
+            key.id: AccessKey(Identity(name), self._secret_of(key, folder))
+            for name, entry in access.identities.items()
+            for key in entry.access_keys
+        }
+        self._issuers = [
+            self._make_issuer(name, entry, folder, fetched or {}) for name, entry in access.issuers.items()
+        ]
+        self._grants = [
+            (_compile(grant.identities), _compile(grant.tables), frozenset(grant.verbs)) for grant in access.grants
+        ]
+        self._rates = {name: _rate(entry.rate) for name, entry in access.identities.items() if entry.rate}
+        self._default_rate = _rate(access.default_rate) if access.default_rate else None
+        self.verbs = lru_cache(maxsize=MAX_REMEMBERED)(self._find_verbs)
+
+    @property
+    def anonymous(self) -> Identity | None:
+        """Who shows no credentials, if such callers are let in."""
+        return Identity(ANONYMOUS) if ANONYMOUS in self._access.identities else None
+
+    def by_token(self, token: str) -> Identity:
+        """Return whose bearer token this is.
+
+        Raises:
+            Unauthenticated: Nobody's, or not any more.
+            Unavailable: The keys that it would be checked with are not there yet.
+        """
+        digest = hashlib.sha256(token.encode(errors="replace")).hexdigest()
+        known = self._tokens.get(digest)
+        if known is not None and hmac.compare_digest(known[0].sha256, digest):
+            entry, identity = known
+            if entry.expires is not None and self._clock.now_ms() >= entry.expires.timestamp() * MS_PER_S:
+                raise Unauthenticated("the token has expired; ask whoever keeps the access file for a new one")
+            return identity
+        if self._issuers and looks_like_jwt(token):
+            return self._by_jwt(token)
+        raise Unauthenticated("the bearer token is not known here; check ICEDB_TOKEN")
+
+    def by_certificate(self, names: Sequence[str]) -> Identity | None:
+        """Return whose client certificate this is; ``None`` if it is nobody's.
+
+        Raises:
+            Unauthenticated: Its names are those of several identities.
+        """
+        found = {self._certificates[name] for name in names if name in self._certificates}
+        if len(found) > 1:
+            raise Unauthenticated("the client certificate has the names of several identities")
+        return found.pop() if found else None
+
+    def access_key(self, access_key_id: str) -> AccessKey | None:
+        """Return a key of the S3 gateway."""
+        return self._access_keys.get(access_key_id)
+
+    def rate(self, identity: Identity) -> Rate | None:
+        """Return how often an identity may call; ``None``: as often as it likes."""
+        return self._rates.get(identity.name, self._default_rate)
+
+    def _find_verbs(self, name: str, table: str) -> frozenset[Verb]:
+        found: set[Verb] = set()
+        for identities, tables, verbs in self._grants:
+            if identities.fullmatch(name) and tables.fullmatch(table):
+                found |= verbs
+        return frozenset(found)
+
+    def _by_jwt(self, token: str) -> Identity:
+        missing: Unavailable | None = None
+        for issuer in self._issuers:
+            try:
+                claims = verify_jwt(token, issuer, clock=self._clock)
+            except Unavailable as error:
+                missing = error
+                continue
+            if claims is not None:
+                return self._of_claims(issuer, claims)
+        if missing is not None:
+            raise missing
+        raise Unauthenticated("the token is not signed by an issuer that is known here, or in another way than agreed")
+
+    def _of_claims(self, issuer: Issuer, claims: Mapping[str, Any]) -> Identity:
+        for name, entry in self._access.identities.items():
+            if any(rule.issuer == issuer.name and _fits(rule.claims, claims) for rule in entry.jwt):
+                return Identity(name)
+        value = claims.get(issuer.identity_claim) if issuer.identity_claim else None
+        if isinstance(value, str) and _CLAIM_VALUE.fullmatch(value):
+            return Identity(f"{issuer.name}:{value}")
+        raise Unauthenticated("the token is valid, but its claims are those of no identity in the access file")
+
+    def _make_issuer(self, name: str, entry: IssuerEntry, folder: Path, fetched: Mapping[str, FetchedKeys]) -> Issuer:
+        source: KeySource
+        if entry.keys_file is not None:
+            path = folder / entry.keys_file
+            self.files.append(path)
+            source = FileKeys(path)
+        else:
+            url = entry.keys_url or ""
+            source = self.fetched[url] = fetched.get(url) or FetchedKeys(url, clock=self._clock)
+        return Issuer(
+            name, entry.issuer, entry.audience, entry.algorithms, entry.leeway_s, entry.identity_claim, source
+        )
+
+    def _secret_of(self, key: AccessKeyEntry, folder: Path) -> str:
+        if key.secret is not None:
+            return key.secret.get_secret_value()
+        path = folder / (key.secret_file or "")
+        self.files.append(path)
+        try:
+            secret = path.read_text(encoding="utf-8")[:MAX_SECRET_BYTES].strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidRequest(f"access key {key.id}: secret_file {path}: {type(error).__name__}") from None
+        if not secret:
+            raise InvalidRequest(f"access key {key.id}: secret_file {path} is empty")
+        return secret
+
+
+def hash_token(token: str) -> str:
+    """Return what the access file says of a token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def entry_of(access: AccessFile, name: str) -> IdentityEntry | None:
+    """Return what the file says of an identity."""
+    return access.identities.get(name)
+
+
+def _fits(wanted: Mapping[str, str], claims: Mapping[str, Any]) -> bool:
+    """Whether a token has each claim with this value, or with a list that has it."""
+    for name, value in wanted.items():
+        claim = claims.get(name)
+        if claim != value and not (isinstance(claim, list) and value in claim):
+            return False
+    return True
+
+
+def _compile(patterns: Iterable[str]) -> re.Pattern[str]:
+    texts = (re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".") for pattern in patterns)
+    return re.compile("|".join(f"(?:{text})" for text in texts), re.DOTALL)
+
+
+def _rate(entry: RateEntry | None) -> Rate | None:
+    return Rate(entry.calls_per_s, entry.burst) if entry else None
