@@ -11,7 +11,7 @@ from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.serving.table_cache import TableCache
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.grpc_access import GrpcAccess
-from icedb_service.access.guard import AccessGuard
+from icedb_service.access.opening import open_guard
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
 from icedb_service.logs import configure_logging, get_logger
 from icedb_service.metrics import add_build_info, make_registry
@@ -50,11 +50,13 @@ def start_service(warehouse: Warehouse, *, settings: SnapshotSettings, clock: Cl
 
     Raises:
         Unavailable: An address cannot be listened on.
+        InvalidRequest: The access file or the files of TLS are wrong; or there is none, and others reach the port.
     """
     check_port_is_free(settings.metrics_host, settings.metrics_port)
     registry = make_registry()
     add_build_info(registry, "snapshot", package="icedb-snapshot")
     metrics = SnapshotMetrics(registry)
+    guard = open_guard(settings, clock=clock, registry=registry, hosts=(settings.snapshot_address.rpartition(":")[0],))
     tables = TableCache(
         warehouse,
         clock=clock,
@@ -69,7 +71,7 @@ def start_service(warehouse: Warehouse, *, settings: SnapshotSettings, clock: Cl
         metrics,
         clock,
         TableReads(tables, work=work, clock=clock, wait_ms=settings.snapshot_read_timeout_ms),
-        GrpcAccess(AccessGuard()),
+        GrpcAccess(guard),
     )
     server = start_server(parts, (SnapshotCalls(parts),))
     reachable = threading.Event()

@@ -9,6 +9,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from icedb_log.errors import Unavailable
 from icedb_proto import snapshot_pb2
+from icedb_service.tls import server_credentials
 
 from icedb_snapshot.event_loop import LoopThread
 from icedb_snapshot.interceptor import ErrorInterceptor
@@ -87,7 +88,7 @@ async def _start(parts: ServiceParts, calls: Sequence[Calls], loop: LoopThread) 
     servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-    port = _bind(server, settings)
+    port = _bind(server, settings, server_credentials(settings, clock=parts.clock))
     await _show_health(servicer, is_serving=False)
     await server.start()
     return RunningServer(server, servicer, loop, parts, port)
@@ -99,10 +100,10 @@ async def _show_health(servicer: Any, *, is_serving: bool) -> None:
         await servicer.set(name, status.SERVING if is_serving else status.NOT_SERVING)
 
 
-def _bind(server: Any, settings: SnapshotSettings) -> int:
+def _bind(server: Any, settings: SnapshotSettings, credentials: Any | None) -> int:
     address = settings.snapshot_address
     try:
-        port = int(server.add_insecure_port(address))
+        port = int(server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address))
     except RuntimeError:
         port = 0
     if port == 0:
