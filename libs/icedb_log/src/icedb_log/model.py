@@ -6,7 +6,7 @@ merger make it live by a commit, only a merge, rewrite or partition removal tomb
 janitor deletes it (J6).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
@@ -102,7 +102,7 @@ class LogFile:
 
     time_ms: int
     schema: Mapping[str, str] = field(default_factory=lambda: EMPTY)
-    markers: tuple[FileMarker, ...] = ()
+    markers: Sequence[FileMarker] = ()
     log_tombstones: tuple[LogTombstone, ...] = ()
     commit_id: str | None = None
     batch_ids: tuple[str, ...] = ()
@@ -209,7 +209,7 @@ class Snapshot:
 
     table: str
     snapshot_id: str
-    live: tuple[FileMarker, ...]
+    live: Sequence[FileMarker]
     schema: Mapping[str, str]
     logged_schema: Mapping[str, str]
     tombstoned_ms: Mapping[str, int]
@@ -223,10 +223,14 @@ class Snapshot:
     @property
     def size_bytes(self) -> int:
         """Bytes of all live data files."""
-        return sum(marker.size_bytes for marker in self.live)
+        known = getattr(self.live, "size_bytes", None)  # compact ones know it without a look at each file
+        return known if known is not None else sum(marker.size_bytes for marker in self.live)
 
     @property
     def row_count(self) -> int | None:
         """Rows of all live data files; ``None`` when some file does not say."""
+        if hasattr(self.live, "row_count"):
+            rows: int | None = self.live.row_count
+            return rows
         counts = [marker.row_count for marker in self.live]
         return None if None in counts else sum(count for count in counts if count is not None)

@@ -270,7 +270,7 @@ class _Run:
 
     def _read_live(self) -> tuple[FileMarker, ...]:
         """Read the log whole: rows are only ever added under the fence that this run holds."""
-        return fold(self.reader.read()).live
+        return tuple(fold(self.reader.read()).live)
 
     def _build_log(
         self, output: FlushOutput, rejected: tuple[RejectedBatch, ...], *, known: LoggedSchema, commit_id: str

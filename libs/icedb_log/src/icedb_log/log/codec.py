@@ -6,7 +6,8 @@ trailing newline. ``f`` is always written; ``tmb`` only when there are log tombs
 Anything else is :class:`~icedb_log.errors.CorruptLog` and never skipped (S3).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from io import BytesIO
 from itertools import chain
@@ -15,6 +16,7 @@ from typing import Any, Final
 import orjson
 
 from icedb_log.errors import CorruptLog, InvariantViolated, UnsupportedFormat
+from icedb_log.log.compact_markers import CompactMarkers
 from icedb_log.log.gc_pause import paused_gc
 from icedb_log.log.widening import find_bad_widening
 from icedb_log.model import EMPTY, FORMAT_VERSION, ColumnStats, FeedState, FileMarker, LogFile, LogHead, LogTombstone
@@ -52,12 +54,13 @@ def encode_log_file(log: LogFile) -> bytes:
     return stream.getvalue()
 
 
-def decode_log_file(key: str, body: bytes) -> LogFile:
+def decode_log_file(key: str, body: bytes, *, is_compact: bool = False) -> LogFile:
     """Parse a log file.
 
     Args:
         key: Its key, for error messages.
         body: Its bytes.
+        is_compact: Check all markers, and keep their lines instead of what they decode to.
 
     Raises:
         CorruptLog: Malformed in any way; names the key and the line, counted from 0 (S3).
@@ -82,7 +85,12 @@ def decode_log_file(key: str, body: bytes) -> LogFile:
             _decode_tombstone(key, number, _load_line(key, number, stream.readline()))
             for number in range(first_tombstone, first_marker)
         )
-        markers = tuple(_decode_markers(key, range(first_marker, line_count), stream.readline))
+        numbers = range(first_marker, line_count)
+        markers: Sequence[FileMarker] = (
+            _decode_compact(key, body, numbers, stream)
+            if is_compact
+            else tuple(_decode_markers(key, numbers, stream.readline))
+        )
     return LogFile(
         time_ms=head.time_ms,
         schema=head.schema,
@@ -308,6 +316,21 @@ def _decode_markers(key: str, numbers: range, read_line: Callable[[], bytes]) ->
             landed_ms = times.setdefault(landed_ms, landed_ms)
         stats = EMPTY if stats is None else _decode_stats(key, number, line)
         yield FileMarker(path, size_bytes, created_ms, tombstoned_ms, row_count, stats, landed_ms, EMPTY)
+
+
+def _decode_compact(key: str, body: bytes, numbers: range, stream: BytesIO) -> CompactMarkers:
+    starts: deque[int] = deque()
+
+    def read_line() -> bytes:
+        starts.append(stream.tell())
+        return stream.readline()
+
+    lines = ((starts.popleft(), marker) for marker in _decode_markers(key, numbers, read_line))
+    return CompactMarkers(key, body, first_line=numbers.start, lines=lines, decode=_decode_marker_line)
+
+
+def _decode_marker_line(key: str, number: int, line: bytes) -> FileMarker:
+    return _decode_marker(key, number, _load_line(key, number, line))
 
 
 def _decode_marker(key: str, number: int, line: dict[str, Any]) -> FileMarker:

@@ -5,11 +5,15 @@ log files does not matter. Must never drop a log file or a column silently.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from icedb_log.clock import format_ms
 from icedb_log.errors import BelowHorizon, SchemaConflict
 from icedb_log.keys import parse_log_key
+from icedb_log.log.compact_fold import CompactFold, fold_compact
+from icedb_log.log.compact_markers import CompactMarkers
+from icedb_log.log.live_files import LiveFiles, path_digest, sum_digests
 from icedb_log.log.widening import LoggedSchema
 from icedb_log.model import FeedState, FileMarker, ListedLogFile, ListedLogHead, LogView, Snapshot
 
@@ -17,13 +21,28 @@ LONGEST_COMMIT_MS = 60 * 60 * 1000
 """A time of travel older than this can get no further commits, whatever a committer's clock says (R3)."""
 
 
-def fold(view: LogView, *, as_of_ms: int | None = None, longest_commit_ms: int = LONGEST_COMMIT_MS) -> Snapshot:
-    """Fold a table's log into a snapshot.
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A view and its fold."""
+
+    view: LogView
+    snapshot: Snapshot
+
+
+def fold(
+    view: LogView,
+    *,
+    as_of_ms: int | None = None,
+    longest_commit_ms: int = LONGEST_COMMIT_MS,
+    known: Folded | None = None,
+) -> Snapshot:
+    """Fold a table's log into a snapshot. Of a view that was read compactly, ``live`` is compact, too.
 
     Args:
         view: All log files of the table, read by :class:`icedb_log.log.reader.LogReader`.
         as_of_ms: Fold only commits up to this time (unix ms); ``None`` for the newest state.
         longest_commit_ms: Age from which an ``as_of_ms`` counts as stable.
+        known: An earlier compact view of the same table and its fold: what has not changed since is taken from there.
 
     Raises:
         SchemaConflict: A column has two types (S2).
@@ -31,27 +50,23 @@ def fold(view: LogView, *, as_of_ms: int | None = None, longest_commit_ms: int =
         BelowHorizon: ``as_of_ms`` lies below the horizon (R3); the message names the oldest possible time.
     """
     horizon_ms = read_horizon_ms(view)
-    files: Iterable[ListedLogFile] = view.files
-    if as_of_ms is not None:
-        if as_of_ms < horizon_ms:
-            # R3: log files that were live then are deleted; an answer would miss rows without saying so.
-            raise BelowHorizon(
-                f"table {view.table}: time {as_of_ms} lies before {horizon_ms} ({format_ms(horizon_ms)}), the oldest "
-                "time still readable; ask for that or later. Pins, leases and keep_versions keep older times, if they "
-                "are made in time"
-            )
-        files = [file for file in view.files if parse_log_key(file.key).time_ms <= as_of_ms]
-    files = tuple(files)
-    tombstoned_ms = _earliest((m.path, m.tombstoned_ms) for f in files for m in f.log.markers)
-    live = _live_markers(files, tombstoned_ms)
-    known = union_schema(view.table, files)
-    schema = known.effective
+    if as_of_ms is not None and as_of_ms < horizon_ms:
+        # R3: log files that were live then are deleted; an answer would miss rows without saying so.
+        raise BelowHorizon(
+            f"table {view.table}: time {as_of_ms} lies before {horizon_ms} ({format_ms(horizon_ms)}), the oldest "
+            "time still readable; ask for that or later. Pins, leases and keep_versions keep older times, if they "
+            "are made in time"
+        )
+    files = _files_until(view, as_of_ms)
+    live, tombstoned_ms = _find_live(files, known)
+    logged = union_schema(view.table, files)
+    schema = logged.effective
     return Snapshot(
         table=view.table,
         snapshot_id=_snapshot_id(live, schema),
         live=live,
         schema=schema,
-        logged_schema=known.logged,
+        logged_schema=logged.logged,
         tombstoned_ms=tombstoned_ms,
         log_tombstoned_ms=_earliest((t.path, t.tombstoned_ms) for f in files for t in f.log.log_tombstones),
         horizon_ms=horizon_ms,
@@ -60,6 +75,32 @@ def fold(view: LogView, *, as_of_ms: int | None = None, longest_commit_ms: int =
         as_of_ms=as_of_ms,
         is_stable=as_of_ms is not None and as_of_ms + longest_commit_ms <= view.store_now_ms,
     )
+
+
+def _find_live(
+    files: tuple[ListedLogFile, ...], known: Folded | None
+) -> tuple[Sequence[FileMarker], Mapping[str, int]]:
+    markers = [file.log.markers for file in files if isinstance(file.log.markers, CompactMarkers)]
+    if markers and len(markers) == len(files):
+        before = None if known is None else _compact_of(known)
+        return fold_compact(markers, before)
+    tombstoned_ms = _earliest((m.path, m.tombstoned_ms) for f in files for m in f.log.markers)
+    return _live_markers(files, tombstoned_ms), tombstoned_ms
+
+
+def _compact_of(known: Folded) -> CompactFold | None:
+    live = known.snapshot.live
+    if not isinstance(live, LiveFiles):
+        return None
+    files = _files_until(known.view, known.snapshot.as_of_ms)
+    numbers = frozenset(file.log.markers.number for file in files if isinstance(file.log.markers, CompactMarkers))
+    return CompactFold(numbers, live, known.snapshot.tombstoned_ms)
+
+
+def _files_until(view: LogView, as_of_ms: int | None) -> tuple[ListedLogFile, ...]:
+    if as_of_ms is None:
+        return view.files
+    return tuple(file for file in view.files if parse_log_key(file.key).time_ms <= as_of_ms)
 
 
 def fold_live_paths(files: Iterable[ListedLogFile]) -> set[str]:
@@ -105,8 +146,12 @@ def union_schema(table: str, files: Iterable[ListedLogFile | ListedLogHead]) -> 
     schema: dict[str, str] = {}
     origin: dict[str, str] = {}
     files = tuple(files)
+    seen: Mapping[str, str] = {}
     for file in files:
-        for column, sql_type in file.log.schema.items():
+        if file.log.schema == seen:  # mostly; a thousand log files are compared at once
+            continue
+        seen = file.log.schema
+        for column, sql_type in seen.items():
             known = schema.setdefault(column, sql_type)
             if known != sql_type:
                 raise SchemaConflict(
@@ -142,11 +187,12 @@ def _earliest(times: Iterable[tuple[str, int | None]]) -> dict[str, int]:
     return earliest
 
 
-def _snapshot_id(live: Iterable[FileMarker], schema: Mapping[str, str]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for marker in live:
-        digest.update(marker.path.encode())
-        digest.update(b"\n")
+def _snapshot_id(live: Sequence[FileMarker], schema: Mapping[str, str]) -> str:
+    if isinstance(live, LiveFiles):
+        shares = live.digest
+    else:
+        shares = sum_digests(path_digest(marker.path.encode()) for marker in live)
+    digest = hashlib.blake2b(b"%d %d" % (len(live), shares), digest_size=16)
     for column in sorted(schema):
         digest.update(f"\0{column}\0{schema[column]}".encode())
     return digest.hexdigest()

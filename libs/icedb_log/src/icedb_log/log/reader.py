@@ -41,6 +41,7 @@ class ConsistentReader(ABC, Generic[_Listed]):
             ``config.log_grace_ms // 2``.
         page_size: Keys per page; smaller only in tests.
         fetch_threads: Log files fetched at once; 1 fetches one after another in the caller's thread.
+        is_compact: Keep the markers' lines instead of what they decode to: for those who keep many, and look at few.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class ConsistentReader(ABC, Generic[_Listed]):
         max_refresh_ms: int = DEFAULT_MAX_REFRESH_MS,
         page_size: int = MAX_KEYS_PER_PAGE,
         fetch_threads: int = FETCH_THREADS,
+        is_compact: bool = False,
     ) -> None:
         self._store = store
         self._paths = paths
@@ -59,6 +61,7 @@ class ConsistentReader(ABC, Generic[_Listed]):
         self._max_refresh_ms = max_refresh_ms
         self._page_size = page_size
         self._fetch_threads = fetch_threads
+        self._is_compact = is_compact
         self._cache: dict[str, _Listed] = {}
         self._lock = threading.Lock()
 
@@ -199,6 +202,7 @@ class LogReader(ConsistentReader[ListedLogFile]):
             max_refresh_ms=self._max_refresh_ms,
             page_size=self._page_size,
             fetch_threads=self._fetch_threads,
+            is_compact=self._is_compact,
         )
 
     def read(self) -> LogView:
@@ -215,7 +219,7 @@ class LogReader(ConsistentReader[ListedLogFile]):
 
     def _fetch_one(self, info: ObjectInfo) -> ListedLogFile:
         stored = self._store.get(info.key, if_match=info.etag)  # R1
-        log = decode_log_file(info.key, stored.body)
+        log = decode_log_file(info.key, stored.body, is_compact=self._is_compact)
         require_own_time(info.key, log)
         return ListedLogFile(info.key, info.etag, info.modified_ms, info.size_bytes, log)
 

@@ -8,13 +8,13 @@ that cannot be read fails alone. Must never write.
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.keys import TablePaths
-from icedb_log.log.fold import fold
+from icedb_log.log.fold import Folded, fold
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView, Snapshot
 from icedb_log.storage.object_store import ObjectStore
@@ -24,8 +24,34 @@ from icedb_log.warehouse import Warehouse
 CONFIG_MAX_AGE_MS: Final = 10_000
 """How long a table's configuration is believed: policies may change, partitions and sort order may not."""
 
+PAST_FOLDS: Final = 4
+"""Times of travel whose files are kept for each table."""
+
+FETCH_THREADS: Final = 32
+"""Log files fetched at once: with 32 it is the requests that take their time, and not the wait for their answers."""
+
 LOG_GRACE_PARTS_PER_REFRESH: Final = 2
 """R2: a refresh may take at most this fraction of the log files' grace period."""
+
+
+class PastFolds:
+    """The last folds of one table at times that were asked for. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[int, Folded] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def fold(self, newest: Folded, as_of_ms: int) -> Snapshot:
+        """Return the fold at a time, made of an earlier one at that time if the log says nothing else since."""
+        with self._lock:
+            known = self._known.get(as_of_ms, newest)
+        snapshot = fold(newest.view, as_of_ms=as_of_ms, known=known)
+        with self._lock:
+            self._known[as_of_ms] = Folded(newest.view, snapshot)
+            self._known.move_to_end(as_of_ms)
+            while len(self._known) > PAST_FOLDS:
+                self._known.popitem(last=False)
+        return snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +60,27 @@ class TableState:
 
     Attributes:
         config: The table's configuration.
-        view: All its log files.
-        snapshot: Their fold: the newest state.
+        view: All its log files, their markers compact.
+        snapshot: Their fold: the newest state, its live files compact.
         started_ms: Monotonic time at which the read began: every commit that landed before is in it.
+        past: Earlier folds at times that were asked for.
     """
 
     config: TableConfig
     view: LogView
     snapshot: Snapshot
     started_ms: int
+    past: PastFolds = field(default_factory=PastFolds, compare=False, repr=False)
+
+    def at(self, as_of_ms: int | None) -> Snapshot:
+        """Return the state at a time; ``None``: the newest. Computes, for a second where there are a million files.
+
+        Raises:
+            BelowHorizon: The time lies below the horizon (R3).
+        """
+        if as_of_ms is None:
+            return self.snapshot
+        return self.past.fold(Folded(self.view, self.snapshot), as_of_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +123,7 @@ class CachedTable:
         self._state: TableState | None = None
         self._error: IceDBError | None = None
         self._is_reading = False
+        self._past = PastFolds()
         self._source: TableSource | None = None
         self._source_lock = threading.Lock()
 
@@ -147,6 +186,8 @@ class CachedTable:
                     self._paths,
                     clock=self._clock,
                     max_refresh_ms=config.log_grace_ms // LOG_GRACE_PARTS_PER_REFRESH,
+                    fetch_threads=FETCH_THREADS,
+                    is_compact=True,
                 )
             self._source = TableSource(config, reader, now_ms)
             return self._source
@@ -190,7 +231,9 @@ class CachedTable:
             before, source = source.config, self.read_source()
             if source.config.incarnation != before.incarnation:
                 view = source.reader.read()
-        state = TableState(source.config, view, fold(view), started_ms)
+        last = self._state
+        known = None if last is None else Folded(last.view, last.snapshot)
+        state = TableState(source.config, view, fold(view, known=known), started_ms, self._past)
         self._on_refresh(self._clock.monotonic_ms() - started_ms)
         return state
 
