@@ -68,10 +68,19 @@ class Warehouse:
         """List the tables that are dropped, ascending by name: in the trash, being purged, purged. Costs the same."""
         return tuple(found for _, found in self._look() if isinstance(found, DroppedTable))
 
+    def list_names(self) -> tuple[str, ...]:
+        """List the folders that a table may have, ascending: names of tables, of dropped ones, and of others' folders."""
+        folders = self.store.list_folders(f"{self.root}/" if self.root else "")
+        return tuple(name for name in folders if TABLE_NAME.fullmatch(name))
+
+    def has_table(self, name: str) -> bool:
+        """Whether a table is there and not dropped; one whose configuration cannot be understood is there."""
+        is_there, dropped = self._look_at(name)
+        return is_there and dropped is None
+
     def _look(self) -> Iterator[tuple[str, DroppedTable | None]]:
         """Look at each folder with a configuration; one that cannot be understood counts as a table."""
-        folders = self.store.list_folders(f"{self.root}/" if self.root else "")
-        names = [name for name in folders if TABLE_NAME.fullmatch(name)]
+        names = self.list_names()
         if len(names) <= FEW_TABLES:
             found = [self._look_at(name) for name in names]
         else:

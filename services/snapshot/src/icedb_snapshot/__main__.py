@@ -11,6 +11,7 @@ from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.serving.table_cache import TableCache
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.grpc_access import GrpcAccess
+from icedb_service.access.metrics import AccessMetrics
 from icedb_service.access.opening import open_guard
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
 from icedb_service.logs import configure_logging, get_logger
@@ -18,13 +19,18 @@ from icedb_service.metrics import add_build_info, make_registry
 from icedb_service.settings import load_settings
 
 from icedb_snapshot.blocking_work import BlockingWork
+from icedb_snapshot.change_calls import ChangeCalls
 from icedb_snapshot.lag import LagExporter
+from icedb_snapshot.lease_calls import LeaseCalls
 from icedb_snapshot.metrics import ExporterMetrics, SnapshotMetrics, TableMetrics
 from icedb_snapshot.parts import ServiceParts
 from icedb_snapshot.server import RunningServer, start_server
 from icedb_snapshot.settings import SnapshotSettings
 from icedb_snapshot.snapshot_calls import SnapshotCalls
+from icedb_snapshot.table_calls import TableCalls
+from icedb_snapshot.table_names import TableNames
 from icedb_snapshot.table_reads import TableReads
+from icedb_snapshot.watch_calls import WatchCalls
 
 EXIT_FAILED: Final = 1
 EXPORTER_STOP_MS: Final = 5_000
@@ -56,7 +62,8 @@ def start_service(warehouse: Warehouse, *, settings: SnapshotSettings, clock: Cl
     registry = make_registry()
     add_build_info(registry, "snapshot", package="icedb-snapshot")
     metrics = SnapshotMetrics(registry)
-    guard = open_guard(settings, clock=clock, registry=registry, hosts=(settings.snapshot_address.rpartition(":")[0],))
+    host = settings.snapshot_address.rpartition(":")[0]
+    guard = open_guard(settings, clock=clock, metrics=AccessMetrics(registry), hosts=(host,))
     tables = TableCache(
         warehouse,
         clock=clock,
@@ -73,7 +80,10 @@ def start_service(warehouse: Warehouse, *, settings: SnapshotSettings, clock: Cl
         TableReads(tables, work=work, clock=clock, wait_ms=settings.snapshot_read_timeout_ms),
         GrpcAccess(guard),
     )
-    server = start_server(parts, (SnapshotCalls(parts),))
+    names = TableNames(warehouse, work=work, clock=clock, max_age_ms=settings.snapshot_max_staleness_ms)
+    watch = WatchCalls(parts, names)
+    calls = (SnapshotCalls(parts), watch, ChangeCalls(parts), TableCalls(parts, names), LeaseCalls(parts))
+    server = start_server(parts, calls)
     reachable = threading.Event()
 
     def show_reachable(is_reachable: bool) -> None:  # noqa: FBT001 - a callback with one meaning
@@ -101,7 +111,6 @@ def start_service(warehouse: Warehouse, *, settings: SnapshotSettings, clock: Cl
         health=HealthChecks(ready={"store": check_store}),
         clock=clock,
     )
-    host = settings.snapshot_address.rpartition(":")[0]
     get_logger().info("snapshot_served", address=f"{host}:{server.port}", store=settings.store)
     return SnapshotService(server, exporter, settings)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from icedb_log.clock import Clock
 from icedb_log.warehouse import Warehouse
@@ -39,4 +39,13 @@ class Calls(Protocol):
 
     def methods(self) -> Mapping[str, Any]:
         """Return the handlers by the name of their method: what ``grpc.unary_unary_rpc_method_handler`` returns."""
+        ...
+
+
+@runtime_checkable
+class EndlessCalls(Protocol):
+    """Methods with streams that do not end by themselves."""
+
+    def end(self) -> None:
+        """End them all, for good: the server stops. Called on the event loop."""
         ...

@@ -13,12 +13,14 @@ from icedb_service.tls import server_credentials
 
 from icedb_snapshot.event_loop import LoopThread
 from icedb_snapshot.interceptor import ErrorInterceptor
-from icedb_snapshot.parts import Calls, ServiceParts
+from icedb_snapshot.parts import Calls, EndlessCalls, ServiceParts
 from icedb_snapshot.settings import MIB, SnapshotSettings
 
 SERVICE: Final = snapshot_pb2.DESCRIPTOR.services_by_name["SnapshotService"].full_name
 MAX_REQUEST_BYTES: Final = 4 * MIB
 MS_PER_S: Final = 1000
+KEEPALIVE_MS: Final = 60_000
+KEEPALIVE_TIMEOUT_MS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class RunningServer:
         health: Its health service.
         loop: Where both run.
         parts: What its handlers share.
+        calls: Its methods.
         port: The port it listens on.
     """
 
@@ -37,6 +40,7 @@ class RunningServer:
     health: Any
     loop: LoopThread
     parts: ServiceParts
+    calls: Sequence[Calls]
     port: int
 
     def show_health(self, *, is_serving: bool) -> None:
@@ -46,6 +50,7 @@ class RunningServer:
     def stop(self, *, grace_ms: int) -> None:
         """Refuse new calls, let running ones end for at most ``grace_ms``, then stop."""
         self.loop.run(self.health.enter_graceful_shutdown())
+        self.loop.run(_end_streams(self.calls))
         self.loop.run(self.server.stop(grace_ms / MS_PER_S))
 
     def close(self) -> None:
@@ -81,6 +86,9 @@ async def _start(parts: ServiceParts, calls: Sequence[Calls], loop: LoopThread) 
             ("grpc.so_reuseport", 0),
             ("grpc.max_send_message_length", settings.snapshot_max_message_bytes),
             ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+            # A watcher whose host is gone says nothing, and neither does its connection.
+            ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+            ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         ),
     )
     methods = {name: handler for each in calls for name, handler in each.methods().items()}
@@ -91,7 +99,13 @@ async def _start(parts: ServiceParts, calls: Sequence[Calls], loop: LoopThread) 
     port = _bind(server, settings, server_credentials(settings, clock=parts.clock))
     await _show_health(servicer, is_serving=False)
     await server.start()
-    return RunningServer(server, servicer, loop, parts, port)
+    return RunningServer(server, servicer, loop, parts, calls, port)
+
+
+async def _end_streams(calls: Sequence[Calls]) -> None:
+    for each in calls:
+        if isinstance(each, EndlessCalls):
+            each.end()
 
 
 async def _show_health(servicer: Any, *, is_serving: bool) -> None:

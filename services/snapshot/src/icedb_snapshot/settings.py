@@ -1,10 +1,12 @@
 """The settings of the snapshot service: what all services share, and its own ``ICEDB_SNAPSHOT_…``."""
 
 import re
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
+from icedb_log.cleaning.lease_holding import MAX_LEASES
+from icedb_log.cleaning.leases import MAX_LEASE_TTL_MS, MIN_LEASE_TTL_MS
 from icedb_service.settings import MAX_PORT, ServiceSettings
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from icedb_snapshot.requests import MAX_STALENESS_MS
 
@@ -45,12 +47,37 @@ class SnapshotSettings(ServiceSettings):
     snapshot_max_tables: Annotated[int, Field(ge=1)] = 1000
     """Tables kept in memory; the least recently used are read again when asked for."""
 
+    snapshot_watch_interval_ms: Annotated[int, Field(ge=10)] = 1000
+    """How often the log of a watched table is listed, milliseconds, however many watch it; a table that nobody watches
+    is not. Less tells changes earlier and costs listings."""
+
+    snapshot_max_watchers: Annotated[int, Field(ge=1, le=100_000)] = 500
+    """Streams of WatchSnapshots at once; those above it are refused (RESOURCE_EXHAUSTED). Each is a pending call."""
+
+    snapshot_max_leases: Annotated[int, Field(ge=1, le=10_000)] = MAX_LEASES
+    """Leases of one table that last at once; those above it are refused (RESOURCE_EXHAUSTED). A janitor reads each of
+    them in every run."""
+
+    snapshot_max_lease_ttl_ms: Annotated[int, Field(ge=MIN_LEASE_TTL_MS, le=MAX_LEASE_TTL_MS)] = MAX_LEASE_TTL_MS
+    """Longest time for which a lease is given or renewed, milliseconds. A reader that died holds dead files for so
+    long."""
+
     snapshot_shutdown_ms: Annotated[int, Field(ge=0)] = 10_000
     """How long SIGTERM waits for calls that are being answered, milliseconds."""
 
     snapshot_lag_interval_ms: Annotated[int, Field(ge=200)] = 15_000
     """How often the figures of every table are read for `/metrics`, milliseconds. Costs three listings for each
     table."""
+
+    @model_validator(mode="after")
+    def _check_watchers(self) -> Self:
+        if self.snapshot_max_watchers >= self.snapshot_max_pending_calls:
+            raise ValueError(
+                f"snapshot_max_watchers {self.snapshot_max_watchers} is not less than snapshot_max_pending_calls "
+                f"{self.snapshot_max_pending_calls}: watchers would leave no room for calls; lower the first "
+                "(ICEDB_SNAPSHOT_MAX_WATCHERS) or raise the second (ICEDB_SNAPSHOT_MAX_PENDING_CALLS)"
+            )
+        return self
 
     @field_validator("snapshot_address")
     @classmethod

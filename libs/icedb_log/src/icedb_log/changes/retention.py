@@ -115,7 +115,7 @@ def plan_retention(
     Raises:
         Unavailable: The clocks disagree by more than an hour; nobody knows which is right.
     """
-    field = _time_field(config)
+    field = find_time_field(config)
     if config.retention_ms is None or field is None:
         return RetentionPlan(None, (), tuple(KeptPartition(info, "young", None) for info in infos))
     difference_ms = abs(store_now_ms - host_now_ms)
@@ -171,7 +171,8 @@ def parse_time_range(value: str, field: PartitionField) -> TimeRange | None:
     return TimeRange(start_ms, start_ms + length_ms)
 
 
-def _time_field(config: TableConfig) -> PartitionField | None:
+def find_time_field(config: TableConfig) -> PartitionField | None:
+    """Return the time partition field that the age of rows is told by; ``None``: the table has none."""
     fields = [field for field in config.partition if field.transform in TIME_TRANSFORMS]
     named = [field for field in fields if field.name == config.retention_field]
     return next(iter(named or fields), None)
