@@ -5,7 +5,9 @@ of all, and the driver finds the batch by running the query over fewer.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -48,6 +50,48 @@ class EncodeUnit:
     what: str = "insert_query"
 
 
+class TypedRows:
+    """The rows of a unit in the native engine, with their partitions.
+
+    Attributes:
+        row_count: How many.
+        partitions: Encoded paths of the partitions they lie in, ascending; the place of each is its ordinal.
+    """
+
+    def __init__(self, unit: EncodeUnit, engine: Any) -> None:
+        self._unit = unit
+        self._engine = engine
+        ((self.row_count,),) = engine.execute("SELECT count(*) FROM typed").fetchall()
+        self.partitions = _make_partitions(unit, engine) if self.row_count else ()
+
+    def stream_sorted(self) -> Any:
+        """Return the rows, each with its ordinal first, by ordinal and the table's sort order, a chunk at a time."""
+        return _stream_sorted(self._unit, self._engine, _make_names(self._unit))
+
+
+@contextmanager
+def open_typed_rows(unit: EncodeUnit, chunks: Iterable[pa.RecordBatch], scratch: Path) -> Iterator[TypedRows]:
+    """Take rows into the native engine, which spills to scratch, and find out their partitions.
+
+    Raises:
+        InvalidRequest: A row has no partition value, or one that cannot be in a key.
+        Unavailable: Memory and scratch did not suffice.
+    """
+    schema = pa.schema([(f"c{place}", ARROW_TYPES[kind]) for place, kind in enumerate(unit.columns.values())])
+    names = _make_names(unit)
+    partition = unit.config.partition
+    values = [transform_sql(field, names[field.column], unit.columns[field.column]) for field in partition]
+    with open_engine(unit.engine, scratch) as engine:
+        engine.register("rows", pa.RecordBatchReader.from_batches(schema, (_plain(chunk, schema) for chunk in chunks)))
+        outputs = "".join(f", {value} AS p{place}" for place, value in enumerate(values))
+        engine.execute(f"CREATE TEMP TABLE typed AS SELECT *{outputs} FROM rows")  # noqa: S608 - names are ours
+        yield TypedRows(unit, engine)
+
+
+def _make_names(unit: EncodeUnit) -> dict[str, str]:
+    return {name: f"c{place}" for place, name in enumerate(unit.columns)}
+
+
 def encode_unit(unit: EncodeUnit, chunks: Iterable[pa.RecordBatch]) -> Iterator[FilledBlob | FlushUnitResult]:
     """Partition and sort rows; yield their blobs, and last how many there are.
 
@@ -59,19 +103,11 @@ def encode_unit(unit: EncodeUnit, chunks: Iterable[pa.RecordBatch]) -> Iterator[
         InvalidRequest: A row has no partition value, or one that cannot be in a key.
         Unavailable: Memory and scratch did not suffice.
     """
-    schema = pa.schema([(f"c{place}", ARROW_TYPES[kind]) for place, kind in enumerate(unit.columns.values())])
-    names = {name: f"c{place}" for place, name in enumerate(unit.columns)}
-    partition = unit.config.partition
-    values = [transform_sql(field, names[field.column], unit.columns[field.column]) for field in partition]
-    with open_scratch(unit.engine) as scratch, open_engine(unit.engine, scratch) as engine:
-        engine.register("rows", pa.RecordBatchReader.from_batches(schema, (_plain(chunk, schema) for chunk in chunks)))
-        outputs = "".join(f", {value} AS p{place}" for place, value in enumerate(values))
-        engine.execute(f"CREATE TEMP TABLE typed AS SELECT *{outputs} FROM rows")  # noqa: S608 - names are ours
-        ((row_count,),) = engine.execute("SELECT count(*) FROM typed").fetchall()
-        paths = _make_partitions(unit, engine) if row_count else ()
-        blobs = []
+    blobs = []
+    with open_scratch(unit.engine) as scratch, open_typed_rows(unit, chunks, scratch) as rows:
+        row_count, paths = rows.row_count, rows.partitions
         if row_count:
-            for filled in cut_blobs(_stream_sorted(unit, engine, names)):
+            for filled in cut_blobs(rows.stream_sorted()):
                 blobs.append(filled.blob)
                 yield filled
     yield FlushUnitResult(
@@ -135,6 +171,6 @@ def _stream_sorted(unit: EncodeUnit, engine: Any, names: Mapping[str, str]) -> A
     fields = ", ".join(f"p{place}" for place in range(len(unit.config.partition)))
     joined = f"JOIN partitions USING ({fields})" if fields else "CROSS JOIN partitions"
     outputs = "".join(f", {column} AS {quote_name(name)}" for name, column in names.items())
-    order = "".join(f", {names[name]} NULLS LAST" for name in unit.config.sort)
+    order = "".join(f", typed.{names[name]} NULLS LAST" for name in unit.config.sort if name in names)
     engine.execute(f"SELECT {ORDINAL}{outputs} FROM typed {joined} ORDER BY {ORDINAL}{order}")  # noqa: S608
     return engine.to_arrow_reader(ROWS_PER_CHUNK)

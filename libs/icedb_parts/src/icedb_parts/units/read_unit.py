@@ -14,7 +14,7 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
-from icedb_log.errors import CorruptLog, NotFound, SchemaConflict
+from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, SchemaConflict
 from icedb_log.keys import TablePaths
 from icedb_log.log.widening import is_widening
 from icedb_log.storage.object_store import ObjectStore
@@ -56,6 +56,9 @@ class ReadFilesUnit:
         is_whole: Whether these are all columns of the table, so that a file with others would lose them.
         files: The data files.
         engine: Bounds of the task.
+        where: A condition over the columns, DuckDB's SQL, checked (:mod:`icedb_parts.query.row_condition`): only rows
+            for which it is true come out. ``None``: all rows.
+        wanted: Which of the columns come out, in their order; ``None``: all.
     """
 
     paths: TablePaths
@@ -63,6 +66,13 @@ class ReadFilesUnit:
     is_whole: bool
     files: tuple[NumberedFile, ...]
     engine: EngineLimits
+    where: str | None = None
+    wanted: tuple[str, ...] | None = None
+
+    @property
+    def outputs(self) -> Mapping[str, str]:
+        """The columns that come out, with their types."""
+        return self.columns if self.wanted is None else {name: self.columns[name] for name in self.wanted}
 
 
 def spark_arrow_type(sql_type: str) -> Any:
@@ -71,12 +81,13 @@ def spark_arrow_type(sql_type: str) -> Any:
 
 
 def read_files(unit: ReadFilesUnit, store: ObjectStore) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all files of a unit: the ordinal, then the unit's columns.
+    """Yield the rows of all files of a unit: the ordinal, then the columns that come out.
 
     Raises:
         NotFound: A file is gone.
         SchemaConflict: A column of a file has another type than in the table, or is not in the table.
         CorruptLog: A file cannot be read as Parquet, or has not as many rows as the log says.
+        InvalidRequest: The condition cannot be evaluated on a row.
         Unavailable: The store did not answer, or memory and scratch did not suffice.
     """
     with open_scratch(unit.engine) as scratch, open_engine(unit.engine, scratch) as engine:
@@ -106,26 +117,52 @@ def _download(unit: ReadFilesUnit, files: Sequence[NumberedFile], store: ObjectS
 
 def _read_file(unit: ReadFilesUnit, file: NumberedFile, path: Path, engine: Any) -> Iterator[pa.RecordBatch]:
     row_count, chunk_rows = _measure(unit, file, path)
-    schema = pa.schema([(f"c{place}", spark_arrow_type(kind)) for place, kind in enumerate(unit.columns.values())])
+    schema = pa.schema([(f"c{place}", spark_arrow_type(kind)) for place, kind in enumerate(unit.outputs.values())])
     read_count = 0
     try:
-        outputs = _make_outputs(unit, file, path, engine)
-        engine.execute(f"SELECT {', '.join(outputs)} FROM {_scan(path)}")  # noqa: S608 - names and texts are quoted
-        for chunk in engine.to_arrow_reader(chunk_rows):
+        for chunk in _select(unit, file, path, engine).to_arrow_reader(chunk_rows):
             read_count += chunk.num_rows
             yield _number(chunk, file.ordinal, schema)
     except (duckdb.OutOfMemoryException, duckdb.IOException):
         raise
-    except duckdb.Error as error:
-        message = str(error).partition("\n")[0].replace(str(path), file.path)
-        raise CorruptLog(
-            f"table {unit.paths.name}: data file {file.path} cannot be read ({message[:300]}): restore the object"
+    except (duckdb.ConversionException, duckdb.InvalidInputException, duckdb.OutOfRangeException) as error:
+        if unit.where is None:
+            raise _unreadable(unit, file, path, error) from error
+        raise InvalidRequest(
+            f"table {unit.paths.name}: the condition cannot be evaluated on the rows of {file.path}: "
+            f"{_first_line(error, path, file)}; write TRY_CAST where a value may not convert"
         ) from error
-    if read_count != row_count:
+    except duckdb.Error as error:
+        raise _unreadable(unit, file, path, error) from error
+    if read_count != row_count and unit.where is None:
         raise CorruptLog(
             f"table {unit.paths.name}: data file {file.path} has {row_count} rows by its footer, and {read_count} were "
             "read: restore the object"
         )
+
+
+def _select(unit: ReadFilesUnit, file: NumberedFile, path: Path, engine: Any) -> Any:
+    """Return the query of a file's rows: their columns as ``c0``, ``c1``, … with the table's types."""
+    columns = _make_columns(unit, file, path, engine)
+    if unit.where is None and unit.wanted is None:
+        outputs = [f"{value} AS c{place}" for place, value in enumerate(columns.values())] or ["0 AS nothing"]
+        return engine.sql(f"SELECT {', '.join(outputs)} FROM {_scan(path)}")  # noqa: S608 - names and texts are quoted
+    named = ", ".join(f"{value} AS {quote_name(name)}" for name, value in columns.items())
+    rows = engine.sql(f"SELECT {named} FROM {_scan(path)}")  # noqa: S608 - as above
+    if unit.where is not None:
+        rows = rows.filter(unit.where)  # one expression, whatever stands in it
+    return rows.project(", ".join(f"{quote_name(name)} AS c{place}" for place, name in enumerate(unit.outputs)))
+
+
+def _unreadable(unit: ReadFilesUnit, file: NumberedFile, path: Path, error: Exception) -> CorruptLog:
+    return CorruptLog(
+        f"table {unit.paths.name}: data file {file.path} cannot be read ({_first_line(error, path, file)}): "
+        "restore the object"
+    )
+
+
+def _first_line(error: Exception, path: Path, file: NumberedFile) -> str:
+    return str(error).partition("\n")[0].replace(str(path), file.path)[:300]
 
 
 def _measure(unit: ReadFilesUnit, file: NumberedFile, path: Path) -> tuple[int, int]:
@@ -148,8 +185,8 @@ def _measure(unit: ReadFilesUnit, file: NumberedFile, path: Path) -> tuple[int, 
     return row_count, max(1, min(CHUNK_ROWS, fitting))
 
 
-def _make_outputs(unit: ReadFilesUnit, file: NumberedFile, path: Path, engine: Any) -> list[str]:
-    """Return what is selected: each column as ``c0``, ``c1``, … with the table's type."""
+def _make_columns(unit: ReadFilesUnit, file: NumberedFile, path: Path, engine: Any) -> dict[str, str]:
+    """Return each column with what is selected for it: the file's, with the table's type, or NULL."""
     found = {}
     known = {name.lower(): name for name in unit.columns}
     for name, sql_type, *_ in engine.execute(f"DESCRIBE SELECT * FROM {_scan(path)}").fetchall():  # noqa: S608
@@ -168,10 +205,7 @@ def _make_outputs(unit: ReadFilesUnit, file: NumberedFile, path: Path, engine: A
                 "rewrite that file with the table's columns"
             )
         found[name] = quote_name(name)
-    return [
-        f"CAST({found.get(name, 'NULL')} AS {kind}) AS c{place}"
-        for place, (name, kind) in enumerate(unit.columns.items())
-    ] or ["0 AS nothing"]
+    return {name: f"CAST({found.get(name, 'NULL')} AS {kind})" for name, kind in unit.columns.items()}
 
 
 def _is_read_as(found_type: str, table_type: str) -> bool:
