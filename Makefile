@@ -13,11 +13,12 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 PACKAGES := $(wildcard libs/*) $(wildcard services/*) proto deploy/local
 PROJECTS := $(PACKAGES:%=%/pyproject.toml)
+NODE_EXAMPLE := docs/recipes/node
 SOURCES := libs services deploy proto tests bench conftest.py
 # A file's tests stay together, in the order given, so that the long ones come first and servers are shared.
 PYTEST := $(BIN)/pytest -q -m 'not soak' --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install demo up test lint types imports unit integration soak bench format proto dashboards docs constraints clean
+.PHONY: help install demo up test lint types imports unit integration soak node engines bench format proto dashboards docs constraints clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -53,12 +54,22 @@ imports: install ## which package may import which
 unit: install ## tests beside the packages, the simulation, and the wire: no server; JOBS=2
 	$(PYTEST) tests/simulation tests/compat libs services proto deploy/local/tests
 
-integration: install ## tests with real Redis, S3 over HTTP, Spark, Prometheus, and the whole stack; JOBS=2
+integration: install node ## tests with real Redis, S3 over HTTP, Spark, Prometheus, and the whole stack; JOBS=2
 	$(PYTEST) tests/e2e tests/integration deploy/tests
 
-soak: install ## long tests, and the simulation for as long as asked; SECONDS=600
+soak: install node engines ## long tests, and the simulation for as long as asked; SECONDS=600
 	$(BIN)/pytest -q -m soak tests libs
 	$(BIN)/python -m icedb_log.testing.simulation --seconds $(SECONDS)
+
+node: install $(NODE_EXAMPLE)/node_modules/.installed ## npm packages of the Node.js example; Node.js itself from PyPI where there is none
+
+$(NODE_EXAMPLE)/node_modules/.installed: $(NODE_EXAMPLE)/package.json
+	@command -v npm >/dev/null || { echo "installing Node.js"; $(UV) pip install --quiet --python $(BIN)/python --constraints constraints.txt --group node; }
+	@cd $(NODE_EXAMPLE) && PATH="$$PATH:$(abspath $(BIN))" npm install --no-package-lock --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+engines: install ## engines that only long tests ask: ClickHouse in a Python package, 180 MB
+	@$(UV) pip install --quiet --python $(BIN)/python --constraints constraints.txt --group engines
 
 bench: install ## one workload for us and for the rivals in one run; W=merge
 	$(BIN)/python -m bench $(W)
@@ -81,4 +92,4 @@ constraints: install ## write the tested versions down, names and versions only
 	@mv constraints.new constraints.txt
 
 clean: ## remove the environment and what the tools left
-	rm -rf $(VENV) .demo .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(NODE_EXAMPLE)/node_modules .demo .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
