@@ -401,7 +401,7 @@ def test_a_wrong_file_is_refused_with_line_and_entry(toml, message, tmp_path, cl
 def test_a_service_is_open_to_its_own_machine_only_unless_told_so(clock, tmp_path, document):
     def guard(*hosts, **fields):
         settings = ServiceSettings(store="file:///w", **fields)
-        return open_guard(settings, clock=clock, registry=CollectorRegistry(), hosts=hosts)
+        return open_guard(settings, clock=clock, metrics=AccessMetrics(CollectorRegistry()), hosts=hosts)
 
     with structlog.testing.capture_logs() as logs:
         assert not guard("127.0.0.1", "[::1]", "localhost").is_enforced

@@ -1,5 +1,7 @@
 import pytest
 from icedb_log.errors import InvalidRequest
+from icedb_service.access.guard import AccessGuard
+from icedb_service.access.task_access import TaskAccess
 from icedb_service.celery_app import make_app
 from icedb_service.metrics import WorkerMetrics
 from icedb_service.names import INGEST_ENQUEUE, JANITOR_VACUUM, MERGE_MERGE, QUEUES, TASKS
@@ -27,6 +29,7 @@ class Context:
         metrics = WorkerMetrics("merge", package="icedb-service", tasks=(MERGE_MERGE,))
         self.runner = TaskRunner(metrics=metrics, clock=ManualClock())
         self.wakeups = RecordedWakeups()
+        self.access = TaskAccess(AccessGuard())
         self.is_alive = True
 
     def is_engine_alive(self):

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from icedb_service.access.metrics import AccessMetrics
 from icedb_service.names import Component
 
 WakeCounter = Counter
@@ -132,6 +133,7 @@ class WorkerMetrics:
             self.run_duration.labels(task)
             for outcome in OUTCOMES:
                 self.runs.labels(task, outcome)
+        self.access = AccessMetrics(self.registry)
         add_build_info(self.registry, component, package=package)
 
     def forget_tables(self, kept: Collection[str]) -> None:

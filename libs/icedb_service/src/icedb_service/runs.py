@@ -12,7 +12,7 @@ A run never raises: its result is a plain JSON object, which the CLI prints.
 | `outcome_unknown` | a write may or may not have landed | the next run settles it first (F1) |
 | `unavailable` | Redis, the store or Spark did not answer | the next sweep, after a pause |
 | `halted` | the table needs a person; the gauge is 1 until a run ends well | a person; sweeps look again, rarely |
-| `not_found`, `refused` | the request is wrong | the caller |
+| `not_found`, `refused` | the request is wrong, or its sender may not do this | the caller |
 | `failed` | a bug: logged with its traceback | a developer; sweeps try again, rarely |
 """
 
@@ -30,6 +30,8 @@ from icedb_log.errors import (
     IceDBError,
     InvalidRequest,
     NotFound,
+    PermissionDenied,
+    Unauthenticated,
     Unavailable,
 )
 
@@ -64,6 +66,8 @@ _BY_ERROR: Final[tuple[tuple[type[IceDBError], Outcome], ...]] = (
     (HaltError, "halted"),
     (NotFound, "not_found"),
     (InvalidRequest, "refused"),
+    (Unauthenticated, "refused"),
+    (PermissionDenied, "refused"),
 )
 _PAUSING: Final[frozenset[Outcome]] = frozenset({"conflict", "outcome_unknown", "unavailable", "halted", "failed"})
 CONFLICT_ATTEMPTS: Final = 4

@@ -9,12 +9,13 @@ work, possibly at once. Each task says in its docstring why that is harmless.
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from celery import Celery, Task
 from icedb_log.errors import InvalidRequest
 
+from icedb_service.access.task_access import Needs, TaskAccess, needs_nothing
 from icedb_service.logs import get_logger
 from icedb_service.names import TASKS
 from icedb_service.runs import TaskRunner, Work
@@ -37,6 +38,11 @@ class TaskContext(Protocol):
         """Sends and takes in wake-ups."""
         ...
 
+    @property
+    def access(self) -> TaskAccess:
+        """Says whether the sender of a message may have it done."""
+        ...
+
     def is_engine_alive(self) -> bool:
         """Whether this process can still work; if not, it has to be replaced."""
         ...
@@ -49,10 +55,12 @@ class TaskOptions:
     Attributes:
         name: One of :data:`icedb_service.names.TASKS`.
         needs_engine: Whether a dead engine (Spark session) makes the task impossible.
+        needs: What its arguments ask for; nothing, if the task does what the periodic sweep does.
     """
 
     name: str
     needs_engine: bool = True
+    needs: Needs = field(default=needs_nothing)
 
     def __post_init__(self) -> None:
         if self.name not in TASKS:
@@ -82,9 +90,10 @@ class IceDBTask(Task):  # type: ignore[misc]  # Celery has no types
 
     def _work(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Work:
         try:
-            self.signature_of_run.bind(*args, **kwargs)
+            bound = self.signature_of_run.bind(*args, **kwargs)
         except TypeError as error:
             raise InvalidRequest(f"{self.options.name}{self.signature_of_run}: {error}") from error
+        self.context.access.require(self.request, self.options.needs(bound.arguments))
         work: Work = self.run(*args, **kwargs)
         return work
 

@@ -24,6 +24,8 @@ from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.warehouse import Warehouse
 from redis import Redis
 
+from icedb_service.access.opening import open_guard
+from icedb_service.access.task_access import TaskAccess
 from icedb_service.celery_app import make_app
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
 from icedb_service.logs import get_logger
@@ -90,6 +92,7 @@ class WorkerContext(Generic[E]):
         self.clock = clock
         self.runner = TaskRunner(metrics=metrics, clock=clock)
         self.owner = f"{metrics.component}@{socket.gethostname()}:{os.getpid()}"
+        self.access = TaskAccess(open_guard(settings, clock=clock, metrics=metrics.access, door="task"))
         self._app = app
         self._open_engine = open_engine
         self._engine: E | None = None
@@ -238,7 +241,7 @@ def run_worker(service: WorkerService[E], settings: ServiceSettings, *, clock: C
     Raises:
         Unavailable: The metrics port is taken.
         UnsupportedFormat: The store cannot be used.
-        InvalidRequest: An address cannot be right.
+        InvalidRequest: An address cannot be right, or the access file is wrong.
     """
     clock = clock or SystemClock()
     check_port_is_free(settings.metrics_host, settings.metrics_port)

@@ -131,7 +131,8 @@ class ImportTasks:
     def _allowed(self, options: ImportOptions, store: ObjectStore, paths: TablePaths) -> list[str]:
         """Return what may be read on request: not every file of the worker's machine."""
         allowed = list(self._settings.import_sources)
-        if not allowed:
+        # Where tenants are told apart, "everything that the worker can read" would be the others' tables, too.
+        if not allowed and not self._context.access.is_enforced:
             allowed = ["s3://"]
             if self._settings.store.startswith("file:"):
                 allowed.append(self._settings.store)

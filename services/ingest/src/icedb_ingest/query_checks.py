@@ -1,11 +1,13 @@
 """The task that checks a table's queries for the CLI, which has no Spark, before a table is created or altered."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.tables.table_config import TableConfig
 from icedb_log.views.feed_state import read_source_schema
+from icedb_service.access.task_access import Need
+from icedb_service.access.verbs import Verb
 from icedb_service.runs import Work
 from icedb_service.worker import Engine, WorkerContext
 from pydantic import ValidationError
@@ -70,3 +72,11 @@ class QueryTasks:
         warehouse = self._context.warehouse
         source_schema = read_source_schema(warehouse.store, warehouse.table(config.view_of), clock=self._context.clock)
         return self._context.engine.check_view_query(config, source_schema)
+
+
+def needs_of_check(arguments: Mapping[str, Any]) -> Sequence[Need]:
+    """Return what a check asks for: its table's upkeep and, for a view, to see the columns of its source."""
+    config = arguments.get("config")
+    source = config.get("view_of") if isinstance(config, dict) else None
+    wanted = [Need(Verb.MAINTAIN, str(arguments.get("table")))]
+    return [*wanted, Need(Verb.READ, str(source))] if source else wanted

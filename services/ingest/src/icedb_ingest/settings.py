@@ -39,8 +39,9 @@ class IngestSettings(SparkServiceSettings):
 
     import_sources: Annotated[tuple[str, ...], NoDecode] = ()
     """What `icedb import` may make this worker read: URL prefixes, comma separated, e.g. `s3://lake/in,file:///data/in`.
-    Empty: every `s3://` that its credentials can read, and the warehouse's own folder if that is a directory. Wider
-    saves copying; narrower keeps whoever can send tasks from reading what only the worker can."""
+    Empty: every `s3://` that its credentials can read, and the warehouse's own folder if that is a directory; with
+    `ICEDB_ACCESS_FILE`, nothing. Wider saves copying; narrower keeps whoever can send tasks from reading what only the
+    worker can: leave the warehouse itself out where there are tenants."""
 
     @field_validator("import_sources", mode="before")
     @classmethod

@@ -10,6 +10,8 @@ from icedb_log.ingest.staging import list_staged
 from icedb_log.jobs import BatchWriter
 from icedb_log.keys import TablePaths
 from icedb_log.tables.table_config import MIB
+from icedb_service.access.task_access import needs
+from icedb_service.access.verbs import Verb
 from icedb_service.logs import get_logger
 from icedb_service.names import (
     INGEST_CHECK_QUERY,
@@ -32,7 +34,7 @@ from icedb_ingest.imports import ImportTasks
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.pacing import Pacer
 from icedb_ingest.pressure_watch import PressureWatch
-from icedb_ingest.query_checks import QueryTasks
+from icedb_ingest.query_checks import QueryTasks, needs_of_check
 from icedb_ingest.settings import IngestSettings
 
 MAX_REASONS: Final = 20
@@ -243,5 +245,5 @@ def register_tasks(
     define_task(app, context, TaskOptions(INGEST_SWEEP, needs_engine=False), tasks.sweep)
     define_task(app, context, TaskOptions(INGEST_FEED), tasks.feeds.feed)
     imports = ImportTasks(context, settings=settings, metrics=metrics, wake_views=tasks.feeds.wake_views)
-    define_task(app, context, TaskOptions(INGEST_IMPORT), imports.import_files)
-    define_task(app, context, TaskOptions(INGEST_CHECK_QUERY), QueryTasks(context).check_query)
+    define_task(app, context, TaskOptions(INGEST_IMPORT, needs=needs(Verb.APPEND)), imports.import_files)
+    define_task(app, context, TaskOptions(INGEST_CHECK_QUERY, needs=needs_of_check), QueryTasks(context).check_query)

@@ -16,6 +16,8 @@ from icedb_log.cleaning.vacuum import VacuumResult, vacuum_table
 from icedb_log.erasure.erasures import note_deletions
 from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.keys import TablePaths
+from icedb_service.access.task_access import needs
+from icedb_service.access.verbs import Verb
 from icedb_service.logs import get_logger
 from icedb_service.names import JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM, MERGE_ERASE
 from icedb_service.readers import LogReaders
@@ -161,6 +163,6 @@ def register_tasks(
     """Define the service's tasks on its application."""
     tasks = JanitorTasks(context, settings=settings, metrics=metrics)
     define_task(app, context, TaskOptions(JANITOR_VACUUM), tasks.vacuum)
-    define_task(app, context, TaskOptions(JANITOR_ORPHANS), tasks.orphans.sweep)
+    define_task(app, context, TaskOptions(JANITOR_ORPHANS, needs=needs(Verb.MAINTAIN)), tasks.orphans.sweep)
     define_task(app, context, TaskOptions(JANITOR_PURGE), tasks.purges.purge)
     define_task(app, context, TaskOptions(JANITOR_SWEEP), tasks.sweep)

@@ -9,6 +9,8 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.jobs import RowChanger, never_stop
 from icedb_log.tables.partition_filter import PartitionMatcher, parse_partition_filters
 from icedb_log.tables.table_config import read_table_config
+from icedb_service.access.task_access import needs
+from icedb_service.access.verbs import Verb
 from icedb_service.names import MERGE_CHANGE
 from icedb_service.readers import LogReaders
 from icedb_service.runs import Work
@@ -115,4 +117,4 @@ def _details(kind: ChangeCause, result: ChangeResult) -> dict[str, Any]:
 def register_change_tasks(app: Celery, context: WorkerContext[Any], *, metrics: MergeMetrics) -> None:
     """Define the task on the service's application."""
     tasks = ChangeTasks(context, metrics=metrics)
-    define_task(app, context, TaskOptions(MERGE_CHANGE), tasks.change)
+    define_task(app, context, TaskOptions(MERGE_CHANGE, needs=needs(Verb.ERASE)), tasks.change)

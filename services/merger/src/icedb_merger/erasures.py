@@ -10,6 +10,8 @@ from icedb_log.erasure.erasures import list_open_ids, read_erasure
 from icedb_log.errors import IceDBError, NotFound
 from icedb_log.jobs import CheckAlive, RowChanger
 from icedb_log.keys import TablePaths
+from icedb_service.access.task_access import needs_if
+from icedb_service.access.verbs import Verb
 from icedb_service.logs import get_logger
 from icedb_service.names import INGEST_FLUSH, MERGE_ERASE
 from icedb_service.readers import LogReaders
@@ -200,4 +202,5 @@ def register_erasure_tasks(
     """Define these tasks on the service's application."""
     del settings
     tasks = ErasureTasks(context, metrics=metrics)
-    define_task(app, context, TaskOptions(MERGE_ERASE), tasks.erase)
+    # Without arguments it carries on what stands in the store, as the sweep does.
+    define_task(app, context, TaskOptions(MERGE_ERASE, needs=needs_if(Verb.ERASE, "preview")), tasks.erase)

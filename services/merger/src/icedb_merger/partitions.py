@@ -11,6 +11,8 @@ from icedb_log.keys import TablePaths
 from icedb_log.model import LogView
 from icedb_log.tables.partition_glob import select_partitions
 from icedb_log.tables.table_config import read_table_config
+from icedb_service.access.task_access import needs, needs_if
+from icedb_service.access.verbs import Verb
 from icedb_service.names import MERGE_DROP_PARTITIONS, MERGE_RETAIN
 from icedb_service.readers import LogReaders
 from icedb_service.redlock import LockBusy
@@ -146,5 +148,7 @@ def register_partition_tasks(
 ) -> None:
     """Define these tasks on the service's application."""
     tasks = PartitionTasks(context, metrics=metrics, schedule=schedule)
-    define_task(app, context, TaskOptions(MERGE_DROP_PARTITIONS, needs_engine=False), tasks.drop_partitions)
-    define_task(app, context, TaskOptions(MERGE_RETAIN, needs_engine=False), tasks.retain)
+    drop = TaskOptions(MERGE_DROP_PARTITIONS, needs_engine=False, needs=needs(Verb.ERASE))
+    define_task(app, context, drop, tasks.drop_partitions)
+    retain = TaskOptions(MERGE_RETAIN, needs_engine=False, needs=needs_if(Verb.ERASE, "force"))
+    define_task(app, context, retain, tasks.retain)

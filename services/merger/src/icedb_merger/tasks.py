@@ -9,6 +9,8 @@ from icedb_log.jobs import GroupMerger
 from icedb_log.keys import TablePaths
 from icedb_log.merging.merge import MergeResult, merge_table
 from icedb_log.merging.merge_plan import COLD_LIMITS, HOT_LIMITS, Lane, MergeLimits
+from icedb_service.access.task_access import needs_if
+from icedb_service.access.verbs import Verb
 from icedb_service.names import MERGE_COLD, MERGE_MERGE, MERGE_RETAIN, MERGE_SWEEP
 from icedb_service.redlock import TableLock
 from icedb_service.runs import Work
@@ -203,7 +205,7 @@ def register_tasks(
 ) -> None:
     """Define the service's tasks on its application."""
     tasks = MergeTasks(context, settings=settings, metrics=metrics)
-    define_task(app, context, TaskOptions(MERGE_MERGE), tasks.merge)
+    define_task(app, context, TaskOptions(MERGE_MERGE, needs=needs_if(Verb.MAINTAIN, "full")), tasks.merge)
     define_task(app, context, TaskOptions(MERGE_COLD), tasks.cold)
     define_task(app, context, TaskOptions(MERGE_SWEEP, needs_engine=False), tasks.sweep)
     register_change_tasks(app, context, metrics=metrics)

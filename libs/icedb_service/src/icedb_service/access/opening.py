@@ -7,7 +7,6 @@ from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest
-from prometheus_client import CollectorRegistry
 
 from icedb_service.access.guard import AccessGuard
 from icedb_service.access.metrics import AccessMetrics, Door
@@ -23,7 +22,7 @@ def open_guard(
     settings: ServiceSettings,
     *,
     clock: Clock,
-    registry: CollectorRegistry,
+    metrics: AccessMetrics,
     door: Door = "grpc",
     hosts: Sequence[str] = (),
 ) -> AccessGuard:
@@ -32,14 +31,13 @@ def open_guard(
     Args:
         settings: Of the service.
         clock: For ages, times in tokens and rates.
-        registry: Where refusals are counted.
+        metrics: Where refusals are counted; one for each registry.
         door: What asks first; see :meth:`AccessGuard.at`.
         hosts: The addresses that the process serves callers on, without ports.
 
     Raises:
         InvalidRequest: The access file is wrong; or there is none, and an address is not a loopback one.
     """
-    metrics = AccessMetrics(registry)
     if settings.access_file is not None:
         source = AccessSource(Path(settings.access_file), clock=clock, metrics=metrics)
         get_logger().info("access_enforced", path=settings.access_file)

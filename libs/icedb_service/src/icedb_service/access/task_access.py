@@ -66,6 +66,11 @@ class TaskAccess:
     def __init__(self, guard: AccessGuard) -> None:
         self._guard = guard.at("task")
 
+    @property
+    def is_enforced(self) -> bool:
+        """Whether there is a policy."""
+        return self._guard.is_enforced
+
     def require(self, request: Any, wanted: Sequence[Need]) -> None:
         """Return if the message's sender may have all of this.
 

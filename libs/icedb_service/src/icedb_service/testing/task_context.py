@@ -12,6 +12,8 @@ from icedb_log.testing.row_feeds import RowFileFeeder
 from icedb_log.testing.row_files import RowFileChanger, RowFileMerger, RowFileWriter
 from icedb_log.warehouse import Warehouse
 
+from icedb_service.access.guard import AccessGuard
+from icedb_service.access.task_access import TaskAccess
 from icedb_service.metrics import WorkerMetrics
 from icedb_service.redlock import LockBusy
 from icedb_service.runs import TaskRunner
@@ -104,6 +106,7 @@ class MemoryContext:
         busy: Tables whose lock another worker holds.
         locked: Every table that was locked, in order.
         held: The lock that each ``with`` block gets.
+        access: Lets every sender in.
     """
 
     metrics: WorkerMetrics
@@ -112,6 +115,7 @@ class MemoryContext:
     busy: set[str] = field(default_factory=set)
     locked: list[str] = field(default_factory=list)
     held: HeldLock = field(default_factory=HeldLock)
+    access: TaskAccess = field(default_factory=lambda: TaskAccess(AccessGuard()))
     owner: str = "test"
     warehouse: Warehouse = field(init=False)
     engine: RowFileEngine = field(init=False)
