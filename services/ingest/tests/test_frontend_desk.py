@@ -37,6 +37,8 @@ from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.row_files import RowFileWriter
 from icedb_log.trash.drop import drop_table, undrop_table
 from icedb_log.warehouse import Warehouse
+from icedb_service.access.guard import AccessGuard
+from icedb_service.access.task_access import TaskAccess
 from icedb_service.settings import load_settings
 
 LINES = b'{"a":1}\n'
@@ -245,7 +247,12 @@ def patience(bench):
 @pytest.fixture
 def work(bench, patience):
     return EnqueueWork(
-        bench.desk, metrics=FrontendMetrics(), clock=bench.clock, max_batch_bytes=100, is_stopping=patience
+        bench.desk,
+        metrics=FrontendMetrics(),
+        clock=bench.clock,
+        max_batch_bytes=100,
+        is_stopping=patience,
+        access=TaskAccess(AccessGuard()),
     )
 
 

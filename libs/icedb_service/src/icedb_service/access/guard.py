@@ -7,12 +7,12 @@ the name of a table that is not theirs: neither by the answer, nor by how long i
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from icedb_log.errors import NotFound, Overloaded, PermissionDenied, Unauthenticated
+from icedb_log.errors import NotFound, PermissionDenied, Unauthenticated
 from icedb_log.tables.table_config import describe_missing
 
 from icedb_service.access.access_file import SEGMENT
 from icedb_service.access.metrics import AccessMetrics, Door, Reason
-from icedb_service.access.rate_limits import RateLimits
+from icedb_service.access.rate_limits import RateLimited, RateLimits
 from icedb_service.access.source import AccessSource
 from icedb_service.access.verbs import ANYBODY, AccessKey, Identity, Verb
 from icedb_service.logs import get_logger
@@ -107,7 +107,7 @@ class AccessGuard:
         wait_ms = self._limits.take(identity.name, rate)
         if wait_ms:
             self._count("rate", identity=identity.name)
-            raise Overloaded(
+            raise RateLimited(
                 f"{identity.name} makes more than {rate.calls_per_s:g} calls a second; go on in {wait_ms} ms",
                 retry_after_ms=wait_ms,
             )

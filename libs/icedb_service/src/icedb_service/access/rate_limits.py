@@ -6,9 +6,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.clock import Clock
+from icedb_log.errors import Overloaded
 
 MAX_BUCKETS: Final = 10_000
 MS_PER_S: Final = 1000
+
+
+class RateLimited(Overloaded):
+    """A caller calls more often than it may. What the caller does: wait for ``retry_after_ms``, and call less often."""
 
 
 @dataclass(frozen=True, slots=True)

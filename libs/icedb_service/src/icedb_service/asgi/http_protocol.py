@@ -5,6 +5,8 @@ from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from icedb_service.access.http_access import CERTIFICATE_NAMES, certificate_names
+
 MS_PER_S = 1000
 
 
@@ -18,10 +20,12 @@ class PatientProtocol(HttpToolsProtocol):
     deadline_s: ClassVar[float] = 10.0
     _deadline: asyncio.TimerHandle | None = None
     _is_body_open = False
+    _certificate_names: tuple[str, ...] = ()
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for the first headers."""
         super().connection_made(transport)
+        self._certificate_names = certificate_names(transport.get_extra_info("peercert"))
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -33,6 +37,7 @@ class PatientProtocol(HttpToolsProtocol):
         """Begin to wait for the headers of a further request."""
         self._arm()
         super().on_message_begin()
+        self.scope[CERTIFICATE_NAMES] = self._certificate_names  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
         """Leave the body to the deadline of whoever reads it."""

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from celery import Celery, signals
 from icedb_log.clock import SystemClock
+from icedb_service.access.opening import open_guard
+from icedb_service.access.task_access import TaskAccess
 from icedb_service.celery_app import make_app
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
 from icedb_service.logs import get_logger
@@ -56,8 +58,9 @@ def serve(settings: FrontendSettings) -> int:
     """Serve the queue until SIGTERM."""
     clock = SystemClock()
     check_port_is_free(settings.metrics_host, settings.metrics_port)
-    wait_for_servers(settings, clock=clock)
     metrics = FrontendMetrics()
+    access = TaskAccess(open_guard(settings, clock=clock, metrics=metrics.access, door="task"))
+    wait_for_servers(settings, clock=clock)
     redis = open_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms)
     app = make_enqueue_app(settings)
     wakeups = Wakeups(make_app(settings), redis, settings=settings, counter=metrics.wakes)
@@ -71,7 +74,12 @@ def serve(settings: FrontendSettings) -> int:
 
     stopping = threading.Event()
     work = EnqueueWork(
-        desk, metrics=metrics, clock=clock, max_batch_bytes=settings.max_batch_bytes, is_stopping=stopping
+        desk,
+        metrics=metrics,
+        clock=clock,
+        max_batch_bytes=settings.max_batch_bytes,
+        is_stopping=stopping,
+        access=access,
     )
     register_enqueue(app, work)
     receivers = _connect_signals(stopping, settings)

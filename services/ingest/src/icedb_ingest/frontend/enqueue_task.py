@@ -14,6 +14,8 @@ from celery import Celery, Task
 from celery.exceptions import Reject
 from icedb_log.clock import Clock
 from icedb_log.errors import CommitOutcomeUnknown, IceDBError, Overloaded, Unavailable
+from icedb_service.access.task_access import Need, TaskAccess
+from icedb_service.access.verbs import Verb
 from icedb_service.logs import get_logger
 from icedb_service.names import INGEST_ENQUEUE
 
@@ -39,6 +41,7 @@ class EnqueueWork:
         clock: For durations.
         max_batch_bytes: Largest batch.
         is_stopping: Set when the worker is told to stop.
+        access: Says who may send what.
     """
 
     def __init__(
@@ -49,15 +52,22 @@ class EnqueueWork:
         clock: Clock,
         max_batch_bytes: int,
         is_stopping: threading.Event,
+        access: TaskAccess,
     ) -> None:
         self._desk = desk
         self._metrics = metrics
         self._clock = clock
         self._max_batch_bytes = max_batch_bytes
         self._is_stopping = is_stopping
+        self._access = access
 
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], request: Any = None) -> dict[str, Any]:
         """Stage the batch of a message, with a few tries.
+
+        Args:
+            args: Of the message.
+            kwargs: Of the message.
+            request: Celery's; its headers say who sends it.
 
         Raises:
             Unavailable: Not now; the message has to come again.
@@ -69,7 +79,7 @@ class EnqueueWork:
         pause_ms = FIRST_PAUSE_MS
         while True:
             try:
-                accepted = self._try_once(message)
+                accepted = self._try_once(message, request)
             except _PASSING as error:
                 wait_ms = max(pause_ms, error.retry_after_ms) if isinstance(error, Overloaded) else pause_ms
                 if self._clock.monotonic_ms() + wait_ms > deadline_ms or self._is_stopping.wait(wait_ms / MS_PER_S):
@@ -84,8 +94,9 @@ class EnqueueWork:
                     "staged_bytes": accepted.size_bytes,
                 }
 
-    def _try_once(self, message: EnqueueMessage) -> Accepted:
+    def _try_once(self, message: EnqueueMessage, request: Any) -> Accepted:
         with self._metrics.offered("celery"):
+            self._access.require(request, (Need(Verb.APPEND, message.table),))
             started_ms = self._clock.monotonic_ms()
             accepted = self._desk.accept(message.to_offer(max_bytes=self._max_batch_bytes))
             if accepted.binding is not None:
@@ -100,7 +111,7 @@ def register_enqueue(app: Celery, work: EnqueueWork) -> Task:
     def enqueue(self: Task, *args: Any, **kwargs: Any) -> dict[str, Any]:
         batch_id = kwargs.get("batch_id")
         try:
-            return work.run(args, kwargs)
+            return work.run(args, kwargs, self.request)
         except _PASSING as error:
             get_logger().warning(
                 "enqueue_put_off", batch=batch_id, error=str(error), mitigation="to the end of the queue"

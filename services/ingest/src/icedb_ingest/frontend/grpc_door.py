@@ -12,6 +12,8 @@ import grpc
 from icedb_log.clock import new_batch_id, parse_uuid7_ms
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
 from icedb_proto import ingest_pb2
+from icedb_service.access.grpc_access import GrpcAccess
+from icedb_service.access.verbs import ANYBODY, Identity, Verb
 from icedb_service.grpc_errors import call_status
 from icedb_service.logs import get_logger
 
@@ -38,16 +40,18 @@ class GrpcDoor:
 
     Args:
         counter: Accepts batches.
+        access: Says who may send what; each batch of a stream is asked for.
     """
 
-    def __init__(self, counter: Counter) -> None:
+    def __init__(self, counter: Counter, access: GrpcAccess) -> None:
         self._counter = counter
+        self._access = access
 
     async def append(self, request: ingest_pb2.AppendRequest, context: Any) -> ingest_pb2.AppendResponse:
         """Accept one batch."""
         started_ms = self._counter.clock.monotonic_ms()
         try:
-            answer = await self._accept(request)
+            answer = await self.accept(request, self._access.recognise(context))
         except Exception as error:  # noqa: BLE001 - the last stop before the wire
             await self._refuse(context, error, method="Append", started_ms=started_ms)
         self._log("Append", "OK", started_ms, table=answer.table, batch=answer.batch_id)
@@ -62,6 +66,7 @@ class GrpcDoor:
         self._counter.metrics.streams.inc()
         flow = _StreamFlow(self, requests, self._counter)
         try:
+            flow.sender = self._access.recognise(context)
             async for answer in flow.answers():
                 accepted_count += 1
                 yield answer
@@ -72,13 +77,11 @@ class GrpcDoor:
             flow.close()
         self._log("AppendStream", "OK", started_ms, batches=accepted_count)
 
-    async def accept(self, request: ingest_pb2.AppendRequest) -> ingest_pb2.AppendResponse:
+    async def accept(self, request: ingest_pb2.AppendRequest, sender: Identity) -> ingest_pb2.AppendResponse:
         """Accept one batch of a call or a stream."""
-        return await self._accept(request)
-
-    async def _accept(self, request: ingest_pb2.AppendRequest) -> ingest_pb2.AppendResponse:
         counter = self._counter
         with counter.metrics.offered("grpc"):
+            self._access.guard.require(sender, Verb.APPEND, request.table)
             started_ms = counter.clock.monotonic_ms()
             offer = _read_request(request, counter)
             async with counter.memory.hold(len(offer.body)):
@@ -111,6 +114,7 @@ class _StreamFlow:
     """One stream: reads ahead of the store by a bounded number of batches, answers in order."""
 
     def __init__(self, door: GrpcDoor, requests: AsyncIterator[ingest_pb2.AppendRequest], counter: Counter) -> None:
+        self.sender = ANYBODY
         self._door = door
         self._requests = requests
         self._counter = counter
@@ -144,7 +148,7 @@ class _StreamFlow:
                 request = await self._next(draining)
                 if request is None:
                     return
-                self._running.put_nowait(self._start(self._door.accept(request)))
+                self._running.put_nowait(self._start(self._door.accept(request, self.sender)))
         finally:
             draining.cancel()
             self._running.put_nowait(None)

@@ -5,8 +5,10 @@ from typing import Any, Final, Self
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 from icedb_proto import ingest_pb2
+from icedb_service.tls import server_credentials
 
 from icedb_ingest.frontend.grpc_door import GrpcDoor
 from icedb_ingest.frontend.settings import KIB, FrontendSettings
@@ -33,7 +35,7 @@ class GrpcServer:
         self._health = servicer
 
     @classmethod
-    async def start(cls, door: GrpcDoor, settings: FrontendSettings) -> Self:
+    async def start(cls, door: GrpcDoor, settings: FrontendSettings, *, clock: Clock) -> Self:
         """Listen and serve; health says NOT_SERVING until :meth:`show_health` says otherwise.
 
         Raises:
@@ -55,7 +57,11 @@ class GrpcServer:
         health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         host = f"[{settings.frontend_host}]" if ":" in settings.frontend_host else settings.frontend_host
-        started = cls(server, servicer, _bind(server, f"{host}:{settings.frontend_grpc_port}"))
+        started = cls(
+            server,
+            servicer,
+            _bind(server, f"{host}:{settings.frontend_grpc_port}", server_credentials(settings, clock=clock)),
+        )
         await started.show_health(is_serving=False)
         await server.start()
         return started
@@ -83,9 +89,9 @@ def _handlers(door: GrpcDoor) -> dict[str, Any]:
     }
 
 
-def _bind(server: Any, address: str) -> int:
+def _bind(server: Any, address: str, credentials: Any | None) -> int:
     try:
-        port = int(server.add_insecure_port(address))
+        port = int(server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address))
     except RuntimeError:
         port = 0
     if port == 0:

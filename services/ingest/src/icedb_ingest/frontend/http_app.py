@@ -11,6 +11,8 @@ from typing import Final
 import orjson
 from icedb_log.clock import new_batch_id, parse_uuid7_ms
 from icedb_log.errors import IceDBError, InvalidRequest
+from icedb_service.access.http_access import HttpAccess
+from icedb_service.access.verbs import Verb
 from icedb_service.http_server import HealthChecks
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -52,6 +54,7 @@ class HttpDoor:
         statuses: Looks batches up.
         credentials: What webhooks must show.
         health: What ``/healthz`` and ``/readyz`` look at.
+        access: Says who may send what.
     """
 
     def __init__(
@@ -62,18 +65,22 @@ class HttpDoor:
         statuses: BatchStatuses,
         credentials: Credentials,
         health: HealthChecks,
+        access: HttpAccess,
     ) -> None:
         self._counter = counter
         self._groups = groups
         self._statuses = statuses
         self._credentials = credentials
         self._health = health
+        self._access = access
+        self._webhooks = HttpAccess(access.guard.at("webhook"))
 
     async def post_batch(self, request: Request) -> Response:
         """Accept the body as one batch."""
         table = request.path_params["table"]
         settings = self._counter.settings
         with self._counter.metrics.offered("http"):
+            self._access.require(request.scope, Verb.APPEND, table)
             container = parse_content_type(request.headers.get("content-type", ""))
             compression = parse_content_encoding(request.headers.get("content-encoding", ""))
             batch_id, key = parse_key(request.headers.get("idempotency-key"))
@@ -104,6 +111,7 @@ class HttpDoor:
     async def get_batch(self, request: Request) -> Response:
         """Say what became of a batch."""
         table, batch_id = request.path_params["table"], request.path_params["batch_id"]
+        self._access.require(request.scope, Verb.APPEND, table)
         paths = self._counter.desk.paths(table)
         status = await self._counter.run(lambda: self._statuses.look_up(paths, batch_id))
         body = {"batch_id": batch_id, "table": table, "status": status.state}
@@ -123,6 +131,7 @@ class HttpDoor:
         with counter.metrics.offered("webhook"):
             note(request, table=table)
             compression = parse_content_encoding(request.headers.get("content-encoding", ""))
+            is_signed = self._check_webhook(request, table)
             counter.desk.paths(table)
             async with held_body(
                 request,
@@ -134,8 +143,10 @@ class HttpDoor:
                 signed = held.body
                 if compression:
                     await self._unpack(held, compression)
-                read = partial(self._read_events, request.headers, signed, held.body, call)
+                read = partial(self._read_events, request.headers if is_signed else None, signed, held.body, call)
                 events = await counter.run(read) if len(held.body) >= CHECK_FIRST_BYTES else read()
+                if is_signed:
+                    self._webhooks.guard.require(self._webhooks.guard.segment(), Verb.APPEND, table)
                 accepted = await self._groups.add(table, events.lines, row_count=events.count)
             counter.metrics.events.inc(events.count)
             counter.metrics.observe_ack(
@@ -153,14 +164,26 @@ class HttpDoor:
         shown = {name: "ok" if is_ok else "failing" for name, is_ok in found.items()}
         return _json({"status": "ok" if is_well else "failing", "checks": shown}, 200 if is_well else 503)
 
-    def _read_events(self, headers: Headers, signed: bytes, body: bytes, call: str) -> Events:
+    def _check_webhook(self, request: Request, table: str) -> bool:
+        """Check who sends events, and return whether that is still to be seen from the signature or the write key.
+
+        Segment cannot send bearer tokens, and others may: a bearer token says who sends, and then nothing else counts.
+        """
+        has_token = request.headers.get("authorization", "").lower().startswith("bearer ")
+        if self._webhooks.guard.is_enforced and (has_token or not self._credentials.are_set):
+            self._webhooks.require(request.scope, Verb.APPEND, table)
+            return False
+        return True
+
+    def _read_events(self, headers: Headers | None, signed: bytes, body: bytes, call: str) -> Events:
         payload = parse_payload(body)
-        self._credentials.check(
-            signed,
-            payload,
-            signature=headers.get("x-signature", ""),
-            authorization=headers.get("authorization", ""),
-        )
+        if headers is not None:
+            self._credentials.check(
+                signed,
+                payload,
+                signature=headers.get("x-signature", ""),
+                authorization=headers.get("authorization", ""),
+            )
         now = datetime.fromtimestamp(self._counter.clock.now_ms() / 1000, UTC)
         received_at = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return read_events(payload, call=call, received_at=received_at)

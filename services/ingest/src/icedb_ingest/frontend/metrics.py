@@ -5,7 +5,17 @@ from contextlib import contextmanager
 from typing import Final, Literal
 
 from icedb_log.clock import Clock
-from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Overloaded, Unavailable
+from icedb_log.errors import (
+    CommitOutcomeUnknown,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    Unauthenticated,
+    Unavailable,
+)
+from icedb_service.access.metrics import AccessMetrics
+from icedb_service.access.rate_limits import RateLimited
 from icedb_service.metrics import WAKE_OUTCOMES, add_build_info, make_counter, make_registry
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -27,12 +37,14 @@ OUTCOMES: Final = (
     "accepted",
     "invalid",
     "unauthorized",
+    "forbidden",
     "not_found",
     "conflict",
     "too_large",
     "unsupported",
     "timeout",
     "overloaded",
+    "rate_limited",
     "busy",
     "unavailable",
     "abandoned",
@@ -47,9 +59,12 @@ _BY_ERROR: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (BodyTimeout, "timeout"),
     (ProducerLeft, "abandoned"),
     (NotAuthorized, "unauthorized"),
+    (Unauthenticated, "unauthorized"),
+    (PermissionDenied, "forbidden"),
     (InvalidRequest, "invalid"),
     (NotFound, "not_found"),
     (Busy, "busy"),
+    (RateLimited, "rate_limited"),
     (Overloaded, "overloaded"),
     (Unavailable, "unavailable"),
     (CommitOutcomeUnknown, "unavailable"),
@@ -111,6 +126,7 @@ class FrontendMetrics:
         self.store_up = Gauge(
             "icedb_frontend_store_up", "1 if the store answered the last check", registry=self.registry
         )
+        self.access = AccessMetrics(self.registry)
         for door in DOORS:
             self.ack_time.labels(door)
             self.accepted_bytes.labels(door)

@@ -7,7 +7,16 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import orjson
-from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Overloaded, Unavailable
+from icedb_log.errors import (
+    CommitOutcomeUnknown,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    Unauthenticated,
+    Unavailable,
+)
+from icedb_service.access.rate_limits import RateLimited
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -43,10 +52,13 @@ _KINDS: Final[tuple[tuple[type[Exception], _Kind], ...]] = (
     (KeyExpired, _Kind(409, "key-expired", "The key is too old for a retry")),
     (BodyTimeout, _Kind(408, "body-timeout", "The body did not come in time")),
     (NotAuthorized, _Kind(401, "not-authorized", "No valid signature or key")),
+    (Unauthenticated, _Kind(401, "unauthenticated", "No credentials, or wrong ones")),
+    (PermissionDenied, _Kind(403, "permission-denied", "These credentials do not allow this")),
     (ProducerLeft, _Kind(CLIENT_CLOSED_REQUEST, "producer-left", "The connection ended")),
     (InvalidRequest, _Kind(400, "invalid-request", "The request is wrong")),
     (NotFound, _Kind(404, "not-found", "Not found")),
     (Busy, _Kind(503, "busy", "This front end is full")),
+    (RateLimited, _Kind(429, "rate-limited", "Too many calls")),
     (Overloaded, _Kind(429, "back-pressure", "The table takes no batches just now")),
     (Unavailable, _Kind(503, "unavailable", "The store does not answer")),
     (CommitOutcomeUnknown, _Kind(503, "unavailable", "The store does not answer")),
@@ -79,6 +91,8 @@ def problem_response(error: Exception, *, members: Mapping[str, Any] | None = No
         headers["Retry-After"] = str(max(1, math.ceil(retry_after_ms / 1000)))
     if isinstance(error, NotAuthorized):
         headers["WWW-Authenticate"] = 'Basic realm="icedb"'
+    if isinstance(error, Unauthenticated):
+        headers["WWW-Authenticate"] = 'Bearer realm="icedb"'
     return _respond(kind, _HIDDEN.get(kind.code, str(error)), more, headers)
 
 

@@ -63,6 +63,11 @@ class Credentials:
     secret: bytes | None = None
     write_key: bytes | None = None
 
+    @property
+    def are_set(self) -> bool:
+        """Whether requests must show anything."""
+        return self.secret is not None or self.write_key is not None
+
     def check(self, body: bytes, payload: object, *, signature: str, authorization: str) -> None:
         """Return if the request shows one of them.
 
@@ -75,7 +80,7 @@ class Credentials:
         Raises:
             NotAuthorized: It does not. Comparisons take the same time wherever they differ.
         """
-        if self.secret is None and self.write_key is None:
+        if not self.are_set:
             return
         shown = signature.strip().lower().encode()
         if self.secret is not None and shown:

@@ -14,10 +14,14 @@ from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.ingest.pressure import PressureGate
 from icedb_log.warehouse import Warehouse
+from icedb_service.access.grpc_access import GrpcAccess
+from icedb_service.access.http_access import HttpAccess
+from icedb_service.access.opening import open_guard
 from icedb_service.asgi.http_server import HttpServer, HttpServerOptions
 from icedb_service.asgi.pulse import Pulse
 from icedb_service.http_server import check_port_is_free, start_metrics_server
 from icedb_service.logs import get_logger
+from icedb_service.tls import ssl_context
 from pydantic import SecretStr
 from starlette.applications import Starlette
 
@@ -62,6 +66,9 @@ class Frontend:
         wake: Wakes the flush of a table; raises Unavailable when it cannot.
         metrics: What it counts.
 
+    Raises:
+        InvalidRequest: The access file is wrong; or there is none, and others reach these doors.
+
     Attributes:
         http_port: Where HTTP is served, once it is started.
         grpc_port: Where gRPC is served, once it is started.
@@ -82,6 +89,7 @@ class Frontend:
         self._warehouse = warehouse
         self._settings = settings
         self._clock = clock
+        self._guard = open_guard(settings, clock=clock, metrics=self.metrics.access, hosts=(settings.frontend_host,))
         self._waker = Waker(wake)
         self._desk = make_desk(warehouse, settings=settings, clock=clock, on_staged=self._waker.ask)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -157,8 +165,8 @@ class Frontend:
         pulse = Pulse(self._warehouse, clock=clock, on_change=show)
         beating: asyncio.Task[None] | None = None
         try:
-            grpc_server = await GrpcServer.start(GrpcDoor(counter), settings)
-            http_server = await HttpServer.start(self._make_app(counter, groups, pulse), _http_options(settings))
+            grpc_server = await GrpcServer.start(GrpcDoor(counter, GrpcAccess(self._guard)), settings, clock=clock)
+            http_server = await HttpServer.start(self._make_app(counter, groups, pulse), _http_options(settings, clock))
             self.grpc_port, self.http_port = grpc_server.port, http_server.port
             self._metrics_server = await asyncio.to_thread(self._serve_metrics, pulse)
             beating = asyncio.create_task(pulse.run())
@@ -187,6 +195,7 @@ class Frontend:
                 write_key=_reveal(settings.frontend_segment_write_key),
             ),
             health=pulse.checks(),
+            access=HttpAccess(self._guard.at("http")),
         )
         return make_app(door, access_log=settings.frontend_access_log, cors_origins=settings.frontend_cors_origins)
 
@@ -200,7 +209,7 @@ class Frontend:
         )
 
 
-def _http_options(settings: FrontendSettings) -> HttpServerOptions:
+def _http_options(settings: FrontendSettings, clock: Clock) -> HttpServerOptions:
     return HttpServerOptions(
         host=settings.frontend_host,
         port=settings.frontend_http_port,
@@ -209,6 +218,7 @@ def _http_options(settings: FrontendSettings) -> HttpServerOptions:
         header_timeout_ms=settings.frontend_header_timeout_ms,
         keep_alive_ms=settings.frontend_keep_alive_ms,
         shutdown_ms=settings.frontend_shutdown_ms,
+        tls=ssl_context(settings, clock=clock),
     )
 
 
