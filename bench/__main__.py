@@ -23,6 +23,7 @@ def main(
     only: Annotated[str, typer.Option(help="run only the cases whose name contains this")] = "",
     objects: Annotated[int, typer.Option(min=1, help="objects to delete, where a workload deletes")] = 10_000,
     markers: Annotated[int, typer.Option(min=1, help="data files that a log names, where one is planned")] = 1_000_000,
+    quick: Annotated[bool, typer.Option(help="small sizes and short turns, where there are any")] = False,  # noqa: FBT002
     results: Annotated[Path, typer.Option(help="folder for the report")] = RESULTS,
 ) -> None:
     """Run one workload for us and the rivals on the same data, taking turns."""
@@ -39,6 +40,7 @@ def main(
         only=only,
         object_count=objects,
         marker_count=markers,
+        is_quick=quick,
     )
     with (
         tempfile.TemporaryDirectory(prefix="icedb-bench-") as folder,

@@ -35,6 +35,7 @@ class Options:
         only: Run only the cases whose name contains this.
         object_count: Objects to delete, where a workload deletes.
         marker_count: Data files that a log names, where a workload plans.
+        is_quick: Small sizes and short turns, where a workload has them: to see that all of it works.
     """
 
     repeat_count: int
@@ -44,6 +45,7 @@ class Options:
     only: str = ""
     object_count: int = 10_000
     marker_count: int = 1_000_000
+    is_quick: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,9 @@ class Case:
         warm_turn_count: Turns before the timed ones, which do not count.
         size_bytes: Bytes that each system handles in one turn; 0: of no interest.
         unit: What ``row_count`` counts.
+        is_timed: Whether the time of a turn says anything. Where a turn takes as long as it is given, systems are
+            compared by the first figure of their check.
+        patience_s: A system whose timed turns have taken so long has had enough of them; ``None``: no limit.
     """
 
     name: str
@@ -92,6 +97,8 @@ class Case:
     warm_turn_count: int = 1
     size_bytes: int = 0
     unit: str = "rows"
+    is_timed: bool = True
+    patience_s: float | None = None
 
 
 class Workload(Protocol):
@@ -118,6 +125,7 @@ class Row:
     min: float
     max: float
     ratio_to_ours: float | None
+    turn_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +151,7 @@ def run_workload(workload: Workload, options: Options) -> Report:
                 workload.name, case, options, lambda text: progress.update(task, description=f"{workload.name}: {text}")
             )
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
-    versions = {package: version(package) for package in ("pyspark", "duckdb", "deltalake", "pyarrow")}
+    versions = {package: version(package) for package in ("pyspark", "duckdb", "deltalake", "pyarrow", "pyiceberg")}
     command = _command(workload.name, options)
     return Report(workload.name, workload.description, command, machine, versions, tuple(rows))
 
@@ -152,14 +160,18 @@ def _command(name: str, options: Options) -> str:
     words = [f"python -m bench {name} --repeat {options.repeat_count}"]
     words += [f"--events {options.event_count} --batches {options.batch_count} --size-gb {options.size_gb:g}"]
     words += [f"--objects {options.object_count} --markers {options.marker_count}"]
+    words += ["--quick"] if options.is_quick else []
     words += [f"--only {options.only!r}"] if options.only else []
     return " ".join(words)
 
 
 def _run_case(workload: str, case: Case, options: Options, tell: Callable[[str], None]) -> list[Row]:
     figures: dict[tuple[str, str, str], list[float]] = {}
+    spent_s: dict[str, float] = {}
     for turn in range(1 - case.warm_turn_count, options.repeat_count + 1):
         for system in case.systems:
+            if case.patience_s is not None and spent_s.get(system.name, 0.0) >= case.patience_s:
+                continue
             tell(f"{case.name} turn {turn} of {options.repeat_count}, {system.name}")
             system.prepare()
             start = perf_counter()
@@ -168,11 +180,8 @@ def _run_case(workload: str, case: Case, options: Options, tell: Callable[[str],
             extra = system.check()
             if turn < 1:
                 continue  # warms sessions, caches and the page cache, for everybody
-            row_count = getattr(system, "row_count", case.row_count)
-            rates = [Figure(f"{case.unit}_per_second", f"{case.unit}/s", row_count / elapsed_s)]
-            if case.size_bytes:
-                rates.append(Figure("input_rate", "MB/s", case.size_bytes / elapsed_s / 1e6))
-            for figure in (Figure("duration", "s", elapsed_s), *rates, *extra):
+            spent_s[system.name] = spent_s.get(system.name, 0.0) + elapsed_s
+            for figure in (*_timed_figures(case, system, elapsed_s), *extra):
                 figures.setdefault((system.name, figure.metric, figure.unit), []).append(figure.value)
     ours = {metric: statistics.median(v) for (system, metric, _), v in figures.items() if system == OURS}
     return [
@@ -186,9 +195,20 @@ def _run_case(workload: str, case: Case, options: Options, tell: Callable[[str],
             min=min(values),
             max=max(values),
             ratio_to_ours=statistics.median(values) / ours[metric] if ours.get(metric) else None,
+            turn_count=len(values),
         )
         for (system, metric, unit), values in figures.items()
     ]
+
+
+def _timed_figures(case: Case, system: System, elapsed_s: float) -> list[Figure]:
+    if not case.is_timed:
+        return []
+    row_count = getattr(system, "row_count", case.row_count)
+    rates = [Figure(f"{case.unit}_per_second", f"{case.unit}/s", row_count / elapsed_s)]
+    if case.size_bytes:
+        rates.append(Figure("input_rate", "MB/s", case.size_bytes / elapsed_s / 1e6))
+    return [Figure("duration", "s", elapsed_s), *rates]
 
 
 def write_report(report: Report, folder: Path) -> Path:
@@ -210,18 +230,19 @@ def print_report(report: Report) -> None:
 def _print_case(console: Console, case: str, rows: Sequence[Row]) -> None:
     metrics = list(dict.fromkeys((row.metric, row.unit) for row in rows))
     found = {(row.system, row.metric): row for row in rows}
-    systems = sorted({row.system for row in rows}, key=lambda system: found[system, "duration"].median)
+    lead, unit = metrics[0]
+    systems = sorted({row.system for row in rows}, key=lambda system: found[system, lead].median)
     table = Table(title=case, title_justify="left")
     table.add_column("system")
-    for metric, unit in metrics:
-        table.add_column(f"{metric.replace('_', ' ')}\n({unit})", justify="right")
-    table.add_column("duration\nmin to max (s)", justify="right")
-    table.add_column("duration\nby ours", justify="right")
+    for metric, its_unit in metrics:
+        table.add_column(f"{metric.replace('_', ' ')}\n({its_unit})", justify="right")
+    table.add_column(f"{lead}\nmin to max ({unit})", justify="right")
+    table.add_column(f"{lead}\nby ours", justify="right")
     for system in systems:
-        duration = found[system, "duration"]
-        ratio = "" if duration.ratio_to_ours is None else f"{duration.ratio_to_ours:.2f}"
+        compared = found[system, lead]
+        ratio = "" if compared.ratio_to_ours is None else f"{compared.ratio_to_ours:.2f}"
         medians = [_shown(found[system, metric].median) if (system, metric) in found else "" for metric, _ in metrics]
-        table.add_row(system, *medians, f"{duration.min:.2f} to {duration.max:.2f}", ratio)
+        table.add_row(system, *medians, f"{compared.min:.2f} to {compared.max:.2f}", ratio)
     console.print(table)
 
 

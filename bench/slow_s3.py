@@ -1,0 +1,237 @@
+"""A read-only S3 server over a directory that lets every request wait: what loopback lacks of a real store.
+
+``python -m bench.slow_s3 --root DIRECTORY --latency-ms 15 --port-file FILE``. Serves the files that are there when it
+starts as objects, each folder of the directory as a bucket: GetObject (ranges, ``If-Match``), HeadObject,
+ListObjectsV2. It looks at no signature. Requests wait side by side, as on S3, and not one after another: an event loop,
+no lock. What a request costs the server itself is taken from the same cores as the readers' time.
+"""
+
+import argparse
+import asyncio
+import subprocess
+import sys
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import formatdate
+from itertools import islice
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Final
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+MAX_KEYS: Final = 1000
+START_LIMIT_S: Final = 60
+POLL_S: Final = 0.02
+_REASONS: Final = {200: "OK", 206: "Partial Content", 404: "Not Found", 405: "Method Not Allowed", 412: "Failed"}
+_PAST_FOLDER: Final = "\U0010ffff"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One object."""
+
+    path: Path
+    size_bytes: int
+    etag: str
+    modified_s: float
+
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """What every answer about it says."""
+        return (f'ETag: "{self.etag}"', f"Last-Modified: {formatdate(self.modified_s, usegmt=True)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What goes back; ``size_bytes`` where the body is left out (HEAD)."""
+
+    status: int
+    body: bytes = b""
+    headers: tuple[str, ...] = ()
+    size_bytes: int = -1
+
+
+@dataclass(slots=True)
+class Page:
+    """One page of a listing."""
+
+    rows: dict[str, str] = field(default_factory=dict)
+    last: str = ""
+    is_truncated: bool = False
+
+
+class Objects:
+    """What a bucket holds: every file below a directory, as it was at the start."""
+
+    def __init__(self, root: Path) -> None:
+        self._by_key = {path.relative_to(root).as_posix(): _serve(path) for path in root.rglob("*") if path.is_file()}
+        self._keys = sorted(self._by_key)
+
+    def answer(self, method: str, key: str, query: str, headers: dict[str, str]) -> Answer:
+        """Answer a read of an object, or a listing if there is no key."""
+        if not key:
+            return self._list({name: values[0] for name, values in parse_qs(query).items()})
+        found = self._by_key.get(key)
+        if found is None:
+            return _missing("NoSuchKey")
+        if method == "HEAD":
+            return Answer(200, headers=found.headers, size_bytes=found.size_bytes)
+        return _read(found, headers)
+
+    def _list(self, query: dict[str, str]) -> Answer:
+        prefix, limit = query.get("prefix", ""), min(int(query.get("max-keys", MAX_KEYS)), MAX_KEYS)
+        page = self._page(
+            prefix, query.get("delimiter", ""), query.get("continuation-token", query.get("start-after")), limit
+        )
+        token = f"<NextContinuationToken>{escape(page.last)}</NextContinuationToken>" if page.is_truncated else ""
+        body = (
+            '<?xml version="1.0" encoding="UTF-8"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+            f"<Prefix>{escape(prefix)}</Prefix><KeyCount>{len(page.rows)}</KeyCount>"
+            f"<MaxKeys>{limit}</MaxKeys><IsTruncated>{str(page.is_truncated).lower()}</IsTruncated>{token}"
+            f"{''.join(page.rows.values())}</ListBucketResult>"
+        )
+        return Answer(200, body.encode(), ("Content-Type: application/xml",))
+
+    def _page(self, prefix: str, delimiter: str, after: str | None, limit: int) -> Page:
+        page = Page()
+        start = max(bisect_left(self._keys, prefix), bisect_right(self._keys, after) if after else 0)
+        for key in islice(self._keys, start, None):
+            if not key.startswith(prefix):
+                break
+            folder, is_inside, _ = key[len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
+            name = f"{prefix}{folder}{delimiter}" if is_inside else key
+            if name not in page.rows and len(page.rows) == limit:
+                page.is_truncated = True
+                break
+            if is_inside:
+                page.rows[name] = f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>"
+                page.last = name + _PAST_FOLDER
+            else:
+                page.rows[name], page.last = self._row(key), key
+        return page
+
+    def _row(self, key: str) -> str:
+        found = self._by_key[key]
+        modified = datetime.fromtimestamp(found.modified_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+        return (
+            f"<Contents><Key>{escape(key)}</Key><LastModified>{modified}</LastModified>"
+            f"<ETag>&quot;{found.etag}&quot;</ETag><Size>{found.size_bytes}</Size>"
+            "<StorageClass>STANDARD</StorageClass></Contents>"
+        )
+
+
+def _serve(path: Path) -> Served:
+    stat = path.stat()
+    return Served(path, stat.st_size, f"{stat.st_ino:x}{stat.st_mtime_ns:x}", stat.st_mtime)
+
+
+def _read(found: Served, headers: dict[str, str]) -> Answer:
+    wanted = headers.get("if-match", "*").strip('"')
+    if wanted not in ("*", found.etag):
+        return Answer(412)
+    body = found.path.read_bytes()
+    unit, _, span = headers.get("range", "").partition("=")
+    if unit != "bytes":
+        return Answer(200, body, found.headers)
+    first, _, last = span.partition("-")
+    start = int(first) if first else max(0, len(body) - int(last))
+    part = body[start : int(last) + 1 if first and last else len(body)]
+    return Answer(206, part, (*found.headers, f"Content-Range: bytes {start}-{start + len(part) - 1}/{len(body)}"))
+
+
+def _missing(code: str) -> Answer:
+    return Answer(404, f"<Error><Code>{code}</Code></Error>".encode(), ("Content-Type: application/xml",))
+
+
+class Connection(asyncio.Protocol):
+    """One connection: requests one after another, each answered ``latency_s`` after it came."""
+
+    def __init__(self, buckets: Mapping[str, Objects], latency_s: float) -> None:
+        self._buckets = buckets
+        self._latency_s = latency_s
+        self._buffer = b""
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep it."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Answer every request that is complete; none of them has a body."""
+        self._buffer += data
+        while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
+            head, self._buffer = self._buffer[:end].decode("latin-1"), self._buffer[end + 4 :]
+            asyncio.get_running_loop().call_later(self._latency_s, self._answer, head)
+
+    def _answer(self, head: str) -> None:
+        first, *lines = head.split("\r\n")
+        method, target, _ = first.split(" ", 2)
+        pairs = (line.partition(":") for line in lines)
+        answer = self._find(method, target, {name.lower(): value.strip() for name, _, value in pairs})
+        size_bytes = len(answer.body) if answer.size_bytes < 0 else answer.size_bytes
+        said = [
+            f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}",
+            f"Content-Length: {size_bytes}",
+            f"Date: {formatdate(usegmt=True)}",
+            *answer.headers,
+        ]
+        body = b"" if method == "HEAD" else answer.body
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write("\r\n".join((*said, "\r\n")).encode() + body)
+
+    def _find(self, method: str, target: str, headers: dict[str, str]) -> Answer:
+        parts = urlsplit(target)
+        bucket, _, key = unquote(parts.path).lstrip("/").partition("/")
+        if method not in ("GET", "HEAD"):
+            return Answer(405)
+        objects = self._buckets.get(bucket)
+        return _missing("NoSuchBucket") if objects is None else objects.answer(method, key, parts.query, headers)
+
+
+@contextmanager
+def running_slow_s3(root: Path, folder: Path, *, latency_ms: int) -> Iterator[str]:
+    """Serve what lies below ``root`` now; yield the server's address."""
+    folder.mkdir(parents=True)
+    port_file = folder / "port"
+    options = ["--root", str(root), "--latency-ms", str(latency_ms), "--port-file", str(port_file)]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-m", "bench.slow_s3", *options], stdout=log, stderr=log)
+    try:
+        deadline = monotonic() + START_LIMIT_S
+        while not port_file.exists():
+            if process.poll() is not None or monotonic() > deadline:
+                raise RuntimeError(f"the S3 server did not start: {(folder / 'log').read_text()}")
+            sleep(POLL_S)
+        yield f"http://127.0.0.1:{port_file.read_text()}"
+    finally:
+        process.terminate()
+        process.wait(START_LIMIT_S)
+
+
+async def _run(buckets: Mapping[str, Objects], latency_s: float, port_file: Path) -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Connection(buckets, latency_s), "127.0.0.1", 0)
+    draft = port_file.with_name("port.new")
+    draft.write_text(str(server.sockets[0].getsockname()[1]))
+    draft.replace(port_file)
+    await server.serve_forever()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the server until it is told to end."""
+    parser = argparse.ArgumentParser(prog="python -m bench.slow_s3", description=__doc__)
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--latency-ms", type=int, required=True)
+    parser.add_argument("--port-file", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    buckets = {folder.name: Objects(folder) for folder in options.root.iterdir() if folder.is_dir()}
+    asyncio.run(_run(buckets, options.latency_ms / 1000, options.port_file))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Who asks for the live files of a table, again and again: through the snapshot service, delta-rs, PyIceberg.
+
+All but ``icedb-bytes`` end with one value for each file in the caller's language: a message, an object, a path.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+from icedb_client import Client
+from icedb_proto import snapshot_pb2 as pb
+
+from bench.snapshot_tables import TABLE
+
+METHOD: Final = "/icedb.v1.SnapshotService/GetSnapshot"
+MAX_MESSAGE_BYTES: Final = 256 * 1024 * 1024
+TIMEOUT_S: Final = 120
+
+
+@dataclass(slots=True)
+class StubCaller:
+    """The stub that protoc makes: an answer is a message that has been parsed.
+
+    Attributes:
+        address: Of the service.
+        name: What it is called.
+        where: A condition, which prunes on the server.
+        day: A partition.
+        max_staleness_ms: ``None``: the server's default.
+        is_parsed: Whether the answer is parsed; if not, it is bytes, and the files are counted in the first call only.
+    """
+
+    address: str
+    name: str = "icedb"
+    where: str | None = None
+    day: str | None = None
+    max_staleness_ms: int | None = None
+    is_parsed: bool = True
+    _channel: Any = field(default=None, init=False)
+    _method: Any = field(default=None, init=False)
+    _file_count: int = field(default=-1, init=False)
+
+    def open(self) -> None:
+        """Open a channel."""
+        options = (("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), ("grpc.enable_http_proxy", 0))
+        self._channel = grpc.insecure_channel(self.address, options=options)
+        parse = pb.GetSnapshotResponse.FromString if self.is_parsed else None
+        serialize = pb.GetSnapshotRequest.SerializeToString
+        self._method = self._channel.unary_unary(METHOD, request_serializer=serialize, response_deserializer=parse)
+
+    def call(self) -> int:
+        """Ask."""
+        answer = self.ask()
+        if self.is_parsed:
+            return len(answer.files)
+        if self._file_count < 0:
+            self._file_count = len(pb.GetSnapshotResponse.FromString(answer).files)
+        return self._file_count
+
+    def ask(self) -> Any:
+        """Return an answer: a message, or its bytes."""
+        filters = [pb.PartitionFilter(field="d", equals=self.day)] if self.day is not None else []
+        request = pb.GetSnapshotRequest(
+            table=TABLE, where=self.where, partition_filters=filters, max_staleness_ms=self.max_staleness_ms
+        )
+        return self._method(request, timeout=TIMEOUT_S)
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
+
+@dataclass(slots=True)
+class ClientCaller:
+    """``icedb_client``: an answer is an object for each file."""
+
+    address: str
+    name: str = "icedb-client"
+    _client: Any = field(default=None, init=False)
+
+    def open(self) -> None:
+        """Open a client."""
+        self._client = Client(snapshot_address=self.address)
+
+    def call(self) -> int:
+        """Ask."""
+        return len(self._client.snapshot(TABLE).files)
+
+    def close(self) -> None:
+        """Close it."""
+        self._client.close()
+
+
+@dataclass(slots=True)
+class DeltaCaller:
+    """delta-rs: ``DeltaTable(...)`` and ``file_uris`` for each call, or one that is kept open and looks for news.
+
+    Attributes:
+        uri: Of the table.
+        name: What it is called.
+        day: A partition.
+        is_kept_open: Whether ``update_incremental`` is called in place of opening.
+    """
+
+    uri: str
+    name: str = "delta-rs"
+    day: str | None = None
+    is_kept_open: bool = False
+    _table: Any = field(default=None, init=False)
+
+    def open(self) -> None:
+        """Import, and open the table if it is kept open."""
+        from deltalake import DeltaTable  # noqa: PLC0415 - only the callers who need it pay for it
+
+        self._table = DeltaTable(self.uri) if self.is_kept_open else DeltaTable
+
+    def call(self) -> int:
+        """List."""
+        if self.is_kept_open:
+            table = self._table
+            table.update_incremental()
+        else:
+            table = self._table(self.uri)
+        filters = None if self.day is None else [("d", "=", self.day)]
+        return len(table.file_uris(partition_filters=filters))
+
+    def close(self) -> None:
+        """Let it go."""
+        self._table = None
+
+
+@dataclass(slots=True)
+class IcebergCaller:
+    """PyIceberg: ``load_table`` and ``plan_files`` for each call, with a catalog that is kept open."""
+
+    catalog: Any
+    name: str = "pyiceberg"
+    row_filter: str | None = None
+    _call: Callable[[], int] | None = field(default=None, init=False)
+
+    def open(self) -> None:
+        """Open the catalog."""
+        catalog = self.catalog.open()
+        options = {} if self.row_filter is None else {"row_filter": self.row_filter}
+        self._call = lambda: sum(1 for _ in self.catalog.load(catalog).scan(**options).plan_files())
+
+    def call(self) -> int:
+        """Plan."""
+        assert self._call is not None
+        return self._call()
+
+    def close(self) -> None:
+        """Let it go."""
+        self._call = None
+
+
+def uri_of(folder: Path) -> str:
+    """Return how delta-rs and PyIceberg spell a folder."""
+    return f"file://{folder}"

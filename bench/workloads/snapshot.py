@@ -1,0 +1,251 @@
+"""W=snapshot: which data files are live. Warm, after a commit, cold, and in how much memory."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from icedb_log.keys import TablePaths
+from icedb_log.storage.s3_options import S3Options
+from icedb_log.storage.stores import StoreSettings
+
+from bench.callers import Caller, CallerPool, CallersSystem, running_callers
+from bench.harness import OURS, Case, Options, System
+from bench.processes import ProcessWork, SystemInProcess
+from bench.slow_s3 import running_slow_s3
+from bench.snapshot_callers import ClientCaller, DeltaCaller, IcebergCaller, StubCaller, uri_of
+from bench.snapshot_iceberg import IcebergCatalog, build_iceberg
+from bench.snapshot_service import running_service
+from bench.snapshot_systems import (
+    KEY,
+    ColdDelta,
+    ColdIceberg,
+    ColdIceDB,
+    ColdSequential,
+    DeltaRefresh,
+    IceDBRefresh,
+    Refresh,
+    RestartedService,
+    ServiceMemory,
+)
+from bench.snapshot_tables import TABLE, File, Shape, build_delta, build_icedb
+
+CALLERS: Final = (1, 8)
+DAY: Final = File(4).day
+EVENT: Final = "event-03"
+WHERE: Final = f"ts >= TIMESTAMP '{DAY} 00:00:00' AND ts < TIMESTAMP '{DAY} 23:59:59' AND event = '{EVENT}'"
+ICEBERG_WHERE: Final = f"ts >= '{DAY}T00:00:00' and ts <= '{DAY}T23:59:59' and event = '{EVENT}'"
+MERGED_COMMITS: Final = 50
+"""Commits whose log files the merger has folded into one, where it ran."""
+DELTA_BEHIND: Final = 50
+"""Commits since the last checkpoint: half of what there is between two."""
+PATIENCE_S: Final = 8.0
+"""A system whose turns have taken so long has had enough of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How large everything is.
+
+    Attributes:
+        warm: Live data files of the tables that are asked for again and again.
+        seconds: How long callers call in a turn.
+        cold: The table that is opened cold.
+        memory: The table that is held in memory.
+        warm_commits: Commits of each warm table.
+        latency_ms: What each request to the S3 server waits.
+        iceberg_files: Above it PyIceberg is left out where 8 callers call.
+    """
+
+    warm: tuple[int, ...]
+    seconds: float
+    cold: Shape
+    memory: Shape
+    warm_commits: int = 100
+    latency_ms: int = 15
+    iceberg_files: int = 10_000
+
+
+FULL: Final = Sizes((100, 10_000, 100_000), 0.8, Shape(10_000, 2_000), Shape(1_000_000, 1_000))
+QUICK: Final = Sizes((100, 10_000), 0.3, Shape(1_000, 200), Shape(100_000, 1_000))
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotWorkload:
+    """Tables of several sizes, made when their case is asked for."""
+
+    name: str
+    description: str
+    folder: Path
+    only: str
+    sizes: Sizes
+
+    def cases(self) -> Iterable[Case]:
+        """Make one case after the other ready."""
+        with running_callers(max(CALLERS)) as pool:
+            for file_count in self.sizes.warm:
+                yield from self._warm(pool, file_count)
+        yield from self._cold()
+        yield from self._memory()
+
+    def _wants(self, name: str) -> bool:
+        return self.only in name
+
+    def _warm(self, pool: CallerPool, file_count: int) -> Iterator[Case]:
+        names = {count: f"warm, {file_count:,} files, {count} caller{'s' * (count > 1)}" for count in CALLERS}
+        pruned = f"warm with filters, {file_count:,} files, 1 caller"
+        refresh = f"after a commit, {file_count:,} files, 1 caller"
+        if not any(map(self._wants, (*names.values(), pruned, refresh))):
+            return
+        tables = Tables(self.folder / f"warm-{file_count}", Shape(file_count, self.sizes.warm_commits))
+        with running_service(StoreSettings(uri_of(tables.icedb)), tables.folder) as service:
+            for count, name in names.items():
+                if self._wants(name):
+                    callers = _warm_callers(service.address, tables)
+                    if count > 1 and file_count > self.sizes.iceberg_files:
+                        callers = [caller for caller in callers if not isinstance(caller, IcebergCaller)]
+                    yield self._calls(name, callers, pool, count=count, file_count=file_count)
+            if self._wants(pruned):
+                yield from self._pruned(pruned, service.address, tables, pool)
+            if self._wants(refresh):
+                more = {"file_count": file_count, "commit_count": tables.shape.commit_count}
+                systems: list[Refresh] = [
+                    IceDBRefresh(service.address, tables.icedb, day=None, name=OURS, **more),
+                    DeltaRefresh(tables.delta, **more),
+                ]
+                yield Case(
+                    name=refresh, row_count=1, systems=systems, unit="calls", is_timed=False, patience_s=PATIENCE_S
+                )
+
+    def _calls(self, name: str, callers: Sequence[Caller], pool: CallerPool, *, count: int, file_count: int) -> Case:
+        systems: list[System] = [
+            CallersSystem(caller, pool=pool, count=count, seconds=self.sizes.seconds, file_count=file_count)
+            for caller in callers
+        ]
+        return Case(
+            name=name,
+            row_count=1,
+            systems=systems,
+            warm_turn_count=0,
+            unit="calls",
+            is_timed=False,
+            patience_s=PATIENCE_S,
+        )
+
+    def _pruned(self, name: str, address: str, tables: "Tables", pool: CallerPool) -> Iterator[Case]:
+        of_day = [File(number) for number in range(tables.shape.file_count) if File(number).day == DAY]
+        of_where = [file for file in of_day if file.bounds["event"][0] == EVENT]
+        by_day: list[Caller] = [
+            StubCaller(address, day=DAY),
+            DeltaCaller(uri_of(tables.delta), "delta-rs", day=DAY),
+            DeltaCaller(uri_of(tables.delta), "delta-rs, kept open", day=DAY, is_kept_open=True),
+        ]
+        by_where: list[Caller] = [
+            StubCaller(address, where=WHERE),
+            IcebergCaller(tables.iceberg, row_filter=ICEBERG_WHERE),
+        ]
+        yield self._calls(
+            f"{name}, one partition: {len(of_day):,} files", by_day, pool, count=1, file_count=len(of_day)
+        )
+        yield self._calls(f"{name}, where: {len(of_where):,} files", by_where, pool, count=1, file_count=len(of_where))
+
+    def _cold(self) -> Iterator[Case]:
+        shape, latency_ms = self.sizes.cold, self.sizes.latency_ms
+        directory = f"cold, {shape.commit_count:,} commits, {shape.file_count:,} files, a directory"
+        bucket = f"cold, {shape.commit_count:,} commits, {shape.file_count:,} files, S3 with {latency_ms} ms a request"
+        if not any(map(self._wants, (directory, bucket))):
+            return
+        root = self.folder / "cold"
+        tables = Tables(root, shape, is_cold=True)
+        if self._wants(directory):
+            yield from _opens(directory, root, uri_of(root), None, tables)
+        if self._wants(bucket):
+            with running_slow_s3(root, self.folder / "s3", latency_ms=latency_ms) as endpoint:
+                s3 = S3Options(endpoint, access_key_id=KEY, secret_access_key=KEY)
+                yield from _opens(bucket, root, "s3:/", s3, tables)
+
+    def _memory(self) -> Iterator[Case]:
+        shape = self.sizes.memory
+        name = f"memory of the service, {shape.file_count:,} files, all of them sent once"
+        if self._wants(name):
+            root = self.folder / "memory"
+            build_icedb(root, shape, merge_every=MERGED_COMMITS)
+            system = ServiceMemory(StoreSettings(uri_of(root)), self.folder / "memory-log", file_count=shape.file_count)
+            yield Case(name=name, row_count=shape.file_count, systems=[system], warm_turn_count=0, unit="files")
+
+
+class Tables:
+    """The same table in each format, below one folder."""
+
+    def __init__(self, folder: Path, shape: Shape, *, is_cold: bool = False) -> None:
+        self.folder, self.shape = folder, shape
+        self.icedb, self.delta = folder / "icedb", folder / "delta"
+        build_icedb(self.icedb, shape)
+        build_delta(self.delta, shape, checkpoint_at=shape.commit_count - (DELTA_BEHIND if is_cold else 0))
+        metadata = build_iceberg(folder / "iceberg", shape, location=f"file://{folder}/iceberg")
+        self.iceberg = IcebergCatalog(folder / "iceberg.db", metadata, {})
+        if is_cold:
+            build_icedb(folder / "icedb-folded", shape, merge_every=MERGED_COMMITS)
+            build_delta(folder / "delta-plain", shape, checkpoint_at=None)
+            build_iceberg(folder / "iceberg-s3", shape, location="s3://iceberg-s3")
+
+
+def _warm_callers(address: str, tables: Tables) -> list[Caller]:
+    delta = uri_of(tables.delta)
+    return [
+        StubCaller(address),
+        StubCaller(address, "icedb-bytes", is_parsed=False),
+        StubCaller(address, "icedb, read now", max_staleness_ms=0),
+        ClientCaller(address),
+        DeltaCaller(delta),
+        DeltaCaller(delta, "delta-rs, kept open", is_kept_open=True),
+        IcebergCaller(tables.iceberg),
+    ]
+
+
+def _opens(name: str, root: Path, base: str, s3: S3Options | None, tables: Tables) -> Iterator[Case]:
+    count, store = tables.shape.file_count, StoreSettings(f"{base}/icedb", s3)
+    folded = StoreSettings(f"{base}/icedb-folded", s3)
+    delta, iceberg = _reach(s3)
+    catalog = tables.iceberg
+    if s3 is not None:
+        catalog = IcebergCatalog(root / "iceberg-s3.db", f"{base}/iceberg-s3/metadata/v1.metadata.json", iceberg)
+    works: list[ProcessWork] = [
+        ColdIceDB(OURS, count, store),
+        ColdIceDB("icedb, log files folded", count, folded),
+        RestartedService("icedb, process started", count, store, root / "log"),
+        ColdDelta("delta-rs, no checkpoint", count, f"{base}/delta-plain", delta),
+        ColdDelta("delta-rs, checkpoint", count, f"{base}/delta", delta),
+        ColdIceberg("pyiceberg", count, catalog),
+        ColdSequential("sequential reader", count, store, TablePaths(TABLE, TABLE)),
+    ]
+    systems = [SystemInProcess(work) for work in works]
+    try:
+        yield Case(name=name, row_count=count, systems=systems, unit="files", warm_turn_count=0, patience_s=PATIENCE_S)
+    finally:
+        for system in systems:
+            system.close()
+
+
+def _reach(s3: S3Options | None) -> tuple[dict[str, str], dict[str, str]]:
+    """Return how delta-rs and PyIceberg are told where S3 is."""
+    if s3 is None:
+        return {}, {}
+    endpoint = s3.endpoint_url or ""
+    delta = {"AWS_ENDPOINT_URL": endpoint, "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}
+    delta |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": KEY}
+    iceberg = {"s3.endpoint": endpoint, "s3.region": "us-east-1"}
+    return delta, iceberg | {"s3.access-key-id": KEY, "s3.secret-access-key": KEY}
+
+
+@contextmanager
+def open_workload(folder: Path, options: Options) -> Iterator[SnapshotWorkload]:
+    """Offer the cases whose name contains ``options.only``."""
+    yield SnapshotWorkload(
+        name="snapshot",
+        description="which data files are live, by the real service and by libraries in the callers, two cores",
+        folder=folder,
+        only=options.only,
+        sizes=QUICK if options.is_quick else FULL,
+    )
