@@ -7,6 +7,7 @@ logged by us.
 
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import MutableMapping
@@ -34,6 +35,11 @@ _QUIET: Final = {
     "uvicorn.error": logging.WARNING,
 }
 _BRIEF: Final = ("celery", "kombu", "billiard", "multiprocessing")
+
+_CREDENTIAL: Final = re.compile(
+    r"(?i:\bbearer\s+)[A-Za-z0-9._~+/=-]{16,}|\bicedbt_[A-Za-z0-9_-]{16,}|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*"
+)
+"""What follows ``Bearer``, tokens that ``icedb-access`` made, and JWTs: libraries log whole messages when they fail."""
 
 EventDict = MutableMapping[str, Any]
 
@@ -92,8 +98,14 @@ def get_logger() -> structlog.stdlib.BoundLogger:
 def _render(settings: ServiceSettings) -> list[structlog.typing.Processor]:
     strip = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     if settings.log_format == "console":
-        return [strip, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
-    return [strip, structlog.processors.format_exc_info, structlog.processors.JSONRenderer(sort_keys=True)]
+        return [strip, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()), _hide_credentials]
+    render = structlog.processors.JSONRenderer(sort_keys=True)
+    return [strip, structlog.processors.format_exc_info, render, _hide_credentials]
+
+
+def _hide_credentials(_logger: object, _method: str, line: Any) -> str:
+    """Replace credentials in a line that is about to be written; nothing of ours logs them, libraries might."""
+    return _CREDENTIAL.sub("[hidden]", str(line))
 
 
 def _add_origin(component: str) -> structlog.typing.Processor:
