@@ -73,14 +73,10 @@ def test_queries_read_the_bucket_and_nothing_else(client, settings, parquet, s3_
         rows(client, "select * from events")
 
 
-def test_what_is_pinned_is_read_from_the_store_whether_or_not_there_is_a_service(client, settings, parquet):
+def test_what_is_pinned_is_read_with_and_without_a_service(client, parquet):
     store, paths = parquet.warehouse.store, parquet.warehouse.table("events")
     create_pin(store, paths, "q3", clock=SystemClock(), ttl_ms=60_000)
     parquet.commit("events", "select 1 as amount", partition="d=2026-01-03")
-    if client.settings.store is None:
-        with pytest.raises(InvalidRequest, match="read from the store"):
-            client.snapshot("events", pin="q3")
-        client = Client(settings=settings.model_copy(update={"snapshot_address": client.settings.snapshot_address}))
     assert rows(client, "select count(*) from events", pin="q3") == [(30,)]
     with pytest.raises(InvalidRequest, match="exists already"):
         create_pin(store, paths, "q3", clock=SystemClock())

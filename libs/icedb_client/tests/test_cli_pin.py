@@ -3,10 +3,7 @@
 import json
 
 import pytest
-from icedb_client.client import Client
-from icedb_client.settings import ClientSettings
 from icedb_client.testing.parquet_warehouse import ParquetWarehouse
-from icedb_log.errors import InvalidRequest
 from icedb_log.storage.stores import open_warehouse
 from icedb_log.tables.table_config import read_table_config
 
@@ -89,12 +86,6 @@ def test_pins_that_are_not_well_are_explained(icedb, parquet):
     lines = icedb("pins", "events").splitlines()
     assert lines[1].split()[:3] == ["q3", "unreadable", "-"]
     assert "q3" in icedb("snapshot", "events", "--pin", "q3", code=5)
-
-
-def test_a_pin_needs_the_store_even_if_there_is_a_service():
-    client = Client(settings=ClientSettings(store=None, snapshot_address="127.0.0.1:1"))
-    with pytest.raises(InvalidRequest, match="pin 'q3' is read from the store"):
-        client.snapshot("events", pin="q3")
 
 
 def test_versions_are_an_option_of_a_table(icedb, parquet):

@@ -5,7 +5,8 @@ from datetime import date, datetime
 import duckdb
 import pytest
 from icedb_client.client import Client
-from icedb_client.duck import lock, open_duckdb, quote_name, quote_text
+from icedb_client.duck_connection import lock, open_duckdb
+from icedb_client.duck_text import quote_name, quote_text
 from icedb_client.settings import ClientSettings
 from icedb_client.snapshots import to_filters
 from icedb_client.testing.parquet_warehouse import ParquetWarehouse
@@ -70,17 +71,17 @@ def test_a_snapshot_names_files_and_columns(client, commit):
 def test_time_travel(client, commit):
     first = commit("events", "select 1 as amount", "d=2026-01-02", time_ms=1_767_312_000_000)
     commit("events", "select 1 as amount", "d=2026-01-02")
-    assert client.snapshot("events", as_of_ms=first).row_count == 1
-    assert client.snapshot("events", as_of_ms=first).is_stable
-    assert client.snapshot("events", as_of_ms=first - 1).row_count == 0
-    assert rows(client, "select count(*) from events", as_of_ms=first) == [(1,)]
+    assert client.snapshot("events", as_of=first).row_count == 1
+    assert client.snapshot("events", as_of=first).is_stable
+    assert client.snapshot("events", as_of=first - 1).row_count == 0
+    assert rows(client, "select count(*) from events", as_of=first) == [(1,)]
 
 
 def test_every_column_is_there_with_its_type(client, commit):
     commit("events", "select timestamp '2026-01-02' as ts, 'a' as event", "d=2026-01-02")
     commit("events", "select 2 as amount, 'b' as event", "d=2026-01-02")
     described = rows(client, "describe events")
-    assert [(row[0], row[1]) for row in described] == list(SCHEMA.items())
+    assert [(row[0], row[1]) for row in described] == [*SCHEMA.items(), ("d", "VARCHAR")]
     assert rows(client, 'select event, amount, "odd ""\'name" from events order by event') == [
         ("a", None, None),
         ("b", 2.0, None),
@@ -156,9 +157,9 @@ def test_a_file_that_is_gone_says_what_to_do(client, commit, warehouse):
 def test_to_duckdb_makes_a_view_of_any_name(client, commit):
     commit("events", "select 'a' as event", "d=2026-01-02")
     con = duckdb.connect()
-    assert client.snapshot("events").to_duckdb(con, view='my "view"') == 'my "view"'
+    assert client.snapshot("events").duckdb(con, view='my "view"') == 'my "view"'
     assert con.execute('select count(*) from "my ""view"""').fetchone() == (1,)
-    client.snapshot("empty").to_duckdb(con)
+    client.snapshot("empty").duckdb(con)
     assert con.execute("select count(*) from empty").fetchone() == (0,)
 
 
@@ -201,7 +202,7 @@ def test_data_files_of_both_types_of_a_widened_column_are_read_as_the_wide_one(c
         (1.5, datetime(2026, 1, 3, 1, 2, 3))
     ]
     con = duckdb.connect()
-    client.snapshot("other").to_duckdb(con)
+    client.snapshot("other").duckdb(con)
     assert con.execute("select typeof(n), typeof(t) from other limit 1").fetchone() == ("DOUBLE", "TIMESTAMP")
 
 
@@ -209,8 +210,8 @@ def test_time_travel_before_the_widening_gives_the_narrow_type(client, parquet):
     schema = {"n": "BIGINT"}
     first = parquet.commit("other", "select 1::bigint as n", schema=schema, time_ms=1_767_312_000_000)
     parquet.commit("other", "select 0.5::double as n", schema=schema, widened={"n": "DOUBLE"})
-    assert [row[1] for row in rows(client, "describe other", as_of_ms=first.time_ms)] == ["BIGINT"]
-    assert rows(client, "select n from other", as_of_ms=first.time_ms) == [(1,)]
+    assert [row[1] for row in rows(client, "describe other", as_of=first.time_ms)] == ["BIGINT"]
+    assert rows(client, "select n from other", as_of=first.time_ms) == [(1,)]
 
 
 def test_a_type_is_never_taken_for_sql(client, commit):
@@ -227,8 +228,8 @@ def test_a_locked_connection_opens_its_snapshots_files_and_no_others(client, com
     secret = tmp_path / "secret.txt"
     secret.write_text("x")
     with open_duckdb() as con:
-        found.to_duckdb(con)
-        lock(con, [found])
+        found.duckdb(con)
+        lock(con, found.files.uris)
         assert con.execute("select event from events").fetchall() == [("a",)]
         for sql in (
             f"select * from read_text('{secret}')",

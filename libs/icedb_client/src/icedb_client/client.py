@@ -6,13 +6,11 @@ when ``enqueue`` returns, whether or not Redis or any worker is there.
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
 
 from icedb_log.clock import Clock, SystemClock, new_batch_id
-from icedb_log.errors import InvalidRequest
 from icedb_log.tables.table_config import TableConfig, read_table_config
 from icedb_log.warehouse import Warehouse
 
@@ -24,34 +22,22 @@ from icedb_client.files import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS, split_fi
 from icedb_client.one_batch import to_body
 from icedb_client.producer import Producer
 from icedb_client.producer_buffer import ProducerOptions, UnsentBatch
+from icedb_client.read_requests import Answerer, AnswerT, Request
+from icedb_client.reads import QueryResult, Reads
 from icedb_client.settings import SECOND_MS, ClientSettings, load_client_settings
-from icedb_client.snapshots import Partitions, Snapshot, SnapshotSource, StoreSnapshots, to_filters
+from icedb_client.store_reads import StoreReads
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection, DuckDBPyRelation
-
     from icedb_client.grpc_snapshots import GrpcSnapshots
     from icedb_client.wakeups import WakeupSender
 
 DEFAULT_ARROW_BATCH_ROWS: Final = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class QueryResult:
-    """The answer of a query.
-
-    Attributes:
-        relation: DuckDB's lazy result: ``.fetchall()``, ``.df()``, ``.arrow()``, iterate with ``.fetchmany(n)``.
-        snapshots: What each table was read from, by name.
-        connection: Owns the result; close it when done.
-    """
-
-    relation: "DuckDBPyRelation"
-    snapshots: Mapping[str, Snapshot]
-    connection: "DuckDBPyConnection"
+__all__ = ["Client", "QueryResult"]
 
 
-class Client:
+class Client(Reads):
     """A connection to a warehouse. Thread-safe; a context manager.
 
     What is not given is read from the environment (``ICEDB_STORE``, ``ICEDB_SNAPSHOT_ADDRESS``, …), see
@@ -59,7 +45,9 @@ class Client:
 
     Args:
         store: ``file:///abs/folder`` or ``s3://bucket/prefix``.
-        snapshot_address: ``host:port`` of the snapshot service; without it snapshots are read from the store.
+        snapshot_address: ``host:port`` of the snapshot service, or several with commas between; without it snapshots
+            are read from the store.
+        token: Bearer token for the snapshot service.
         redis_url: Redis that wakes the workers.
         settings: All settings at once; excludes the others.
         clock: Time and ids; another one only in tests.
@@ -74,18 +62,19 @@ class Client:
         *,
         store: str | None = None,
         snapshot_address: str | None = None,
+        token: str | None = None,
         redis_url: str | None = None,
         settings: ClientSettings | None = None,
         clock: Clock | None = None,
         warehouse: Warehouse | None = None,
     ) -> None:
         self.settings = settings or load_client_settings(
-            store=store, snapshot_address=snapshot_address, redis_url=redis_url
+            store=store, snapshot_address=snapshot_address, token=token, redis_url=redis_url
         )
         self._clock: Clock = clock or SystemClock()
         self._warehouse = warehouse
         self._grpc: GrpcSnapshots | None = None
-        self._from_store: StoreSnapshots | None = None
+        self._from_store: StoreReads | None = None
         self._sender: WakeupSender | None = None
         self._door: StagingDoor | None = None
         self._lock = threading.RLock()
@@ -292,95 +281,25 @@ class Client:
             self.warehouse.store, self.warehouse.table(table), batch_ids, clock=self._clock, timeout_ms=timeout_ms
         )
 
-    def snapshot(
-        self,
-        table: str,
-        *,
-        as_of_ms: int | None = None,
-        pin: str | None = None,
-        partitions: Partitions = None,
-        max_staleness_ms: int | None = None,
-    ) -> Snapshot:
-        """Return the live data files of a table.
+    def _ask(self, request: Request[AnswerT]) -> AnswerT:
+        return self._answerer().ask(request)
 
-        Args:
-            table: Name of the table.
-            as_of_ms: Time travel, unix ms; ``None`` for the newest state.
-            pin: Name of a pin: what it has pinned, read from the store also if there is a service. Excludes
-                ``as_of_ms``.
-            partitions: Which partitions: ``{"d": ["2026-01-30", "2026-01-31"]}``, or filters.
-            max_staleness_ms: How old the service's knowledge may be; 0 sees every commit that landed before the call.
-                ``None``: the service's default. Without a service the log is read now.
-
-        Raises:
-            InvalidRequest: The call is wrong, its time lies below the table's horizon, or the pin has ended.
-            NotFound: No such table, or no such pin.
-            HaltError: The table's log is damaged.
-            Unavailable: The service or the store did not answer.
-        """
-        if pin is not None:
-            if as_of_ms is not None:
-                raise InvalidRequest("a pin has its own time: give either a pin or a time")
-            return self._store_snapshots(f"pin {pin!r}").get_pinned(table, pin, filters=to_filters(partitions))
-        return self._snapshots().get(
-            table, as_of_ms=as_of_ms, filters=to_filters(partitions), max_staleness_ms=max_staleness_ms
-        )
-
-    def query(
-        self, sql: str, *, as_of_ms: int | None = None, pin: str | None = None, max_staleness_ms: int | None = None
-    ) -> QueryResult:
-        """Run one reading statement with DuckDB; each table it names is a view of that table's snapshot.
-
-        The connection can open the data files of those snapshots and nothing else.
-
-        Args:
-            sql: SELECT, WITH, FROM, DESCRIBE, SUMMARIZE or EXPLAIN.
-            as_of_ms: Time travel for all tables.
-            pin: Name of a pin that each of the tables has; as for :meth:`snapshot`.
-            max_staleness_ms: As for :meth:`snapshot`.
-
-        Raises:
-            InvalidRequest: Not one reading statement, or DuckDB refuses it.
-            NotFound: It names an unknown table.
-            Unavailable: A server or a file could not be read.
-        """
-        from icedb_client import duck  # noqa: PLC0415 - DuckDB is loaded by those who query
-
-        snapshots = duck.find_snapshots(
-            sql, lambda table: self.snapshot(table, as_of_ms=as_of_ms, pin=pin, max_staleness_ms=max_staleness_ms)
-        )
-        con = duck.open_duckdb()
-        try:
-            for snapshot in snapshots.values():
-                snapshot.to_duckdb(con)
-            duck.lock(con, tuple(snapshots.values()))
-            return QueryResult(duck.run(con, sql), snapshots, con)
-        except BaseException:
-            con.close()
-            raise
-
-    def _snapshots(self) -> SnapshotSource:
-        address = self.settings.snapshot_address
+    def _answerer(self) -> Answerer:
         with self._lock:
-            if address is not None:
-                if self._grpc is None:
-                    from icedb_client.grpc_snapshots import GrpcSnapshots  # noqa: PLC0415 - gRPC only if it is used
-
-                    self._grpc = GrpcSnapshots(
-                        address, timeout_ms=self.settings.snapshot_timeout_ms, s3=self.settings.s3
+            if self.settings.snapshot_address is None:
+                if self._from_store is None:
+                    self._from_store = StoreReads(
+                        self.warehouse,
+                        clock=self._clock,
+                        timeout_ms=self.settings.snapshot_timeout_ms,
+                        s3=self.settings.s3,
                     )
-                return self._grpc
-            return self._store_snapshots()
+                return self._from_store
+            if self._grpc is None:
+                from icedb_client.grpc_snapshots import GrpcSnapshots  # noqa: PLC0415 - gRPC only if it is used
 
-    def _store_snapshots(self, what: str = "") -> StoreSnapshots:
-        with self._lock:
-            if self._from_store is None:
-                if what and self._warehouse is None and self.settings.store is None:
-                    raise InvalidRequest(
-                        f"{what} is read from the store, no snapshot service has it: set ICEDB_STORE or --store"
-                    )
-                self._from_store = StoreSnapshots(self.warehouse, clock=self._clock, s3=self.settings.s3)
-            return self._from_store
+                self._grpc = GrpcSnapshots(self.settings, clock=self._clock)
+            return self._grpc
 
     def _wake(self, table: str) -> bool:
         return self.workers.wake("icedb.ingest.flush", table)

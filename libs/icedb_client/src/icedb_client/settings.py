@@ -1,11 +1,12 @@
 """The settings of the client and of the ``icedb`` command, read from the same ``ICEDB_…`` variables as the services."""
 
-from typing import Annotated, Final
+from pathlib import Path
+from typing import Annotated, Final, Self
 from urllib.parse import urlsplit
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.storage.stores import S3Options, StoreSettings
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 SECOND_MS: Final = 1000
@@ -32,7 +33,29 @@ class ClientSettings(BaseSettings):
     """Region of the bucket; empty: what boto3 finds."""
 
     snapshot_address: str | None = None
-    """`host:port` of the snapshot service; empty: snapshots are read straight from the store."""
+    """`host:port` of the snapshot service; empty: snapshots are read straight from the store. Several replicas with
+    commas between are asked in turn, and so are all machines that one name stands for."""
+
+    token: SecretStr | None = None
+    """Bearer token for the snapshot service. It is sent over TLS, or to this machine."""
+
+    token_file: Path | None = None
+    """File with the token instead, read again when it changes: for tokens that expire."""
+
+    token_over_plaintext: bool = False
+    """Send the token without TLS to other machines, too. Whoever can see the network can then use it."""
+
+    tls: bool = False
+    """Speak TLS with the snapshot service, trusting the authorities that this system trusts."""
+
+    ca_file: Path | None = None
+    """Certificate of the authority that signed the service's certificate (PEM). Implies TLS."""
+
+    client_cert_file: Path | None = None
+    """This client's certificate (PEM), for a service that asks for one. Implies TLS; needs the key."""
+
+    client_key_file: Path | None = None
+    """The key of the client's certificate (PEM)."""
 
     redis_url: str = DEFAULT_REDIS_URL
     """Redis that wakes the workers. Without it nothing is lost: the workers' periodic sweep finds what is staged."""
@@ -57,10 +80,37 @@ class ClientSettings(BaseSettings):
     @field_validator("snapshot_address")
     @classmethod
     def _check_address(cls, address: str | None) -> str | None:
-        host, _, port = (address or "x:1").rpartition(":")
-        if not host or "/" in host or not port.isdigit():
-            raise ValueError(f"{str(address)[:80]!r} is not an address; write host:port, e.g. 127.0.0.1:50051")
+        for one in ("x:1",) if address is None else address.split(","):
+            host, _, port = one.strip().rpartition(":")
+            if not host or "/" in host or not port.isdigit():
+                raise ValueError(f"{one[:80]!r} is not an address; write host:port, e.g. 127.0.0.1:50051")
         return address
+
+    @field_validator("token")
+    @classmethod
+    def _check_token(cls, token: SecretStr | None) -> SecretStr | None:
+        text = "x" if token is None else token.get_secret_value()
+        if not text.isascii() or not text.isprintable() or " " in text:
+            raise ValueError("a token is printable ASCII without spaces")
+        return token
+
+    @model_validator(mode="after")
+    def _check_access(self) -> Self:
+        if self.token is not None and self.token_file is not None:
+            raise ValueError("ICEDB_TOKEN and ICEDB_TOKEN_FILE are both set: keep one")
+        if (self.client_cert_file is None) != (self.client_key_file is None):
+            raise ValueError("ICEDB_CLIENT_CERT_FILE and ICEDB_CLIENT_KEY_FILE go together: set both, or neither")
+        return self
+
+    @property
+    def snapshot_addresses(self) -> tuple[str, ...]:
+        """Each address of the snapshot service."""
+        return tuple(one.strip() for one in (self.snapshot_address or "").split(",") if one.strip())
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether the snapshot service is spoken to with TLS."""
+        return self.tls or self.ca_file is not None or self.client_cert_file is not None
 
     @property
     def s3(self) -> S3Options | None:
@@ -90,10 +140,14 @@ def load_client_settings(**given: object) -> ClientSettings:
         return ClientSettings(**chosen)  # type: ignore[arg-type]  # pydantic checks them
     except ValidationError as error:
         problems = (
-            f"ICEDB_{str(problem['loc'][0]).upper()}: {str(problem['msg']).removeprefix('Value error, ')}"
+            f"{_name_of(problem['loc'])}{str(problem['msg']).removeprefix('Value error, ')}"
             for problem in error.errors(include_url=False, include_input=False)
         )
         raise InvalidRequest("settings: " + "; ".join(problems)) from error
+
+
+def _name_of(place: tuple[int | str, ...]) -> str:
+    return f"ICEDB_{str(place[0]).upper()}: " if place else ""
 
 
 def redact_url(url: str) -> str:

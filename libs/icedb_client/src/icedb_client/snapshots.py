@@ -1,243 +1,217 @@
-"""What a table is at one time: its columns and its live data files, as users see them.
+"""What a table is at one time: its columns and its live data files, and every way to read its rows."""
 
-Owns the values and the two ways to get them: from a snapshot service over gRPC, or straight from the store with
-the same reader, fold and filters that the service uses.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from icedb_log.cleaning.pins import read_pinned
-from icedb_log.clock import Clock
-from icedb_log.errors import InvalidRequest
-from icedb_log.keys import TablePaths
-from icedb_log.log.fold import fold
-from icedb_log.log.reader import LogReader
-from icedb_log.model import Snapshot as LogSnapshot
-from icedb_log.tables.partition_filter import PartitionFilter, PartitionMatcher, read_partition_values
-from icedb_log.tables.table_config import read_table_config
-from icedb_log.warehouse import Warehouse
+from icedb_log.tables.partition_filter import PartitionFilter
+
+from icedb_client.file_list import DataFile, FileList
+from icedb_client.partitions import Partitions, to_filters
+from icedb_client.read_requests import Answerer, LeaseInfo, Request, TableRequest
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
     from duckdb import DuckDBPyConnection
     from icedb_log.storage.stores import S3Options
 
-Partitions = Mapping[str, object] | Sequence[PartitionFilter] | None
-"""Which partitions: ``{"d": "2026-01-31"}``, ``{"d": ["2026-01-30", "2026-01-31"], "country": None}``, or filters."""
+    from icedb_client.duck_rows import Rows
+    from icedb_client.read_lease import ReadLease
+
+__all__ = ["DataFile", "Partitions", "Snapshot", "SnapshotRequest", "to_filters"]
 
 
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """One live data file.
-
-    Attributes:
-        path: Full key in the object store.
-        uri: Where an engine opens it: ``s3://bucket/key`` or an absolute file path.
-        size_bytes: Its size.
-        row_count: Its rows; ``None`` when its writer did not say.
-        partition: Partition values by field name, ``None`` for null.
-        created_ms: When it was made, unix ms.
-    """
-
-    path: str
-    uri: str
-    size_bytes: int
-    row_count: int | None
-    partition: Mapping[str, str | None]
-    created_ms: int
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
     """The live data files of a table at one time. They stay readable for the table's data grace period.
+
+    All readers give the same rows: those of the files, filtered by ``where``, with every column of the table and its
+    type in ``schema``, also where some files lack the column or have a narrower type. They block; a read that may
+    outlast the grace period holds the table by a lease while it lasts.
 
     Attributes:
         table: Name of the table.
         snapshot_id: Equal for equal live files and schema of the whole table, whatever the filters.
         schema: Column to SQL type (DuckDB's spelling), in a stable order. Files may lack columns: null there.
-        files: Live data files that the filters left, ascending by path.
+        files: Live data files that the filters left, ascending by path. They may hold rows that ``where`` excludes.
         total_file_count: Live data files before the filters.
         as_of_ms: The time asked for; ``None`` for the newest state.
-        is_stable: Whether the same ``as_of_ms`` must give the same files later.
+        is_stable: Whether the same time must give the same files later.
         last_commit_ms: Time of the newest commit; ``None`` before the first one.
         horizon_ms: Time travel below this time is refused; ``None`` while the whole history is there.
+        staleness_ms: How old the knowledge behind it was when it was answered.
+        where: Condition that each row meets; ``None``: all rows.
         s3: How an engine reaches the files; ``None`` for files of this machine.
+        hold: The lease that keeps its files, where one was taken.
+        answerer: Who answered; asked again for leases.
     """
 
     table: str
     snapshot_id: str
     schema: Mapping[str, str]
-    files: tuple[DataFile, ...]
+    files: FileList
     total_file_count: int
     as_of_ms: int | None
     is_stable: bool
     last_commit_ms: int | None
     horizon_ms: int | None
+    staleness_ms: int = field(default=0, compare=False)
+    where: str | None = None
     s3: "S3Options | None" = field(default=None, repr=False, compare=False)
+    hold: "ReadLease | None" = field(default=None, repr=False, compare=False)
+    answerer: Answerer | None = field(default=None, repr=False, compare=False)
 
     @property
     def row_count(self) -> int | None:
-        """Rows of all files; ``None`` when some file does not say."""
-        counts = [file.row_count for file in self.files]
-        return None if None in counts else sum(count for count in counts if count is not None)
+        """Rows of all files, before ``where``; ``None`` when some file does not say."""
+        return self.files.row_count
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all files."""
-        return sum(file.size_bytes for file in self.files)
+        return self.files.size_bytes
 
-    def to_duckdb(self, con: "DuckDBPyConnection", *, view: str | None = None) -> str:
+    @property
+    def lease(self) -> LeaseInfo | None:
+        """The lease that keeps the files, where one was taken."""
+        return self.hold.info if self.hold is not None else None
+
+    @cached_property
+    def partition_names(self) -> tuple[str, ...]:
+        """Names of the table's partition fields."""
+        if len(self.files) or self.answerer is None:
+            return self.files.partition_names
+        return tuple(field.name for field in self.answerer.ask(TableRequest(self.table)).partition_fields)
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None) -> "pa.Table":
+        """Return all rows as an Arrow table. ``TIMESTAMP`` columns are timestamps in UTC.
+
+        Args:
+            columns: Which columns, in this order; partition fields may be among them. ``None``: the table's columns.
+
+        Raises:
+            InvalidRequest: No such column, a condition that DuckDB refuses, or pyarrow is missing.
+            Unavailable: A data file could not be read, or a lease was lost.
+        """
+        from icedb_client.readers import read_table  # noqa: PLC0415 - DuckDB and pyarrow only for those who read
+
+        return read_table(self, columns)
+
+    def to_arrow_reader(
+        self, *, columns: Sequence[str] | None = None, batch_rows: int = 100_000
+    ) -> "pa.RecordBatchReader":
+        """Return the rows as a stream of record batches, read while they are taken: memory stays bounded.
+
+        Raises as :meth:`to_arrow`, also while batches are taken.
+
+        Args:
+            columns: As of :meth:`to_arrow`.
+            batch_rows: Most rows of a batch.
+        """
+        from icedb_client.readers import open_reader  # noqa: PLC0415 - as above
+
+        return open_reader(self, columns, batch_rows=batch_rows)
+
+    def to_batches(
+        self, *, columns: Sequence[str] | None = None, batch_rows: int = 100_000
+    ) -> "Iterator[pa.RecordBatch]":
+        """Yield the batches of :meth:`to_arrow_reader`."""
+        with self.to_arrow_reader(columns=columns, batch_rows=batch_rows) as reader:
+            yield from reader
+
+    def to_pandas(self, *, columns: Sequence[str] | None = None, **options: Any) -> "pd.DataFrame":
+        """Return all rows as a pandas DataFrame.
+
+        Types do not depend on the rows: ``BIGINT`` is ``Int64`` and ``BOOLEAN`` is ``boolean``, which have nulls;
+        ``TIMESTAMP`` is ``datetime64[us, UTC]``.
+
+        Raises as :meth:`to_arrow`; InvalidRequest also if pandas is missing.
+
+        Args:
+            columns: As of :meth:`to_arrow`.
+            options: For :meth:`pyarrow.Table.to_pandas`, e.g. ``types_mapper``.
+        """
+        from icedb_client.readers import read_pandas  # noqa: PLC0415 - as above
+
+        return read_pandas(self, columns, options)
+
+    def to_polars(self, *, columns: Sequence[str] | None = None) -> "pl.DataFrame":
+        """Return all rows as a Polars DataFrame. ``TIMESTAMP`` is ``Datetime("us", "UTC")``.
+
+        Raises as :meth:`to_arrow`; InvalidRequest also if Polars is missing.
+
+        Args:
+            columns: As of :meth:`to_arrow`.
+        """
+        from icedb_client.readers import read_polars  # noqa: PLC0415 - as above
+
+        return read_polars(self, columns)
+
+    def duckdb(self, con: "DuckDBPyConnection", *, view: str | None = None) -> str:
         """Make the snapshot a view of a DuckDB connection and return the view's name.
 
-        Files are opened lazily, when the view is queried. Every column of the table is there with its type, also
-        those that no file has. Replaces a view of the same name. On S3 the connection gets a secret for the bucket.
+        The view has every column of the table with its type, then the partition fields (those that no column is
+        called like) as text. Files are opened when the view is queried; a condition on a partition field leaves out
+        files. Replaces a view of the same name. On S3 the connection gets a secret for the bucket.
+
+        Whoever queries the view for longer than the table's data grace period takes the snapshot from
+        :meth:`icedb_client.Client.reading`.
 
         Args:
             con: An open connection.
             view: Name of the view; the table's name by default.
 
         Raises:
+            InvalidRequest: DuckDB refuses the snapshot's condition.
             Unavailable: DuckDB's httpfs extension cannot be loaded (S3 only).
         """
-        from icedb_client.duck import create_view  # noqa: PLC0415 - DuckDB is loaded by those who query
+        from icedb_client.duck import create_view  # noqa: PLC0415 - as above
 
         return create_view(con, self, view=view or self.table)
 
+    def sql(self, query: str) -> "Rows":
+        """Run one reading statement over the snapshot, which it names as the table is named.
 
-class SnapshotSource(Protocol):
-    """Answers which files are live."""
+        It can read the snapshot's files and nothing else.
 
-    def get(
-        self,
-        table: str,
-        *,
-        as_of_ms: int | None,
-        filters: Sequence[PartitionFilter],
-        max_staleness_ms: int | None,
-    ) -> Snapshot:
-        """Return a snapshot. Raises InvalidRequest, NotFound, Unavailable, HaltError."""
-        ...
+        Args:
+            query: ``SELECT``, ``WITH``, ``FROM``, ``DESCRIBE``, ``SUMMARIZE`` or ``EXPLAIN``.
 
-
-LOG_GRACE_PARTS_PER_REFRESH: Final = 2
-"""R2: a read may take at most this fraction of the log files' grace period."""
-
-
-class StoreSnapshots:
-    """Reads snapshots straight from the store, each time anew.
-
-    Log files are kept in memory between calls, so that a repeated call costs a listing and what is new.
-
-    Args:
-        warehouse: Where the tables lie.
-        clock: For times.
-        s3: Passed on in each snapshot.
-    """
-
-    def __init__(self, warehouse: Warehouse, *, clock: Clock, s3: "S3Options | None" = None) -> None:
-        self._warehouse = warehouse
-        self._clock = clock
-        self._s3 = s3
-        self._readers: dict[tuple[str, int], LogReader] = {}
-
-    def get(
-        self,
-        table: str,
-        *,
-        as_of_ms: int | None,
-        filters: Sequence[PartitionFilter],
-        max_staleness_ms: int | None,
-    ) -> Snapshot:
-        """Return a snapshot; the log is read now, whatever ``max_staleness_ms`` allows."""
-        del max_staleness_ms
-        store, paths = self._warehouse.store, self._warehouse.table(table)
-        config = read_table_config(store, paths)
-        matcher = PartitionMatcher(filters, config)
-        max_refresh_ms = config.log_grace_ms // LOG_GRACE_PARTS_PER_REFRESH
-        reader = self._readers.setdefault(
-            (table, max_refresh_ms), LogReader(store, paths, clock=self._clock, max_refresh_ms=max_refresh_ms)
-        )
-        return self._describe(paths, fold(reader.read(), as_of_ms=as_of_ms), matcher)
-
-    def get_pinned(self, table: str, pin: str, *, filters: Sequence[PartitionFilter]) -> Snapshot:
-        """Return what a pin has pinned.
+        Returns:
+            The rows, computed when they are taken: ``.fetchall()``, ``.df()``, ``.pl()``, ``.to_arrow_table()``, …
 
         Raises:
-            InvalidRequest: The pin cannot be read: it has ended, or was not proven to hold.
-            NotFound: No such table, or no such pin.
-            HaltError: The pin is damaged.
-            Unavailable: The store did not answer.
+            InvalidRequest: Not one reading statement, it names another table, or DuckDB refuses it.
+            Unavailable: A data file could not be read, or a lease was lost.
         """
-        store, paths = self._warehouse.store, self._warehouse.table(table)
-        matcher = PartitionMatcher(filters, read_table_config(store, paths))
-        _, state = read_pinned(store, paths, pin)
-        return self._describe(paths, state, matcher)
+        from icedb_client.duck_query import query_one  # noqa: PLC0415 - as above
 
-    def _describe(self, paths: TablePaths, state: LogSnapshot, matcher: PartitionMatcher) -> Snapshot:
-        store = self._warehouse.store
-        files: list[DataFile] = []
-        known: dict[str, tuple[dict[str, str | None], bool]] = {}
-        for marker in state.live:
-            partition = paths.partition_of(marker.path)
-            if partition not in known:
-                values = read_partition_values(partition)
-                known[partition] = (values, matcher.matches(values))
-            values, is_wanted = known[partition]
-            if is_wanted:
-                files.append(
-                    DataFile(
-                        marker.path,
-                        store.uri(marker.path),
-                        marker.size_bytes,
-                        marker.row_count,
-                        values,
-                        marker.created_ms,
-                    )
-                )
-        return Snapshot(
-            table=paths.name,
-            snapshot_id=state.snapshot_id,
-            schema=state.schema,
-            files=tuple(files),
-            total_file_count=len(state.live),
-            as_of_ms=state.as_of_ms,
-            is_stable=state.is_stable,
-            last_commit_ms=state.last_commit_ms or None,
-            horizon_ms=state.horizon_ms or None,
-            s3=self._s3,
-        )
+        return query_one(self, query)
+
+    def held(self) -> "AbstractContextManager[None]":
+        """Hold the files while a reader of your own reads them, if that may outlast the grace period.
+
+        Raises:
+            Unavailable: At the end: the lease was lost meanwhile, and files may have been deleted under the reader.
+        """
+        from icedb_client.read_lease import hold_while_reading  # noqa: PLC0415 - as above
+
+        return hold_while_reading(self)
 
 
-def to_filters(partitions: Partitions) -> tuple[PartitionFilter, ...]:
-    """Turn what users write into filters.
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest(Request[Snapshot]):
+    """Which files are live. Fields as of :meth:`icedb_client.Client.snapshot`."""
 
-    Args:
-        partitions: A mapping of field to value, to several values, or to ``None`` (null); or filters.
-
-    Raises:
-        InvalidRequest: Another kind of value.
-    """
-    if partitions is None:
-        return ()
-    if not isinstance(partitions, Mapping):
-        return tuple(partitions)
-    filters: list[PartitionFilter] = []
-    for name, wanted in partitions.items():
-        if wanted is None:
-            filters.append(PartitionFilter(name, is_null=True))
-        elif isinstance(wanted, list | tuple | set | frozenset):
-            filters.append(PartitionFilter.equals(name, *(_as_text(name, value) for value in wanted)))
-        else:
-            filters.append(PartitionFilter.equals(name, _as_text(name, wanted)))
-    return tuple(filters)
-
-
-def _as_text(name: str, value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str | int) or hasattr(value, "isoformat"):
-        return value.isoformat() if hasattr(value, "isoformat") else str(value)
-    raise InvalidRequest(
-        f"partition {name}: {value!r} is a {type(value).__name__}; give text, a number, a date, a list of them or None"
-    )
+    table: str
+    as_of_ms: int | None = None
+    pin: str | None = None
+    filters: Sequence[PartitionFilter] = ()
+    where: str | None = None
+    max_staleness_ms: int | None = None
+    min_commit: str | None = None
+    presign_ms: int | None = None

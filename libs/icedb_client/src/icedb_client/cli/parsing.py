@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from icedb_log.errors import InvalidRequest
-from icedb_log.keys import MAX_MS
 from icedb_log.tables.table_config import SQL_TYPES
+
+from icedb_client.times import to_ms
 
 _DURATION: Final = re.compile(r"(?P<number>\d{1,12}(?:\.\d{1,3})?)\s*(?P<unit>ms|s|min|m|h|d)")
 _COLUMN: Final = re.compile(r"(?P<name>.+)[:=]\s*(?P<type>[A-Za-z0-9_]+)\s*", re.DOTALL)
@@ -32,23 +33,7 @@ def parse_duration(text: str, *, option: str, floor_ms: int = 0) -> int:
 
 def parse_time(text: str, *, option: str) -> int:
     """Return unix milliseconds from ISO 8601 (UTC if it names no zone) or from digits. Raises InvalidRequest."""
-    text = text.strip()
-    if text.isdecimal() and text.isascii():
-        if int(text) > MAX_MS:
-            raise InvalidRequest(f"{option} {text[:_SHOWN]} is later than {MAX_MS} unix milliseconds")
-        return int(text)
-    try:
-        time = datetime.fromisoformat(text)
-        time = time if time.tzinfo else time.replace(tzinfo=UTC)
-        time_ms = int(time.timestamp() * 1000)
-    except (ValueError, OverflowError):
-        time_ms = -1
-    if time_ms < 0:
-        raise InvalidRequest(
-            f"{option} {text[:_SHOWN]!r} is not a time: write e.g. 2026-01-02T03:04:05Z, 2026-01-02 "
-            "or unix milliseconds"
-        )
-    return time_ms
+    return to_ms(text, what=option)
 
 
 def format_time(time_ms: int) -> str:

@@ -1,0 +1,240 @@
+"""The data files of a snapshot, kept as they came: an object for a file is made when somebody asks for that file.
+
+A snapshot of 100,000 files is mostly asked for its paths, or only counted. Nothing here copies what the service or the
+log already holds in memory.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, islice
+from typing import Any, overload
+
+from icedb_log.log.live_files import LiveFiles, sum_rows
+from icedb_log.model import FileMarker
+from icedb_log.tables.partition_filter import read_partition_values
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One live data file.
+
+    Attributes:
+        path: Full key in the object store.
+        uri: Where an engine opens it: ``s3://bucket/key`` or an absolute file path.
+        size_bytes: Its size.
+        row_count: Its rows; ``None`` when its writer did not say.
+        partition: Partition values by field name, ``None`` for null.
+        created_ms: When it was made, unix ms.
+        presigned_url: Reads it without credentials, if that was asked for.
+    """
+
+    path: str
+    uri: str
+    size_bytes: int
+    row_count: int | None
+    partition: Mapping[str, str | None]
+    created_ms: int
+    presigned_url: str | None = None
+
+
+class FileList(Sequence[DataFile]):
+    """Data files, ascending by path. A sequence of :class:`DataFile`; equal to any sequence of the same files."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[DataFile]: ...
+
+    @abstractmethod
+    def _at(self, index: int) -> DataFile: ...
+
+    @property
+    @abstractmethod
+    def paths(self) -> list[str]:
+        """The key of each file in the object store."""
+
+    @property
+    @abstractmethod
+    def uris(self) -> list[str]:
+        """Where an engine opens each file: its presigned URL where there is one."""
+
+    @property
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """Bytes of all files."""
+
+    @property
+    @abstractmethod
+    def row_count(self) -> int | None:
+        """Rows of all files; ``None`` when some file does not say."""
+
+    @cached_property
+    def partition_names(self) -> tuple[str, ...]:
+        """Names of the partition fields that these files have values of, in the order of the paths."""
+        names: dict[str, None] = {}
+        before = ""
+        for path in self.paths:
+            folder = path.rpartition("/")[0]
+            if folder != before:
+                names.update(dict.fromkeys(read_partition_values(folder.rpartition("/_data/")[2])))
+                before = folder
+        return tuple(names)
+
+    @overload
+    def __getitem__(self, index: int) -> DataFile: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[DataFile, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> DataFile | tuple[DataFile, ...]:
+        if isinstance(index, slice):
+            return tuple(self._at(place) for place in range(*index.indices(len(self))))
+        place = index + len(self) if index < 0 else index
+        if not 0 <= place < len(self):
+            raise IndexError(f"file {index} of {len(self)}")
+        return self._at(place)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or isinstance(other, str):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == yours for mine, yours in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # equal to lists, which have none
+
+    def __repr__(self) -> str:
+        shown = ", ".join(file.path.rpartition("/")[2] for file in islice(self, 3))
+        return f"<{len(self)} files: {shown}{', …' if len(self) > 3 else ''}>"  # noqa: PLR2004 - a few
+
+
+class WireFiles(FileList):
+    """Files of the pages of an answer of the snapshot service.
+
+    Args:
+        pages: The ``files`` of each page, as protocol buffers.
+        size_bytes: What the answer says of all of them.
+        row_count: The same.
+    """
+
+    def __init__(self, pages: Sequence[Sequence[Any]], *, size_bytes: int | None, row_count: int | None) -> None:
+        self._pages = pages
+        self._count = sum(len(page) for page in pages)
+        self._size_bytes = size_bytes
+        self._row_count = row_count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[DataFile]:
+        return map(_of_wire, self._all)
+
+    @property
+    def _all(self) -> Iterator[Any]:
+        return chain.from_iterable(self._pages)
+
+    def _at(self, index: int) -> DataFile:
+        for page in self._pages:
+            if index < len(page):
+                return _of_wire(page[index])
+            index -= len(page)
+        raise IndexError(index)
+
+    @property
+    def paths(self) -> list[str]:
+        """See :class:`FileList`."""
+        return [file.path for file in self._all]
+
+    @property
+    def uris(self) -> list[str]:
+        """See :class:`FileList`."""
+        return [file.presigned_url or file.uri for file in self._all]
+
+    @property
+    def size_bytes(self) -> int:
+        """See :class:`FileList`."""
+        return sum(file.size_bytes for file in self._all) if self._size_bytes is None else self._size_bytes
+
+    @property
+    def row_count(self) -> int | None:
+        """See :class:`FileList`."""
+        return self._row_count
+
+
+class MarkerFiles(FileList):
+    """Files as the log lists them.
+
+    Args:
+        markers: What the log says.
+        partition_of: From a path to its partition.
+        uri: From a path to where an engine opens it.
+        presign: From a path to a URL, if URLs were asked for.
+    """
+
+    def __init__(
+        self,
+        markers: Sequence[FileMarker],
+        *,
+        partition_of: Callable[[str], str],
+        uri: Callable[[str], str],
+        presign: Callable[[str], str] | None = None,
+    ) -> None:
+        self._markers = markers
+        self._partition_of = partition_of
+        self._uri = uri
+        self._presign = presign
+
+    def __len__(self) -> int:
+        return len(self._markers)
+
+    def __iter__(self) -> Iterator[DataFile]:
+        return map(self._describe, self._markers)
+
+    def _at(self, index: int) -> DataFile:
+        return self._describe(self._markers[index])
+
+    @property
+    def paths(self) -> list[str]:
+        """See :class:`FileList`."""
+        if isinstance(self._markers, LiveFiles):
+            return [path.decode() for chunk in self._markers.chunks for path in chunk.paths()]
+        return [marker.path for marker in self._markers]
+
+    @property
+    def uris(self) -> list[str]:
+        """See :class:`FileList`."""
+        return list(map(self._presign or self._uri, self.paths))
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """See :class:`FileList`."""
+        if isinstance(self._markers, LiveFiles):
+            return self._markers.size_bytes
+        return sum(marker.size_bytes for marker in self._markers)
+
+    @cached_property
+    def row_count(self) -> int | None:
+        """See :class:`FileList`."""
+        if isinstance(self._markers, LiveFiles):
+            return self._markers.row_count
+        return sum_rows(marker.row_count for marker in self._markers)
+
+    def _describe(self, marker: FileMarker) -> DataFile:
+        return DataFile(
+            marker.path,
+            self._uri(marker.path),
+            marker.size_bytes,
+            marker.row_count,
+            read_partition_values(self._partition_of(marker.path)),
+            marker.created_ms,
+            self._presign(marker.path) if self._presign is not None else None,
+        )
+
+
+def _of_wire(file: Any) -> DataFile:
+    return DataFile(
+        path=file.path,
+        uri=file.uri,
+        size_bytes=file.size_bytes,
+        row_count=file.row_count if file.HasField("row_count") else None,
+        partition={value.name: value.value if value.HasField("value") else None for value in file.partition_values},
+        created_ms=file.created_ms,
+        presigned_url=file.presigned_url if file.HasField("presigned_url") else None,
+    )

@@ -1,0 +1,266 @@
+"""Answers readers straight from the store, with the reader, fold and pruning that the snapshot service uses.
+
+Log files are kept in memory between calls, so that a repeated call costs a listing and what is new. Writes nothing but
+leases.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import translate
+from typing import Any, Final, cast
+
+from icedb_log.changes.retention import find_time_field
+from icedb_log.cleaning.lease_holding import acquire_lease, release_lease, renew_lease
+from icedb_log.cleaning.leases import Lease
+from icedb_log.cleaning.pins import read_pinned
+from icedb_log.clock import Clock, format_ms
+from icedb_log.errors import HaltError, InvalidRequest, NotFound, Unavailable
+from icedb_log.keys import TablePaths, check_table_name
+from icedb_log.model import FileMarker
+from icedb_log.model import Snapshot as LogSnapshot
+from icedb_log.serving.selection import select_files
+from icedb_log.serving.table_cache import TableCache, TableState
+from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
+from icedb_log.storage.stores import S3Options
+from icedb_log.tables.table_config import TableConfig, read_table_config
+from icedb_log.warehouse import Warehouse
+
+from icedb_client.file_list import MarkerFiles
+from icedb_client.read_requests import (
+    AcquireLease,
+    AnswerT,
+    Changes,
+    ChangesRequest,
+    LeaseInfo,
+    ReleaseLease,
+    RenewLease,
+    Request,
+    SnapshotEvent,
+    TableInfo,
+    TableRequest,
+    TablesRequest,
+)
+from icedb_client.snapshots import Snapshot, SnapshotRequest
+
+MAX_TABLES: Final = 1000
+WATCH_INTERVAL_MS: Final = 1000
+FIRST_WAIT_MS: Final = 50
+LONGEST_WAIT_MS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One read of a table's log."""
+
+    paths: TablePaths
+    config: TableConfig
+    state: TableState
+
+
+class StoreReads:
+    """Answers requests from a warehouse. Thread-safe.
+
+    Args:
+        warehouse: Where the tables lie.
+        clock: For ids, back-off and waiting.
+        timeout_ms: How long ``min_commit`` is waited for.
+        s3: How engines reach the files, passed on in each snapshot.
+    """
+
+    def __init__(self, warehouse: Warehouse, *, clock: Clock, timeout_ms: int, s3: S3Options | None = None) -> None:
+        self._warehouse = warehouse
+        self._clock = clock
+        self._timeout_ms = timeout_ms
+        self._s3 = s3
+        self._tables = TableCache(
+            warehouse, clock=clock, max_tables=MAX_TABLES, wait_ms=timeout_ms, on_refresh=lambda _ms: None
+        )
+
+    def ask(self, request: Request[AnswerT]) -> AnswerT:
+        """Return the answer; see :class:`icedb_client.read_requests.Answerer`."""
+        return cast("AnswerT", self._answer(request))
+
+    def watch(self, tables: Sequence[str]) -> Iterator[SnapshotEvent]:
+        """Look at the tables again and again; see :class:`icedb_client.read_requests.Answerer`."""
+        names = tuple(check_table_name(name) for name in tables)
+        for name in names:
+            read_table_config(self._warehouse.store, self._warehouse.table(name))
+        last: dict[str, SnapshotEvent] = {}
+        while True:
+            present = names or self._warehouse.list_tables()
+            gone = [name for name in last if name not in present]
+            for event in (*map(self._look, present), *map(_gone, gone)):
+                if _is_news(last.get(event.table), event):
+                    last[event.table] = event
+                    yield event
+            self._clock.sleep_ms(WATCH_INTERVAL_MS)
+
+    def _answer(self, request: Request[Any]) -> Any:  # noqa: PLR0911 - one for each request
+        store = self._warehouse.store
+        match request:
+            case SnapshotRequest():
+                return self._snapshot(request)
+            case TablesRequest(glob=glob):
+                fits = re.compile(translate("*" if glob is None else glob))
+                return tuple(name for name in self._warehouse.list_tables() if fits.match(name))
+            case TableRequest(table=table, max_staleness_ms=max_staleness_ms):
+                return _describe_table(self._read(table, max_staleness_ms=max_staleness_ms))
+            case ChangesRequest():
+                return self._changes(request)
+            case AcquireLease(table=table, ttl_ms=ttl_ms, at_ms=at_ms):
+                reader = self._tables.table(table).read_source().reader
+                paths = self._warehouse.table(table)
+                lease = acquire_lease(store, paths, clock=self._clock, ttl_ms=ttl_ms, at_ms=at_ms, reader=reader)
+                return _lease(table, lease)
+            case RenewLease(table=table, lease_id=lease_id, ttl_ms=ttl_ms):
+                paths = self._warehouse.table(table)
+                return _lease(table, renew_lease(store, paths, lease_id, clock=self._clock, ttl_ms=ttl_ms))
+            case ReleaseLease(table=table, lease_id=lease_id):
+                return release_lease(store, self._warehouse.table(table), lease_id)
+        raise TypeError(f"no request: {request!r}")
+
+    def _read(self, table: str, *, max_staleness_ms: int | None = None) -> _Read:
+        """Read a table: its configuration always, its log if what is known is older than allowed."""
+        paths = self._warehouse.table(table)
+        try:
+            config = read_table_config(self._warehouse.store, paths)
+        except NotFound:
+            self._tables.drop(table)
+            raise
+        return _Read(paths, config, self._tables.table(table).read(max_staleness_ms=max_staleness_ms or 0))
+
+    def _snapshot(self, request: SnapshotRequest) -> Snapshot:
+        if request.pin is not None:
+            paths = self._warehouse.table(request.table)
+            config = read_table_config(self._warehouse.store, paths)
+            _, state = read_pinned(self._warehouse.store, paths, request.pin)
+            return self._describe(paths, config, state, request)
+        if request.min_commit is None:
+            read = self._read(request.table, max_staleness_ms=request.max_staleness_ms)
+        else:
+            read = self._await_commit(request)
+        return self._describe(read.paths, read.config, _fold_at(read, request.as_of_ms, "as_of"), request)
+
+    def _await_commit(self, request: SnapshotRequest) -> _Read:
+        """Read the log until it names a batch."""
+        deadline_ms = self._clock.monotonic_ms() + self._timeout_ms
+        pause_ms = FIRST_WAIT_MS
+        while True:
+            read = self._read(request.table)
+            if any(request.min_commit in file.log.batch_ids for file in read.state.view.files):
+                return read
+            if any(request.min_commit in file.log.refused_ids for file in read.state.view.files):
+                raise InvalidRequest(
+                    f"table {request.table}: batch {request.min_commit} cannot be committed; "
+                    f"see `icedb quarantine list {request.table}`"
+                )
+            left_ms = deadline_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                raise Unavailable(
+                    f"table {request.table}: batch {str(request.min_commit)[:80]} was not committed within "
+                    f"{self._timeout_ms} ms (ICEDB_SNAPSHOT_TIMEOUT_MS); it waits, is in quarantine, or was never "
+                    f"enqueued: see `icedb status {request.table}`"
+                )
+            self._clock.sleep_ms(min(pause_ms, left_ms))
+            pause_ms = min(2 * pause_ms, LONGEST_WAIT_MS)
+
+    def _describe(
+        self, paths: TablePaths, config: TableConfig, state: LogSnapshot, request: SnapshotRequest
+    ) -> Snapshot:
+        markers = select_files(paths, config, state, filters=request.filters, where=request.where)
+        return Snapshot(
+            table=paths.name,
+            snapshot_id=state.snapshot_id,
+            schema=state.schema,
+            files=self._files(paths, markers, presign_ms=request.presign_ms),
+            total_file_count=len(state.live),
+            as_of_ms=state.as_of_ms,
+            is_stable=state.is_stable,
+            last_commit_ms=state.last_commit_ms or None,
+            horizon_ms=state.horizon_ms or None,
+            where=request.where,
+            s3=self._s3,
+            answerer=self,
+        )
+
+    def _files(self, paths: TablePaths, markers: Sequence[FileMarker], *, presign_ms: int | None = None) -> MarkerFiles:
+        store = self._warehouse.store
+        presign = None if presign_ms is None else lambda key: store.presign(key, ttl_ms=presign_ms)
+        return MarkerFiles(markers, partition_of=paths.partition_of, uri=store.uri, presign=presign)
+
+    def _changes(self, request: ChangesRequest) -> Changes:
+        read = self._read(request.table, max_staleness_ms=request.max_staleness_ms)
+        if request.to_ms is not None and request.to_ms < request.from_ms:
+            raise InvalidRequest(
+                f"table {request.table}: from_={request.from_ms} lies after to={request.to_ms}; give the earlier first"
+            )
+        before, after = _fold_at(read, request.from_ms, "from_"), _fold_at(read, request.to_ms, "to")
+        paths_before, paths_after = ({marker.path for marker in state.live} for state in (before, after))
+        return Changes(
+            table=request.table,
+            from_snapshot_id=before.snapshot_id,
+            to_snapshot_id=after.snapshot_id,
+            added=self._files(read.paths, tuple(m for m in after.live if m.path not in paths_before)),
+            removed=self._files(read.paths, tuple(m for m in before.live if m.path not in paths_after)),
+            changed_columns=_changed_columns(before.schema, after.schema),
+            is_stable=before.is_stable and after.is_stable,
+        )
+
+    def _look(self, table: str) -> SnapshotEvent:
+        try:
+            state = self._read(table).state.snapshot
+        except NotFound:
+            return _gone(table)
+        except (HaltError, Unavailable) as error:
+            return SnapshotEvent(table, None, problem=str(error))
+        return SnapshotEvent(
+            table,
+            state.snapshot_id,
+            len(state.live),
+            state.size_bytes,
+            state.row_count,
+            state.last_commit_ms or None,
+        )
+
+
+def _fold_at(read: _Read, time_ms: int | None, what: str) -> LogSnapshot:
+    now_ms = read.state.view.store_now_ms
+    if time_ms is not None and time_ms > now_ms + MAX_STORE_GAP_MS:
+        raise InvalidRequest(
+            f"table {read.paths.name}: {what} {time_ms} lies in the future of the store, which says {now_ms} "
+            f"({format_ms(now_ms)}); leave it out for the newest state"
+        )
+    return read.state.at(time_ms)
+
+
+def _changed_columns(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+    return {name: sql_type for name, sql_type in after.items() if before.get(name) != sql_type}
+
+
+def _describe_table(read: _Read) -> TableInfo:
+    config, state = read.config, read.state.snapshot
+    time_field = None if config.retention_ms is None else find_time_field(config)
+    return TableInfo(
+        name=config.name,
+        schema=state.schema,
+        partition_fields=config.partition,
+        sort_columns=config.sort,
+        data_grace_ms=config.data_grace_ms,
+        log_grace_ms=config.log_grace_ms,
+        retention_ms=config.retention_ms,
+        retention_field=None if time_field is None else time_field.name,
+        horizon_ms=state.horizon_ms or None,
+    )
+
+
+def _lease(table: str, lease: Lease) -> LeaseInfo:
+    return LeaseInfo(table, lease.lease_id, lease.at_ms, lease.expires_ms)
+
+
+def _gone(table: str) -> SnapshotEvent:
+    return SnapshotEvent(table, None)
+
+
+def _is_news(last: SnapshotEvent | None, event: SnapshotEvent) -> bool:
+    return last is None or (last.snapshot_id, last.problem) != (event.snapshot_id, event.problem)
