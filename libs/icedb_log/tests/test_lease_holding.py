@@ -1,19 +1,24 @@
 """Taking, renewing and ending leases: J4."""
 
+from dataclasses import replace
+
+import orjson
 import pytest
-from icedb_log.cleaning.lease_holding import acquire_lease, release_lease, renew_lease
+from icedb_log.cleaning.lease_holding import acquire_lease, find_oldest_certain_ms, release_lease, renew_lease
 from icedb_log.cleaning.leases import MAX_LEASE_TTL_MS, MIN_LEASE_TTL_MS, LeaseReader, read_leases
 from icedb_log.errors import (
     BelowHorizon,
+    CommitOutcomeUnknown,
     CorruptLog,
     InvalidRequest,
     NotFound,
     Overloaded,
     Unavailable,
 )
+from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
 from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
 from icedb_log.testing.row_files import read_live_rows
-from icedb_log.testing.scripted_store import Fault
+from icedb_log.testing.scripted_store import Effect, Fault
 from icedb_log.testing.small_table import SmallTable
 from icedb_log.trash.drop import drop_table
 
@@ -105,8 +110,10 @@ def test_j4_a_renewed_lease_goes_on_and_says_who_holds_it(table):
 def test_j4_a_lease_that_has_ended_is_not_renewed(table):
     lease = acquire(table, ttl_ms=5000)
     table.clock.advance(5000)
+    table.store.calls.clear()
     with pytest.raises(NotFound, match="Take another lease and read again"):
         renew(table, lease)
+    assert table.store.keys_of("put_if_match") == []  # nothing is held in vain
     # Neither by one that looked in time and slept before it wrote.
     lease = acquire(table, ttl_ms=5000)
     table.store.script = [Fault("put_if_match", None, "/leases/", before=lambda: table.clock.advance(5000))]
@@ -120,6 +127,7 @@ def test_j4_a_renewal_may_come_in_the_last_moment(table):
     lease = acquire(table, ttl_ms=5000)
     table.clock.advance(4999)
     lease = renew(table, lease, 5000)
+    assert lease.expires_ms == table.clock.now_ms() + 5000
     assert held(table) == [lease.lease_id]
 
 
@@ -255,3 +263,43 @@ def test_two_who_renew_one_lease_at_once_both_go_on(table):
     renewed = renew(table, lease, 50_000)
     assert renewed.expires_ms == table.clock.now_ms() + 50_000
     assert [each.expires_ms for each in read_leases(table.store, table.paths)] == [renewed.expires_ms]
+
+
+def test_w2_a_renewal_whose_answer_got_lost_is_found(table):
+    lease = acquire(table, ttl_ms=30_000)
+    for effect in (Effect.LOSE_ANSWER, Effect.TRY_TWICE):
+        table.clock.advance(1000)
+        table.store.script = [Fault("put_if_match", effect, "/leases/")]
+        lease = renew(table, lease, 30_000)
+        assert lease.expires_ms == table.clock.now_ms() + 30_000
+    table.store.script = [Fault("put_if_match", Effect.DROP, "/leases/")]
+    with pytest.raises(CommitOutcomeUnknown):
+        renew(table, lease)
+
+
+def test_the_wire_of_a_lease(table):
+    lease = acquire(table, ttl_ms=5000, holder="jane")
+    key = table.paths.lease_key(lease.lease_id)
+    first = orjson.loads(table.store.get(key).body)
+    renew(table, lease, 6000)
+    second = orjson.loads(table.store.get(key).body)
+    renew(table, lease, 6000)
+    tokens = {first.pop("token"), second.pop("token"), orjson.loads(table.store.get(key).body)["token"]}
+    assert first == {"at": lease.at_ms, "ttl_ms": 5000, "by": "jane"}
+    assert second == {"at": lease.at_ms, "ttl_ms": 6000, "by": "jane", "until": lease.expires_ms}
+    assert len(tokens) == 3
+
+
+def test_j4_a_data_file_that_died_alone_is_in_doubt_as_well(table):
+    """Other writers of the format kill data files and leave their log files alive."""
+    dead = FileMarker("wh/t/_data/a.parquet", 1, 10, tombstoned_ms=1000, landed_ms=1000)
+    log = ListedLogFile(table.paths.log_key(time_ms=1000, commit_id="aa", is_merged=True), "e", 1000, 1, LogFile(1000))
+    view = LogView("t", (replace(log, log=LogFile(1000, markers=(dead,))),), 0)
+    certain_ms = 1000 + table.config.data_grace_ms - MAX_STORE_GAP_MS
+
+    def oldest(at_ms, written_ms):
+        return find_oldest_certain_ms(view, at_ms, config=table.config, written_ms=written_ms)
+
+    assert oldest(999, certain_ms) is None
+    assert oldest(999, certain_ms + 1) == 1000
+    assert oldest(1000, certain_ms + 1) is None

@@ -1,0 +1,261 @@
+"""Watchers and the polls behind them: one read for all, nothing twice, the newest state and no queue."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from icedb_log.errors import CorruptLog, NotFound, Overloaded, Unavailable
+from icedb_proto import snapshot_pb2 as pb
+from icedb_snapshot.watches import PATIENT_POLLS, Watcher, Watches
+
+DEADLINE_S = 30
+
+
+class Rig:
+    """Tables whose states are set by hand; each read waits until it is let through."""
+
+    def __init__(self, **options):
+        self.states = {"a": "a1", "b": "b1"}
+        self.names = ["a", "b"]
+        self.reads = []
+        self.gate = asyncio.Semaphore(0)
+        self.idle = asyncio.Event()
+        self.watches = Watches(
+            read_table=self.read_table,
+            read_names=self.read_names,
+            interval_ms=0,
+            max_polls=options.pop("max_polls", 8),
+            max_watchers=options.pop("max_watchers", 10),
+            describe=self.describe,
+        )
+
+    async def read_names(self):
+        return tuple(self.names)
+
+    async def read_table(self, table):
+        await self.gate.acquire()
+        self.reads.append(table)
+        state = self.states[table]
+        if isinstance(state, Exception):
+            raise state
+        return SimpleNamespace(snapshot=SimpleNamespace(snapshot_id=state), table=table)
+
+    async def describe(self, state):
+        return pb.SnapshotEvent(table=state.table, snapshot_id=state.snapshot.snapshot_id)
+
+    async def poll(self, count=1):
+        """Let so many reads through, and wait until what they found is noted."""
+        for _ in range(count):
+            self.gate.release()
+        for _ in range(20 * count):
+            await asyncio.sleep(0)
+
+    def watch(self, *tables, may_see=lambda table: True):
+        watcher = Watcher(may_see, frozenset(tables) or None)
+        self.watches.add(watcher)
+        return watcher
+
+
+def run(test, **options):
+    async def go():
+        rig = Rig(**options)
+        try:
+            await asyncio.wait_for(test(rig), DEADLINE_S)
+        finally:
+            rig.watches.end()
+
+    asyncio.run(go())
+
+
+async def taken(watcher):
+    """Return all that a watcher has noted, by table."""
+    found = []
+    while watcher._notes:
+        event = await watcher.take()
+        found.append((event.table, event.snapshot_id or event.problem))
+    return found
+
+
+def test_all_watchers_of_a_table_share_its_polls():
+    async def test(rig):
+        watchers = [rig.watch("a") for _ in range(5)]
+        await rig.poll()
+        assert [await taken(watcher) for watcher in watchers] == [[("a", "a1")]] * 5
+        late = rig.watch("a")
+        assert await taken(late) == [("a", "a1")]  # at once: it is known
+        rig.states["a"] = "a2"
+        await rig.poll(3)
+        assert rig.reads == ["a"] * 4
+        assert [await taken(watcher) for watcher in (*watchers, late)] == [[("a", "a2")]] * 6
+
+    run(test)
+
+
+def test_without_watchers_nothing_is_read():
+    async def test(rig):
+        first, second = rig.watch("a"), rig.watch("a", "b")
+        rig.watches.remove(first)
+        assert rig.watches.table_count == 2
+        rig.watches.remove(second)
+        rig.watches.remove(second)
+        assert (rig.watches.table_count, rig.watches.watcher_count) == (0, 0)
+        await rig.poll(3)
+        assert rig.reads == []
+
+    run(test)
+
+
+def test_a_slow_watcher_is_told_the_newest_state_of_each_table_and_nothing_twice():
+    async def test(rig):
+        slow = rig.watch("a", "b")
+        await rig.poll(2)
+        for number in range(2, 8):
+            rig.states["a"] = f"a{number}"
+            await rig.poll(2)
+        assert sorted(await taken(slow)) == [("a", "a7"), ("b", "b1")]
+        await rig.poll(4)
+        assert await taken(slow) == []
+        rig.states["b"] = "b2"
+        await rig.poll(2)
+        rig.states["b"] = "b1"  # back to what it was told: nothing new
+        await rig.poll(2)
+        assert await taken(slow) == []
+
+    run(test)
+
+
+def test_a_damaged_table_is_told_at_once_a_silent_store_after_a_while():
+    async def test(rig):
+        watcher = rig.watch("a")
+        await rig.poll()
+        assert await taken(watcher) == [("a", "a1")]
+        rig.states["a"] = Unavailable("no answer 1")
+        await rig.poll(PATIENT_POLLS - 1)
+        assert await taken(watcher) == []
+        rig.states["a"] = Unavailable("no answer 2")
+        await rig.poll()
+        assert await taken(watcher) == [("a", "Unavailable: no answer 2")]
+        rig.states["a"] = Unavailable("no answer 3")  # the same in other words
+        await rig.poll(2)
+        assert await taken(watcher) == []
+        rig.states["a"] = CorruptLog("line 0")
+        await rig.poll()
+        assert await taken(watcher) == [("a", "CorruptLog: line 0")]
+        rig.states["a"] = "a1"
+        await rig.poll()
+        assert await taken(watcher) == [("a", "a1")]  # it can be read again
+        rig.states["a"] = RuntimeError("a bug")
+        await rig.poll()
+        ((_, problem),) = await taken(watcher)
+        assert "a bug" not in problem
+
+    run(test)
+
+
+def test_a_store_that_does_not_answer_from_the_beginning_is_told_at_once():
+    async def test(rig):
+        rig.states["a"] = Unavailable("no answer")
+        watcher = rig.watch("a")
+        await rig.poll()
+        assert await taken(watcher) == [("a", "Unavailable: no answer")]
+
+    run(test)
+
+
+def test_a_read_that_hangs_leaves_the_others_their_turn():
+    async def test(rig):
+        inner = rig.watches._read_table
+
+        async def hang(table):
+            if table == "a":
+                await asyncio.Event().wait()
+            return await inner(table)
+
+        rig.watches._read_table = hang
+        watcher = rig.watch("a", "b")
+        await rig.poll(2)
+        assert await taken(watcher) == [("b", "b1")]
+
+    run(test, max_polls=2)
+
+
+def test_who_watches_all_is_told_of_those_it_may_see_as_long_as_it_may():
+    async def test(rig):
+        seen = {"a"}
+        watcher = rig.watch(may_see=seen.__contains__)
+        await rig.poll(3)
+        assert await taken(watcher) == [("a", "a1")]
+        assert rig.watches.table_count == 1  # nobody may see the other one: it is not read
+        seen.add("b")
+        await rig.poll(8)
+        assert await taken(watcher) == [("b", "b1")]
+        rig.states["b"] = "b2"
+        await rig.poll(4)
+        seen.remove("b")
+        rig.states["a"] = "a2"
+        await rig.poll(4)
+        assert await take_next(watcher) == ("a", "a2")
+
+    run(test)
+
+
+async def take_next(watcher):
+    event = await watcher.take()
+    return event.table, event.snapshot_id
+
+
+def test_who_watches_all_forgets_a_table_that_goes_and_who_named_it_waits_for_it():
+    async def test(rig):
+        everything, named = rig.watch(), rig.watch("a")
+        await rig.poll(4)
+        assert sorted(await taken(everything)) == [("a", "a1"), ("b", "b1")]
+        rig.names.remove("a")
+        rig.states["a"] = NotFound("gone")
+        await rig.poll(4)
+        assert await taken(everything) == [("a", "")]
+        assert await taken(named) == [("a", "")]
+        rig.names.append("a")
+        rig.states["a"] = "a1"
+        await rig.poll(8)
+        assert await taken(everything) == [("a", "a1")]
+        rig.watches.remove(named)
+        rig.names.remove("a")
+        rig.states["a"] = NotFound("gone")
+        await rig.poll(8)
+        assert await taken(everything) == [("a", "")]
+        assert rig.watches.table_count == 1
+
+    run(test)
+
+
+def test_a_table_that_went_before_it_was_told_of_is_not_told_of():
+    async def test(rig):
+        rig.states["a"] = NotFound("gone")
+        watcher = rig.watch()
+        await rig.poll(4)
+        assert await taken(watcher) == [("b", "b1")]
+
+    run(test)
+
+
+def test_the_end_comes_after_what_is_noted_and_no_watcher_comes_after_it():
+    async def test(rig):
+        watcher = rig.watch("a")
+        await rig.poll()
+        rig.watches.end()
+        assert (await watcher.take()).snapshot_id == "a1"
+        with pytest.raises(Unavailable, match="another replica"):
+            await watcher.take()
+        with pytest.raises(Unavailable, match="another replica"):
+            rig.watch("a")
+
+    run(test)
+
+
+def test_watchers_are_bounded():
+    async def test(rig):
+        rig.watch("a")
+        with pytest.raises(Overloaded, match="ICEDB_SNAPSHOT_MAX_WATCHERS"):
+            rig.watch("a")
+
+    run(test, max_watchers=1)
