@@ -14,6 +14,7 @@ from typer.exceptions import TyperException
 from icedb_client.cli import (
     audit,
     change,
+    changes,
     erasure,
     fsck,
     import_files,
@@ -30,6 +31,7 @@ from icedb_client.cli import (
     trash,
     vacuum,
     view,
+    watch,
 )
 from icedb_client.cli.exits import FAILED, INTERRUPTED, INVALID, exit_code
 from icedb_client.cli.output import JsonFlag, WarningPrinter, out, print_error, print_json
@@ -37,7 +39,7 @@ from icedb_client.cli.session import GlobalOptions
 
 EPILOG: Final = (
     "Exit codes: 0 done, 1 failed, 2 wrong use, 3 not found, 4 a server does not answer, "
-    "5 a table is halted, 6 timed out."
+    "5 a table is halted, 6 timed out, 7 not allowed."
 )
 
 app: Final = typer.Typer(
@@ -57,6 +59,8 @@ app.add_typer(view.app, name="view")
 app.command("ingest")(ingest.ingest)
 app.command("import")(import_files.import_files)
 app.command("snapshot")(read.snapshot)
+app.command("changes")(changes.changes)
+app.command("watch")(watch.watch)
 app.command("query")(read.query)
 app.command("pin")(pin.pin)
 app.command("pins")(pin.pins)

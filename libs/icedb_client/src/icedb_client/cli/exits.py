@@ -2,7 +2,15 @@
 
 from typing import Final
 
-from icedb_log.errors import HaltError, IceDBError, InvalidRequest, NotFound, Unavailable
+from icedb_log.errors import (
+    HaltError,
+    IceDBError,
+    InvalidRequest,
+    NotFound,
+    PermissionDenied,
+    Unauthenticated,
+    Unavailable,
+)
 
 OK: Final = 0
 FAILED: Final = 1
@@ -11,6 +19,7 @@ NOT_FOUND: Final = 3
 UNAVAILABLE: Final = 4
 HALTED: Final = 5
 TIMED_OUT: Final = 6
+DENIED: Final = 7
 INTERRUPTED: Final = 130
 
 
@@ -24,6 +33,8 @@ _CODES: Final[tuple[tuple[type[IceDBError], int], ...]] = (
     (NotFound, NOT_FOUND),
     (Unavailable, UNAVAILABLE),
     (HaltError, HALTED),
+    (Unauthenticated, DENIED),
+    (PermissionDenied, DENIED),
 )
 
 _BY_OUTCOME: Final[dict[str, int]] = {

@@ -1,6 +1,5 @@
 """``icedb snapshot`` and ``icedb query``: read tables."""
 
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -9,31 +8,19 @@ from rich.markup import escape
 
 from icedb_client.cli.output import (
     JsonFlag,
-    format_bytes,
-    format_count,
     make_table,
     out,
     print_json,
     print_note,
-    print_pairs,
 )
-from icedb_client.cli.parsing import format_time, parse_duration, parse_time
+from icedb_client.cli.parsing import parse_duration, parse_time
 from icedb_client.cli.session import open_client
+from icedb_client.cli.snapshot_formats import SnapshotFormat, show_snapshot
 from icedb_client.client import QueryResult
-from icedb_client.snapshots import Snapshot
 
 DEFAULT_SHOWN_FILES = 20
 DEFAULT_SHOWN_ROWS = 100
 FETCH_ROWS = 10_000
-
-
-class SnapshotFormat(StrEnum):
-    """What `icedb snapshot` prints."""
-
-    table = "table"
-    paths = "paths"
-    duckdb = "duckdb"
-    json = "json"
 
 
 AsOf = Annotated[
@@ -43,6 +30,15 @@ AsOf = Annotated[
 Pin = Annotated[
     str | None,
     typer.Option("--pin", help="What this pin has pinned, however long ago; see `icedb pins`."),
+]
+Where = Annotated[
+    str | None,
+    typer.Option(
+        "--where",
+        metavar="CONDITION",
+        help="Only files that can hold a row for which this is true: SQL in DuckDB's dialect, "
+        "e.g. \"event = 'signup' and amount >= 10\". The statements of duckdb and clickhouse apply it to rows, too.",
+    ),
 ]
 MaxStaleness = Annotated[
     str | None,
@@ -64,9 +60,21 @@ def snapshot(
             "Repeat = for several values.",
         ),
     ] = None,
+    where: Where = None,
     max_staleness: MaxStaleness = None,
+    min_commit: Annotated[
+        str | None,
+        typer.Option(
+            "--min-commit", metavar="BATCH_ID", help="Wait for what this batch brought: the id that an ingest printed."
+        ),
+    ] = None,
+    presign: Annotated[
+        str | None,
+        typer.Option("--presign", metavar="DURATION", help="Give URLs that need no credentials for so long, e.g. 1h."),
+    ] = None,
     output_format: Annotated[
-        SnapshotFormat, typer.Option("--format", help="table; paths: one URI a line; duckdb: SQL to paste; json.")
+        SnapshotFormat,
+        typer.Option("--format", help="table; paths: one URI a line; duckdb, clickhouse: SQL to paste; json."),
     ] = SnapshotFormat.table,
     limit: Annotated[int, typer.Option("--limit", min=0, help="Files shown in a table.")] = DEFAULT_SHOWN_FILES,
     as_json: JsonFlag = False,
@@ -79,22 +87,15 @@ def snapshot(
     with open_client(context, table=table) as client:
         found = client.snapshot(
             table,
-            as_of_ms=parse_time(as_of, option="--as-of") if as_of is not None else None,
+            as_of=parse_time(as_of, option="--as-of") if as_of is not None else None,
             pin=pin,
             partitions=filters,
+            where=where,
             max_staleness_ms=_staleness(max_staleness),
+            min_commit=min_commit,
+            presign_ms=None if presign is None else parse_duration(presign, option="--presign", floor_ms=1),
         )
-    if as_json or output_format is SnapshotFormat.json:
-        print_json(_to_json(found))
-    elif output_format is SnapshotFormat.paths:
-        for file in found.files:
-            typer.echo(file.uri)
-    elif output_format is SnapshotFormat.duckdb:
-        from icedb_client.duck import select_from  # noqa: PLC0415 - DuckDB is loaded by those who need it
-
-        typer.echo(select_from(found) + ";")
-    else:
-        _print_snapshot(found, limit=limit)
+    show_snapshot(found, shape=SnapshotFormat.json if as_json else output_format, limit=limit)
 
 
 def query(
@@ -116,7 +117,7 @@ def query(
     with open_client(context) as client:
         result = client.query(
             sql,
-            as_of_ms=parse_time(as_of, option="--as-of") if as_of is not None else None,
+            as_of=parse_time(as_of, option="--as-of") if as_of is not None else None,
             pin=pin,
             max_staleness_ms=_staleness(max_staleness),
         )
@@ -174,65 +175,6 @@ def _fetch(result: QueryResult, most: int | None) -> tuple[list[tuple[Any, ...]]
 
 def _is_numeric(sql_type: str) -> bool:
     return sql_type.startswith(("BIGINT", "INTEGER", "HUGEINT", "DOUBLE", "FLOAT", "DECIMAL", "UBIGINT", "SMALLINT"))
-
-
-def _print_snapshot(found: Snapshot, *, limit: int) -> None:
-    pruned = f" of {format_count(found.total_file_count)}" if found.total_file_count != len(found.files) else ""
-    print_pairs(
-        {
-            "table": found.table,
-            "snapshot": found.snapshot_id,
-            "data files": f"{format_count(len(found.files))}{pruned}",
-            "rows": format_count(found.row_count),
-            "size": format_bytes(found.size_bytes),
-            "last commit": format_time(found.last_commit_ms) if found.last_commit_ms is not None else "none yet",
-            **({"as of": format_time(found.as_of_ms)} if found.as_of_ms is not None else {}),
-            **({} if found.as_of_ms is None else {"stable": "yes" if found.is_stable else "not yet"}),
-            **({"oldest time": format_time(found.horizon_ms)} if found.horizon_ms is not None else {}),
-        }
-    )
-    if not found.files or not limit:
-        return
-    out.print()
-    table = make_table("partition", "rows", "size", "file", right=("rows", "size"))
-    for file in found.files[:limit]:
-        partition = "/".join(f"{name}={value}" for name, value in file.partition.items())
-        table.add_row(
-            escape(partition or "-"),
-            format_count(file.row_count),
-            format_bytes(file.size_bytes),
-            escape(file.path.rpartition("/")[2]),
-        )
-    out.print(table)
-    if len(found.files) > limit:
-        print_note(f"{len(found.files) - limit} more files; --limit shows more, --format paths all")
-
-
-def _to_json(found: Snapshot) -> dict[str, Any]:
-    return {
-        "table": found.table,
-        "snapshot_id": found.snapshot_id,
-        "schema": dict(found.schema),
-        "file_count": len(found.files),
-        "total_file_count": found.total_file_count,
-        "row_count": found.row_count,
-        "size_bytes": found.size_bytes,
-        "as_of_ms": found.as_of_ms,
-        "is_stable": found.is_stable,
-        "last_commit_ms": found.last_commit_ms,
-        "horizon_ms": found.horizon_ms,
-        "files": [
-            {
-                "path": file.path,
-                "uri": file.uri,
-                "size_bytes": file.size_bytes,
-                "row_count": file.row_count,
-                "partition": dict(file.partition),
-                "created_ms": file.created_ms,
-            }
-            for file in found.files
-        ],
-    }
 
 
 def _staleness(text: str | None) -> int | None:

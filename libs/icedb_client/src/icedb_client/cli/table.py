@@ -26,6 +26,7 @@ from icedb_client.cli.output import (
 )
 from icedb_client.cli.parsing import parse_duration, split_names
 from icedb_client.cli.query_check import check_merge_query, check_queries, has_queries
+from icedb_client.cli.served_tables import is_served, list_served, show_served
 from icedb_client.cli.session import open_client
 from icedb_client.cli.table_options import (
     AuditRetention,
@@ -268,6 +269,10 @@ def list_tables(*, context: typer.Context, as_json: JsonFlag = False) -> None:
     configs: list[TableConfig] = []
     problems: dict[str, str] = {}
     with open_client(context) as client:
+        if is_served(client):
+            if not list_served(client, as_json=as_json):
+                raise typer.Exit(HALTED)
+            return
         names = client.warehouse.list_tables()
         for name in names:
             try:
@@ -306,6 +311,9 @@ def show(
     Example: icedb table show events
     """
     with open_client(context, table=name) as client:
+        if is_served(client):
+            show_served(client, name, as_json=as_json)
+            return
         config = client.table_config(name)
         schema = dict(client.snapshot(name).schema)
     if as_json:
