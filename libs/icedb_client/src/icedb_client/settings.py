@@ -37,13 +37,14 @@ class ClientSettings(BaseSettings):
     commas between are asked in turn, and so are all machines that one name stands for."""
 
     token: SecretStr | None = None
-    """Bearer token for the snapshot service. It is sent over TLS, or to this machine."""
+    """Bearer token for the snapshot service, and for workers that are asked to change a table. It is sent over TLS, or to
+    this machine."""
 
     token_file: Path | None = None
     """File with the token instead, read again when it changes: for tokens that expire."""
 
     token_over_plaintext: bool = False
-    """Send the token without TLS to other machines, too. Whoever can see the network can then use it."""
+    """Send the token without TLS to other machines, too, Redis included. Whoever sees the network can then use it."""
 
     tls: bool = False
     """Speak TLS with the snapshot service, trusting the authorities that this system trusts."""

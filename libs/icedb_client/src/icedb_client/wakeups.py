@@ -19,6 +19,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
+from icedb_client.bearer_token import BearerToken, require_private_redis
 from icedb_client.settings import SECOND_MS, ClientSettings, redact_url
 
 INGEST_FLUSH: Final = "icedb.ingest.flush"
@@ -84,6 +85,7 @@ class WakeupSender:
             retry=Retry(NoBackoff(), 1),
         )
         self._app = _make_app(settings)
+        self._token = BearerToken(settings)
         self._silent_until_ms: int | None = None
         self._has_warned = False
 
@@ -126,6 +128,7 @@ class WakeupSender:
 
         Raises:
             Unavailable: Redis does not answer.
+            InvalidRequest: The token would go over the network in plain text.
             TaskTimeout: No worker gave a result in time.
         """
         task_id = self._send(task, table, arguments=arguments, ignore_result=False)
@@ -150,6 +153,7 @@ class WakeupSender:
 
         Raises:
             Unavailable: Redis does not answer.
+            InvalidRequest: The token would go over the network in plain text.
         """
         return self._send(task, table, arguments=arguments, ignore_result=True)
 
@@ -159,6 +163,7 @@ class WakeupSender:
             self._redis.delete(key)
 
     def _send(self, task: str, table: str, *, arguments: dict[str, Any], ignore_result: bool) -> str:
+        headers = self._headers()
         try:
             self._redis.ping()
             sent = self._app.send_task(
@@ -169,10 +174,19 @@ class WakeupSender:
                 expires=self._settings.message_expiry_ms / SECOND_MS,
                 ignore_result=ignore_result,
                 retry=False,
+                headers=headers,
             )
         except _DOWN as error:
             raise Unavailable(self._describe(error)) from error
         return str(sent.id)
+
+    def _headers(self) -> dict[str, str]:
+        """Return who asks, for workers that want to know. Wake-ups go without: they say nothing that matters."""
+        authorization = self._token.authorization()
+        if authorization is None:
+            return {}
+        require_private_redis(self._settings)
+        return {"authorization": authorization}
 
     def _describe(self, error: Exception) -> str:
         return (
