@@ -37,7 +37,7 @@ class ClientSettings(BaseSettings):
     commas between are asked in turn, and so are all machines that one name stands for."""
 
     token: SecretStr | None = None
-    """Bearer token for the snapshot service, and for workers that are asked to change a table. It is sent over TLS, or to
+    """Bearer token for the snapshot service, and for workers that are asked to change a table. It is sent by TLS, or to
     this machine."""
 
     token_file: Path | None = None
