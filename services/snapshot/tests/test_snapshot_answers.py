@@ -1,26 +1,36 @@
-"""Answers are serialized once for each version and pruned without being built anew."""
+"""Answers are serialized once for each version, pruned without being built anew, and cut into pages."""
 
 import pytest
-from icedb_log.log.fold import fold
+from icedb_log.log.fold import Folded, fold
 from icedb_log.log.reader import LogReader
-from icedb_log.tables.partition_filter import PartitionMatcher, parse_partition_filters
+from icedb_log.serving.selection import FileSelector
+from icedb_log.tables.partition_filter import parse_partition_filters
 from icedb_proto import snapshot_pb2
 from icedb_snapshot import answers
-from icedb_snapshot.answers import AnswerCache, AnswerTooLarge
+from icedb_snapshot.answers import Answer, AnswerCache, AnswerTooLarge, all_files, build_answer
 
 
 @pytest.fixture
-def cache(store):
-    return AnswerCache(store, max_tables=2)
+def build(warehouse, clock):
+    known = {}
 
-
-@pytest.fixture
-def ask(warehouse, clock, cache):
-    def ask(config, *filters, limit=1 << 20, name="events"):
+    def build(config, *filters, where=None, name="events", presign_ms=None):
         paths = warehouse.table(name)
-        snapshot = fold(LogReader(warehouse.store, paths, clock=clock).read())
-        matcher = PartitionMatcher(parse_partition_filters(filters), config)
-        body = cache.get(paths, snapshot).render(snapshot, matcher=matcher, staleness_ms=7, max_message_bytes=limit)
+        reader = known.setdefault(name, [LogReader(warehouse.store, paths, clock=clock, is_compact=True), None])
+        view = reader[0].read()
+        reader[1] = Folded(view, fold(view, known=reader[1]))
+        snapshot = reader[1].snapshot
+        selector = FileSelector(paths, config, snapshot, filters=parse_partition_filters(filters), where=where)
+        selections = selector.select_chunks(all_files(snapshot.live))
+        return build_answer(warehouse.store, paths, snapshot, selections, max_joined=1 << 20, presign_ms=presign_ms)
+
+    return build
+
+
+@pytest.fixture
+def ask(build):
+    def ask(config, *filters, limit=1 << 20, **fields):
+        body = build(config, *filters, **fields).render(staleness_ms=7, max_message_bytes=limit)
         return snapshot_pb2.GetSnapshotResponse.FromString(body)
 
     return ask
@@ -81,30 +91,74 @@ def test_rows_are_absent_when_some_file_does_not_say(tables, ask):
 def test_too_large_an_answer_names_limit_and_remedy(tables, ask):
     config = tables.create()
     tables.commit(files=[("d=2026-01-02", 1)] * 50)
-    with pytest.raises(AnswerTooLarge, match=r"limit of 4096 bytes.*partition filters"):
+    with pytest.raises(AnswerTooLarge, match=r"4096 bytes.*call StreamSnapshot.*partition filters"):
         ask(config, limit=4096)
     assert ask(config, "d=2026-01-03", limit=4096).file_count == 0
 
 
-def test_a_file_is_serialized_once_in_its_life(tables, ask, monkeypatch):
+def test_a_file_is_serialized_once_while_its_chunk_stays(tables, ask, monkeypatch):
     made = []
     serialize = answers._serialize_file
-    monkeypatch.setattr(answers, "_serialize_file", lambda *args: (made.append(args[1].path), serialize(*args))[1])
+    monkeypatch.setattr(
+        answers, "_serialize_file", lambda *args: (made.append(args[1].path(args[2])), serialize(*args))[1]
+    )
     config = tables.create()
     tables.commit(files=[("d=2026-01-02", 1), ("d=2026-01-03", 1)])
     ask(config)
     ask(config, "d=2026-01-02")
-    tables.commit(files=[("d=2026-01-02", 1)])
+    tables.commit(files=[("d=2026-01-04", 1)])
     assert ask(config).file_count == 3
     assert len(made) == len(set(made)) == 3
 
 
-def test_only_some_versions_and_tables_are_kept(tables, ask, cache):
+@pytest.mark.parametrize("page_bytes", [1, 300, 1000, 5000])
+def test_pages_joined_are_the_whole_answer(tables, build, page_bytes):
     config = tables.create()
-    for _ in range(6):
-        tables.commit(files=[("d=2026-01-02", 1)])
-        ask(config)
-    assert len(cache._tables["events"]) == answers.VERSIONS_PER_TABLE
-    for name in ("a", "b"):
-        ask(tables.create(name), name=name)
-    assert list(cache._tables) == ["a", "b"]
+    for day in range(2, 9):
+        tables.commit(files=[(f"d=2026-01-0{day}", rows) for rows in range(9)])
+    answer = build(config)
+    pages = list(answer.pages(staleness_ms=7, page_bytes=page_bytes))
+    whole = answer.render(staleness_ms=7, max_message_bytes=1 << 20)
+    assert b"".join(pages) == whole
+    first = snapshot_pb2.GetSnapshotResponse.FromString(pages[0])
+    assert (first.file_count, len(first.schema), first.staleness_ms) == (63, 2, 7)
+    rest = [snapshot_pb2.GetSnapshotResponse.FromString(page) for page in pages[1:]]
+    assert all(not page.table and page.files for page in rest)
+    assert all(len(page) <= page_bytes for page in pages[1:]) or page_bytes == 1
+    assert len(pages) == (64 if page_bytes == 1 else len(pages))
+
+
+def test_urls_are_added_and_counted_as_the_answers_own(tables, build, ask, clock):
+    config = tables.create()
+    tables.commit(files=[("d=2026-01-02", 1)] * 200)
+    files = ask(config, presign_ms=60_000).files
+    assert {file.presigned_url for file in files} == {f"memory://{f.path}?expires={clock.ms + 60_000}" for f in files}
+    assert {value.name for value in files[0].partition_values} == {"d"}
+    assert not ask(config).files[0].HasField("presigned_url")
+    assert build(config, presign_ms=60_000).own_bytes > build(config).own_bytes
+
+
+def test_a_condition_leaves_out_files_and_all_of_a_partition(tables, ask):
+    config = tables.create(partition=("d=day(ts)",))
+    tables.commit(files=[("d=2026-01-02", 5), ("d=2026-01-03", 7)])
+    assert ask(config, where="ts >= '2026-01-03'").row_count == 7
+    assert ask(config, where="ts >= '2026-01-03' OR event = 'a'").row_count == 12
+    assert ask(config, where="ts > '2027-01-01'").file_count == 0
+
+
+def make_answer(own_bytes):
+    return Answer("t", b"", (), 0, 0, own_bytes)
+
+
+def test_only_so_many_answers_and_bytes_are_kept():
+    cache = AnswerCache(max_answers=3, max_bytes=100)
+    for number in range(5):
+        cache.keep((number,), make_answer(1))
+    assert [cache.get((number,)) is not None for number in range(5)] == [False, False, True, True, True]
+    cache.keep((5,), make_answer(99))
+    assert [cache.get((number,)) is not None for number in range(6)] == [False] * 4 + [True, True]
+    cache.keep((6,), make_answer(101))
+    assert cache.get((6,)) is None
+    cache.keep((5,), make_answer(10))
+    cache.keep((7,), make_answer(89))
+    assert cache.get((5,)) is not None

@@ -28,6 +28,7 @@ def test_every_condition_is_understood():
             pb.PartitionFilter(field="c", is_null=False),
             pb.PartitionFilter(field="d", range=pb.ValueRange(at_least="1", below="2")),
             pb.PartitionFilter(field="e", range=pb.ValueRange(above="1", at_most="2")),
+            pb.PartitionFilter(field="f", glob="a*"),
         ],
     ).filters
     assert filters[0].any_of == {""}
@@ -35,6 +36,7 @@ def test_every_condition_is_understood():
     assert filters[2].is_null is False
     assert (filters[3].at_least, filters[3].below, filters[3].above) == ("1", "2", None)
     assert (filters[4].above, filters[4].at_most, filters[4].at_least) == ("1", "2", None)
+    assert (filters[5].glob, filters[5].any_of) == ("a*", None)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +50,11 @@ def test_every_condition_is_understood():
         ({"table": "t", "as_of_ms": 1 << 60}, "unix milliseconds"),
         ({"table": "t", "max_staleness_ms": -1}, "0 \\(read now\\)"),
         ({"table": "t", "partition_filters": [pb.PartitionFilter(field="d")]}, "no condition"),
+        ({"table": "t", "min_commit": "nope"}, "no batch id"),
+        ({"table": "t", "min_commit": ""}, "no batch id"),
+        ({"table": "t", "presign_ms": 0}, "use 1000 to 604800000"),
+        ({"table": "t", "presign_ms": 1 << 40}, "use 1000 to 604800000"),
+        ({"table": "t", "pin": "p", "as_of_ms": 5}, "leave as_of_ms and min_commit out"),
     ],
 )
 def test_wrong_requests(fields, words):

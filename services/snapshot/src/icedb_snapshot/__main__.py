@@ -16,9 +16,10 @@ from icedb_service.access.opening import open_guard
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
 from icedb_service.logs import configure_logging, get_logger
 from icedb_service.metrics import add_build_info, make_registry
+from icedb_service.reading.blocking_work import BlockingWork
+from icedb_service.reading.table_reads import TableReads
 from icedb_service.settings import load_settings
 
-from icedb_snapshot.blocking_work import BlockingWork
 from icedb_snapshot.change_calls import ChangeCalls
 from icedb_snapshot.lag import LagExporter
 from icedb_snapshot.lease_calls import LeaseCalls
@@ -29,7 +30,6 @@ from icedb_snapshot.settings import SnapshotSettings
 from icedb_snapshot.snapshot_calls import SnapshotCalls
 from icedb_snapshot.table_calls import TableCalls
 from icedb_snapshot.table_names import TableNames
-from icedb_snapshot.table_reads import TableReads
 from icedb_snapshot.watch_calls import WatchCalls
 
 EXIT_FAILED: Final = 1
@@ -77,7 +77,13 @@ def start_service(warehouse: Warehouse, *, settings: SnapshotSettings, clock: Cl
         settings,
         metrics,
         clock,
-        TableReads(tables, work=work, clock=clock, wait_ms=settings.snapshot_read_timeout_ms),
+        TableReads(
+            tables,
+            work=work,
+            clock=clock,
+            wait_ms=settings.snapshot_read_timeout_ms,
+            wait_setting="ICEDB_SNAPSHOT_READ_TIMEOUT_MS",
+        ),
         GrpcAccess(guard),
     )
     names = TableNames(warehouse, work=work, clock=clock, max_age_ms=settings.snapshot_max_staleness_ms)

@@ -1,210 +1,312 @@
 """Snapshots as bytes of the wire, built once per version and joined for each call.
 
 Owns how a snapshot becomes a ``GetSnapshotResponse``. Repeated fields of a serialized protocol buffer may be
-concatenated, so each data file is serialized once in its life: an answer is a short head followed by the
-bytes of the partitions that the filters leave. Must never leave out a file because its partition cannot be
-told.
+concatenated, so each data file is serialized once in its life: a chunk of live files keeps the bytes of its files for
+as long as it lives, an answer is a head and the bytes of the chunks that a query wants. Must never leave out a file
+because its partition cannot be told.
 """
 
 import threading
+from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import groupby
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import TablePaths
+from icedb_log.log.live_files import LiveChunk, LiveFiles, sum_rows
 from icedb_log.model import FileMarker, Snapshot
+from icedb_log.serving.selection import ChunkSelection
 from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.partition_filter import PartitionMatcher, read_partition_values
+from icedb_log.tables.partition_filter import read_partition_values
 from icedb_proto import snapshot_pb2
 
-VERSIONS_PER_TABLE: Final = 4
-"""Snapshots whose bytes are kept for each table: the newest, and a few that time travel asks for."""
+PAGE_BYTES: Final = 1024 * 1024
+"""Largest page of a stream. One file's entry takes at most some kilobytes."""
+_WIRE: Final = "wire"
 
 
 class AnswerTooLarge(InvalidRequest):
-    """The answer does not fit the largest message. What the caller does: narrow it with partition filters."""
+    """The answer does not fit one message. What the caller does: call StreamSnapshot, or narrow it with filters."""
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionFiles:
-    """The live data files of one partition, ready for the wire.
+class ChunkWire:
+    """The files of one chunk, ready for the wire.
 
     Attributes:
-        values: Decoded partition values by field name, ``None`` for null; empty without partitions.
-        wire: The files as serialized ``files`` entries of a response.
-        file_count: Number of files.
-        size_bytes: Their bytes.
-        row_count: Their rows; ``None`` when some file does not say.
+        wire: As serialized ``files`` entries of a response.
+        ends: Where the entry of each file ends.
     """
 
-    values: Mapping[str, str | None]
     wire: bytes
-    file_count: int
-    size_bytes: int
-    row_count: int | None
+    ends: "array[int]"
+
+    def entry(self, index: int) -> bytes:
+        """Return the entry of one file."""
+        return self.wire[self.ends[index - 1] if index else 0 : self.ends[index]]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One version of a table, ready for the wire.
+    """What one query wants of one version of a table, ready for the wire.
 
     Attributes:
-        snapshot_id: Which version.
-        partitions: In the order of their files' paths.
-        schema_wire: The columns as serialized ``schema`` entries of a response.
-        wire_by_path: Each file's entry with the marker it was made of, to be used again by the next version.
+        table: Name of the table.
+        head_wire: Everything but the files and the age of the knowledge, as serialized fields of a response.
+        pieces: The files as serialized ``files`` entries, ascending by path.
+        file_count: Number of files.
+        files_bytes: Bytes of the pieces.
+        own_bytes: Bytes of what is held for this answer alone.
     """
 
-    snapshot_id: str
-    partitions: tuple[PartitionFiles, ...]
-    schema_wire: bytes
-    wire_by_path: Mapping[str, tuple[int | None, bytes]]
+    table: str
+    head_wire: bytes
+    pieces: Sequence[bytes]
+    file_count: int
+    files_bytes: int
+    own_bytes: int
+    _joined: list[bytes] = field(default_factory=list, repr=False, compare=False)
 
-    @cached_property
-    def all_files_wire(self) -> bytes:
-        """All files as serialized entries."""
-        return b"".join(partition.wire for partition in self.partitions)
-
-    @cached_property
-    def file_count(self) -> int:
-        """Live data files of the whole table."""
-        return sum(partition.file_count for partition in self.partitions)
-
-    def render(
-        self, snapshot: Snapshot, *, matcher: PartitionMatcher, staleness_ms: int, max_message_bytes: int
-    ) -> bytes:
+    def render(self, *, staleness_ms: int, max_message_bytes: int) -> bytes:
         """Return the serialized response for one call.
 
         Args:
-            snapshot: The snapshot that this answer was built from, or one with the same id.
-            matcher: Which partitions the caller wants.
             staleness_ms: Age of the read behind it.
             max_message_bytes: Largest response.
 
         Raises:
             AnswerTooLarge: Names the size, the limit and the remedy.
         """
-        if matcher.keeps_all:
-            kept: tuple[PartitionFiles, ...] = self.partitions
-            files = self.all_files_wire
-        else:
-            kept = tuple(partition for partition in self.partitions if matcher.matches(partition.values))
-            files = b"".join(partition.wire for partition in kept)
-        head = snapshot_pb2.GetSnapshotResponse(
-            table=snapshot.table,
-            snapshot_id=snapshot.snapshot_id,
-            file_count=sum(partition.file_count for partition in kept),
-            size_bytes=sum(partition.size_bytes for partition in kept),
-            row_count=_sum_rows(partition.row_count for partition in kept),
-            total_file_count=self.file_count,
-            as_of_ms=snapshot.as_of_ms,
-            is_stable=snapshot.is_stable,
-            last_commit_ms=snapshot.last_commit_ms or None,
-            horizon_ms=snapshot.horizon_ms or None,
-            staleness_ms=staleness_ms,
-        ).SerializeToString()
-        size_bytes = len(head) + len(self.schema_wire) + len(files)
+        head = self._head(staleness_ms)
+        size_bytes = len(head) + self.files_bytes
         if size_bytes > max_message_bytes:
             raise AnswerTooLarge(
-                f"table {snapshot.table}: the answer names {sum(p.file_count for p in kept)} data files in "
-                f"{size_bytes} bytes, more than the limit of {max_message_bytes} bytes "
-                "(ICEDB_SNAPSHOT_MAX_MESSAGE_BYTES); narrow it with partition filters, or merge the table"
+                f"table {self.table}: the answer names {self.file_count} data files in {size_bytes} bytes, more "
+                f"than one message may have, {max_message_bytes} bytes (ICEDB_SNAPSHOT_MAX_MESSAGE_BYTES): call "
+                "StreamSnapshot, which answers in pages, or narrow it with partition filters or where"
             )
-        return b"".join((head, self.schema_wire, files))
+        return head + self.join()
+
+    def join(self) -> bytes:
+        """Return all files as serialized entries; joined once."""
+        if not self._joined:
+            self._joined.append(self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces))
+        return self._joined[0]
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether :meth:`join` costs nothing any more."""
+        return bool(self._joined)
+
+    def pages(self, *, staleness_ms: int, page_bytes: int = PAGE_BYTES) -> Iterator[bytes]:
+        """Yield serialized responses: the first with everything but the rest of the files, made one after another."""
+        page = [self._head(staleness_ms)]
+        size_bytes = len(page[0])
+        for piece in self.pieces:
+            for part in (piece,) if size_bytes + len(piece) <= page_bytes else split_entries(piece):
+                if size_bytes + len(part) > page_bytes:
+                    yield b"".join(page)
+                    page, size_bytes = [], 0
+                page.append(part)
+                size_bytes += len(part)
+        yield b"".join(page)
+
+    def _head(self, staleness_ms: int) -> bytes:
+        age = snapshot_pb2.GetSnapshotResponse(staleness_ms=staleness_ms)
+        return self.head_wire + bytes(age.SerializeToString())
+
+
+AnswerKey = tuple[object, ...]
+"""What an answer follows from: table, snapshot and conditions."""
 
 
 class AnswerCache:
-    """The last answers of each table. Thread-safe.
+    """The last answers, bounded by number and bytes. Thread-safe.
 
     Args:
-        store: Names the URI of each file.
-        max_tables: How many tables are kept in memory.
+        max_answers: How many are kept.
+        max_bytes: How many bytes of their own they may have together.
     """
 
-    def __init__(self, store: ObjectStore, *, max_tables: int) -> None:
-        self._store = store
-        self._max_tables = max_tables
-        self._tables: OrderedDict[str, OrderedDict[str, Answer]] = OrderedDict()
+    def __init__(self, *, max_answers: int, max_bytes: int) -> None:
+        self._max_answers = max_answers
+        self._max_bytes = max_bytes
+        self._answers: OrderedDict[AnswerKey, Answer] = OrderedDict()
+        self._bytes = 0
         self._lock = threading.Lock()
 
-    def get(self, paths: TablePaths, snapshot: Snapshot) -> Answer:
-        """Return the answer for a snapshot, from memory or built now.
-
-        Raises:
-            CorruptLog: A data file lies outside the table.
-        """
+    def get(self, key: AnswerKey) -> Answer | None:
+        """Return an answer; ``None`` if it has to be built."""
         with self._lock:
-            versions = self._tables.setdefault(snapshot.table, OrderedDict())
-            self._tables.move_to_end(snapshot.table)
-            while len(self._tables) > self._max_tables:
-                self._tables.popitem(last=False)
-            known = versions.get(snapshot.snapshot_id)
+            known = self._answers.get(key)
             if known is not None:
-                versions.move_to_end(snapshot.snapshot_id)
-                return known
-            previous = next(reversed(versions.values()), None)
-        answer = build_answer(self._store, paths, snapshot, previous=previous)
+                self._answers.move_to_end(key)
+            return known
+
+    def keep(self, key: AnswerKey, answer: Answer) -> None:
+        """Keep an answer, and let the least recently used go. One that is larger than all may be is not kept."""
+        if answer.own_bytes > self._max_bytes:
+            return
         with self._lock:
-            versions[snapshot.snapshot_id] = answer
-            while len(versions) > VERSIONS_PER_TABLE:
-                versions.popitem(last=False)
-        return answer
+            before = self._answers.pop(key, None)
+            self._bytes += answer.own_bytes - (before.own_bytes if before is not None else 0)
+            self._answers[key] = answer
+            while len(self._answers) > self._max_answers or self._bytes > self._max_bytes:
+                _, gone = self._answers.popitem(last=False)
+                self._bytes -= gone.own_bytes
 
 
 def build_answer(
-    store: ObjectStore, paths: TablePaths, snapshot: Snapshot, *, previous: Answer | None = None
+    store: ObjectStore,
+    paths: TablePaths,
+    snapshot: Snapshot,
+    selections: Sequence[ChunkSelection],
+    *,
+    max_joined: int,
+    presign_ms: int | None = None,
 ) -> Answer:
-    """Serialize a snapshot's files, taking those that ``previous`` has already from there.
+    """Serialize what a query wants, taking chunks that were serialized before as they are.
+
+    Args:
+        store: Names the URI of each file.
+        paths: Keys of the table.
+        snapshot: The version; its live files are compact.
+        selections: What is wanted of it.
+        max_joined: Most bytes that are joined for the unary call.
+        presign_ms: Give each file a URL that lasts so long.
 
     Raises:
         CorruptLog: A data file lies outside the table.
+        InvalidRequest: The store has no such URLs.
     """
-    known = previous.wire_by_path if previous is not None else {}
-    wire_by_path: dict[str, tuple[int | None, bytes]] = {}
-    partitions: list[PartitionFiles] = []
-    # Paths ascend, and files of one partition share a prefix: each partition comes in one piece.
-    for partition, markers in groupby(snapshot.live, key=lambda marker: paths.partition_of(marker.path)):
-        values = read_partition_values(partition)
-        group = tuple(markers)
-        for marker in group:
-            entry = known.get(marker.path)
-            if entry is None or entry[0] != marker.row_count:
-                entry = (marker.row_count, _serialize_file(store, marker, values))
-            wire_by_path[marker.path] = entry
-        partitions.append(
-            PartitionFiles(
-                values=values,
-                wire=b"".join(wire_by_path[marker.path][1] for marker in group),
-                file_count=len(group),
-                size_bytes=sum(marker.size_bytes for marker in group),
-                row_count=_sum_rows(marker.row_count for marker in group),
-            )
-        )
-    columns = [snapshot_pb2.Column(name=name, type=sql_type) for name, sql_type in snapshot.schema.items()]
-    schema_wire = snapshot_pb2.GetSnapshotResponse(schema=columns).SerializeToString()
-    return Answer(snapshot.snapshot_id, tuple(partitions), schema_wire, wire_by_path)
-
-
-def _serialize_file(store: ObjectStore, marker: FileMarker, values: Mapping[str, str | None]) -> bytes:
-    file = snapshot_pb2.DataFile(
-        path=marker.path,
-        uri=store.uri(marker.path),
-        size_bytes=marker.size_bytes,
-        row_count=marker.row_count,
-        partition_values=[snapshot_pb2.PartitionValue(name=name, value=value) for name, value in values.items()],
-        created_ms=marker.created_ms,
+    pieces: list[bytes] = []
+    own_bytes = 0
+    for selection in selections:
+        wire = serialize_chunk(store, paths, selection.chunk)
+        if presign_ms is not None:
+            pieces.append(_presign(store, selection, wire, presign_ms))
+            own_bytes += len(pieces[-1])
+        elif selection.indexes is None:
+            pieces.append(wire.wire)
+        else:
+            pieces.append(b"".join(wire.entry(index) for index in selection.indexes))
+            own_bytes += len(pieces[-1])
+    files_bytes = sum(map(len, pieces))
+    is_joined = files_bytes <= max_joined
+    answer = Answer(
+        table=snapshot.table,
+        head_wire=_serialize_head(snapshot, selections),
+        pieces=pieces,
+        file_count=sum(selection.file_count for selection in selections),
+        files_bytes=files_bytes,
+        own_bytes=own_bytes + (files_bytes if is_joined else 0),
     )
-    return bytes(snapshot_pb2.GetSnapshotResponse(files=[file]).SerializeToString())
+    if is_joined:
+        answer.join()
+    return answer
 
 
-def _sum_rows(counts: Iterable[int | None]) -> int | None:
-    total = 0
-    for count in counts:
-        if count is None:
-            return None
-        total += count
-    return total
+def _serialize_head(snapshot: Snapshot, selections: Sequence[ChunkSelection]) -> bytes:
+    head = snapshot_pb2.GetSnapshotResponse(
+        table=snapshot.table,
+        snapshot_id=snapshot.snapshot_id,
+        schema=[snapshot_pb2.Column(name=name, type=sql_type) for name, sql_type in snapshot.schema.items()],
+        file_count=sum(selection.file_count for selection in selections),
+        size_bytes=sum(selection.size_bytes for selection in selections),
+        row_count=sum_rows(selection.row_count for selection in selections),
+        total_file_count=len(snapshot.live),
+        as_of_ms=snapshot.as_of_ms,
+        is_stable=snapshot.is_stable,
+        last_commit_ms=snapshot.last_commit_ms or None,
+        horizon_ms=snapshot.horizon_ms or None,
+    )
+    return bytes(head.SerializeToString())
+
+
+def all_files(live: Sequence[FileMarker]) -> LiveFiles:
+    """Return the live files of a snapshot that was read compactly."""
+    if isinstance(live, LiveFiles):
+        return live
+    if live:
+        raise TypeError("the snapshot was not read compactly")
+    return LiveFiles()
+
+
+def serialize_chunk(store: ObjectStore, paths: TablePaths, chunk: LiveChunk) -> ChunkWire:
+    """Return the bytes of a chunk's files, made at the first call. Raises CorruptLog for a file outside the table."""
+    known: ChunkWire | None = chunk.made.get(_WIRE)
+    if known is not None:
+        return known
+    values = read_partition_values(paths.partition_of(chunk.first.decode()))
+    shared = serialize_values(values)
+    entries = [_serialize_file(store, chunk, index, shared) for index in range(len(chunk))]
+    wire = ChunkWire(b"".join(entries), array("I", accumulate(map(len, entries))))
+    chunk.made[_WIRE] = wire
+    return wire
+
+
+def _presign(store: ObjectStore, selection: ChunkSelection, wire: ChunkWire, presign_ms: int) -> bytes:
+    entries: list[bytes] = []
+    for index in selection.indexes if selection.indexes is not None else range(len(selection.chunk)):
+        url = store.presign(selection.chunk.path(index).decode(), expires_ms=presign_ms)
+        signed = snapshot_pb2.DataFile(presigned_url=url).SerializeToString()
+        entries.append(_entry(_body(wire.entry(index)) + signed))
+    return b"".join(entries)
+
+
+def serialize_values(values: Mapping[str, str | None]) -> bytes:
+    """Return partition values as serialized entries of a DataFile."""
+    entries = [snapshot_pb2.PartitionValue(name=name, value=value) for name, value in values.items()]
+    return bytes(snapshot_pb2.DataFile(partition_values=entries).SerializeToString())
+
+
+def split_entries(piece: bytes) -> Iterator[bytes]:
+    """Yield the serialized ``files`` entries that are joined in a piece: a tag of one byte, a length, and the file."""
+    start = 0
+    while start < len(piece):
+        _, end = _find_body(piece, start)
+        yield piece[start:end]
+        start = end
+
+
+def _find_body(piece: bytes, start: int) -> tuple[int, int]:
+    """Return where the body of the entry at ``start`` begins and ends."""
+    length, shift, at = 0, 0, start + 1
+    while True:
+        byte = piece[at]
+        length |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:  # noqa: PLR2004 - the last byte of a varint
+            return at, at + length
+
+
+def _body(entry: bytes) -> bytes:
+    return entry[_find_body(entry, 0)[0] :]
+
+
+def _entry(body: bytes) -> bytes:
+    length = bytearray()
+    value = len(body)
+    while value > 0x7F:  # noqa: PLR2004 - seven bits in each byte of a varint
+        length.append(value & 0x7F | 0x80)
+        value >>= 7
+    length.append(value)
+    return _FILES_TAG + bytes(length) + body
+
+
+def _serialize_file(store: ObjectStore, chunk: LiveChunk, index: int, shared: bytes) -> bytes:
+    path = chunk.path(index).decode()
+    file = snapshot_pb2.DataFile(
+        path=path,
+        uri=store.uri(path),
+        size_bytes=chunk.file_size_bytes(index),
+        row_count=chunk.file_row_count(index),
+        created_ms=chunk.file_created_ms(index),
+    )
+    return _entry(file.SerializeToString() + shared)
+
+
+_FILES_TAG: Final = bytes(((snapshot_pb2.GetSnapshotResponse.FILES_FIELD_NUMBER << 3) | 2,))

@@ -5,18 +5,19 @@ Unknown errors are logged with their traceback and answered as INTERNAL without 
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, Final
 
 import grpc
 from icedb_log.clock import Clock
-from icedb_log.errors import IceDBError
+from icedb_log.errors import IceDBError, Overloaded
 from icedb_service.grpc_errors import call_status
 from icedb_service.logs import get_logger
 
 from icedb_snapshot.answers import AnswerTooLarge
 from icedb_snapshot.metrics import METHODS, SnapshotMetrics
 
+MS_PER_S: Final = 1000
 _log = get_logger()
 
 
@@ -26,11 +27,13 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
     Args:
         metrics: Where calls are counted.
         clock: For durations.
+        write_timeout_ms: How long a stream waits for its reader.
     """
 
-    def __init__(self, metrics: SnapshotMetrics, *, clock: Clock) -> None:
+    def __init__(self, metrics: SnapshotMetrics, *, clock: Clock, write_timeout_ms: int) -> None:
         self._metrics = metrics
         self._clock = clock
+        self._write_timeout_ms = write_timeout_ms
         self._wrapped: dict[str, Any] = {}
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
@@ -54,14 +57,25 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
             async with self._watch(context, method):
                 return await handler.unary_unary(request, context)
 
-        async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
-            async with self._watch(context, method):
-                async for message in handler.unary_stream(request, context):
-                    yield message
+        async def stream(request: Any, context: Any) -> None:
+            async with self._watch(context, method), aclosing(handler.unary_stream(request, context)) as messages:
+                async for message in messages:
+                    await self._write(context, message, method)
 
         if handler.unary_unary is not None:
             return grpc.unary_unary_rpc_method_handler(call, **codec)
         return grpc.unary_stream_rpc_method_handler(stream, **codec)
+
+    async def _write(self, context: Any, message: Any, method: str) -> None:
+        """Send a message of a stream when its reader takes it: whoever does not read must not hold a place for ever."""
+        try:
+            await asyncio.wait_for(context.write(message), self._write_timeout_ms / MS_PER_S)
+        except TimeoutError:
+            raise Overloaded(
+                f"{method.rpartition('/')[2]}: the caller took no message for {self._write_timeout_ms} ms "
+                "(ICEDB_SNAPSHOT_WRITE_TIMEOUT_MS); call again, and read while the stream runs",
+                retry_after_ms=MS_PER_S,
+            ) from None
 
     @asynccontextmanager
     async def _watch(self, context: Any, method: str) -> AsyncIterator[None]:

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import Final
 
+from icedb_log.clock import parse_uuid7_ms
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import MAX_MS, check_table_name
+from icedb_log.storage.object_store import MAX_PRESIGN_MS, MIN_PRESIGN_MS
 from icedb_log.tables.partition_filter import PartitionFilter
 from icedb_proto import snapshot_pb2
 
@@ -20,12 +22,20 @@ class SnapshotQuery:
         as_of_ms: Time travel, unix ms; ``None`` for the newest state.
         filters: Conditions on partition values, all of which must hold.
         max_staleness_ms: How old the read behind the answer may be.
+        where: A condition on columns, not checked yet.
+        min_commit: Id of a batch that the answer must have.
+        presign_ms: How long URLs of files last.
+        pin: Name of a pin that is asked for.
     """
 
     table: str
     as_of_ms: int | None
     filters: tuple[PartitionFilter, ...]
     max_staleness_ms: int
+    where: str | None = None
+    min_commit: str | None = None
+    presign_ms: int | None = None
+    pin: str | None = None
 
 
 def parse_request(request: snapshot_pb2.GetSnapshotRequest, *, default_max_staleness_ms: int) -> SnapshotQuery:
@@ -34,22 +44,61 @@ def parse_request(request: snapshot_pb2.GetSnapshotRequest, *, default_max_stale
     Raises:
         InvalidRequest: Names the field, the value and what is allowed.
     """
-    as_of_ms = request.as_of_ms if request.HasField("as_of_ms") else None
+    query = SnapshotQuery(
+        table=check_table_name(request.table),
+        as_of_ms=_time(request),
+        filters=tuple(_parse_filter(condition) for condition in request.partition_filters),
+        max_staleness_ms=_staleness(request, default_max_staleness_ms),
+        where=request.where if request.HasField("where") else None,
+        min_commit=_commit(request),
+        presign_ms=_presign(request),
+        pin=request.pin if request.HasField("pin") else None,
+    )
+    if query.pin is not None and (query.as_of_ms is not None or query.min_commit is not None):
+        raise InvalidRequest(
+            f"table {query.table}: pin {query.pin[:80]!r} says which time is read: leave as_of_ms and min_commit out"
+        )
+    return query
+
+
+def _time(request: snapshot_pb2.GetSnapshotRequest) -> int | None:
+    as_of_ms: int | None = request.as_of_ms if request.HasField("as_of_ms") else None
     if as_of_ms is not None and not 0 <= as_of_ms <= MAX_MS:
         raise InvalidRequest(f"as_of_ms {as_of_ms} is not a time: use unix milliseconds, 0 to {MAX_MS}")
-    max_staleness_ms = default_max_staleness_ms
-    if request.HasField("max_staleness_ms"):
-        max_staleness_ms = request.max_staleness_ms
-        if not 0 <= max_staleness_ms <= MAX_STALENESS_MS:
-            raise InvalidRequest(
-                f"max_staleness_ms {max_staleness_ms} is not allowed: use 0 (read now) to {MAX_STALENESS_MS}"
-            )
-    return SnapshotQuery(
-        table=check_table_name(request.table),
-        as_of_ms=as_of_ms,
-        filters=tuple(_parse_filter(condition) for condition in request.partition_filters),
-        max_staleness_ms=max_staleness_ms,
-    )
+    return as_of_ms
+
+
+def _staleness(request: snapshot_pb2.GetSnapshotRequest, default_ms: int) -> int:
+    if not request.HasField("max_staleness_ms"):
+        return default_ms
+    max_staleness_ms: int = request.max_staleness_ms
+    if not 0 <= max_staleness_ms <= MAX_STALENESS_MS:
+        raise InvalidRequest(
+            f"max_staleness_ms {max_staleness_ms} is not allowed: use 0 (read now) to {MAX_STALENESS_MS}"
+        )
+    return max_staleness_ms
+
+
+def _commit(request: snapshot_pb2.GetSnapshotRequest) -> str | None:
+    if not request.HasField("min_commit"):
+        return None
+    try:
+        parse_uuid7_ms(request.min_commit)
+    except InvalidRequest:
+        raise InvalidRequest(
+            f"min_commit {request.min_commit[:80]!r} is no batch id: give the one that the ingest returned, a UUIDv7 "
+            "in lower case"
+        ) from None
+    return str(request.min_commit)
+
+
+def _presign(request: snapshot_pb2.GetSnapshotRequest) -> int | None:
+    if not request.HasField("presign_ms"):
+        return None
+    presign_ms: int = request.presign_ms
+    if not MIN_PRESIGN_MS <= presign_ms <= MAX_PRESIGN_MS:
+        raise InvalidRequest(f"presign_ms {presign_ms} is not allowed: use {MIN_PRESIGN_MS} to {MAX_PRESIGN_MS}")
+    return presign_ms
 
 
 def _parse_filter(condition: snapshot_pb2.PartitionFilter) -> PartitionFilter:
@@ -70,7 +119,9 @@ def _parse_filter(condition: snapshot_pb2.PartitionFilter) -> PartitionFilter:
             at_most=bounds.at_most if upper == "at_most" else None,
             below=bounds.below if upper == "below" else None,
         )
+    if kind == "glob":
+        return PartitionFilter(condition.field, glob=condition.glob)
     raise InvalidRequest(
         f"the filter on partition field {condition.field[:80]!r} has no condition that this server knows; "
-        "it knows equals, any_of, range and is_null: set one, or upgrade the server"
+        "it knows equals, any_of, range, is_null and glob: set one, or upgrade the server"
     )

@@ -80,7 +80,9 @@ def start_server(parts: ServiceParts, calls: Sequence[Calls]) -> RunningServer:
 async def _start(parts: ServiceParts, calls: Sequence[Calls], loop: LoopThread) -> RunningServer:
     settings = parts.settings
     server = grpc.aio.server(
-        interceptors=(ErrorInterceptor(parts.metrics, clock=parts.clock),),
+        interceptors=(
+            ErrorInterceptor(parts.metrics, clock=parts.clock, write_timeout_ms=settings.snapshot_write_timeout_ms),
+        ),
         maximum_concurrent_rpcs=settings.snapshot_max_pending_calls,
         options=(
             ("grpc.so_reuseport", 0),

@@ -29,7 +29,21 @@ class SnapshotSettings(ServiceSettings):
     each call; more saves listings."""
 
     snapshot_max_message_bytes: Annotated[int, Field(ge=KIB, le=MAX_WIRE_BYTES)] = 64 * MIB
-    """Largest answer, bytes; about 300 for each data file. Clients have a limit of their own (ours: 64 MiB)."""
+    """Largest answer of one message, bytes; about 300 for each data file. Larger ones are streamed. Clients have a
+    limit of their own (ours: 64 MiB)."""
+
+    snapshot_answer_cache_bytes: Annotated[int, Field(ge=0)] = 256 * MIB
+    """Most bytes of answers that are kept to be sent again, besides one copy of every file's entry."""
+
+    snapshot_max_presigned_files: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    """Most data files that get a URL in one answer (`presign_ms`); signing takes a quarter of a millisecond each."""
+
+    snapshot_commit_wait_ms: Annotated[int, Field(ge=100)] = 60_000
+    """Longest wait for a batch that a caller wants to read back (`min_commit`), milliseconds; its own deadline may be
+    shorter."""
+
+    snapshot_write_timeout_ms: Annotated[int, Field(ge=100)] = 60_000
+    """How long a stream waits for its reader to take a page, milliseconds; then it is ended (RESOURCE_EXHAUSTED)."""
 
     snapshot_threads: Annotated[int, Field(ge=1, le=1000)] = 32
     """Calls of the object store at once, each in a thread; many callers of one read share one. What is answered from

@@ -1,25 +1,47 @@
-"""GetSnapshot: which data files of one table are live. Reads; nothing here writes to the store.
+"""GetSnapshot and StreamSnapshot: which data files of one table are live. Reads; nothing here writes to the store.
 
-Answers come as bytes (:mod:`icedb_snapshot.answers`), so the methods are registered by hand.
+What is known already is answered on the event loop; a read of the log waits as a coroutine, shared with other callers;
+folds of the past and the making of answers run in threads, each answer once for all who ask for it meanwhile. Answers
+come as bytes (:mod:`icedb_snapshot.answers`), so the methods are registered by hand.
 """
 
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Final
 
 import grpc
-from icedb_log.log.fold import fold
+from icedb_log.cleaning.pins import find_pin, read_pinned
+from icedb_log.clock import format_ms
+from icedb_log.errors import InvalidRequest
+from icedb_log.keys import TablePaths
 from icedb_log.model import Snapshot
+from icedb_log.serving.selection import FileSelector
 from icedb_log.serving.table_cache import TableState
-from icedb_log.tables.partition_filter import PartitionMatcher
+from icedb_log.tables.table_config import TableConfig
 from icedb_proto import snapshot_pb2
 from icedb_service.access.verbs import Verb
 
-from icedb_snapshot.answers import AnswerCache
+from icedb_snapshot.answers import Answer, AnswerCache, AnswerKey, all_files, build_answer
+from icedb_snapshot.commit_waits import CommitWaits, find_commit
 from icedb_snapshot.parts import ServiceParts
 from icedb_snapshot.requests import SnapshotQuery, parse_request
 
+FUTURE_ALLOWANCE_MS: Final = 10_000
+"""How far as_of_ms may lie ahead of the store's clock: servers of one store differ, and so do callers."""
+MAX_ANSWERS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """An answer, and when the read behind it began (monotonic)."""
+
+    answer: Answer
+    started_ms: int
+
 
 class SnapshotCalls:
-    """Answers GetSnapshot.
+    """Answers GetSnapshot and StreamSnapshot.
 
     Args:
         parts: What handlers share.
@@ -28,13 +50,17 @@ class SnapshotCalls:
     def __init__(self, parts: ServiceParts) -> None:
         self._parts = parts
         self._access = parts.access
-        self._answers = AnswerCache(parts.warehouse.store, max_tables=parts.settings.snapshot_max_tables)
+        self._waits = CommitWaits(parts)
+        self._answers = AnswerCache(max_answers=MAX_ANSWERS, max_bytes=parts.settings.snapshot_answer_cache_bytes)
+        self._building: dict[AnswerKey, asyncio.Task[Answer]] = {}
 
     def methods(self) -> dict[str, Any]:
         """Return the handlers by method."""
+        read_request = snapshot_pb2.GetSnapshotRequest.FromString
         return {
-            "GetSnapshot": grpc.unary_unary_rpc_method_handler(
-                self.get_snapshot, request_deserializer=snapshot_pb2.GetSnapshotRequest.FromString
+            "GetSnapshot": grpc.unary_unary_rpc_method_handler(self.get_snapshot, request_deserializer=read_request),
+            "StreamSnapshot": grpc.unary_stream_rpc_method_handler(
+                self.stream_snapshot, request_deserializer=read_request
             ),
         }
 
@@ -45,27 +71,128 @@ class SnapshotCalls:
             IceDBError: Whatever is wrong; the interceptor turns it into a status code.
         """
         self._access.require(context, Verb.READ, request.table)
-        parts = self._parts
-        query = parse_request(request, default_max_staleness_ms=parts.settings.snapshot_max_staleness_ms)
-        arrived_ms = parts.clock.monotonic_ms()
-        state = await parts.reads.read(query.table, max_staleness_ms=query.max_staleness_ms)
-        body = await parts.reads.work.run_compute(lambda: self._render(state, query))
-        parts.metrics.observe_answer(size_bytes=len(body), is_from_memory=state.started_ms < arrived_ms)
+        arrived_ms = self._parts.clock.monotonic_ms()
+        found = await self._find(request)
+        body = found.answer.render(
+            staleness_ms=self._age_ms(found), max_message_bytes=self._parts.settings.snapshot_max_message_bytes
+        )
+        self._parts.metrics.observe_answer(size_bytes=len(body), is_from_memory=found.started_ms < arrived_ms)
         return body
 
-    def _render(self, state: TableState, query: SnapshotQuery) -> bytes:
+    async def stream_snapshot(self, request: snapshot_pb2.GetSnapshotRequest, context: Any) -> AsyncIterator[bytes]:
+        """Yield serialized pages. A page is made when the one before it is on its way.
+
+        Raises:
+            IceDBError: As of :meth:`get_snapshot`.
+        """
+        self._access.require(context, Verb.READ, request.table)
+        arrived_ms = self._parts.clock.monotonic_ms()
+        found = await self._find(request)
+        is_from_memory = found.started_ms < arrived_ms
+        size_bytes = 0
+        for page in found.answer.pages(staleness_ms=self._age_ms(found)):
+            size_bytes += len(page)
+            yield page
+        self._parts.metrics.observe_answer(size_bytes=size_bytes, is_from_memory=is_from_memory)
+
+    def _age_ms(self, found: _Found) -> int:
+        return max(0, self._parts.clock.monotonic_ms() - found.started_ms)
+
+    async def _find(self, request: snapshot_pb2.GetSnapshotRequest) -> _Found:
         parts = self._parts
-        matcher = PartitionMatcher(query.filters, state.config)
-        snapshot = _at(state, query)
-        return self._answers.get(parts.warehouse.table(query.table), snapshot).render(
+        query = parse_request(request, default_max_staleness_ms=parts.settings.snapshot_max_staleness_ms)
+        paths = parts.warehouse.table(query.table)
+        if query.pin is not None:
+            return await self._find_pinned(paths, query, query.pin)
+        if query.min_commit is None:
+            state = await parts.reads.read(query.table, max_staleness_ms=query.max_staleness_ms)
+        else:
+            state = await self._waits.read(paths, query.min_commit, max_staleness_ms=query.max_staleness_ms)
+        snapshot = state.snapshot
+        if query.as_of_ms is not None:
+            as_of_ms = query.as_of_ms
+            self._check_past(state, query, as_of_ms)
+            snapshot = await parts.reads.work.run_compute(lambda: state.at(as_of_ms))
+        return _Found(await self._answer(paths, state.config, snapshot, query), state.started_ms)
+
+    async def _find_pinned(self, paths: TablePaths, query: SnapshotQuery, name: str) -> _Found:
+        parts = self._parts
+        started_ms = parts.clock.monotonic_ms()
+        store, work = parts.warehouse.store, parts.reads.work
+        state = await parts.reads.read(query.table, max_staleness_ms=max(1, query.max_staleness_ms))
+        pin, status = await work.run_blocking(query.table, lambda: find_pin(store, paths, name))
+        # A pin never changes what it names, so one object is one answer.
+        key: AnswerKey = (query.table, pin.key, pin.etag, *_conditions(query))
+        known = self._answers.get(key)
+        if known is None or status != "active":
+            _, snapshot = await work.run_blocking(query.table, lambda: read_pinned(store, paths, name, is_compact=True))
+            known = await self._answer(paths, state.config, snapshot, query, key=key)
+        return _Found(known, started_ms)
+
+    async def _answer(
+        self,
+        paths: TablePaths,
+        config: TableConfig,
+        snapshot: Snapshot,
+        query: SnapshotQuery,
+        *,
+        key: AnswerKey | None = None,
+    ) -> Answer:
+        """Return the answer to a query on a snapshot: from memory, or made once for all who want it now."""
+        version = (snapshot.snapshot_id, snapshot.as_of_ms, snapshot.is_stable, snapshot.last_commit_ms)
+        key = key or (query.table, *version, snapshot.horizon_ms, config.incarnation, *_conditions(query))
+        known = self._answers.get(key)
+        if known is not None:
+            return known
+        making = self._building.get(key)
+        if making is None:
+            making = asyncio.ensure_future(
+                self._parts.reads.work.run_compute(lambda: self._make(paths, config, snapshot, query))
+            )
+            self._building[key] = making
+            making.add_done_callback(lambda done: self._end(key, done, is_kept=query.presign_ms is None))
+        return await asyncio.shield(making)
+
+    def _end(self, key: AnswerKey, done: asyncio.Task[Answer], *, is_kept: bool) -> None:
+        del self._building[key]
+        if not done.cancelled() and done.exception() is None and is_kept:
+            self._answers.keep(key, done.result())
+
+    def _make(self, paths: TablePaths, config: TableConfig, snapshot: Snapshot, query: SnapshotQuery) -> Answer:
+        settings = self._parts.settings
+        selector = FileSelector(paths, config, snapshot, filters=query.filters, where=query.where)
+        selections = selector.select_chunks(all_files(snapshot.live))
+        if query.presign_ms is not None:
+            count = sum(selection.file_count for selection in selections)
+            if count > settings.snapshot_max_presigned_files:
+                raise InvalidRequest(
+                    f"table {query.table}: {count} data files would get a URL; at most "
+                    f"{settings.snapshot_max_presigned_files} (ICEDB_SNAPSHOT_MAX_PRESIGNED_FILES): narrow it with "
+                    "partition filters or where"
+                )
+        return build_answer(
+            self._parts.warehouse.store,
+            paths,
             snapshot,
-            matcher=matcher,
-            staleness_ms=max(0, parts.clock.monotonic_ms() - state.started_ms),
-            max_message_bytes=parts.settings.snapshot_max_message_bytes,
+            selections,
+            max_joined=settings.snapshot_max_message_bytes,
+            presign_ms=query.presign_ms,
         )
 
+    def _check_past(self, state: TableState, query: SnapshotQuery, as_of_ms: int) -> None:
+        now_ms = state.view.store_now_ms + self._parts.clock.monotonic_ms() - state.started_ms
+        if as_of_ms > now_ms + FUTURE_ALLOWANCE_MS:
+            raise InvalidRequest(
+                f"table {query.table}: as_of_ms {as_of_ms} ({format_ms(as_of_ms)}) lies in the future: the store's "
+                f"clock says {now_ms} ({format_ms(now_ms)}); leave it out for the newest state"
+            )
+        commit = None if query.min_commit is None else find_commit(state, query.min_commit)
+        if commit is not None and commit.time_ms > as_of_ms:
+            raise InvalidRequest(
+                f"table {query.table}: batch {query.min_commit} was committed at {commit.time_ms} "
+                f"({format_ms(commit.time_ms)}), after as_of_ms {as_of_ms}: ask for that time or later"
+            )
 
-def _at(state: TableState, query: SnapshotQuery) -> Snapshot:
-    if query.as_of_ms is None:
-        return state.snapshot
-    return fold(state.view, as_of_ms=query.as_of_ms)
+
+def _conditions(query: SnapshotQuery) -> tuple[object, ...]:
+    return query.filters, query.where, query.presign_ms

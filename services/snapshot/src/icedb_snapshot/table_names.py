@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from icedb_log.clock import Clock
 from icedb_log.serving.table_cache import CONFIG_MAX_AGE_MS
 from icedb_log.warehouse import FEW_TABLES, READ_THREADS, Warehouse
-
-from icedb_snapshot.blocking_work import BlockingWork
+from icedb_service.reading.blocking_work import BlockingWork
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,8 +127,14 @@ def is_lasting(status: PinStatus) -> bool:
     return status in ("pending", "active", "late", "unreadable")
 
 
-def read_pinned(store: ObjectStore, paths: TablePaths, name: str) -> tuple[Pin, Snapshot]:
+def read_pinned(store: ObjectStore, paths: TablePaths, name: str, *, is_compact: bool = False) -> tuple[Pin, Snapshot]:
     """Read the snapshot that a pin has written down. Its files stay for a grace period after the pin has ended.
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        name: Name of the pin.
+        is_compact: Keep the markers' lines instead of what they decode to.
 
     Raises:
         InvalidRequest: The pin has ended, is not active yet, or is not sure of its files.
@@ -140,7 +146,7 @@ def read_pinned(store: ObjectStore, paths: TablePaths, name: str) -> tuple[Pin, 
     if status not in ("active", "unreadable"):
         raise InvalidRequest(f"table {paths.name}: {_why_unreadable(paths, pin, status)}")
     stored = store.get(pin.key, if_match=pin.etag)
-    log = decode_log_file(pin.key, stored.body)
+    log = decode_log_file(pin.key, stored.body, is_compact=is_compact)
     if status == "unreadable":
         raise CorruptLog(f"{pin.key}: line 0: {PIN_FIELD} is not understood; see `icedb pins {paths.name}`")
     file = ListedLogFile(pin.key, pin.etag, pin.modified_ms, stored.info.size_bytes, log)

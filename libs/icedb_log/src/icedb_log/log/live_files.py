@@ -73,6 +73,21 @@ class LiveChunk:
         number, at = split_location(self.locations[index])
         return self.sources[number][at]
 
+    def file_size_bytes(self, index: int) -> int:
+        """Return the size of a file, without decoding its marker."""
+        number, at = split_location(self.locations[index])
+        return self.sources[number].sizes[at]
+
+    def file_row_count(self, index: int) -> int | None:
+        """Return the rows of a file, without decoding its marker; ``None`` if its writer did not say."""
+        number, at = split_location(self.locations[index])
+        return self.sources[number].row_count(at)
+
+    def file_created_ms(self, index: int) -> int:
+        """Return when a file was made, without decoding its marker."""
+        number, at = split_location(self.locations[index])
+        return self.sources[number].created[at]
+
     def paths(self) -> list[bytes]:
         """Return all paths."""
         return [self.path(index) for index in range(len(self.locations))]
@@ -179,8 +194,9 @@ class LiveFiles(Sequence[FileMarker]):
             files: dict[bytes, int | None] = dict(zip(chunk.paths(), chunk.locations, strict=True))
             files.update(edits[which])
             kept = sorted((path, location) for path, location in files.items() if location is not None)
-            if kept != sorted(zip(chunk.paths(), chunk.locations, strict=True)):
-                chunks[which : which + 1] = make_chunks(kept, self.sources)
+            fresh = make_chunks(kept, self.sources)
+            # A file beside a chunk, as of a new day, leaves the chunk as it is.
+            chunks[which : which + 1] = [chunk if each.locations == chunk.locations else each for each in fresh]
         return LiveFiles((chunk for chunk in chunks if len(chunk)), self.sources)
 
     def _chunk_of(self, path: bytes) -> int | None:

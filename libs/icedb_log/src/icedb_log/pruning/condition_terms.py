@@ -1,7 +1,12 @@
-"""The terms of a condition that pruning understands: columns, and literals as Spark in ANSI mode sees them. Pure."""
+"""The terms of a condition that pruning understands: columns, and literals as Spark in ANSI mode sees them. Pure.
+
+Where the two differ, a literal of DuckDB's dialect is understood only if both mean the same. DuckDB reads a
+``TIMESTAMPTZ`` in the session's time zone, ``TRY_CAST`` gives NULL for what does not fit, and a list in which a number
+is a double makes doubles of all of them.
+"""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
@@ -17,6 +22,7 @@ DomainsOfFile = Callable[[str], Domain]
 _MAX_EXACT_DIGITS: Final = 15
 _TIMESTAMP: Final = re.compile(r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d:\d\d(?:\.\d{1,6})?)Z?)?", re.ASCII)
 _TIMESTAMP_TYPES: Final = ("TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPLTZ", "TIMESTAMPNTZ")
+_DUCKDB_CASTS: Final = ("BIGINT", "DATE", "TIMESTAMP", "TIMESTAMPNTZ")
 _WHOLE_TYPES: Final = ("BIGINT", "INT", "SMALLINT", "TINYINT")
 
 
@@ -127,8 +133,31 @@ def read_column(node: Any) -> ColumnTerm | None:
     return None
 
 
-def read_literal(node: Any) -> LiteralTerm | None:
+def read_literals(nodes: Iterable[Any], dialect: str) -> list[LiteralTerm] | None:
+    """Return the literals that are compared with one column together; None if one of them is something else."""
+    literals = [read_literal(node, dialect) for node in nodes]
+    if None in literals:
+        return None
+    known = [literal for literal in literals if literal is not None]
+    numbers = [literal.value for literal in known if isinstance(literal.value, int | float | Decimal)]
+    if dialect == "duckdb" and any(isinstance(value, float) for value in numbers):
+        return known if all(abs(float(value)) < EXACT_DOUBLE_MAX for value in numbers) else None
+    return known
+
+
+def read_literal(node: Any, dialect: str) -> LiteralTerm | None:
     """Return the literal that a node is; None for everything else."""
+    if dialect == "duckdb" and not _is_clear_in_duckdb(node):
+        return None
+    return _read(node)
+
+
+def _is_clear_in_duckdb(node: Any) -> bool:
+    casts = list(node.find_all(exp.Cast))
+    return all(type(cast) is exp.Cast and cast.to.this.name in _DUCKDB_CASTS for cast in casts)
+
+
+def _read(node: Any) -> LiteralTerm | None:
     while isinstance(node, exp.Paren):
         node = node.this
     reader = next((read for kind, read in _NODE_READERS if isinstance(node, kind)), None)
@@ -136,7 +165,7 @@ def read_literal(node: Any) -> LiteralTerm | None:
 
 
 def _read_negative(node: Any) -> LiteralTerm | None:
-    inner = read_literal(node.this)
+    inner = _read(node.this)
     is_number = inner is not None and isinstance(inner.value, int | float | Decimal) and inner.value is not True
     return LiteralTerm(-inner.value) if inner is not None and is_number and inner.value is not False else None
 

@@ -5,8 +5,9 @@ not understood can be anything, so that an answer may keep a file in vain but ne
 FALSE and NULL are followed as carefully as TRUE, for the sake of NOT.
 
 Understood are comparisons of a column with a literal, IN, BETWEEN, IS NULL, IS TRUE, LIKE with a fixed beginning,
-``<=>``, Boolean columns, the day of a timestamp, and AND, OR, NOT. Literals are compared as Spark in ANSI mode does;
-where it would convert the column, or a literal in a way that is not obvious, the comparison is not understood.
+``<=>``, Boolean columns, the day of a timestamp, and AND, OR, NOT. Literals are compared as Spark in ANSI mode does, or
+as DuckDB does; where it would convert the column, or a literal in a way that is not obvious, the comparison is not
+understood.
 """
 
 import re
@@ -18,7 +19,14 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from icedb_log.model import FileMarker
-from icedb_log.pruning.condition_terms import ColumnTerm, DomainsOfFile, LiteralTerm, read_column, read_literal
+from icedb_log.pruning.condition_terms import (
+    ColumnTerm,
+    DomainsOfFile,
+    LiteralTerm,
+    read_column,
+    read_literal,
+    read_literals,
+)
 from icedb_log.pruning.file_domains import Domain, DomainReader, may_hold
 from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_log.tables.transforms import transform_value
@@ -117,10 +125,10 @@ class FilePruner:
     def compile_comparison(self, node: Any) -> _Test:
         """Return the test of ``column < literal`` and its kin, whichever stands on the left."""
         operator = type(node)
-        column, literal = read_column(node.this), read_literal(node.expression)
+        column, literal = read_column(node.this), read_literal(node.expression, self._dialect)
         if column is None:
             operator = _MIRRORED.get(operator, operator)
-            column, literal = read_column(node.expression), read_literal(node.this)
+            column, literal = read_column(node.expression), read_literal(node.this, self._dialect)
         if column is None or literal is None:
             return _anything
         test = self._equal_any(column, [literal]) if operator in _EQUALITIES else _order(column, literal, operator)
@@ -128,7 +136,7 @@ class FilePruner:
 
     def compile_null_safe(self, node: Any) -> _Test:
         """Return the test of ``column <=> literal``, which is never NULL."""
-        column, literal = read_column(node.this), read_literal(node.expression)
+        column, literal = read_column(node.this), read_literal(node.expression, self._dialect)
         if column is None or literal is None:
             return _anything
         equal = self._equal_any(column, [literal])
@@ -144,16 +152,15 @@ class FilePruner:
     def compile_in(self, node: Any) -> _Test:
         """Return the test of ``column IN (literals)``."""
         column = read_column(node.this)
-        literals = [read_literal(value) for value in node.expressions]
-        if column is None or not literals or None in literals:
-            return _anything
-        return self._equal_any(column, [literal for literal in literals if literal is not None])
+        literals = read_literals(node.expressions, self._dialect)
+        return self._equal_any(column, literals) if column is not None and literals else _anything
 
     def compile_between(self, node: Any) -> _Test:
         """Return the test of ``column BETWEEN literal AND literal``."""
-        column, low, high = read_column(node.this), read_literal(node.args["low"]), read_literal(node.args["high"])
-        if column is None or low is None or high is None:
+        column, bounds = read_column(node.this), read_literals((node.args["low"], node.args["high"]), self._dialect)
+        if column is None or bounds is None:
             return _anything
+        low, high = bounds
         return _conjoin([_order(column, low, exp.GTE), _order(column, high, exp.LTE)])
 
     def compile_is(self, node: Any) -> _Test:
@@ -173,7 +180,7 @@ class FilePruner:
 
     def compile_like(self, node: Any) -> _Test:
         """Return the test of ``column LIKE 'beginning%'``."""
-        column, literal = read_column(node.this), read_literal(node.expression)
+        column, literal = read_column(node.this), read_literal(node.expression, self._dialect)
         if column is None or literal is None or not isinstance(literal.value, str):
             return _anything
         wildcard = _WILDCARD.search(literal.value)
@@ -186,7 +193,7 @@ class FilePruner:
 
     def compile_starts_with(self, node: Any) -> _Test:
         """Return the test of ``startswith(column, 'beginning')``."""
-        column, literal = read_column(node.this), read_literal(node.expression)
+        column, literal = read_column(node.this), read_literal(node.expression, self._dialect)
         if column is None or literal is None or not isinstance(literal.value, str):
             return _anything
         return _begins(column, literal.value, is_all=True)

@@ -1,15 +1,125 @@
 """Which live files of a snapshot a query wants: by partition filters and by a condition on columns. Pure.
 
-The one place that prunes for readers: the snapshot service, the S3 gateway and the client without a service.
+The one place that prunes for readers: the snapshot service, the S3 gateway and the client without a service. Both
+kinds of conditions leave out only files that cannot hold a row that is wanted.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from icedb_log.keys import TablePaths
+from icedb_log.log.live_files import LiveChunk, LiveFiles, sum_rows
 from icedb_log.model import FileMarker, Snapshot
+from icedb_log.pruning.condition_check import check_condition
 from icedb_log.pruning.file_pruning import FilePruner
 from icedb_log.tables.partition_filter import PartitionFilter, PartitionMatcher, read_partition_values
 from icedb_log.tables.table_config import TableConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSelection:
+    """What is wanted of one chunk of live files.
+
+    Attributes:
+        chunk: The chunk.
+        indexes: Which of its files, ascending; ``None``: all.
+    """
+
+    chunk: LiveChunk
+    indexes: tuple[int, ...] | None = None
+
+    @property
+    def file_count(self) -> int:
+        """Number of files."""
+        return len(self.chunk) if self.indexes is None else len(self.indexes)
+
+    def markers(self) -> list[FileMarker]:
+        """Return the markers, decoded now."""
+        indexes = range(len(self.chunk)) if self.indexes is None else self.indexes
+        return [self.chunk.marker(index) for index in indexes]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the files."""
+        if self.indexes is None:
+            return self.chunk.size_bytes
+        return sum(map(self.chunk.file_size_bytes, self.indexes))
+
+    @property
+    def row_count(self) -> int | None:
+        """Rows of the files; ``None`` when some file does not say."""
+        if self.indexes is None:
+            return self.chunk.row_count
+        return sum_rows(map(self.chunk.file_row_count, self.indexes))
+
+
+class FileSelector:
+    """Conditions of one query, checked against a table and ready to use.
+
+    Args:
+        paths: Keys of the table.
+        config: The table's configuration.
+        snapshot: For the columns.
+        filters: Conditions on partition values, all of which must hold.
+        where: A condition on columns, SQL in DuckDB's dialect; leaves out files in which it cannot be true.
+
+    Raises:
+        InvalidRequest: A filter or the condition is malformed, or names a field or column that is not there.
+    """
+
+    def __init__(
+        self,
+        paths: TablePaths,
+        config: TableConfig,
+        snapshot: Snapshot,
+        *,
+        filters: Sequence[PartitionFilter] = (),
+        where: str | None = None,
+    ) -> None:
+        self._paths = paths
+        self._matcher = PartitionMatcher(filters, config)
+        self._pruner: FilePruner | None = None
+        if where is not None:
+            check_condition(where, snapshot.schema, table=paths.name)
+            self._pruner = FilePruner(where, config, schema=snapshot.schema, dialect="duckdb")
+        self._wanted: dict[str, bool] = {}
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether there is no condition."""
+        return self._matcher.keeps_all and self._pruner is None
+
+    def wants(self, marker: FileMarker) -> bool:
+        """Whether a file can hold a row that is wanted."""
+        is_wanted = self._wants_partition(marker.path)
+        return is_wanted and (self._pruner is None or self._pruner.may_be_true(marker))
+
+    def select_chunks(self, live: LiveFiles) -> list[ChunkSelection]:
+        """Return what is wanted of each chunk; chunks without a wanted file are left out. Raises CorruptLog."""
+        if self.keeps_all:
+            return [ChunkSelection(chunk) for chunk in live.chunks]
+        selected: list[ChunkSelection] = []
+        for chunk in live.chunks:
+            if not self._wants_partition(chunk.first.decode()):
+                continue
+            if self._pruner is None:
+                selected.append(ChunkSelection(chunk))
+                continue
+            indexes = tuple(at for at in range(len(chunk)) if self._pruner.may_be_true(chunk.marker(at)))
+            if indexes:
+                selected.append(ChunkSelection(chunk, None if len(indexes) == len(chunk) else indexes))
+        return selected
+
+    def _wants_partition(self, path: str) -> bool:
+        """Whether the partition of a file fits the filters, and can hold a row for which the condition is true."""
+        partition = self._paths.partition_of(path)
+        known = self._wanted.get(partition)
+        if known is None:
+            known = self._matcher.keeps_all or self._matcher.matches(read_partition_values(partition))
+            # A file of which nothing is known but its partition: what cannot be in it is in none of the partition's.
+            known = known and (self._pruner is None or self._pruner.may_be_true(FileMarker(path, 0, 0)))
+            self._wanted[partition] = known
+        return known
 
 
 def select_files(
@@ -32,15 +142,9 @@ def select_files(
     Raises:
         InvalidRequest: A filter or the condition is malformed, or names a field or column that is not there.
     """
-    matcher = PartitionMatcher(filters, config)
-    files: Sequence[FileMarker] = snapshot.live
-    if not matcher.keeps_all:
-        wanted: dict[str, bool] = {}
-        for marker in files:
-            partition = paths.partition_of(marker.path)
-            if partition not in wanted:
-                wanted[partition] = matcher.matches(read_partition_values(partition))
-        files = tuple(marker for marker in files if wanted[paths.partition_of(marker.path)])
-    if where is not None:
-        files = FilePruner(where, config, schema=snapshot.schema, dialect="duckdb").select(files)
-    return files
+    selector = FileSelector(paths, config, snapshot, filters=filters, where=where)
+    if selector.keeps_all:
+        return snapshot.live
+    if isinstance(snapshot.live, LiveFiles):
+        return tuple(marker for part in selector.select_chunks(snapshot.live) for marker in part.markers())
+    return tuple(marker for marker in snapshot.live if selector.wants(marker))

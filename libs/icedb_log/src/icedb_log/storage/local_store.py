@@ -55,6 +55,7 @@ from icedb_log.storage.object_store import (
     ObjectInfo,
     ObjectPage,
     StoredObject,
+    check_presign_ms,
 )
 from icedb_log.storage.probe import probe_conditional_writes
 
@@ -241,6 +242,11 @@ class LocalObjectStore:
     def uri(self, key: str) -> str:
         """Return the absolute path of an object's file."""
         return self._path(key)
+
+    def presign(self, key: str, *, expires_ms: int) -> str:
+        """Refuse: a directory has no URLs."""
+        check_presign_ms(expires_ms)
+        raise InvalidRequest(f"{self.uri(key)}: files of a directory have no URLs; leave presign_ms out, or use S3")
 
     def _path(self, key: str) -> str:
         """Return where an object lies. Raises InvalidRequest for a key that would lie elsewhere."""

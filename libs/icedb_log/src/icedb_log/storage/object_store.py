@@ -21,10 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Protocol, get_args
 
-from icedb_log.errors import Unavailable
+from icedb_log.errors import InvalidRequest, Unavailable
 
 MAX_KEYS_PER_PAGE = 1000
 MAX_KEYS_PER_DELETE = 1000
+MIN_PRESIGN_MS = 1000
+MAX_PRESIGN_MS = 7 * 24 * 60 * 60 * 1000
+"""What SigV4 allows. Credentials of a role end earlier, and the URL with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +231,29 @@ class ObjectStore(Protocol):
     def uri(self, key: str) -> str:
         """Return where an engine finds the object: ``s3://bucket/key`` or an absolute file path."""
         ...
+
+    def presign(self, key: str, *, expires_ms: int) -> str:
+        """Return a URL by which anybody can read an object without credentials, until it ends. Asks nobody.
+
+        The object need not exist. Whoever has the URL can read the object: it is a secret, and not to be logged.
+
+        Args:
+            key: The key.
+            expires_ms: How long the URL lasts from now, whole seconds, ``MIN_PRESIGN_MS`` to ``MAX_PRESIGN_MS``; a
+                part of a second is cut off.
+
+        Raises:
+            InvalidRequest: The store has no such URLs (a directory), or the time is not allowed.
+            Unavailable: There are no credentials to sign with.
+        """
+        ...
+
+
+def check_presign_ms(expires_ms: int) -> int:
+    """Return the whole seconds of the lifetime of a URL. Raises InvalidRequest."""
+    if not MIN_PRESIGN_MS <= expires_ms <= MAX_PRESIGN_MS:
+        raise InvalidRequest(f"a URL lasts {MIN_PRESIGN_MS} to {MAX_PRESIGN_MS} ms, not {expires_ms}")
+    return expires_ms // 1000
 
 
 def delete_or_raise(store: ObjectStore, keys: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ understood is refused: to ignore it would return the wrong files.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import translate
 from typing import Final, Self
 
 from icedb_log.errors import InvalidRequest
@@ -18,10 +19,12 @@ MAX_FILTERS: Final = 64
 MAX_VALUES_PER_FILTER: Final = 10_000
 MAX_VALUE_BYTES: Final = 1024
 
-_TEXT: Final = re.compile(r"\s*(?P<field>[A-Za-z0-9_]{1,64})\s*(?P<op>>=|<=|=|>|<)(?P<value>.*)", re.DOTALL)
+_TEXT: Final = re.compile(r"\s*(?P<field>[A-Za-z0-9_]{1,64})\s*(?P<op>>=|<=|=|>|<|~)(?P<value>.*)", re.DOTALL)
 _NULL_TEXT: Final = re.compile(r"\s*(?P<field>[A-Za-z0-9_]{1,64})\s+is\s+(?P<negated>not\s+)?null\s*", re.IGNORECASE)
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
-_FORMS: Final = "write field=value, field>=value, field>value, field<=value, field<value or 'field is [not] null'"
+_FORMS: Final = (
+    "write field=value, field>=value, field>value, field<=value, field<value, field~glob or 'field is [not] null'"
+)
 
 _SHAPES: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "year": (re.compile(r"-?[0-9]{1,6}"), "a year such as 2026"),
@@ -43,6 +46,8 @@ class PartitionFilter:
         above: Exclusive lower bound.
         at_most: Inclusive upper bound.
         below: Exclusive upper bound.
+        glob: The value's text matches this pattern, case and all: ``*`` any characters, ``?`` one, ``[a-z]`` one of
+            these, ``[!a-z]`` one of the others. A null value matches nothing.
     """
 
     field: str
@@ -52,6 +57,7 @@ class PartitionFilter:
     above: str | None = None
     at_most: str | None = None
     below: str | None = None
+    glob: str | None = None
 
     @classmethod
     def equals(cls, field: str, *values: str) -> Self:
@@ -74,7 +80,7 @@ class PartitionFilter:
         value = match["value"].strip()
         if match["op"] == "=":
             return cls.equals(match["field"], value)
-        bound = {">=": "at_least", ">": "above", "<=": "at_most", "<": "below"}[match["op"]]
+        bound = {">=": "at_least", ">": "above", "<=": "at_most", "<": "below", "~": "glob"}[match["op"]]
         return cls(match["field"], **{bound: value})  # type: ignore[arg-type]  # only str fields are named above
 
     def bounds(self) -> tuple[str, ...]:
@@ -130,6 +136,7 @@ class PartitionMatcher:
             raise InvalidRequest(f"table {config.name}: {len(self._filters)} partition filters; at most {MAX_FILTERS}")
         fields = {field.name: field for field in config.partition}
         self._numeric: dict[str, bool] = {}
+        self._globs: dict[str, re.Pattern[str]] = {}
         for condition in self._filters:
             field = fields.get(condition.field)
             if field is None:
@@ -162,7 +169,9 @@ class PartitionMatcher:
         if condition.is_null is not None and condition.is_null != (value is None):
             return False
         if value is None:
-            return condition.any_of is None and not condition.bounds()
+            return condition.any_of is None and condition.glob is None and not condition.bounds()
+        if condition.glob is not None and not self._globs[condition.glob].match(value):
+            return False
         if condition.any_of is not None and value not in condition.any_of:
             return False
         if not condition.bounds():
@@ -182,7 +191,9 @@ class PartitionMatcher:
 
     def _check(self, condition: PartitionFilter, field: PartitionField, config: TableConfig) -> None:
         values = (*(condition.any_of or ()), *condition.bounds())
-        if not values and condition.is_null is None:
+        if condition.glob is not None:
+            self._globs[condition.glob] = _compile_glob(condition.glob, field, config)
+        if not values and condition.is_null is None and condition.glob is None:
             raise InvalidRequest(f"table {config.name}: the filter on partition field {field.name} has no condition")
         if len(values) > MAX_VALUES_PER_FILTER:
             raise InvalidRequest(
@@ -198,6 +209,14 @@ class PartitionMatcher:
                 raise InvalidRequest(f"{what} is not {example}")
             if shape is None and self._numeric[field.name] and not _INTEGER.fullmatch(value):
                 raise InvalidRequest(f"{what} is not a whole number")
+
+
+def _compile_glob(glob: str, field: PartitionField, config: TableConfig) -> re.Pattern[str]:
+    if not glob or len(glob.encode(errors="replace")) > MAX_VALUE_BYTES:
+        raise InvalidRequest(
+            f"table {config.name}: partition field {field}: a glob has 1 to {MAX_VALUE_BYTES} bytes, e.g. 2026-01-*"
+        )
+    return re.compile(translate(glob))
 
 
 def _is_numeric(field: PartitionField, config: TableConfig) -> bool:

@@ -149,6 +149,10 @@ class FaultyStore:
         """Return the inner store's address of a key."""
         return self.inner.uri(key)
 
+    def presign(self, key: str, *, expires_ms: int) -> str:
+        """Return the inner store's URL of a key."""
+        return self.inner.presign(key, expires_ms=expires_ms)
+
     def _before_read(self, what: str, key: str) -> None:
         rng, faults = self._world.rng, self.faults
         self._world.give_way()

@@ -21,6 +21,7 @@ from icedb_log.storage.object_store import (
     ObjectInfo,
     ObjectPage,
     StoredObject,
+    check_presign_ms,
 )
 from icedb_log.storage.probe import probe_conditional_writes
 
@@ -167,6 +168,11 @@ class MemoryObjectStore:
     def uri(self, key: str) -> str:
         """Return ``memory://`` and the key; no engine can open it."""
         return f"memory://{key}"
+
+    def presign(self, key: str, *, expires_ms: int) -> str:
+        """Return what looks like a URL and tells when it ends, by the store's clock; nothing can open it."""
+        check_presign_ms(expires_ms)
+        return f"memory://{key}?expires={self._now_ms() + expires_ms}"
 
     def _tick(self) -> int:
         """Return the store's time, which never runs backwards. The lock is held."""

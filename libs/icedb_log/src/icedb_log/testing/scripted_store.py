@@ -168,6 +168,10 @@ class ScriptedStore:
         """Return the inner store's address of a key."""
         return self.inner.uri(key)
 
+    def presign(self, key: str, *, expires_ms: int) -> str:
+        """Return the inner store's URL of a key."""
+        return self.inner.presign(key, expires_ms=expires_ms)
+
     def _peek(self, method: str, key: str) -> Fault | None:
         return next((f for f in self.script if f.method in ("", method) and f.key in key), None)
 

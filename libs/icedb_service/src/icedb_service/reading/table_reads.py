@@ -13,7 +13,7 @@ from icedb_log.clock import Clock
 from icedb_log.errors import NotFound, Unavailable
 from icedb_log.serving.table_cache import CachedTable, TableCache, TableState
 
-from icedb_snapshot.blocking_work import BlockingWork
+from icedb_service.reading.blocking_work import BlockingWork
 
 MS_PER_S: Final = 1000
 
@@ -35,13 +35,17 @@ class TableReads:
         work: Runs the reads.
         clock: For ages.
         wait_ms: How long a caller waits for a read, whatever its own deadline.
+        wait_setting: Name of the setting that says so, for the error.
     """
 
-    def __init__(self, tables: TableCache, *, work: BlockingWork, clock: Clock, wait_ms: int) -> None:
+    def __init__(
+        self, tables: TableCache, *, work: BlockingWork, clock: Clock, wait_ms: int, wait_setting: str
+    ) -> None:
         self.tables: Final = tables
         self.work: Final = work
         self._clock = clock
         self._wait_ms = wait_ms
+        self._wait_setting = wait_setting
         self._reads: dict[str, _Reads] = {}
 
     async def read(self, table: str, *, max_staleness_ms: int) -> TableState:
@@ -65,8 +69,8 @@ class TableReads:
             )
         except TimeoutError:
             raise Unavailable(
-                f"table {table}: no read of its log ended within {self._wait_ms} ms (ICEDB_SNAPSHOT_READ_TIMEOUT_MS); "
-                "the object store is slow: try again, or accept an older state (max_staleness_ms)"
+                f"table {table}: no read of its log ended within {self._wait_ms} ms ({self._wait_setting}); "
+                "the object store is slow: try again, or accept an older state"
             ) from None
 
     def _find_read(self, table: str, cached: CachedTable, max_staleness_ms: int) -> asyncio.Task[TableState]:

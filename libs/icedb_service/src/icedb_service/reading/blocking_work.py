@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 COMPUTE_THREADS: Final = 2
 """Folds and serialisations hold the interpreter's lock: more threads would only stand in each other's way."""
+MAX_WAITING_COMPUTATIONS: Final = 200
+"""Computations that wait for a thread; those above it are refused."""
 RETRY_AFTER_MS: Final = 1000
 
 
@@ -36,6 +38,7 @@ class BlockingWork:
         self._compute_pool = ThreadPoolExecutor(COMPUTE_THREADS, "icedb-compute")
         self._jobs: Counter[str] = Counter()
         self._job_count = 0
+        self._computation_count = 0
 
     @property
     def job_count(self) -> int:
@@ -66,8 +69,21 @@ class BlockingWork:
         return await asyncio.shield(running)
 
     async def run_compute(self, function: Callable[[], T]) -> T:
-        """Run a function that only computes, and for longer than the event loop may stand still."""
-        return await asyncio.get_running_loop().run_in_executor(self._compute_pool, function)
+        """Run a function that only computes, and for longer than the event loop may stand still.
+
+        Raises:
+            Overloaded: Too many wait for a thread; nothing was done.
+        """
+        if self._computation_count >= MAX_WAITING_COMPUTATIONS:
+            raise Overloaded(
+                f"{self._computation_count} answers wait to be made: try again in {RETRY_AFTER_MS} ms",
+                retry_after_ms=RETRY_AFTER_MS,
+            )
+        self._computation_count += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._compute_pool, function)
+        finally:
+            self._computation_count -= 1
 
     def close(self) -> None:
         """Take no more work; what runs ends by itself."""
