@@ -7,6 +7,9 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 from botocore.retries.standard import ExponentialBackoff
 from icedb_log.errors import (
     CommitOutcomeUnknown,
@@ -230,6 +233,63 @@ def test_a_body_that_breaks_off_is_read_again():
     with rude_store(broken) as (store, server):
         expect(Unavailable, lambda: store.get("key"))
         assert len(server.requests) == READ_ATTEMPTS
+
+
+WHOLE = (200, "", {"ETag": '"abc"', "Last-Modified": formatdate(0, usegmt=True)}, b"whole")
+CHUNKED = b"5\r\nwhole\r\n0\r\n\r\n"
+UNUSUAL = {
+    "breaks off": (200, "", {**WHOLE[2], "Content-Length": "100", "Connection": "close"}, b"half"),
+    "hangs up": "hang up",
+    "has an error": error_answer(503, "SlowDown"),
+    "has no ETag": (200, "", {"Last-Modified": WHOLE[2]["Last-Modified"]}, b"whole"),
+    "has no time": (200, "", {"ETag": '"abc"'}, b"whole"),
+    "is chunked": (200, "", {**WHOLE[2], "Content-Length": None, "Transfer-Encoding": "chunked"}, CHUNKED),
+    "is encoded": (200, "", {**WHOLE[2], "Content-Encoding": "gzip"}, b"whole"),
+    "leads elsewhere": (307, "", {"Location": "http://127.0.0.1:1/"}, b""),
+}
+
+
+def is_of_boto3(request):
+    return "User-Agent" in request[2]
+
+
+def test_a_read_of_one_version_is_a_plain_signed_request():
+    part = (206, "", {**WHOLE[2], "Content-Range": "bytes 1-2/5"}, b"ho")
+    with rude_store(WHOLE, part, WHOLE) as (store, server):
+        stored = store.get("a/key with=sign", if_match="abc")
+        assert (stored.body, stored.info.etag, stored.info.size_bytes, stored.info.modified_ms) == (
+            b"whole",
+            "abc",
+            5,
+            0,
+        )
+        found = store.get_range("key", start=1, length=2, if_match="abc")
+        assert (found.body, found.info.size_bytes) == (b"ho", 5)
+        assert store.get("key").body == b"whole"
+    first, second, _ = server.requests
+    assert first[1] == "/bucket/a/key%20with%3Dsign"
+    assert first[2]["If-Match"] == "abc"
+    assert first[2]["Authorization"].startswith("AWS4-HMAC-SHA256 Credential=dev/")
+    assert second[2]["Range"] == "bytes=1-2"
+    assert [is_of_boto3(request) for request in server.requests] == [False, False, True]
+    # What was signed is what was sent: signed again, it gets the same signature.
+    again = AWSRequest(
+        "GET", f"http://{first[2]['Host']}{first[1]}", headers={"If-Match": "abc", "X-Amz-Date": first[2]["X-Amz-Date"]}
+    )
+    signer = S3SigV4Auth(Credentials("dev", "dev"), "s3", "us-east-1")
+    again.context["timestamp"] = first[2]["X-Amz-Date"]
+    again.headers["X-Amz-Content-SHA256"] = first[2]["X-Amz-Content-SHA256"]
+    signature = signer.signature(signer.string_to_sign(again, signer.canonical_request(again)), again)
+    assert first[2]["Authorization"].endswith(f"Signature={signature}")
+
+
+@pytest.mark.parametrize("answer", UNUSUAL.values(), ids=UNUSUAL)
+def test_whatever_is_unusual_about_a_plain_read_is_left_to_boto3(answer):
+    with rude_store(answer, WHOLE) as (store, server):
+        assert store.get("key", if_match="abc").body == b"whole"
+        assert [is_of_boto3(request) for request in server.requests] == [False, True]
+    with rude_store(error_answer(412, "PreconditionFailed")) as (store, server):
+        expect(PreconditionFailed, lambda: store.get("key", if_match="abc"))
 
 
 def test_a_refused_read_says_what_to_set():

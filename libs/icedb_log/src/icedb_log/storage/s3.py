@@ -1,7 +1,8 @@
 """An object store on S3 or a server that speaks its protocol. The only module that imports boto3.
 
 Owns how often a request is sent. Reads, listings and unconditional writes go through a client with boto3's
-standard retries. **A conditional write is sent once**, through a client that never retries: a retry of
+standard retries; a read of one version is tried without boto3 first (:mod:`icedb_log.storage.s3_plain_reads`).
+**A conditional write is sent once**, through a client that never retries: a retry of
 one that landed would be refused, and look as if somebody else had won (W2). Only 409, by which S3 says that it
 did nothing, is sent again. A delete uses that client, too: it is sent again at a pace of its own.
 
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import boto3
+import botocore.session
 from boto3.exceptions import Boto3Error
 from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
@@ -43,7 +45,7 @@ from icedb_log.storage.object_store import (
     StoredObject,
 )
 from icedb_log.storage.probe import probe_conditional_writes
-from icedb_log.storage.s3_answers import if_match_of, info_of, part_of, strip_quotes
+from icedb_log.storage.s3_answers import if_match_of, info_of, parse_time, part_of, strip_quotes
 from icedb_log.storage.s3_copies import copy_object
 from icedb_log.storage.s3_deletes import add_content_md5, send_delete
 from icedb_log.storage.s3_errors import (
@@ -54,6 +56,8 @@ from icedb_log.storage.s3_errors import (
     status_of,
 )
 from icedb_log.storage.s3_options import S3Options
+from icedb_log.storage.s3_plain_reads import PlainReads, find_target
+from icedb_log.storage.s3_presign import presign_get
 from icedb_log.storage.s3_uploads import abort_stale_uploads
 
 __all__ = ["S3ObjectStore", "S3Options"]
@@ -86,11 +90,12 @@ _TRANSFER: Final = TransferConfig(
 
 @dataclass(frozen=True, slots=True)
 class _Clients:
-    """The two clients of one process: connections must not be shared with a forked child."""
+    """The clients of one process: connections must not be shared with a forked child."""
 
     process_id: int
     retrying: Any
     once: Any
+    plain: PlainReads | None
 
 
 class S3ObjectStore:
@@ -269,6 +274,10 @@ class S3ObjectStore:
         """Return ``s3://bucket/key``."""
         return f"s3://{self._bucket}/{key}"
 
+    def presign(self, key: str, *, expires_ms: int) -> str:
+        """Return a URL that reads an object without credentials."""
+        return presign_get(self._open_clients().once, self._bucket, key, expires_ms=expires_ms, where=self._where)
+
     def _open_clients(self) -> _Clients:
         """Return this process's clients."""
         with self._lock:
@@ -280,7 +289,11 @@ class S3ObjectStore:
         """Make the client that repeats requests and the one that never does."""
         options = self._options
         try:
+            botocore_session = botocore.session.get_session()
+            # dateutil, which botocore takes for times, makes most of what a listing of 1,000 keys costs.
+            botocore_session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=parse_time)
             session = boto3.session.Session(
+                botocore_session=botocore_session,
                 aws_access_key_id=options.access_key_id,
                 aws_secret_access_key=options.secret_access_key,
                 region_name=options.region,
@@ -298,7 +311,9 @@ class S3ObjectStore:
             ) from error
         if options.endpoint_url is not None:
             once.meta.events.register("before-call.s3.DeleteObjects", add_content_md5)
-        return _Clients(os.getpid(), retrying, once)
+        ca_bundle = botocore_session.get_config_variable("ca_bundle")
+        target = find_target(retrying, session, self._bucket, ca_bundle=ca_bundle)
+        return _Clients(os.getpid(), retrying, once, None if target is None else PlainReads(target))
 
     def _call(self, operation: str, key: str, **arguments: Any) -> dict[str, Any]:
         """Send a request that may be repeated."""
@@ -311,6 +326,11 @@ class S3ObjectStore:
 
     def _read(self, key: str, arguments: dict[str, str]) -> tuple[dict[str, Any], bytes]:
         """Read an object or a part of it to the end: boto3 repeats the request, but not a body that breaks off."""
+        plain = self._open_clients().plain
+        if plain is not None and "IfMatch" in arguments:
+            found = plain.read(key, etag=arguments["IfMatch"], byte_range=arguments.get("Range"))
+            if found is not None:
+                return found
         for is_last in (*(False,) * (READ_ATTEMPTS - 1), True):
             answer = self._call("get_object", key, Key=key, **arguments)
             stream = answer["Body"]
