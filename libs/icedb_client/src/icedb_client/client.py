@@ -71,7 +71,7 @@ class Client(Reads):
         self.settings = settings or load_client_settings(
             store=store, snapshot_address=snapshot_address, token=token, redis_url=redis_url
         )
-        self._clock: Clock = clock or SystemClock()
+        self.clock: Clock = clock or SystemClock()
         self._warehouse = warehouse
         self._grpc: GrpcSnapshots | None = None
         self._from_store: StoreReads | None = None
@@ -111,7 +111,7 @@ class Client(Reads):
             if self._sender is None:
                 from icedb_client.wakeups import WakeupSender  # noqa: PLC0415 - redis takes a third of a second
 
-                self._sender = WakeupSender(self.settings, clock=self._clock)
+                self._sender = WakeupSender(self.settings, clock=self.clock)
             return self._sender
 
     @property
@@ -119,7 +119,7 @@ class Client(Reads):
         """Where every batch goes through. Raises InvalidRequest if no store is set."""
         with self._lock:
             if self._door is None:
-                self._door = StagingDoor(self.warehouse, clock=self._clock, wake=self._wake)
+                self._door = StagingDoor(self.warehouse, clock=self.clock, wake=self._wake)
             return self._door
 
     def table_config(self, table: str) -> TableConfig:
@@ -156,7 +156,7 @@ class Client(Reads):
             Unavailable: The store did not confirm; call again with the same ``batch_id``.
         """
         self.door.check(table)
-        return self.door.stage(table, to_body(rows, data_format), batch_id or new_batch_id(self._clock))
+        return self.door.stage(table, to_body(rows, data_format), batch_id or new_batch_id(self.clock))
 
     def enqueue_file(
         self,
@@ -244,6 +244,7 @@ class Client(Reads):
 
     def producer(
         self,
+        /,
         table: str,
         *,
         options: ProducerOptions | None = None,
@@ -278,19 +279,21 @@ class Client(Reads):
         """
         self.door.config(table)
         return wait_committed(
-            self.warehouse.store, self.warehouse.table(table), batch_ids, clock=self._clock, timeout_ms=timeout_ms
+            self.warehouse.store, self.warehouse.table(table), batch_ids, clock=self.clock, timeout_ms=timeout_ms
         )
 
     def _ask(self, request: Request[AnswerT]) -> AnswerT:
-        return self._answerer().ask(request)
+        return self.answerer.ask(request)
 
-    def _answerer(self) -> Answerer:
+    @property
+    def answerer(self) -> Answerer:
+        """Who answers readers: the snapshot service, or the store."""
         with self._lock:
             if self.settings.snapshot_address is None:
                 if self._from_store is None:
                     self._from_store = StoreReads(
                         self.warehouse,
-                        clock=self._clock,
+                        clock=self.clock,
                         timeout_ms=self.settings.snapshot_timeout_ms,
                         s3=self.settings.s3,
                     )
@@ -298,7 +301,7 @@ class Client(Reads):
             if self._grpc is None:
                 from icedb_client.grpc_snapshots import GrpcSnapshots  # noqa: PLC0415 - gRPC only if it is used
 
-                self._grpc = GrpcSnapshots(self.settings, clock=self._clock)
+                self._grpc = GrpcSnapshots(self.settings, clock=self.clock)
             return self._grpc
 
     def _wake(self, table: str) -> bool:

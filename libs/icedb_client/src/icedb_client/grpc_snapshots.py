@@ -37,8 +37,7 @@ class GrpcSnapshots:
         self._plans = Plans(settings.s3)
         self._endpoints = Endpoints(settings, secure=grpc.secure_channel, insecure=grpc.insecure_channel)
         self._stubs = {
-            endpoint.address: snapshot_pb2_grpc.SnapshotServiceStub(endpoint.channel)
-            for endpoint in self._endpoints.all
+            each.address: snapshot_pb2_grpc.SnapshotServiceStub(each.channel) for each in self._endpoints.all
         }
 
     def close(self) -> None:

@@ -55,14 +55,15 @@ class QueryResult:
 class Reads:
     """The reading methods of a client."""
 
-    _clock: Clock
+    clock: Clock
 
     @abstractmethod
     def _ask(self, request: Request[AnswerT]) -> AnswerT:
         """Return the answer of whoever answers this client."""
 
+    @property
     @abstractmethod
-    def _answerer(self) -> Answerer:
+    def answerer(self) -> Answerer:
         """Return who answers this client, for callers that wait."""
 
     def snapshot(
@@ -168,7 +169,7 @@ class Reads:
             NotFound: No such table.
             Unavailable: The service or the store did not answer for longer than a call may take.
         """
-        return self._answerer().watch(_names(tables))
+        return self.answerer.watch(check_names(tables))
 
     @contextmanager
     def reading(
@@ -203,7 +204,7 @@ class Reads:
             HaltError: The table's log is damaged.
             Unavailable: No answer, or the lease was lost.
         """
-        answerer = self._answerer()
+        answerer = self.answerer
         request = make_request(
             table,
             where=where,
@@ -213,7 +214,7 @@ class Reads:
             max_staleness_ms=0,
             presign_ms=presign_ms,
         )
-        lease = take_lease(answerer, table, at_ms=request.as_of_ms, ttl_ms=lease_ms, clock=self._clock)
+        lease = take_lease(answerer, table, at_ms=request.as_of_ms, ttl_ms=lease_ms, clock=self.clock)
         try:
             # What was live at the lease's time or since is held: read after the lease, the newest state is.
             snapshot = replace(answerer.ask(request), hold=lease)
@@ -248,7 +249,7 @@ class Reads:
         """
         from icedb_client.duck_query import find_snapshots, run  # noqa: PLC0415 - DuckDB is loaded by those who query
 
-        answerer = self._answerer()
+        answerer = self.answerer
         snapshots = find_snapshots(
             sql,
             lambda table: answerer.ask(make_request(table, as_of=as_of, pin=pin, max_staleness_ms=max_staleness_ms)),
@@ -271,8 +272,8 @@ def make_request(
     """Check what a caller wrote, as far as no table has to be known for it. Raises InvalidRequest."""
     if pin is not None and as_of is not None:
         raise InvalidRequest("a pin has its own time: give either a pin or a time")
-    if min_commit is not None and (pin is not None or as_of is not None):
-        raise InvalidRequest("min_commit is about the newest state: give either that, or a pin or a time")
+    if min_commit is not None and pin is not None:
+        raise InvalidRequest("a pin never changes: give either a pin or min_commit")
     if where is not None:
         from icedb_client.duck import check_condition  # noqa: PLC0415 - DuckDB is loaded by those who need it
 
@@ -289,7 +290,8 @@ def make_request(
     )
 
 
-def _names(tables: Sequence[str]) -> Sequence[str]:
+def check_names(tables: Sequence[str]) -> Sequence[str]:
+    """Return the names if they are several, not one text. Raises InvalidRequest."""
     if isinstance(tables, str):
         raise InvalidRequest(f"tables={tables[:80]!r}: give a list of names")
     return tuple(tables)

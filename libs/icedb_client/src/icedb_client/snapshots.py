@@ -123,7 +123,7 @@ class Snapshot:
         with self.to_arrow_reader(columns=columns, batch_rows=batch_rows) as reader:
             yield from reader
 
-    def to_pandas(self, *, columns: Sequence[str] | None = None, **options: Any) -> "pd.DataFrame":
+    def to_pandas(self, /, *, columns: Sequence[str] | None = None, **options: Any) -> "pd.DataFrame":
         """Return all rows as a pandas DataFrame.
 
         Types do not depend on the rows: ``BIGINT`` is ``Int64`` and ``BOOLEAN`` is ``boolean``, which have nulls;

@@ -26,6 +26,7 @@ from icedb_log.storage.stores import S3Options
 from icedb_log.tables.table_config import TableConfig, read_table_config
 from icedb_log.warehouse import Warehouse
 
+from icedb_client.commit_wait import await_commit, find_commit
 from icedb_client.file_list import MarkerFiles
 from icedb_client.read_requests import (
     AcquireLease,
@@ -45,8 +46,6 @@ from icedb_client.snapshots import Snapshot, SnapshotRequest
 
 MAX_TABLES: Final = 1000
 WATCH_INTERVAL_MS: Final = 1000
-FIRST_WAIT_MS: Final = 50
-LONGEST_WAIT_MS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,34 +135,30 @@ class StoreReads:
             config = read_table_config(self._warehouse.store, paths)
             _, state = read_pinned(self._warehouse.store, paths, request.pin)
             return self._describe(paths, config, state, request)
-        if request.min_commit is None:
-            read = self._read(request.table, max_staleness_ms=request.max_staleness_ms)
-        else:
-            read = self._await_commit(request)
+        read = self._read(request.table, max_staleness_ms=request.max_staleness_ms)
+        if request.min_commit is not None:
+            read = self._await_commit(read, request.min_commit, request)
         return self._describe(read.paths, read.config, _fold_at(read, request.as_of_ms, "as_of"), request)
 
-    def _await_commit(self, request: SnapshotRequest) -> _Read:
-        """Read the log until it names a batch."""
-        deadline_ms = self._clock.monotonic_ms() + self._timeout_ms
-        pause_ms = FIRST_WAIT_MS
-        while True:
-            read = self._read(request.table)
-            if any(request.min_commit in file.log.batch_ids for file in read.state.view.files):
-                return read
-            if any(request.min_commit in file.log.refused_ids for file in read.state.view.files):
-                raise InvalidRequest(
-                    f"table {request.table}: batch {request.min_commit} cannot be committed; "
-                    f"see `icedb quarantine list {request.table}`"
-                )
-            left_ms = deadline_ms - self._clock.monotonic_ms()
-            if left_ms <= 0:
-                raise Unavailable(
-                    f"table {request.table}: batch {str(request.min_commit)[:80]} was not committed within "
-                    f"{self._timeout_ms} ms (ICEDB_SNAPSHOT_TIMEOUT_MS); it waits, is in quarantine, or was never "
-                    f"enqueued: see `icedb status {request.table}`"
-                )
-            self._clock.sleep_ms(min(pause_ms, left_ms))
-            pause_ms = min(2 * pause_ms, LONGEST_WAIT_MS)
+    def _await_commit(self, read: _Read, batch_id: str, request: SnapshotRequest) -> _Read:
+        if find_commit(read.state, batch_id) is None:
+            table = self._tables.table(request.table)
+            state = await_commit(
+                self._warehouse.store,
+                read.paths,
+                batch_id,
+                read=lambda: table.read(max_staleness_ms=0),
+                clock=self._clock,
+                timeout_ms=self._timeout_ms,
+            )
+            read = _Read(read.paths, read.config, state)
+        commit = find_commit(read.state, batch_id)
+        if commit is not None and request.as_of_ms is not None and commit.time_ms > request.as_of_ms:
+            raise InvalidRequest(
+                f"table {request.table}: batch {batch_id} was committed at {commit.time_ms} "
+                f"({format_ms(commit.time_ms)}), after as_of {request.as_of_ms}: ask for that time or later"
+            )
+        return read
 
     def _describe(
         self, paths: TablePaths, config: TableConfig, state: LogSnapshot, request: SnapshotRequest
@@ -186,7 +181,7 @@ class StoreReads:
 
     def _files(self, paths: TablePaths, markers: Sequence[FileMarker], *, presign_ms: int | None = None) -> MarkerFiles:
         store = self._warehouse.store
-        presign = None if presign_ms is None else lambda key: store.presign(key, ttl_ms=presign_ms)
+        presign = None if presign_ms is None else lambda key: store.presign(key, expires_ms=presign_ms)
         return MarkerFiles(markers, partition_of=paths.partition_of, uri=store.uri, presign=presign)
 
     def _changes(self, request: ChangesRequest) -> Changes:

@@ -1,0 +1,182 @@
+"""The client for asyncio: :class:`icedb_client.Client`, awaited.
+
+Has no code of its own for what a client does. What asks the snapshot service is awaited on the event loop; what blocks
+(the store, DuckDB, Redis) runs in threads. A test compares every name and signature with those of the client.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import update_wrapper
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+
+from icedb_log.errors import InvalidRequest
+
+from icedb_client.awaiting import entering_in_thread, in_thread, iterate_in_thread, iterating_in_thread
+from icedb_client.client import Client
+from icedb_client.read_requests import Answerer, Request, SnapshotEvent
+from icedb_client.reads import Reads, check_names
+from icedb_client.snapshots import Snapshot
+
+if TYPE_CHECKING:
+    from icedb_log.storage.stores import S3Options
+
+    from icedb_client.aio_snapshots import AioSnapshots
+    from icedb_client.file_list import FileList
+    from icedb_client.read_requests import LeaseInfo
+
+_Given = ParamSpec("_Given")
+_Answer = TypeVar("_Answer")
+
+
+class AsyncSnapshot:
+    """A :class:`icedb_client.Snapshot` whose readers are awaited; it has the same attributes.
+
+    Args:
+        wrapped: The snapshot.
+    """
+
+    def __init__(self, wrapped: Snapshot) -> None:
+        self.wrapped = wrapped
+
+    def __repr__(self) -> str:
+        return repr(self.wrapped)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.wrapped, name)
+
+    if TYPE_CHECKING:
+        table: str
+        snapshot_id: str
+        schema: Mapping[str, str]
+        files: FileList
+        total_file_count: int
+        as_of_ms: int | None
+        is_stable: bool
+        last_commit_ms: int | None
+        horizon_ms: int | None
+        staleness_ms: int
+        where: str | None
+        s3: S3Options | None
+        row_count: int | None
+        size_bytes: int
+        lease: LeaseInfo | None
+        partition_names: tuple[str, ...]
+
+    to_arrow = in_thread(Snapshot.to_arrow)
+    to_arrow_reader = in_thread(Snapshot.to_arrow_reader)
+    to_batches = iterating_in_thread(Snapshot.to_batches)
+    to_pandas = in_thread(Snapshot.to_pandas)
+    to_polars = in_thread(Snapshot.to_polars)
+    duckdb = in_thread(Snapshot.duckdb)
+    sql = in_thread(Snapshot.sql)
+    held = entering_in_thread(Snapshot.held, lambda nothing: nothing)
+
+
+def _asking(
+    method: Callable[Concatenate[Reads, _Given], _Answer],
+) -> Callable[Concatenate["AsyncClient", _Given], Awaitable[_Answer]]:
+    """Await what a method of :class:`Reads` asks for: it runs as it stands, over :class:`_AwaitedReads`."""
+
+    async def call(self: "AsyncClient", /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Answer:
+        answer: Any = method(self._reads, *args, **kwargs)
+        found: _Answer = await answer
+        return found
+
+    update_wrapper(call, method)
+    return call
+
+
+def _asking_for_snapshot(
+    method: Callable[Concatenate[Reads, _Given], Snapshot],
+) -> Callable[Concatenate["AsyncClient", _Given], Awaitable[AsyncSnapshot]]:
+    ask = _asking(method)
+
+    async def call(self: "AsyncClient", /, *args: _Given.args, **kwargs: _Given.kwargs) -> AsyncSnapshot:
+        return AsyncSnapshot(await ask(self, *args, **kwargs))
+
+    update_wrapper(call, method)
+    return call
+
+
+class _AwaitedReads(Reads):
+    """Reading methods that return what is to be awaited: each ends with ``return self._ask(…)``."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self._client = client
+
+    def _ask(self, request: Request[Any]) -> Any:
+        return self._client.ask(request)
+
+    @property
+    def answerer(self) -> Answerer:
+        """Not for this class: what blocks runs in a thread, with the client that is wrapped."""
+        raise InvalidRequest("this method blocks: it belongs into a thread")
+
+
+class AsyncClient:
+    """A connection to a warehouse for asyncio: every method of :class:`icedb_client.Client`, to be awaited.
+
+    Methods that yield are asynchronous iterators, blocks are entered with ``async with``, and a snapshot is an
+    :class:`AsyncSnapshot`, whose readers are awaited, too. Use it from one event loop. Arguments, answers and errors
+    are those of the client; so are the arguments of the constructor.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        self.wrapped = Client(**arguments)
+        self._reads = _AwaitedReads(self)
+        self._aio: AioSnapshots | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close connections. May be called again; a closed client may be used again."""
+        aio, self._aio = self._aio, None
+        if aio is not None and self._loop is asyncio.get_running_loop():
+            await aio.close()
+        await asyncio.to_thread(self.wrapped.close)
+
+    async def ask(self, request: Request[Any]) -> Any:
+        """Return the answer to a request; see :class:`icedb_client.read_requests.Answerer`."""
+        if self.wrapped.settings.snapshot_address is None:
+            return await asyncio.to_thread(self.wrapped.answerer.ask, request)
+        return await self._service().ask(request)
+
+    def watch(self, tables: Sequence[str] = ()) -> AsyncIterator[SnapshotEvent]:
+        """See :meth:`icedb_client.Client.watch`."""
+        if self.wrapped.settings.snapshot_address is None:
+            return iterate_in_thread(lambda: self.wrapped.watch(tables))
+        return self._service().watch(check_names(tables))
+
+    snapshot = _asking_for_snapshot(Reads.snapshot)
+    tables = _asking(Reads.tables)
+    table = _asking(Reads.table)
+    changes = _asking(Reads.changes)
+    reading = entering_in_thread(Client.reading, AsyncSnapshot)
+    query = in_thread(Client.query)
+    table_config = in_thread(Client.table_config)
+    enqueue = in_thread(Client.enqueue)
+    enqueue_file = iterating_in_thread(Client.enqueue_file)
+    enqueue_arrow = iterating_in_thread(Client.enqueue_arrow)
+    producer = in_thread(Client.producer)
+    wait_committed = in_thread(Client.wait_committed)
+
+    def _service(self) -> "AioSnapshots":
+        loop = asyncio.get_running_loop()
+        if self._aio is None:
+            from icedb_client.aio_snapshots import AioSnapshots  # noqa: PLC0415 - gRPC only if it is used
+
+            self._aio = AioSnapshots(self.wrapped.settings, clock=self.wrapped.clock, answerer=self.wrapped.answerer)
+            self._loop = loop
+        if self._loop is not loop:
+            raise InvalidRequest("this client belongs to another event loop: make one for each")
+        return self._aio
