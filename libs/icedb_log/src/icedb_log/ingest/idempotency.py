@@ -30,7 +30,7 @@ class Binding:
         record_key: Where the record lies.
         batch_id: The batch's id.
         content_sha256: Of the body and its format: a key belongs to one content.
-        is_staged: Whether the batch certainly was staged.
+        is_staged: Whether the batch certainly was staged, or committed by whoever bound the key.
         is_new: Whether this call bound the key.
     """
 
@@ -93,8 +93,17 @@ def bind_key(
     raise Unavailable(f"table {paths.name}: the store did not confirm the key {key[:80]!r}; send the batch again")
 
 
+def read_binding(store: ObjectStore, paths: TablePaths, *, key: str) -> Binding | None:
+    """Return what a producer's key is bound to; ``None`` if to nothing yet. Raises Unavailable."""
+    record_key = paths.idempotency_key(hashlib.sha256(key.encode()).hexdigest())
+    try:
+        return _decode(record_key, store.get(record_key).body)
+    except NotFound:
+        return None
+
+
 def mark_staged(store: ObjectStore, binding: Binding) -> None:
-    """Remember that the batch of a key is staged, so that no retry stages it again. Idempotent.
+    """Remember that the batch of a key is staged, or committed, so that no retry does it again. Idempotent.
 
     Raises:
         Unavailable: Not remembered; a retry within the retry window is safe all the same (I3).

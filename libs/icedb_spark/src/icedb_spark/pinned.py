@@ -1,0 +1,132 @@
+"""One snapshot for one DataFrame: which files its rows are in, decided once, when Spark asks for the schema.
+
+Order: the lease, if one is asked for; the log; the files. What comes back travels through Spark as bytes, so that every
+action of the DataFrame plans with the same files, whatever is committed meanwhile.
+"""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+from icedb_log.cleaning.lease_holding import acquire_lease
+from icedb_log.cleaning.pins import read_pinned
+from icedb_log.clock import Clock
+from icedb_log.errors import InvalidRequest
+from icedb_log.keys import TablePaths
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.model import Snapshot
+from icedb_log.serving.selection import select_files
+from icedb_log.storage.object_store import ObjectStore
+from icedb_log.tables.table_config import TableConfig, read_table_config
+from icedb_parts.query.row_condition import check_row_condition
+
+from icedb_spark.options import ReadOptions
+
+_LEVEL: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ScanFile:
+    """A data file to be read.
+
+    Attributes:
+        path: Key.
+        size_bytes: Its size.
+        row_count: Rows in it by the log; ``None`` if the log does not say.
+    """
+
+    path: str
+    size_bytes: int
+    row_count: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedSnapshot:
+    """What a DataFrame is made of.
+
+    Attributes:
+        paths: Keys of the table.
+        schema: All columns of the table, logged and declared, with SQL types.
+        files: The data files, ascending by path; packed.
+        lease_id: What holds them; ``None``: their grace period alone.
+    """
+
+    paths: TablePaths
+    schema: Mapping[str, str]
+    files: bytes
+    lease_id: str | None = None
+
+    def unpack(self) -> tuple[ScanFile, ...]:
+        """Return the data files."""
+        prefix = self.paths.data_prefix
+        rows = orjson.loads(zlib.decompress(self.files))
+        return tuple(ScanFile(f"{prefix}{name}", size, count) for name, size, count in rows)
+
+
+def take_snapshot(options: ReadOptions, *, clock: Clock) -> PinnedSnapshot:
+    """Decide which files a DataFrame reads.
+
+    Raises:
+        InvalidRequest: A wrong option: the condition, a column, a partition, a time, a pin.
+        NotFound: No such table or pin.
+        HaltError: The log cannot be read.
+        Unavailable: The store did not answer.
+    """
+    warehouse = options.place.store.open()
+    store, paths = warehouse.store, warehouse.table(options.place.table)
+    config = read_table_config(store, paths)
+    lease_id = None
+    if options.lease_ms:
+        # J4: before the log is read: what is live then, or at as_of, is held from here on.
+        lease_id = acquire_lease(
+            store, paths, clock=clock, ttl_ms=options.lease_ms, at_ms=options.as_of_ms, holder="spark read"
+        ).lease_id
+    snapshot = _read_snapshot(store, paths, config, options, clock)
+    schema = unite_columns(snapshot.schema, config)
+    check_selection(options, paths, schema)
+    files = select_files(paths, config, snapshot, filters=options.filters, where=options.where)
+    prefix = paths.data_prefix
+    rows = [[marker.path.removeprefix(prefix), marker.size_bytes, marker.row_count] for marker in files]
+    return PinnedSnapshot(paths, schema, zlib.compress(orjson.dumps(rows), _LEVEL), lease_id)
+
+
+def unite_columns(logged: Mapping[str, str], config: TableConfig) -> dict[str, str]:
+    """Return the columns of a table as Spark shows them: those of the log, then those that are only declared."""
+    spelling = {name.lower() for name in logged}
+    return {**logged, **{name: kind for name, kind in config.declared.items() if name.lower() not in spelling}}
+
+
+def check_selection(options: ReadOptions, paths: TablePaths, schema: Mapping[str, str]) -> None:
+    """See that columns and condition fit a table.
+
+    Raises:
+        InvalidRequest: They do not, or the table has no columns yet.
+    """
+    if not schema:
+        raise InvalidRequest(
+            f"table {paths.name} has no columns yet: nothing was committed to it, and none is declared"
+        )
+    unknown = [name for name in options.columns or () if name not in schema]
+    if unknown:
+        raise InvalidRequest(
+            f"option columns: table {paths.name} has no column {unknown[0]!r}; it has {', '.join(schema)[:300]}"
+        )
+    if options.where is not None:
+        check_row_condition(options.where, schema, what="option where")
+
+
+def _read_snapshot(
+    store: ObjectStore, paths: TablePaths, config: TableConfig, options: ReadOptions, clock: Clock
+) -> Snapshot:
+    if options.pin is not None:
+        return read_pinned(store, paths, options.pin)[1]
+    reader = LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
+    view = reader.read()
+    if options.as_of_ms is not None and options.as_of_ms > view.store_now_ms:
+        raise InvalidRequest(
+            f"option asOf: {options.as_of_ms} lies in the future: the store says {view.store_now_ms} (unix ms)"
+        )
+    return fold(view, as_of_ms=options.as_of_ms)

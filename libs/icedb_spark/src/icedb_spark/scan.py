@@ -1,0 +1,98 @@
+"""What tasks run to read data files, and how files are dealt out to them.
+
+Objects come through the object store, never through Spark: each task fetches its files to its scratch folder, and the
+native engine streams their rows, so that memory does not grow with a file.
+"""
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from icedb_log.keys import TablePaths
+from icedb_parts.query.query_types import SPARK_TYPES
+from icedb_parts.units.read_unit import NumberedFile, ReadFilesUnit, read_files, spark_arrow_type
+from pyspark.sql import types as spark_types
+from pyspark.sql.datasource import InputPartition
+
+from icedb_spark.options import Place
+from icedb_spark.pinned import ScanFile
+
+MAX_FILES_PER_TASK: Final = 1000
+
+
+class FilePartition(InputPartition):
+    """Some data files, for one task."""
+
+    def __init__(self, files: tuple[ScanFile, ...]) -> None:
+        super().__init__(files)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """How data files become rows of a DataFrame; travels to every task, and is small.
+
+    Attributes:
+        place: Where they are, and the bounds of a task.
+        paths: Keys of the table.
+        schema: All columns that a condition may name, with SQL types.
+        columns: Which of them come out, in their order.
+        where: Only rows for which this is true.
+    """
+
+    place: Place
+    paths: TablePaths
+    schema: Mapping[str, str]
+    columns: tuple[str, ...]
+    where: str | None
+
+    def spark_schema(self) -> Any:
+        """Return the schema of the rows as Spark has it."""
+        return make_schema({name: self.schema[name] for name in self.columns})
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the files of one task, a chunk at a time.
+
+        Raises:
+            NotFound: A file is gone: the read took longer than the table's grace period.
+            InvalidRequest: The condition cannot be evaluated on a row.
+            SchemaConflict: A file has another type than the table.
+            CorruptLog: A file is damaged.
+            Unavailable: The store did not answer, or memory and scratch did not suffice.
+        """
+        if not isinstance(partition, FilePartition):
+            return  # what Spark makes up for a read without files
+        schema = pa.schema([(name, spark_arrow_type(self.schema[name])) for name in self.columns])
+        unit = ReadFilesUnit(
+            paths=self.paths,
+            columns=self.schema,
+            is_whole=False,
+            files=tuple(NumberedFile(0, file.path, file.row_count) for file in partition.value),
+            engine=self.place.engine,
+            where=self.where,
+            wanted=self.columns,
+        )
+        for chunk in read_files(unit, self.place.store.open().store):
+            yield pa.RecordBatch.from_arrays(chunk.columns[1:], schema=schema)
+
+
+def make_schema(types: Mapping[str, str]) -> Any:
+    """Return Spark's schema of rows with these columns."""
+    return spark_types.StructType([spark_types.StructField(name, SPARK_TYPES[kind]) for name, kind in types.items()])
+
+
+def deal_files(files: Sequence[ScanFile], *, split_bytes: int) -> list[InputPartition]:
+    """Deal files out to tasks so that all have about the same bytes, and none much more than ``split_bytes``. Pure.
+
+    A file goes to one task whole: data files are written of a size that is right for one.
+    """
+    total_bytes = sum(file.size_bytes for file in files)
+    count = max(-(-total_bytes // split_bytes), -(-len(files) // MAX_FILES_PER_TASK), 1)
+    dealt: list[list[ScanFile]] = [[] for _ in range(min(count, len(files)))]
+    heap = [(0, place) for place in range(len(dealt))]
+    for file in sorted(files, key=lambda file: (-file.size_bytes, file.path)):
+        load_bytes, place = heapq.heappop(heap)
+        dealt[place].append(file)
+        heapq.heappush(heap, (load_bytes + file.size_bytes, place))
+    return [FilePartition(tuple(sorted(part, key=lambda file: file.path))) for part in dealt]

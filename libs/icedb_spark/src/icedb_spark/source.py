@@ -1,0 +1,96 @@
+"""The data source ``icedb``: joins options, reads, streams and writes to what Spark calls.
+
+When Spark calls what (4.3): ``schema`` once for each ``load()``, and what it leaves on the instance travels, pickled,
+to every later call; ``reader`` once for each plan of an action. So the snapshot is taken in ``schema``, and every
+action of one DataFrame reads that one. A Spark Connect server analyses a DataFrame anew for an action whose plan it
+has forgotten, and then takes a new one (``docs/spark-source.md``).
+"""
+
+from typing import Any
+
+from icedb_log.clock import SystemClock
+from icedb_log.errors import InvalidRequest
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceWriter
+
+from icedb_spark.batch_read import IceDBReader
+from icedb_spark.options import parse_read_options, parse_stream_options, parse_write_options
+from icedb_spark.pinned import PinnedSnapshot, take_snapshot
+from icedb_spark.scan import Scan
+
+
+class IceDBDataSource(DataSource):
+    """Tables of a warehouse. Options: ``docs/spark-source.md``."""
+
+    _pinned: PinnedSnapshot | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what ``format`` takes."""
+        return "icedb"
+
+    def schema(self) -> Any:
+        """Take the snapshot of a DataFrame and return its schema.
+
+        Raises:
+            InvalidRequest: An option is wrong.
+            NotFound: No such table.
+            HaltError: Its log cannot be read.
+            Unavailable: The store did not answer.
+        """
+        self._pinned = take_snapshot(parse_read_options(self.options), clock=SystemClock())
+        return self._make_scan(self._pinned).spark_schema()
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        """Return what reads the DataFrame's snapshot. Raises InvalidRequest."""
+        pinned = self._take_pinned(schema)
+        options = parse_read_options(self.options)
+        return IceDBReader(self._make_scan(pinned), pinned.unpack(), split_bytes=options.split_bytes)
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - PySpark's name
+        """Return what follows the table. Raises InvalidRequest."""
+        from icedb_spark.stream_read import IceDBStreamReader  # noqa: PLC0415 - only streams need it
+
+        pinned = self._take_pinned(schema)
+        options = parse_read_options(self.options)
+        return IceDBStreamReader(self._make_scan(pinned), options, parse_stream_options(self.options), pinned)
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - PySpark's signature
+        """Return what appends to the table; nothing has been written yet.
+
+        Raises:
+            InvalidRequest: An option or the DataFrame's schema does not fit.
+            NotFound: No such table.
+            Unavailable: The store did not answer.
+        """
+        from icedb_spark.batch_write import plan_write  # noqa: PLC0415 - only writes need it
+
+        if overwrite:
+            raise InvalidRequest(
+                'rows are only ever added: write with mode("append"). To replace rows, remove them first '
+                "(icedb delete, icedb partitions drop), or write a new table"
+            )
+        return plan_write(schema, parse_write_options(self.options), clock=SystemClock())
+
+    def _take_pinned(self, schema: Any) -> PinnedSnapshot:
+        """Return the snapshot, and let go of it: what is pickled after this goes to every task."""
+        pinned, self._pinned = self._pinned, None
+        if pinned is None or self._make_scan(pinned).spark_schema() != schema:
+            raise InvalidRequest(
+                "give no schema to an IceDB table: it has its own. Choose columns with option columns, or with select"
+            )
+        return pinned
+
+    def _make_scan(self, pinned: PinnedSnapshot) -> Scan:
+        options = parse_read_options(self.options)
+        columns = options.columns or tuple(pinned.schema)
+        return Scan(options.place, pinned.paths, pinned.schema, columns, options.where)
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("icedb")`` known to a session that does not find it by itself. Idempotent.
+
+    Spark looks for installed data sources once, in the Python of the driver (of the server, with Spark Connect). The
+    package has to be installed there, and wherever tasks run.
+    """
+    spark.dataSource.register(IceDBDataSource)
