@@ -11,6 +11,7 @@ from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.settings import IngestSettings
 from icedb_janitor.settings import JanitorSettings
 from icedb_merger.settings import MergerSettings
+from icedb_service.access.access_file import read_access_file
 from icedb_service.settings import ServiceSettings, load_settings
 from icedb_snapshot.settings import SnapshotSettings
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -196,7 +197,15 @@ def test_no_secret_has_a_value_in_the_files(compose, deploy):
     for name in ("AWS_SECRET_ACCESS_KEY", "GRAFANA_ADMIN_PASSWORD"):
         assert f"\n{name}=\n" in example
         assert f"${{{name}:?" in (deploy / "compose.yaml").read_text()
-    assert (deploy / ".gitignore").read_text().split() == [".env"]
+    assert (deploy / ".gitignore").read_text().split() == [".env", "access/*", "!access/access.example.toml"]
+    assert [path.name for path in (deploy / "access").glob("*.example.*")] == ["access.example.toml"]
+
+
+def test_every_service_sees_the_access_file_and_the_example_is_one(stack, deploy):
+    for name in (*SETTINGS, "cli"):
+        assert "./access:/etc/icedb:ro" in stack.services[name].volumes, name
+        assert "ICEDB_ACCESS_FILE" in stack.services[name].environment
+    assert set(read_access_file(deploy / "access" / "access.example.toml").identities) >= {"operators", "segment"}
 
 
 def test_hosts_in_addresses_are_services(stack, given):
@@ -249,7 +258,7 @@ def test_spark_workers_have_room_and_scratch(stack, name):
     needed = int(environment["ICEDB_SPARK_MEMORY_MB"]) + cores * int(environment["ICEDB_TASK_MEMORY_MB"]) + 1024
     assert needed < mebibytes(service.deploy.resources.limits.memory)
     assert float(service.deploy.resources.limits.cpus) >= cores
-    (volume,) = service.volumes
+    (volume,) = [volume for volume in service.volumes if "scratch" in volume]
     folder = volume.partition(":")[2]
     assert environment["SPARK_LOCAL_DIRS"] == environment["TMPDIR"] == folder == "/var/lib/icedb/scratch"
     assert service.build.target == "spark"
