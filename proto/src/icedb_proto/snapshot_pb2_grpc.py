@@ -198,9 +198,10 @@ class SnapshotServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AcquireLease(self, request, context):
-        """Holds a table as it is at one time for a while: nothing that was live then is deleted.
+        """Holds a table as it was at one time, and at any time since, for a while: nothing that was live then is deleted.
 
-        Each call takes a lease of its own; one that is forgotten ends by itself.
+        What comes back holds for certain. Each call takes a lease of its own; one that is forgotten, or whose answer got
+        lost, ends by itself. RESOURCE_EXHAUSTED: too many leases of the table last already.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

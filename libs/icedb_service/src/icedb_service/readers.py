@@ -1,10 +1,11 @@
-"""One long-lived log reader for each table, so that a run fetches only the log files and the pins that are new (R1)."""
+"""One long-lived log reader for each table, so that a run fetches only log files, pins and leases that are new (R1)."""
 
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
+from icedb_log.cleaning.leases import FETCH_THREADS, LeaseReader
 from icedb_log.cleaning.pins import PinReader
 from icedb_log.clock import Clock
 from icedb_log.keys import TablePaths
@@ -20,6 +21,7 @@ class _Kept:
     max_refresh_ms: int
     reader: LogReader
     pins: PinReader
+    leases: LeaseReader
 
 
 class LogReaders:
@@ -47,7 +49,7 @@ class LogReaders:
             kept = self._kept.get(paths.prefix)
             if kept is None or kept.max_refresh_ms != max_refresh_ms:
                 reader = LogReader(store, paths, clock=self._clock, max_refresh_ms=max_refresh_ms)
-                kept = _Kept(max_refresh_ms, reader, PinReader())
+                kept = _Kept(max_refresh_ms, reader, PinReader(), _new_lease_reader())
                 self._kept[paths.prefix] = kept
             self._kept.move_to_end(paths.prefix)
             while len(self._kept) > self._max_tables:
@@ -59,3 +61,13 @@ class LogReaders:
         with self._lock:
             kept = self._kept.get(paths.prefix)
             return PinReader() if kept is None else kept.pins
+
+    def leases_of(self, paths: TablePaths) -> LeaseReader:
+        """Return what is kept of the table's leases with its reader."""
+        with self._lock:
+            kept = self._kept.get(paths.prefix)
+            return _new_lease_reader() if kept is None else kept.leases
+
+
+def _new_lease_reader() -> LeaseReader:
+    return LeaseReader(fetch_threads=FETCH_THREADS)

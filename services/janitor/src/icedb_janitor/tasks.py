@@ -74,6 +74,7 @@ class JanitorTasks:
                 reader=self._readers.of_table(store, paths),
                 read_view=partial(self._readers.of_table, store),
                 pins=self._readers.pins_of(paths),
+                leases=self._readers.leases_of(paths),
                 audit=tools.audit,
                 check_alive=tools.check_alive,
                 max_objects=self._settings.janitor_objects_per_run,

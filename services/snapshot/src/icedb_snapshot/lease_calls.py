@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import grpc
 from icedb_log.cleaning.lease_holding import acquire_lease, release_lease, renew_lease
-from icedb_log.cleaning.leases import MAX_HOLDER_CHARS, Lease, LeaseReader
+from icedb_log.cleaning.leases import FETCH_THREADS, MAX_HOLDER_CHARS, Lease, LeaseReader
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import check_table_name
 from icedb_proto import snapshot_pb2 as pb
@@ -112,7 +112,7 @@ class LeaseCalls:
             )
 
     def _reader_of(self, table: str) -> LeaseReader:
-        reader = self._readers.setdefault(table, LeaseReader())
+        reader = self._readers.setdefault(table, LeaseReader(fetch_threads=FETCH_THREADS))
         self._readers.move_to_end(table)
         while len(self._readers) > self._parts.settings.snapshot_max_tables:
             self._readers.popitem(last=False)

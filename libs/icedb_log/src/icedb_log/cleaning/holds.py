@@ -5,7 +5,7 @@ matters (:func:`icedb_log.views.views.find_wanted`).
 """
 
 from icedb_log.cleaning.guards import Holds, OpenCommit, find_kept_versions
-from icedb_log.cleaning.leases import read_leases
+from icedb_log.cleaning.leases import LeaseReader
 from icedb_log.cleaning.pins import PinReader
 from icedb_log.keys import ROLES, TablePaths
 from icedb_log.log.fence import read_fence_object
@@ -15,7 +15,13 @@ from icedb_log.tables.table_config import TableConfig
 
 
 def read_holds(
-    store: ObjectStore, paths: TablePaths, *, view: LogView, config: TableConfig, pins: PinReader | None = None
+    store: ObjectStore,
+    paths: TablePaths,
+    *,
+    view: LogView,
+    config: TableConfig,
+    pins: PinReader | None = None,
+    leases: LeaseReader | None = None,
 ) -> Holds:
     """Read what keeps dead objects of a table.
 
@@ -25,13 +31,14 @@ def read_holds(
         view: The log that the plan is made from, read before this is called.
         config: Grace periods, how many versions are kept, and how long a commit may take.
         pins: A reader of this table's pins to reuse, with its cache.
+        leases: The same for its leases.
 
     Raises:
         CorruptLog: A fence cannot be understood: a person must restore it.
         Unavailable: The store did not answer.
     """
     return Holds(
-        leases=read_leases(store, paths),
+        leases=(leases or LeaseReader()).read(store, paths).leases,
         pins=(pins or PinReader()).read(store, paths, data_grace_ms=config.data_grace_ms),
         versions=find_kept_versions(view, config.keep_versions),
         commits=read_open_commits(store, paths, config=config, now_ms=view.store_now_ms),

@@ -91,9 +91,14 @@ class ListedLeases:
 
 
 class LeaseReader:
-    """Reads the leases of one table; keeps what it read by key and version. Thread-safe."""
+    """Reads the leases of one table; keeps what it read by key and version. Thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        fetch_threads: Leases fetched at once; 1 fetches one after another in the caller's thread.
+    """
+
+    def __init__(self, *, fetch_threads: int = 1) -> None:
+        self._fetch_threads = fetch_threads
         self._cache: dict[str, tuple[ObjectInfo, Lease]] = {}
 
     def read(self, store: ObjectStore, paths: TablePaths) -> ListedLeases:
@@ -112,7 +117,7 @@ class LeaseReader:
         known = self._cache
         current = {info.key: known[info.key] for info in infos if info.key in known and known[info.key][0] == info}
         stale = [info for info in infos if info.key not in current]
-        for info, lease in zip(stale, _fetch(store, stale), strict=True):
+        for info, lease in zip(stale, self._fetch(store, stale), strict=True):
             if lease is not None:
                 # By what was listed: if it was renewed since, the next listing says so, and it is read again.
                 current[info.key] = (info, lease)
@@ -120,6 +125,12 @@ class LeaseReader:
         found = (current[info.key][1] for info in infos if info.key in current)
         leases = tuple(lease for lease in found if lease.held_until_ms > listing.store_now_ms)
         return ListedLeases(leases, listing.store_now_ms)
+
+    def _fetch(self, store: ObjectStore, infos: Sequence[ObjectInfo]) -> list[Lease | None]:
+        if self._fetch_threads == 1 or len(infos) < 2:  # noqa: PLR2004 - one needs no pool
+            return [_fetch_one(store, info) for info in infos]
+        with ThreadPoolExecutor(min(self._fetch_threads, len(infos)), "icedb-leases") as pool:
+            return list(pool.map(lambda info: _fetch_one(store, info), infos))
 
 
 def read_leases(store: ObjectStore, paths: TablePaths) -> tuple[Lease, ...]:
@@ -148,13 +159,6 @@ def encode_lease(*, at_ms: int, ttl_ms: int, token: str, holder: str, until_ms: 
     if until_ms is not None:
         fields["until"] = until_ms
     return orjson.dumps(fields)
-
-
-def _fetch(store: ObjectStore, infos: Sequence[ObjectInfo]) -> list[Lease | None]:
-    if len(infos) < 2:  # noqa: PLR2004 - one needs no pool
-        return [_fetch_one(store, info) for info in infos]
-    with ThreadPoolExecutor(min(FETCH_THREADS, len(infos)), "icedb-leases") as pool:
-        return list(pool.map(lambda info: _fetch_one(store, info), infos))
 
 
 def _fetch_one(store: ObjectStore, info: ObjectInfo) -> Lease | None:

@@ -12,6 +12,7 @@ from icedb_log.cleaning.audit import AuditLog, RunFacts, found_holds
 from icedb_log.cleaning.deletion import CHUNK_KEYS, Deleter
 from icedb_log.cleaning.guards import Guard, Holds, Waiting
 from icedb_log.cleaning.holds import read_holds
+from icedb_log.cleaning.leases import LeaseReader
 from icedb_log.cleaning.pins import PinReader
 from icedb_log.cleaning.vacuum_plan import VacuumPlan, live_paths, plan_vacuum
 from icedb_log.cleaning.vacuum_run import VacuumRun
@@ -68,6 +69,7 @@ def vacuum_table(
     reader: LogReader | None = None,
     read_view: Callable[[TablePaths], LogReader] | None = None,
     pins: PinReader | None = None,
+    leases: LeaseReader | None = None,
     audit: AuditLog | None = None,
     check_alive: Callable[[], None] | None = None,
     max_objects: int | None = None,
@@ -83,6 +85,7 @@ def vacuum_table(
         reader: A reader to reuse, with its cache.
         read_view: Returns a reader of a view of this table, to be reused.
         pins: A reader of this table's pins to reuse, with its cache.
+        leases: The same for its leases.
         audit: Where every delete is written down; ``None``: nowhere.
         check_alive: Called before each chunk of deletes; raises to stop the run, e.g. when its lock is lost.
         max_objects: Begin nothing new after so many deleted data files; ``None``: all. The result says whether
@@ -101,7 +104,7 @@ def vacuum_table(
     require_same_table(store, paths, config)  # T4: after the log
     # WARN: J4, J7, J9: after the log. The other way round: a lease is written while the janitor stalls between the two
     # reads, what it pins dies and gets old, and the plan knows the tombstones but not the lease.
-    holds = read_holds(store, paths, view=view, config=config, pins=pins)
+    holds = read_holds(store, paths, view=view, config=config, pins=pins, leases=leases)
     plan = plan_vacuum(view, config=config, holds=holds)
     if any(not parse_log_key(key).is_merged for key in plan.log_keys):
         # WARN: V4: after the log, for the same reason: a view is registered and a commit lands while the janitor stalls

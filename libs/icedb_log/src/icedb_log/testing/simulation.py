@@ -28,12 +28,14 @@ from icedb_log.testing.simulation_erasures import (
     finish_erasures,
     note_for_ever,
 )
+from icedb_log.testing.simulation_leases import LESSEE, lease_for_ever, with_lessees
 from icedb_log.testing.simulation_model import SimModel
 from icedb_log.testing.simulation_mutations import Mutation, mutated
 from icedb_log.testing.simulation_pins import PINNER, PinWatch, end_pins, pin_for_ever, with_pinners
 from icedb_log.testing.simulation_quiesce import quiesce
 from icedb_log.testing.simulation_rules import RULES
 from icedb_log.testing.simulation_rules_erase import ERASE_RULES
+from icedb_log.testing.simulation_rules_lease import LEASE_RULES
 from icedb_log.testing.simulation_rules_pin import PIN_RULES
 from icedb_log.testing.simulation_rules_view import VIEW_RULES
 from icedb_log.testing.simulation_settings import PATHS, draw_settings
@@ -64,7 +66,7 @@ class ScheduleResult:
 
 
 def run_schedule(
-    seed: int, *, erasers: int = 0, feeders: int = 0, pinners: int = 0, checkers: int = 0
+    seed: int, *, erasers: int = 0, feeders: int = 0, pinners: int = 0, checkers: int = 0, lessees: int = 0
 ) -> ScheduleResult:
     """Run one schedule to its end and to the quiet after it.
 
@@ -74,12 +76,14 @@ def run_schedule(
         feeders: So many actors more create a view of the table, feed it, merge it and clean it.
         pinners: So many actors more pin times and rely on them, and the table keeps versions in most schedules.
         checkers: So many actors more check the table with ``icedb fsck``.
+        lessees: So many actors more take leases as readers do, and rely on them.
 
     Raises:
         ScheduleFailed: A rule broke.
     """
     rng = random.Random(seed)
     settings = draw_settings(rng) if not pinners else with_pinners(draw_settings(rng), seed)
+    settings = with_lessees(settings, seed) if lessees else settings
     world = World(seed, settings=settings, rng=rng)
 
     def store_now_ms() -> int:
@@ -104,6 +108,7 @@ def run_schedule(
             FEEDER: feed_for_ever,
             PINNER: pin_for_ever,
             CHECKER: check_for_ever,
+            LESSEE: lease_for_ever,
         },
     )
     sim.at_rest += [partial(work_off_view, sim)] * bool(feeders) + [partial(end_pins, sim)] * bool(pinners)
@@ -127,6 +132,7 @@ def run_schedule(
         (FEEDER, feeders),
         (PINNER, pinners),
         (CHECKER, checkers),
+        (LESSEE, lessees),
     ):
         for _ in range(count):
             spawn_actor(sim, kind)
@@ -165,6 +171,7 @@ def run_seeds(
     feeders: int = 0,
     pinners: int = 0,
     checkers: int = 0,
+    lessees: int = 0,
 ) -> int:
     """Run schedules until the seeds or the time are used up; print failures and totals; return how many failed."""
     clock = SystemClock()
@@ -176,7 +183,9 @@ def run_seeds(
             break
         count += 1
         try:
-            result = run_schedule(seed, erasers=erasers, feeders=feeders, pinners=pinners, checkers=checkers)
+            result = run_schedule(
+                seed, erasers=erasers, feeders=feeders, pinners=pinners, checkers=checkers, lessees=lessees
+            )
             totals.update(result.counters)
         except ScheduleFailed as error:
             failed += 1
@@ -196,12 +205,13 @@ def find_failure(
     erasers: int = 0,
     feeders: int = 0,
     pinners: int = 0,
+    lessees: int = 0,
 ) -> ScheduleFailed | None:
     """Run schedules with a rule switched off and return the first failure; ``None`` if nobody noticed."""
     with mutated(mutation, with_invariants=with_invariants):
         for seed in seeds:
             try:
-                run_schedule(seed, erasers=erasers, feeders=feeders, pinners=pinners)
+                run_schedule(seed, erasers=erasers, feeders=feeders, pinners=pinners, lessees=lessees)
             except ScheduleFailed as error:
                 return error
     return None
@@ -212,8 +222,8 @@ def check_mutations(rules: Iterable[Mutation], seeds: Sequence[int]) -> int:
     unexpected = 0
     for mutation in rules:
         erasers, feeders = 2 * mutation.rule.startswith("E"), 2 * mutation.rule.startswith("V")
-        pinners = 2 * (mutation in PIN_RULES)
-        failure = find_failure(mutation, seeds, erasers=erasers, feeders=feeders, pinners=pinners)
+        pinners, lessees = 2 * (mutation in PIN_RULES), 2 * (mutation in LEASE_RULES)
+        failure = find_failure(mutation, seeds, erasers=erasers, feeders=feeders, pinners=pinners, lessees=lessees)
         is_expected = (failure is None) == mutation.is_harmless
         unexpected += not is_expected
         seen = "not noticed" if failure is None else f"{str(failure).splitlines()[0][:150]}"
@@ -237,13 +247,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--erasers", type=int, default=0, help="how many actors ask for erasures")
     parser.add_argument("--feeders", type=int, default=0, help="how many actors feed a view")
     parser.add_argument("--pinners", type=int, default=0, help="how many actors pin times")
+    parser.add_argument("--lessees", type=int, default=0, help="how many actors take leases")
     parser.add_argument("--checkers", type=int, default=0, help="how many actors check the table with fsck")
     options = parser.parse_args(arguments)
     first, _, last = options.seeds.partition("..")
     seeds = range(int(first), int(last or first) + 1)
     if options.mutations:
         wanted = options.mutations.split(",")
-        rules = (*RULES, *ERASE_RULES, *VIEW_RULES, *PIN_RULES)
+        rules = (*RULES, *ERASE_RULES, *VIEW_RULES, *PIN_RULES, *LEASE_RULES)
         chosen = [rule for rule in rules if options.mutations == "all" or rule.rule in wanted]
         return 1 if check_mutations(chosen, seeds[:MAX_MUTATED_SCHEDULES]) else 0
     failed = run_seeds(
@@ -254,6 +265,7 @@ def main(arguments: list[str] | None = None) -> int:
         feeders=options.feeders,
         pinners=options.pinners,
         checkers=options.checkers,
+        lessees=options.lessees,
     )
     return 1 if failed else 0
 

@@ -137,7 +137,7 @@ JANITOR_RULES: Final = (
     breaks(
         "J4",
         "leases are ignored",
-        edit("cleaning.holds:read_holds", ("leases=read_leases(store, paths)", "leases=()")),
+        edit("cleaning.holds:read_holds", ("leases=(leases or LeaseReader()).read(store, paths).leases", "leases=()")),
     ),
     breaks(
         "J4",

@@ -1,0 +1,59 @@
+"""How the rules of taking and renewing leases are switched off. Their schedules have lessees."""
+
+from typing import Final
+
+from icedb_log.testing.simulation_mutations import breaks, edit
+
+LEASE_RULES: Final = (
+    breaks(
+        "J4",
+        "leases are ignored while they are taken",
+        edit("cleaning.holds:read_holds", ("leases=(leases or LeaseReader()).read(store, paths).leases", "leases=()")),
+    ),
+    breaks(
+        "J4",
+        "a lease is not proven",
+        edit("cleaning.lease_holding:_require_certain", ("if found_ms is None:", "if True:")),
+    ),
+    breaks(
+        "J4",
+        "a lease is not proven, not even by the horizon",
+        edit("cleaning.lease_holding:_require_certain", ("    oldest_ms = read", "    return\n    oldest_ms = read")),
+    ),
+    breaks(
+        "J4",
+        "a lease is proven by a log that was read before it was there",
+        edit(
+            "cleaning.lease_holding:acquire_lease",
+            ("    lease_id = clock.new_id()\n", "    view = reader.read()\n    lease_id = clock.new_id()\n"),
+            ("        view = reader.read()\n        require_same", "        require_same"),
+        ),
+    ),
+    breaks(
+        "J4",
+        "a renewal that landed after the end counts",
+        edit("cleaning.lease_holding:renew_lease", ("if info.modified_ms >= found.lease.expires_ms:", "if False:")),
+    ),
+    breaks(
+        "J4",
+        "a lease that was renewed after its end is alive again",
+        edit("cleaning.lease_holding:_find", ("found.has_lapsed or ", "")),
+        edit("cleaning.lease_holding:renew_lease", ("            _take_back(store, key)\n", "")),
+    ),
+    breaks(
+        "J4",
+        "a lease ends before its time",
+        edit(
+            "cleaning.leases:LeaseReader.read",
+            ("lease.held_until_ms > listing.store_now_ms", "lease.expires_ms - 20_000 > listing.store_now_ms"),
+        ),
+    ),
+    breaks(
+        "J4",
+        "a lease holds what died after it was written, not what died after its time",
+        edit(
+            "cleaning.guards:Holds._guards_of_times",
+            ("if lease.at_ms < death.seen_dead_ms", "if lease.at_ms + 30_000 < death.seen_dead_ms"),
+        ),
+    ),
+)
