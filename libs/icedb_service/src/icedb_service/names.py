@@ -6,7 +6,7 @@ the wire between releases: old workers drop messages for names that they do not 
 
 from typing import Final, Literal
 
-Component = Literal["ingest", "frontend", "enqueue", "merge", "janitor", "snapshot"]
+Component = Literal["ingest", "frontend", "enqueue", "merge", "janitor", "snapshot", "gateway"]
 Queue = Literal["ingest", "enqueue", "merge", "janitor"]
 
 QUEUES: Final[tuple[Queue, ...]] = ("ingest", "enqueue", "merge", "janitor")

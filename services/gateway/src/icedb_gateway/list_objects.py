@@ -1,0 +1,224 @@
+"""ListObjects in both versions: pages of at most 1,000 keys over one table or many.
+
+Owns how a page goes from table to table. Each table is shown in one snapshot, on as many pages as it takes; between two
+tables a page names none. A common prefix that is a whole table costs no read of it.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from icedb_log.errors import NotFound
+from icedb_service.access.guard import AccessGuard
+from icedb_service.access.verbs import Identity, Verb
+
+from icedb_gateway.errors import S3Error, invalid_argument, not_implemented
+from icedb_gateway.listing import ListedFile, ListQuery, TablePage, list_table
+from icedb_gateway.metrics import GatewayMetrics
+from icedb_gateway.requests import S3Request
+from icedb_gateway.table_names import TableNames
+from icedb_gateway.table_refs import TableRef, parse_table_ref
+from icedb_gateway.tokens import Resume, decode_marker, decode_token, encode_marker, encode_token
+from icedb_gateway.views import TableViews
+from icedb_gateway.xml_bodies import ListAnswer, render_list_v1, render_list_v2
+
+MAX_KEYS: Final = 1000
+_NUMBER: Final = re.compile(r"[0-9]{1,10}")
+_COMMON: Final = {"prefix", "delimiter", "max-keys", "encoding-type", "x-id"}
+_V1: Final = {*_COMMON, "marker"}
+_V2: Final = {*_COMMON, "list-type", "continuation-token", "start-after", "fetch-owner"}
+_AFTER_SLASH: Final = chr(ord("/") + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ListRequest:
+    """A checked request for a page.
+
+    Attributes:
+        query: What the page has.
+        resume: Where it begins.
+        is_v2: Which version of the listing.
+        parameters: As they were sent.
+    """
+
+    query: ListQuery
+    resume: Resume
+    is_v2: bool
+    parameters: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class _Page:
+    """A page that is being filled."""
+
+    limit: int
+    files: list[ListedFile]
+    common_prefixes: list[str]
+    next: Resume | None = None
+
+    @property
+    def room(self) -> int:
+        return self.limit - len(self.files) - len(self.common_prefixes)
+
+    def add(self, part: TablePage) -> None:
+        self.files += part.files
+        self.common_prefixes += part.common_prefixes
+
+
+class Lister:
+    """Answers listings.
+
+    Args:
+        views: Finds snapshots.
+        names: Knows which tables there are.
+        guard: Says which of them the caller may read.
+        bucket: Name of the bucket.
+        metrics: What is counted.
+    """
+
+    def __init__(
+        self, views: TableViews, *, names: TableNames, guard: AccessGuard, bucket: str, metrics: GatewayMetrics
+    ) -> None:
+        self._views = views
+        self._names = names
+        self._guard = guard
+        self._bucket = bucket
+        self._metrics = metrics
+
+    async def list_objects(self, request: S3Request, identity: Identity) -> bytes:
+        """Return one page.
+
+        Raises:
+            IceDBError: What is wrong with the request, the token, the caller's rights, or a table.
+        """
+        asked = parse_list_request(request.parameters)
+        page = _Page(asked.query.limit, [], [])
+        if page.limit:
+            await self._fill(page, asked, identity)
+        self._metrics.listed_keys.inc(len(page.files) + len(page.common_prefixes))
+        return self._render(asked, page)
+
+    async def _fill(self, page: _Page, asked: ListRequest, identity: Identity) -> None:
+        query = asked.query
+        finished = ""  # after which the next page begins, if another table has something for it
+        for ref in await self._find_tables(query.prefix, identity):
+            folder = f"{ref}/"
+            if folder < query.after and not query.after.startswith(folder):
+                continue
+            common_prefix = query.roll_up(folder)
+            if common_prefix is not None and common_prefix in (query.after, finished):
+                continue
+            if page.room == 0:
+                page.next = Resume(finished)
+                return
+            if common_prefix is not None:
+                page.common_prefixes.append(common_prefix)
+                finished = common_prefix
+            elif await self._list_one(page, asked, ref):
+                return
+            else:
+                finished = f"{ref}{_AFTER_SLASH}"
+
+    async def _list_one(self, page: _Page, asked: ListRequest, ref: TableRef) -> bool:
+        """Add what a table has; return whether the page ends in its middle."""
+        query, name = asked.query, asked.resume.snapshot
+        try:
+            if name is not None and name.folder == str(ref):
+                snapshot = await self._views.same_snapshot(ref, name)
+            else:
+                snapshot = await self._views.snapshot(ref)
+        except NotFound:
+            return False
+        limited = ListQuery(query.prefix, query.delimiter, query.after, page.room)
+        data_prefix = self._views.paths(ref).data_prefix
+        part = await self._views.compute(
+            lambda: list_table(snapshot.live, limited, folder=f"{ref}/", data_prefix=data_prefix)
+        )
+        page.add(part)
+        if part.is_truncated:
+            page.next = Resume(part.last, self._views.keep(ref, snapshot))
+        return part.is_truncated
+
+    async def _find_tables(self, prefix: str, identity: Identity) -> list[TableRef]:
+        """Return the tables that may have keys with a prefix and that the caller may read, ascending."""
+        first, slash, _ = prefix.partition("/")
+        if slash or "@" in first:
+            ref = parse_table_ref(first)
+            if ref is None:
+                self._guard.charge(identity)
+                return []
+            try:
+                self._guard.require(identity, Verb.READ, ref.table)
+            except NotFound:
+                return []
+            return [ref]
+        self._guard.charge(identity)
+        names = await self._names.names()
+        return [
+            TableRef(name)
+            for name in names
+            if name.startswith(prefix) and self._guard.allows(identity, Verb.READ, name)
+        ]
+
+    def _render(self, asked: ListRequest, page: _Page) -> bytes:
+        parameters = asked.parameters
+        answer = ListAnswer(
+            bucket=self._bucket,
+            prefix=asked.query.prefix,
+            delimiter=asked.query.delimiter,
+            max_keys=asked.query.limit,
+            is_url_encoded="encoding-type" in parameters,
+            files=page.files,
+            common_prefixes=page.common_prefixes,
+            is_truncated=page.next is not None,
+        )
+        if asked.is_v2:
+            return render_list_v2(
+                answer,
+                token=parameters.get("continuation-token"),
+                next_token=None if page.next is None else encode_token(page.next),
+                start_after=parameters.get("start-after"),
+                with_owner=parameters.get("fetch-owner") == "true",
+            )
+        return render_list_v1(
+            answer,
+            marker=parameters.get("marker", ""),
+            next_marker=None if page.next is None else encode_marker(page.next),
+        )
+
+
+def parse_list_request(parameters: Mapping[str, str]) -> ListRequest:
+    """Check the parameters of a listing.
+
+    Raises:
+        S3Error: InvalidArgument, NotImplemented; names the parameter.
+    """
+    is_v2 = "list-type" in parameters
+    unknown = set(parameters) - (_V2 if is_v2 else _V1)
+    if unknown:
+        raise not_implemented(f"A listing with the parameter {min(unknown)[:80]!r}")
+    if is_v2 and parameters["list-type"] != "2":
+        raise invalid_argument("list-type: use 2, or leave it out for the first version")
+    if parameters.get("encoding-type", "url") != "url":
+        raise invalid_argument("Invalid Encoding Method specified in Request: use url")
+    if is_v2:
+        token = parameters.get("continuation-token")
+        resume = Resume(parameters.get("start-after", "")) if token is None else decode_token(token)
+    else:
+        resume = decode_marker(parameters.get("marker", ""))
+    query = ListQuery(
+        prefix=parameters.get("prefix", ""),
+        delimiter=parameters.get("delimiter", ""),
+        after=resume.after,
+        limit=_read_max_keys(parameters.get("max-keys")),
+    )
+    return ListRequest(query, resume, is_v2, parameters)
+
+
+def _read_max_keys(text: str | None) -> int:
+    if text is None:
+        return MAX_KEYS
+    if not _NUMBER.fullmatch(text):
+        raise S3Error("InvalidArgument", f"max-keys {text[:40]!r} is not an integer from 0 to 2147483647")
+    return min(int(text), MAX_KEYS)

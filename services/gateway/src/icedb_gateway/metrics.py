@@ -1,0 +1,133 @@
+"""What the S3 gateway counts."""
+
+from typing import Final, Literal
+
+from icedb_service.access.metrics import AccessMetrics
+from icedb_service.metrics import add_build_info, make_counter, make_registry
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+Operation = Literal["list_buckets", "bucket", "list", "head", "get", "other"]
+OPERATIONS: Final[tuple[Operation, ...]] = ("list_buckets", "bucket", "list", "head", "get", "other")
+
+OUTCOMES: Final = (
+    "ok",
+    "not_modified",
+    "denied",
+    "not_found",
+    "bad_request",
+    "not_allowed",
+    "precondition",
+    "range",
+    "slow_down",
+    "unavailable",
+    "failed",
+    "abandoned",
+)
+_BY_STATUS: Final = {
+    304: "not_modified",
+    403: "denied",
+    404: "not_found",
+    405: "not_allowed",
+    412: "precondition",
+    416: "range",
+    501: "not_allowed",
+}
+REFUSALS: Final = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed", "AccessDenied", "malformed")
+TIME_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+MS_PER_S: Final = 1000
+_FIRST_FAILURE: Final = 500
+_FIRST_ERROR: Final = 400
+
+
+class GatewayMetrics:
+    """Counters of requests and of what became of them.
+
+    Args:
+        registry: Where they live; one of its own by default.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or make_registry()
+        self.requests = Counter(
+            "icedb_gateway_requests_total",
+            "Requests by what they asked for (bucket: HeadBucket, location, versioning) and what became of them; "
+            "slow_down: too many at once, or the caller's rate; abandoned: the client went away or stood still",
+            ("operation", "outcome"),
+            registry=self.registry,
+        )
+        self.request_time = Histogram(
+            "icedb_gateway_request_seconds",
+            "Time from a request to the first byte of its answer",
+            ("operation",),
+            buckets=TIME_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.sent_bytes = Counter(
+            "icedb_gateway_sent_bytes_total", "Bytes of files that were sent", registry=self.registry
+        )
+        self.listed_keys = Counter(
+            "icedb_gateway_listed_keys_total", "Keys and common prefixes in listings", registry=self.registry
+        )
+        self.bodies = Gauge("icedb_gateway_open_bodies", "Files that are being sent now", registry=self.registry)
+        self.broken_bodies = Counter(
+            "icedb_gateway_broken_bodies_total",
+            "Files whose sending was broken off because the store failed in the middle",
+            registry=self.registry,
+        )
+        self.refusals = make_counter(
+            self.registry,
+            "icedb_gateway_refused_signatures_total",
+            "Requests whose sender was not recognised, by S3's code; malformed: any other",
+            label="code",
+            values=REFUSALS,
+        )
+        self.lost_listings = Counter(
+            "icedb_gateway_lost_listings_total",
+            "Listings that had to begin anew, because the snapshot of their first page could not be read any more",
+            registry=self.registry,
+        )
+        self.missing_files = Counter(
+            "icedb_gateway_missing_files_total",
+            "Requests for a live file that was not in the store: the table is damaged",
+            registry=self.registry,
+        )
+        self.refresh_time = Histogram(
+            "icedb_gateway_refresh_seconds",
+            "Time of one read of a table's log",
+            buckets=TIME_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.store_up = Gauge(
+            "icedb_gateway_store_up", "1 if the store answered the last check", registry=self.registry
+        )
+        for operation in OPERATIONS:
+            self.request_time.labels(operation)
+            for outcome in OUTCOMES:
+                self.requests.labels(operation, outcome)
+        self.access = AccessMetrics(self.registry)
+        add_build_info(self.registry, "gateway", package="icedb-gateway")
+
+    def count_refusal(self, code: str) -> None:
+        """Count a request whose sender was not recognised."""
+        self.refusals.labels(code if code in REFUSALS else "malformed").inc()
+
+    def observe_refresh(self, duration_ms: int) -> None:
+        """Count a read of a log."""
+        self.refresh_time.observe(duration_ms / MS_PER_S)
+
+    def count_request(self, operation: Operation, outcome: str, *, duration_ms: int) -> None:
+        """Count an answered request."""
+        self.requests.labels(operation, outcome).inc()
+        self.request_time.labels(operation).observe(duration_ms / MS_PER_S)
+
+
+def outcome_of(status: int, code: str = "") -> str:
+    """Return what an answer's status and S3 code make of its request."""
+    if code in ("SlowDown", "ServiceUnavailable"):
+        return "slow_down" if code == "SlowDown" else "unavailable"
+    known = _BY_STATUS.get(status)
+    if known is not None:
+        return known
+    if status >= _FIRST_FAILURE:
+        return "failed"
+    return "bad_request" if status >= _FIRST_ERROR else "ok"

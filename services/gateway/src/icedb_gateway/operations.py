@@ -1,0 +1,240 @@
+"""What S3 clients can ask for: buckets, listings, and files; all of it reads.
+
+Each operation checks what the caller may see before it looks whether it is there: a table that is hidden is answered as
+one that does not exist.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from icedb_log.errors import IceDBError, NotFound
+from icedb_log.keys import file_time_ms
+from icedb_service.access.guard import AccessGuard
+from icedb_service.access.verbs import Identity, Verb
+from icedb_service.logs import get_logger
+
+from icedb_gateway.bodies import Bodies, OpenBody
+from icedb_gateway.conditions import check_conditions, http_date, parse_range
+from icedb_gateway.errors import S3Error, no_such_bucket, no_such_key, not_implemented, to_s3_error
+from icedb_gateway.list_objects import Lister
+from icedb_gateway.metrics import GatewayMetrics
+from icedb_gateway.requests import S3Request
+from icedb_gateway.settings import GatewaySettings
+from icedb_gateway.table_refs import TableRef, parse_table_ref
+from icedb_gateway.views import FoundFile, TableViews
+from icedb_gateway.visible import etag_of, modified_ms_of
+from icedb_gateway.xml_bodies import render_buckets, render_location, render_versioning
+
+XML: Final = "application/xml"
+PARQUET: Final = "application/vnd.apache.parquet"
+FILE_ENDING: Final = ".parquet"
+_IGNORED: Final = ("x-id",)
+"""Says the operation's name once more, for logs."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileBody:
+    """The bytes of a file that an answer has.
+
+    Attributes:
+        ref: How the client named the table.
+        rest: What of the key follows it.
+        found: The file.
+        size_bytes: Of the whole file, as its headers say.
+        start: First byte.
+        length: How many; never 0.
+    """
+
+    ref: TableRef
+    rest: str
+    found: FoundFile
+    size_bytes: int
+    start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request is answered.
+
+    Attributes:
+        status: Of HTTP.
+        headers: Without those that every answer has.
+        body: Small ones, whole.
+        file: A file's bytes, in place of ``body``.
+    """
+
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    file: FileBody | None = None
+
+
+class Operations:
+    """Answers requests whose sender is known.
+
+    Args:
+        views: Finds files.
+        lister: Answers listings.
+        bodies: Fetches files.
+        guard: Says what callers may do.
+        settings: Name and region of the bucket.
+        metrics: What is counted.
+    """
+
+    def __init__(
+        self,
+        views: TableViews,
+        *,
+        lister: Lister,
+        bodies: Bodies,
+        guard: AccessGuard,
+        settings: GatewaySettings,
+        metrics: GatewayMetrics,
+    ) -> None:
+        self._views = views
+        self._lister = lister
+        self._bodies = bodies
+        self._guard = guard
+        self._bucket = settings.gateway_bucket
+        self._region = settings.gateway_region
+        self._metrics = metrics
+
+    async def run(self, request: S3Request, identity: Identity) -> Answer:
+        """Answer a request.
+
+        Raises:
+            IceDBError: Whatever is wrong with it.
+        """
+        if request.method not in ("GET", "HEAD"):
+            raise S3Error(
+                "MethodNotAllowed",
+                f"{request.method} is not allowed against this resource: this endpoint shows tables and changes "
+                "nothing. Send batches to ingest.",
+                status=405,
+                headers={"Allow": "GET, HEAD"},
+            )
+        if not request.bucket:
+            self._guard.charge(identity)
+            _refuse_unknown(request.parameters, (), "ListBuckets")
+            return _xml(render_buckets(self._bucket))
+        if request.bucket != self._bucket:
+            self._guard.charge(identity)
+            raise no_such_bucket(request.bucket)
+        if request.key:
+            return await self._find_object(request, identity)
+        return await self._read_bucket(request, identity)
+
+    async def open(self, file: FileBody) -> OpenBody:
+        """Fetch the first part of a file.
+
+        Raises:
+            S3Error: NoSuchKey: it went since it was listed; InternalError: it is live and not there.
+            Unavailable: The store did not answer in time.
+        """
+        path = file.found.path
+        try:
+            opened = await self._bodies.open(path, start=file.start, length=file.length)
+        except NotFound:
+            raise await self._explain_missing(file) from None
+        if opened.first.info.size_bytes != file.size_bytes:
+            get_logger().error("file_of_another_size", key=path, logged=file.size_bytes)
+            raise S3Error("InternalError", f"{path}: has not the size that the log says; run `icedb fsck`", status=500)
+        return opened
+
+    async def _read_bucket(self, request: S3Request, identity: Identity) -> Answer:
+        parameters = request.parameters
+        if request.method == "HEAD":
+            self._guard.charge(identity)
+            return Answer(headers={"x-amz-bucket-region": self._region})
+        for name, render in self._subresources().items():
+            if name in parameters:
+                self._guard.charge(identity)
+                _refuse_unknown(parameters, (name,), f"?{name}")
+                return _xml(render())
+        return _xml(await self._lister.list_objects(request, identity))
+
+    def _subresources(self) -> dict[str, Callable[[], bytes]]:
+        return {"location": lambda: render_location(self._region), "versioning": render_versioning}
+
+    async def _find_object(self, request: S3Request, identity: Identity) -> Answer:
+        folder, _, rest = request.key.partition("/")
+        ref = parse_table_ref(folder)
+        if ref is None:
+            self._guard.charge(identity)
+            raise no_such_key(request.key)
+        try:
+            self._guard.require(identity, Verb.READ, ref.table)
+        except NotFound:
+            raise no_such_key(request.key) from None
+        if request.parameters.get("versionId", "null") != "null":
+            raise S3Error("NoSuchVersion", "Files have no versions: leave out versionId.", status=404)
+        _refuse_unknown(request.parameters, ("versionId",), "An object with the parameter")
+        if not rest.endswith(FILE_ENDING):  # engines look for folders and markers all the time: no read of the log
+            raise no_such_key(request.key)
+        try:
+            found = await self._views.find(ref, rest)
+        except NotFound:
+            found = None
+        if found is None:
+            raise no_such_key(request.key)
+        return await self._answer_file(request, ref, rest, found)
+
+    async def _answer_file(self, request: S3Request, ref: TableRef, rest: str, found: FoundFile) -> Answer:
+        size_bytes, modified_ms = await self._describe(request.key, found)
+        etag = etag_of(found.path, size_bytes)
+        headers = {
+            "ETag": f'"{etag}"',
+            "Last-Modified": http_date(modified_ms),
+            "Accept-Ranges": "bytes",
+        }
+        if check_conditions(request.headers, etag=etag, modified_ms=modified_ms) == "not_modified":
+            return Answer(304, headers)
+        part = parse_range(request.headers.get("range"), size_bytes=size_bytes)
+        headers |= {"Content-Type": PARQUET, "Content-Length": str(part.length)}
+        if part.is_part:
+            headers["Content-Range"] = f"bytes {part.start}-{part.start + part.length - 1}/{size_bytes}"
+        status = 206 if part.is_part else 200
+        if request.method == "HEAD" or not part.length:
+            return Answer(status, headers)
+        return Answer(status, headers, file=FileBody(ref, rest, found, size_bytes, part.start, part.length))
+
+    async def _describe(self, key: str, found: FoundFile) -> tuple[int, int]:
+        """Return size and time of a file; of one that is tombstoned, only the store knows the first."""
+        if found.marker is not None:
+            return found.marker.size_bytes, modified_ms_of(found.marker)
+        try:
+            info = await self._bodies.describe(found.path)
+        except NotFound:
+            raise _gone(key) from None
+        return info.size_bytes, file_time_ms(found.path) or info.modified_ms
+
+    async def _explain_missing(self, file: FileBody) -> S3Error:
+        """Say why a file that the log named a moment ago is not there: the log may have gone on since."""
+        try:
+            found = await self._views.find(file.ref, file.rest, must_be_fresh=True)
+        except IceDBError as error:
+            return to_s3_error(error)
+        key = f"{file.ref}/{file.rest}"
+        if found is None or found.marker is None:
+            return _gone(key)
+        self._metrics.missing_files.inc()
+        get_logger().error("live_file_missing", key=file.found.path, mitigation="run `icedb fsck`; rows are missing")
+        return S3Error(
+            "InternalError", f"{key}: is live, but its object is not in the store; run `icedb fsck`", status=500
+        )
+
+
+def _gone(key: str) -> S3Error:
+    return no_such_key(key, "its rows are in other files since, and it is past the table's grace period; list again")
+
+
+def _xml(body: bytes) -> Answer:
+    return Answer(headers={"Content-Type": XML, "Content-Length": str(len(body))}, body=body)
+
+
+def _refuse_unknown(parameters: Mapping[str, str], known: Sequence[str], what: str) -> None:
+    unknown = set(parameters) - {*known, *_IGNORED}
+    if unknown:
+        raise not_implemented(f"{what} {min(unknown)[:80]!r}")

@@ -1,0 +1,126 @@
+"""Settings of the S3 gateway, besides those that all services share."""
+
+import re
+from typing import Annotated, Final, Literal, Self
+
+from icedb_service.settings import MAX_PORT, MINUTE_MS, SECOND_MS, ServiceSettings
+from pydantic import Field, field_validator, model_validator
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+MAX_STALENESS_MS: Final = 10 * MINUTE_MS
+HEALTH_PATHS: Final = ("healthz", "readyz")
+
+_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_DOMAIN: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,251}[a-z0-9]")
+_REGION: Final = re.compile(r"[a-z0-9-]{1,64}")
+
+
+class GatewaySettings(ServiceSettings):
+    """What the S3 gateway needs to know."""
+
+    gateway_host: str = "127.0.0.1"
+    """Address that the S3 endpoint listens on; `0.0.0.0` in containers. Another one than loopback needs
+    `ICEDB_ACCESS_FILE`, or `ICEDB_OPEN_ACCESS`."""
+
+    gateway_port: Annotated[int, Field(ge=0, le=MAX_PORT)] = 9100
+    """Port of the S3 endpoint; 0 takes a free one (logged)."""
+
+    gateway_bucket: str = "icedb"
+    """Name of the one bucket that holds all tables: `s3://icedb/<table>/…`."""
+
+    gateway_region: str = "us-east-1"
+    """Region that the bucket says it is in. Signatures of any region are taken."""
+
+    gateway_domain: str | None = None
+    """Domain of virtual-hosted addresses: with `s3.example.com`, `http://icedb.s3.example.com/events/…` works besides
+    `http://s3.example.com/icedb/events/…`. Empty: only the second form."""
+
+    gateway_staleness_ms: Annotated[int, Field(ge=0, le=MAX_STALENESS_MS)] = SECOND_MS
+    """How old the knowledge of a table's log may be when a listing begins, milliseconds. 0 reads the log for each
+    listing; more saves requests to the store."""
+
+    gateway_tables_staleness_ms: Annotated[int, Field(ge=0, le=MAX_STALENESS_MS)] = 10 * SECOND_MS
+    """How old the list of all tables may be, milliseconds. Only listings above a table's own folder use it."""
+
+    gateway_read_timeout_ms: Annotated[int, Field(ge=100)] = 30 * SECOND_MS
+    """How long a request waits for a read of a log, or for the first bytes of a file, milliseconds; then it is
+    answered 503."""
+
+    gateway_store_threads: Annotated[int, Field(ge=2, le=1000)] = 32
+    """Reads of logs that may wait for the store at once, each in a thread; those above it are answered 503 (SlowDown).
+    As many threads more fetch parts of files."""
+
+    gateway_table_threads: Annotated[int, Field(ge=2, le=1000)] = 8
+    """Most of them for one table, so that one that hangs leaves threads to the others."""
+
+    gateway_max_tables: Annotated[int, Field(ge=1)] = 1000
+    """Tables kept in memory; the least recently used are read again when asked for."""
+
+    gateway_kept_files: Annotated[int, Field(ge=0)] = 2_000_000
+    """Files named by snapshots that are kept in memory for listings under way. More lets long listings of busy tables
+    go on at the replica where they began; snapshots of one table share most of their memory."""
+
+    gateway_part_kb: Annotated[int, Field(ge=64, le=64 * KIB)] = 4 * KIB
+    """Largest part of a file that is fetched from the store at once, KiB. A body holds at most two in memory."""
+
+    gateway_max_bodies: Annotated[int, Field(ge=1, le=10_000)] = 64
+    """Files that are sent at once; more wait for `ICEDB_GATEWAY_BODY_WAIT_MS`. With the parts' size it bounds memory:
+    64 bodies of two parts of 4 MiB are 512 MiB at worst."""
+
+    gateway_body_wait_ms: Annotated[int, Field(ge=0)] = 5 * SECOND_MS
+    """How long a request waits until its file may be sent, milliseconds; then it is answered 503 (SlowDown)."""
+
+    gateway_send_timeout_ms: Annotated[int, Field(ge=100)] = 2 * MINUTE_MS
+    """How long a client may take to read the next 256 KiB of a file, milliseconds; then its connection is closed.
+    Longer bears with slow networks, and lets clients that stand still keep others out."""
+
+    gateway_max_connections: Annotated[int, Field(ge=1, le=100_000)] = 2000
+    """Connections at once; requests above it are answered 503."""
+
+    gateway_header_timeout_ms: Annotated[int, Field(ge=100)] = 10 * SECOND_MS
+    """How long a connection may take to send a request's headers, milliseconds."""
+
+    gateway_keep_alive_ms: Annotated[int, Field(ge=SECOND_MS)] = 75 * SECOND_MS
+    """How long an idle connection is kept, milliseconds; longer than the load balancer's own limit."""
+
+    gateway_shutdown_ms: Annotated[int, Field(ge=0)] = 20 * SECOND_MS
+    """How long SIGTERM waits for requests that are being answered, milliseconds."""
+
+    gateway_access_log: Literal["all", "errors", "none"] = "all"
+    """Which requests are logged: all, those that were refused or failed, or none. Never with a signature."""
+
+    @field_validator("gateway_bucket")
+    @classmethod
+    def _check_bucket(cls, bucket: str) -> str:
+        if not _BUCKET.fullmatch(bucket) or bucket in HEALTH_PATHS:
+            raise ValueError(f"{bucket[:80]!r} is no name of a bucket; use 3 to 63 of a-z, 0-9, '.' and '-'")
+        return bucket
+
+    @field_validator("gateway_region")
+    @classmethod
+    def _check_region(cls, region: str) -> str:
+        if not _REGION.fullmatch(region):
+            raise ValueError(f"{region[:80]!r} is no region; write us-east-1, or any name of a-z, 0-9 and '-'")
+        return region
+
+    @field_validator("gateway_domain")
+    @classmethod
+    def _check_domain(cls, domain: str | None) -> str | None:
+        if domain is not None and not _DOMAIN.fullmatch(domain):
+            raise ValueError(f"{domain[:80]!r} is no domain; write s3.example.com, without a port")
+        return domain
+
+    @model_validator(mode="after")
+    def _check_gateway(self) -> Self:
+        if self.gateway_table_threads > self.gateway_store_threads:
+            raise ValueError(
+                "ICEDB_GATEWAY_TABLE_THREADS <= ICEDB_GATEWAY_STORE_THREADS must hold, but "
+                f"{self.gateway_table_threads} > {self.gateway_store_threads}"
+            )
+        return self
+
+    @property
+    def part_bytes(self) -> int:
+        """Largest part of a file that is fetched at once."""
+        return self.gateway_part_kb * KIB

@@ -1,0 +1,1 @@
+"""What tests of the gateway, here and in other packages, share."""

@@ -1,0 +1,243 @@
+"""Which snapshot a listing or a key speaks of, and how it is found again for the next page. Reads; never writes.
+
+The rules of what a client may see:
+
+* A listing shows the live files of one snapshot, and nothing else: no log, no staged batch, no orphan.
+* All pages of a table show the same snapshot. The token names it; the replica that made the token has it in memory, and
+  another one finds it as the state at its newest commit. Where neither does (the log files are past their grace period,
+  or a commit landed late), the listing is refused, and never goes on with another snapshot: rows would be twice or not
+  there at all.
+* A key can be read for as long as some log file names it, live or tombstoned, since only what was live in some snapshot
+  is named: who listed it before a merge reads on, for the data grace period at least, and longer while leases or pins
+  hold it. When it goes is the janitor's business alone.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from icedb_log.cleaning.pins import read_pinned
+from icedb_log.clock import Clock
+from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound
+from icedb_log.keys import TablePaths
+from icedb_log.model import FileMarker, Snapshot
+from icedb_log.serving.table_cache import TableState
+from icedb_log.warehouse import Warehouse
+from icedb_service.reading.table_reads import TableReads
+
+from icedb_gateway.errors import invalid_argument
+from icedb_gateway.listing import find_file
+from icedb_gateway.table_refs import TableRef
+from icedb_gateway.tokens import SnapshotName
+
+T = TypeVar("T")
+
+PIN_AGE_MS: Final = 10_000
+"""How long a pin is believed to last without a look."""
+MAX_PINS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file that a key means.
+
+    Attributes:
+        path: Its key in the store.
+        marker: What the log says of it; ``None`` for one that is tombstoned: only the store knows its size.
+    """
+
+    path: str
+    marker: FileMarker | None
+
+
+class KeptSnapshots:
+    """Snapshots that tokens name, in memory; the least recently used go when they name too many files.
+
+    Args:
+        max_files: Most files that all of them name; the newest is kept whatever it names.
+    """
+
+    def __init__(self, *, max_files: int) -> None:
+        self._max_files = max_files
+        self._kept: OrderedDict[SnapshotName, Snapshot] = OrderedDict()
+        self._file_count = 0
+
+    def put(self, name: SnapshotName, snapshot: Snapshot) -> None:
+        """Keep a snapshot."""
+        if name not in self._kept:
+            self._kept[name] = snapshot
+            self._file_count += len(snapshot.live)
+        self._kept.move_to_end(name)
+        while self._file_count > self._max_files and len(self._kept) > 1:
+            _, dropped = self._kept.popitem(last=False)
+            self._file_count -= len(dropped.live)
+
+    def get(self, name: SnapshotName) -> Snapshot | None:
+        """Return a snapshot, if it is there."""
+        found = self._kept.get(name)
+        if found is not None:
+            self._kept.move_to_end(name)
+        return found
+
+
+class TableViews:
+    """Finds snapshots and files. Use it from one event loop.
+
+    Args:
+        warehouse: Where the tables lie.
+        reads: Reads them.
+        clock: For ages, and for what lies in the future.
+        staleness_ms: How old the knowledge of a log may be.
+        kept_files: As of :class:`KeptSnapshots`.
+        on_lost: Called when a token's snapshot cannot be had any more.
+    """
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        *,
+        reads: TableReads,
+        clock: Clock,
+        staleness_ms: int,
+        kept_files: int,
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._warehouse = warehouse
+        self._reads = reads
+        self._clock = clock
+        self._staleness_ms = staleness_ms
+        self._on_lost = on_lost
+        self._kept = KeptSnapshots(max_files=kept_files)
+        self._pins: OrderedDict[TableRef, tuple[int, Snapshot]] = OrderedDict()
+
+    def paths(self, ref: TableRef) -> TablePaths:
+        """Return the keys of a table."""
+        return self._warehouse.table(ref.table)
+
+    async def snapshot(self, ref: TableRef) -> Snapshot:
+        """Return the snapshot with which a listing begins.
+
+        Raises:
+            NotFound: No such table, or no such pin.
+            InvalidRequest: A time in the future or below the horizon, or a pin that has ended.
+            Unavailable: The store did not answer in time.
+            HaltError: The log is damaged.
+        """
+        state = await self._reads.read(ref.table, max_staleness_ms=self._staleness_ms)
+        if ref.pin is None:
+            return await self._at(ref, state)
+        try:
+            return await self._pinned(ref)
+        except NotFound as error:  # the table is there: an empty listing would hide a slip of the pen
+            raise invalid_argument(str(error)) from error
+
+    async def same_snapshot(self, ref: TableRef, name: SnapshotName) -> Snapshot:
+        """Return the snapshot that a token names.
+
+        Raises:
+            S3Error: It cannot be had any more: the listing has to begin anew.
+            IceDBError: As for :meth:`snapshot`.
+        """
+        kept = self._kept.get(name)
+        if kept is not None:
+            return kept
+        try:
+            for staleness_ms in (self._staleness_ms, 0):
+                found = await self._look_for(ref, name, staleness_ms)
+                if found is not None:
+                    self._kept.put(name, found)
+                    return found
+        except NotFound:
+            pass  # the table, or the pin, went in the middle: what is left of the listing must not look complete
+        self._on_lost()
+        raise invalid_argument(
+            f"The continuation token provided is of a state of {ref} that cannot be read any more: the listing took "
+            "longer than the table's log files are kept, or a commit landed in it late. List again from the beginning.",
+        )
+
+    async def compute(self, function: Callable[[], T]) -> T:
+        """Run a function that only computes, off the event loop."""
+        return await self._reads.work.run_compute(function)
+
+    def keep(self, ref: TableRef, snapshot: Snapshot) -> SnapshotName:
+        """Keep a snapshot for the next page, and return its name."""
+        name = SnapshotName(str(ref), snapshot.snapshot_id, snapshot.last_commit_ms)
+        self._kept.put(name, snapshot)
+        return name
+
+    async def find(self, ref: TableRef, rest: str, *, must_be_fresh: bool = False) -> FoundFile | None:
+        """Return the file that a key means; ``None`` if it means none.
+
+        Args:
+            ref: The key's first component.
+            rest: What follows it, without the slash.
+            must_be_fresh: Read the log now, whatever is known of it.
+
+        Raises:
+            IceDBError: As for :meth:`snapshot`.
+        """
+        path = f"{self.paths(ref).data_prefix}{rest}"
+        if ref.pin is not None:
+            marker = find_file((await self._pinned(ref)).live, path)
+            return None if marker is None else FoundFile(path, marker)
+        if not must_be_fresh:
+            state = await self._reads.read(ref.table, max_staleness_ms=self._staleness_ms)
+            found = await self._find_in(state, ref, path)
+            if found is not None:
+                return found
+        # It may have been listed by another replica, that knew a newer state.
+        state = await self._reads.read(ref.table, max_staleness_ms=0)
+        return await self._find_in(state, ref, path)
+
+    async def _find_in(self, state: TableState, ref: TableRef, path: str) -> FoundFile | None:
+        if ref.as_of_ms is not None:
+            try:
+                marker = find_file((await self._at(ref, state)).live, path)
+            except BelowHorizon:
+                pass  # listed while it could be: the file may be there all the same
+            else:
+                return None if marker is None else FoundFile(path, marker)
+        marker = find_file(state.snapshot.live, path)
+        if marker is not None:
+            return FoundFile(path, marker)
+        return FoundFile(path, None) if path in state.snapshot.tombstoned_ms else None
+
+    async def _look_for(self, ref: TableRef, name: SnapshotName, staleness_ms: int) -> Snapshot | None:
+        if ref.pin is not None:
+            found = await self._pinned(ref)
+            return found if found.snapshot_id == name.snapshot_id else None
+        state = await self._reads.read(ref.table, max_staleness_ms=staleness_ms)
+        if ref.is_newest and state.snapshot.snapshot_id == name.snapshot_id:
+            return state.snapshot
+        as_of_ms = name.last_commit_ms if ref.as_of_ms is None else ref.as_of_ms
+        try:
+            found = await self._reads.work.run_compute(lambda: state.at(as_of_ms))
+        except BelowHorizon:
+            return None
+        return found if found.snapshot_id == name.snapshot_id else None
+
+    async def _at(self, ref: TableRef, state: TableState) -> Snapshot:
+        as_of_ms = ref.as_of_ms
+        if as_of_ms is None:
+            return state.snapshot
+        if as_of_ms > self._clock.now_ms():
+            raise invalid_argument(f"{ref}: this time has not come yet; leave out what follows the @ for the newest")
+        return await self._reads.work.run_compute(lambda: state.at(as_of_ms))
+
+    async def _pinned(self, ref: TableRef) -> Snapshot:
+        known = self._pins.get(ref)
+        now_ms = self._clock.monotonic_ms()
+        if known is not None and now_ms - known[0] <= PIN_AGE_MS:
+            return known[1]
+        pin, paths, store = ref.pin or "", self.paths(ref), self._warehouse.store
+        try:
+            _, snapshot = await self._reads.work.run_blocking(ref.table, lambda: read_pinned(store, paths, pin))
+        except (NotFound, InvalidRequest):
+            self._pins.pop(ref, None)
+            raise
+        self._pins[ref] = (now_ms, snapshot)
+        self._pins.move_to_end(ref)
+        while len(self._pins) > MAX_PINS:
+            self._pins.popitem(last=False)
+        return snapshot
