@@ -91,6 +91,8 @@ async def _start(parts: ServiceParts, calls: Sequence[Calls], loop: LoopThread) 
             # A watcher whose host is gone says nothing, and neither does its connection.
             ("grpc.keepalive_time_ms", KEEPALIVE_MS),
             ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+            # Watchers look in the same way whether this server is there; by default gRPC hangs up on such pings.
+            ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
         ),
     )
     methods = {name: handler for each in calls for name, handler in each.methods().items()}
