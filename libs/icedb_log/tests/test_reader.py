@@ -1,5 +1,8 @@
 """The reader: R1, R2, S3, and the cache by key and ETag."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from icedb_log.errors import CorruptLog, Unavailable
 from icedb_log.keys import TablePaths
@@ -93,6 +96,25 @@ def test_many_log_files_are_read_in_key_order(table, threads):
     keys = [write(table, time_ms, live(str(time_ms))) for time_ms in range(1, 40)]
     reader = LogReader(table.store, table.paths, clock=table.clock, page_size=7, fetch_threads=threads)
     assert [file.key for file in reader.read().files] == keys
+
+
+def test_log_files_are_fetched_by_shared_threads_or_by_the_caller_where_the_store_does_not_wait(table):
+    keys = [write(table, time_ms, live(str(time_ms))) for time_ms in range(1, 40)]
+    names = set()
+    table.store.script = [
+        Fault("get", None, key, before=lambda: names.add(threading.current_thread().name)) for key in keys
+    ]
+    script = list(table.store.script)
+    with ThreadPoolExecutor(2, "shared") as pool:
+        reader = LogReader(table.store, table.paths, clock=table.clock, fetch_pool=pool)
+        assert [file.key for file in reader.read().files] == keys
+        assert {name.partition("_")[0] for name in names} == {"shared"}
+        names.clear()
+        table.store.script = script
+        table.store.max_parallel_reads = 1
+        reader = LogReader(table.store, table.paths, clock=table.clock, fetch_pool=pool)
+        assert [file.key for file in reader.read().files] == keys
+        assert names == {threading.current_thread().name}
 
 
 def test_r1_a_log_file_that_vanishes_between_list_and_get_starts_the_read_again(table):

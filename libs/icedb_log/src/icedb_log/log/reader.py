@@ -7,7 +7,7 @@ whose pages contradict each other: whatever changes under the reader makes it st
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -17,7 +17,7 @@ from icedb_log.errors import CorruptLog, NotFound, PreconditionFailed, Unavailab
 from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.log.codec import decode_log_file, decode_log_head
 from icedb_log.model import ListedLogFile, ListedLogHead, LogFile, LogHead, LogHeads, LogView
-from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE, Listing, ObjectInfo, ObjectStore, list_all
+from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE, Listing, ObjectInfo, ObjectStore, limit_reads, list_all
 
 MAX_READ_ATTEMPTS = 10
 FIRST_BACKOFF_MS = 10
@@ -40,7 +40,9 @@ class ConsistentReader(ABC, Generic[_Listed]):
         max_refresh_ms: A refresh that takes longer is thrown away (R2): half the log files' grace period,
             ``config.log_grace_ms // 2``.
         page_size: Keys per page; smaller only in tests.
-        fetch_threads: Log files fetched at once; 1 fetches one after another in the caller's thread.
+        fetch_threads: Log files fetched at once; 1 fetches one after another in the caller's thread. A store may want
+            fewer (:func:`~icedb_log.storage.object_store.limit_reads`).
+        fetch_pool: Where they are fetched, if many readers share one; ``None``: threads of this reader's own.
         is_compact: Keep the markers' lines instead of what they decode to: for those who keep many, and look at few.
     """
 
@@ -53,6 +55,7 @@ class ConsistentReader(ABC, Generic[_Listed]):
         max_refresh_ms: int = DEFAULT_MAX_REFRESH_MS,
         page_size: int = MAX_KEYS_PER_PAGE,
         fetch_threads: int = FETCH_THREADS,
+        fetch_pool: Executor | None = None,
         is_compact: bool = False,
     ) -> None:
         self._store = store
@@ -60,7 +63,8 @@ class ConsistentReader(ABC, Generic[_Listed]):
         self._clock = clock
         self._max_refresh_ms = max_refresh_ms
         self._page_size = page_size
-        self._fetch_threads = fetch_threads
+        self._fetch_threads = limit_reads(store, fetch_threads)
+        self._fetch_pool = fetch_pool
         self._is_compact = is_compact
         self._cache: dict[str, _Listed] = {}
         self._lock = threading.Lock()
@@ -122,6 +126,8 @@ class ConsistentReader(ABC, Generic[_Listed]):
         """Fetch log files; those that are not what was listed any more are left out."""
         if self._fetch_threads == 1 or len(infos) < 2:  # noqa: PLR2004 - one needs no pool
             return {file.key: file for file in map(self._try_fetch, infos) if file is not None}
+        if self._fetch_pool is not None:
+            return {file.key: file for file in self._fetch_pool.map(self._try_fetch, infos) if file is not None}
         with ThreadPoolExecutor(min(self._fetch_threads, len(infos)), "icedb-log-reader") as pool:
             return {file.key: file for file in pool.map(self._try_fetch, infos) if file is not None}
 
@@ -191,6 +197,7 @@ class LogReader(ConsistentReader[ListedLogFile]):
             max_refresh_ms=self._max_refresh_ms,
             page_size=self._page_size,
             fetch_threads=self._fetch_threads,
+            fetch_pool=self._fetch_pool,
         )
 
     def of_table(self, paths: TablePaths) -> "LogReader":
@@ -202,6 +209,7 @@ class LogReader(ConsistentReader[ListedLogFile]):
             max_refresh_ms=self._max_refresh_ms,
             page_size=self._page_size,
             fetch_threads=self._fetch_threads,
+            fetch_pool=self._fetch_pool,
             is_compact=self._is_compact,
         )
 

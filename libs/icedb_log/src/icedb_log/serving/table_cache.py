@@ -8,6 +8,7 @@ that cannot be read fails alone. Must never write.
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,8 +28,9 @@ CONFIG_MAX_AGE_MS: Final = 10_000
 PAST_FOLDS: Final = 4
 """Times of travel whose files are kept for each table."""
 
-FETCH_THREADS: Final = 32
-"""Log files fetched at once: with 32 it is the requests that take their time, and not the wait for their answers."""
+FETCH_THREADS: Final = 64
+"""Log files fetched at once, of all tables together: a cold start waits for answers no longer than it takes to ask, and
+a store that is slow holds so many threads and no more."""
 
 LOG_GRACE_PARTS_PER_REFRESH: Final = 2
 """R2: a refresh may take at most this fraction of the log files' grace period."""
@@ -101,6 +103,7 @@ class CachedTable:
         clock: For the age of a state.
         wait_ms: How long a caller waits for a read that another caller has begun.
         on_refresh: Called with the duration in milliseconds of each successful read.
+        fetch_pool: ``FETCH_THREADS`` threads that log files are fetched by, shared with other tables.
     """
 
     def __init__(
@@ -111,12 +114,14 @@ class CachedTable:
         clock: Clock,
         wait_ms: int,
         on_refresh: Callable[[int], None],
+        fetch_pool: Executor | None = None,
     ) -> None:
         self._store = store
         self._paths = paths
         self._clock = clock
         self._wait_ms = wait_ms
         self._on_refresh = on_refresh
+        self._fetch_pool = fetch_pool
         self._changed = threading.Condition()
         self._begun = 0
         self._ended = 0
@@ -187,6 +192,7 @@ class CachedTable:
                     clock=self._clock,
                     max_refresh_ms=config.log_grace_ms // LOG_GRACE_PARTS_PER_REFRESH,
                     fetch_threads=FETCH_THREADS,
+                    fetch_pool=self._fetch_pool,
                     is_compact=True,
                 )
             self._source = TableSource(config, reader, now_ms)
@@ -271,6 +277,7 @@ class TableCache:
         self._max_tables = max_tables
         self._wait_ms = wait_ms
         self._on_refresh = on_refresh
+        self._fetch_pool = ThreadPoolExecutor(FETCH_THREADS, "icedb-log-reader")
         self._tables: OrderedDict[str, CachedTable] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -290,6 +297,7 @@ class TableCache:
                     clock=self._clock,
                     wait_ms=self._wait_ms,
                     on_refresh=self._on_refresh,
+                    fetch_pool=self._fetch_pool,
                 )
                 self._tables[name] = table
             self._tables.move_to_end(name)

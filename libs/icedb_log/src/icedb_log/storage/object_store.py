@@ -271,6 +271,14 @@ def delete_or_raise(store: ObjectStore, keys: Sequence[str]) -> None:
         )
 
 
+def limit_reads(store: ObjectStore, wanted: int) -> int:
+    """Return how many reads to have under way at once: ``wanted``, or fewer where more would only be in the way.
+
+    A store that answers without a wait says so in an attribute ``max_parallel_reads``.
+    """
+    return min(wanted, getattr(store, "max_parallel_reads", wanted))
+
+
 def list_all(store: ObjectStore, prefix: str, *, page_size: int = MAX_KEYS_PER_PAGE) -> Listing:
     """List every key below ``prefix``, page after page.
 
