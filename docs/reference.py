@@ -12,6 +12,7 @@ from icedb_janitor.metrics import JanitorMetrics
 from icedb_janitor.settings import JanitorSettings
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
+from icedb_service.access.metrics import AccessMetrics
 from icedb_service.metrics import add_build_info, make_registry
 from icedb_service.reference import render_metrics, render_settings
 from icedb_service.settings import ServiceSettings, SparkServiceSettings
@@ -49,6 +50,7 @@ def render_metrics_page() -> str:
     SnapshotMetrics(snapshot)
     ExporterMetrics(snapshot)
     add_build_info(snapshot, "snapshot", package="icedb-snapshot")
+    AccessMetrics(snapshot)
     tables = CollectorRegistry()
     TableMetrics(tables)
     sections = {

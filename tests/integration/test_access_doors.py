@@ -447,6 +447,7 @@ def test_new_certificates_are_taken_up_by_new_connections(store, folder, access_
         install(second, "two")
         assert trusts("two.crt") == (True, True)
         assert trusts("one.crt") == (False, False)
+        assert servers.rig.metric("icedb_access_certificate_expiry_timestamp_seconds") > CLOCK.now_ms() / 1000
     finally:
         servers.stop()
 
@@ -459,4 +460,5 @@ def test_nothing_that_was_written_here_has_a_credential(plain, logs, issuer):
         assert token not in text
     assert "eyJ" not in text
     metrics = "\n".join(pages)
+    assert "icedb_access_certificate_expiry_timestamp_seconds 0.0" in metrics
     assert SECRET_TABLE not in metrics and "stranger" not in metrics

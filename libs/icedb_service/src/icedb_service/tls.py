@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
+from cryptography import x509
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest
 
@@ -57,6 +58,15 @@ def server_credentials(settings: ServiceSettings, *, clock: Clock) -> Any | None
         return make() if watch.has_changed() else None
 
     return grpc.dynamic_ssl_server_credentials(make(), renew, require_client_authentication=files.client_ca is not None)
+
+
+def read_expiry_s(cert_file: Path) -> float:
+    """Return when a certificate ends, unix time in seconds; 0 if the file cannot be read."""
+    try:
+        certificate = x509.load_pem_x509_certificate(cert_file.read_bytes())
+    except (OSError, ValueError):
+        return 0.0
+    return certificate.not_valid_after_utc.timestamp()
 
 
 class _Files:

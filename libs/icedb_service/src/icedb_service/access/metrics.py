@@ -41,3 +41,8 @@ class AccessMetrics:
             "When the access file was taken up last, unix time",
             registry=registry,
         )
+        self.certificate_expiry = Gauge(
+            "icedb_access_certificate_expiry_timestamp_seconds",
+            "When the certificate that this process serves ends, unix time; 0: no TLS, or its file cannot be read",
+            registry=registry,
+        )

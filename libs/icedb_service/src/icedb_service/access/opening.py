@@ -2,6 +2,7 @@
 
 import ipaddress
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ from icedb_service.access.rate_limits import RateLimits
 from icedb_service.access.source import AccessSource
 from icedb_service.logs import get_logger
 from icedb_service.settings import ServiceSettings
+from icedb_service.tls import read_expiry_s
 
 _LOOPBACK_NAMES: Final = ("localhost", "localhost.localdomain")
 
@@ -38,6 +40,8 @@ def open_guard(
     Raises:
         InvalidRequest: The access file is wrong; or there is none, and an address is not a loopback one.
     """
+    if settings.tls_cert_file is not None:
+        metrics.certificate_expiry.set_function(partial(read_expiry_s, Path(settings.tls_cert_file)))
     if settings.access_file is not None:
         source = AccessSource(Path(settings.access_file), clock=clock, metrics=metrics)
         get_logger().info("access_enforced", path=settings.access_file)
