@@ -250,7 +250,7 @@ UNUSUAL = {
 
 
 def is_of_boto3(request):
-    return "User-Agent" in request[2]
+    return "Boto3" in request[2].get("User-Agent", "")
 
 
 def test_a_read_of_one_version_is_a_plain_signed_request():
