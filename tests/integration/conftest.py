@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from icedb_log.storage.s3_options import S3Options
 from icedb_parts.spark.spark_session import SparkSettings, close_spark, open_spark
 
@@ -59,6 +60,14 @@ def s3_server_without_conditions(tmp_path_factory) -> Iterator[S3Server]:
     """S3 that accepts conditions on writes and ignores them, as some servers do."""
     with running_s3_server(tmp_path_factory.mktemp("s3-ignores"), "--ignore-conditions") as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def quiet_services() -> Iterator[None]:
+    """Services in this process log nothing: for tests that read what a command prints."""
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 import { IceDBError, SnapshotClient } from './icedb.mjs';
 
 const print = (value) =>
-  console.log(JSON.stringify(value, (_, part) => (typeof part === 'bigint' ? Number(part) : part)));
+  console.log(JSON.stringify(value, (_, part) => (typeof part === 'bigint' ? String(part) : part)));
 
 const { env } = process;
 const [command, table, argument] = process.argv.slice(2);

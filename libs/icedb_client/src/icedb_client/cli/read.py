@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 import typer
+from icedb_log.clock import parse_uuid7_ms
 from icedb_log.tables.partition_filter import parse_partition_filters
 from rich.markup import escape
 
@@ -84,6 +85,8 @@ def snapshot(
     Example: icedb snapshot events --partition d=2026-01-02 --format paths
     """
     filters = parse_partition_filters(partition or ())
+    if min_commit is not None:
+        parse_uuid7_ms(min_commit)  # a typing error must not wait until it times out
     with open_client(context, table=table) as client:
         found = client.snapshot(
             table,

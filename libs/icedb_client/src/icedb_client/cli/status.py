@@ -1,7 +1,7 @@
 """``icedb status``: every table in figures, read from its log."""
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from icedb_log.clock import SystemClock
@@ -25,6 +25,8 @@ from icedb_client.cli.output import (
 )
 from icedb_client.cli.parsing import format_time
 from icedb_client.cli.session import open_client
+
+MAX_LEASES_SHOWN: Final = 5
 
 
 def status(
@@ -98,6 +100,7 @@ def _print_one(state: TableStatus) -> None:
             "staged batches": _format_staged(state),
             "quarantined batches": _format_quarantined(state),
             "open erasures": _format_erasures(state),
+            "leases": _format_leases(state),
             "merge lag": lag,
             **({} if state.view is None else {"view": _format_view(state.view)}),
             "last commit": format_time(state.last_commit_ms) if state.last_commit_ms else "none yet",
@@ -137,6 +140,15 @@ def _format_erasures(state: TableStatus) -> str:
     return f"{format_count(state.open_erasures)}; the oldest for {format_span(state.oldest_erasure_ms)}"
 
 
+def _format_leases(state: TableStatus) -> str:
+    if not state.leases:
+        return "none"
+    shown = [f"{lease} until {format_time(lease.expires_ms)}" for lease in state.leases[:MAX_LEASES_SHOWN]]
+    more = len(state.leases) - len(shown)
+    text = "; ".join([*shown, *([f"{more} more"] if more else [])])
+    return f"{format_count(len(state.leases))}, the oldest time {format_span(state.oldest_lease_ms)} ago: {text}"
+
+
 def _format_pressure(state: TableStatus) -> str:
     pressure = state.pressure
     if pressure.level == "none":
@@ -153,13 +165,14 @@ def _to_json(name: str, state: TableStatus | HaltError) -> dict[str, Any]:
     figures = {
         field: getattr(state, field)
         for field in TableStatus.__dataclass_fields__
-        if field not in ("config", "pressure", "view", "last_commit_ms", "horizon_ms")
+        if field not in ("config", "pressure", "leases", "view", "last_commit_ms", "horizon_ms")
     }
     return {
         "table": name,
         "halted": False,
         **figures,
         "pressure": asdict(state.pressure),
+        "leases": [asdict(lease) for lease in state.leases],
         "view": None if state.view is None else asdict(state.view),
         "last_commit_ms": state.last_commit_ms or None,
         "horizon_ms": state.horizon_ms or None,
