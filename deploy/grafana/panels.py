@@ -5,6 +5,7 @@ name against the services' registries and run every query on a real Prometheus.
 """
 
 from graphs import Graph, Query, by_table, quantiles, rate, troubled_runs
+from snapshot_panels import SNAPSHOTS
 
 WRITE_AMPLIFICATION = (
     'sum(increase(icedb_merge_bytes_total{direction="out"}[1h])) / sum(increase(icedb_ingest_written_bytes_total[1h]))'
@@ -367,26 +368,7 @@ ROWS: dict[str, tuple[Graph, ...]] = {
             "Commits of their sources that views took or refused, per second.",
         ),
     ),
-    "Snapshots": (
-        Graph(
-            "Requests",
-            "reqps",
-            (Query(rate("icedb_snapshot_requests_total", by="method, code"), "{{method}} {{code}}"),),
-            "Calls per second by gRPC status.",
-        ),
-        Graph(
-            "Request latency",
-            "s",
-            quantiles("icedb_snapshot_request_duration_seconds", select='method="GetSnapshot"'),
-            "Time in the server of GetSnapshot.",
-        ),
-        Graph(
-            "Answers",
-            "ops",
-            (Query(rate("icedb_snapshot_answers_total", by="source"), "{{source}}"),),
-            "From memory, within the caller's staleness, or after a read of the log.",
-        ),
-    ),
+    "Snapshots": SNAPSHOTS,
     "Services": (
         Graph(
             "Runs that did not end well",

@@ -1,7 +1,8 @@
 """What ``icedb status`` shows of a table that pushes back and of what waits."""
 
 import pytest
-from icedb_client.cli.status import _format_pressure, _print_all, _print_one, _to_json
+from icedb_client.cli.status import _format_leases, _format_pressure, _print_all, _print_one, _to_json
+from icedb_log.cleaning.lease_holding import acquire_lease
 from icedb_log.testing.small_table import SmallTable
 
 
@@ -48,3 +49,23 @@ def test_what_waits_is_told_with_its_age_and_bad_rows_apart(table, capsys):
     shown = show(table, capsys)
     assert shown["staged batches"] == "1, 19 B; the oldest for 5 s"
     assert shown["quarantined batches"] == "1, 1 of them only some bad rows"
+
+
+def test_who_holds_the_table_is_told(table, capsys):
+    assert show(table, capsys)["leases"] == "none"
+    lease = acquire_lease(table.store, table.paths, clock=table.clock, ttl_ms=60_000, holder="ipv6:[::1]:4321")
+    table.clock.advance(5_000)
+    assert show(table, capsys)["leases"].startswith("1, the oldest time 5 s ago:")
+    told = _format_leases(table.status())
+    assert told.startswith(f"1, the oldest time 5 s ago: {lease.lease_id} (ipv6:[::1]:4321) until ")
+    assert _to_json("t", table.status())["leases"] == [
+        {
+            "lease_id": lease.lease_id,
+            "at_ms": lease.at_ms,
+            "expires_ms": lease.expires_ms,
+            "holder": "ipv6:[::1]:4321",
+        }
+    ]
+    for _ in range(6):
+        acquire_lease(table.store, table.paths, clock=table.clock, ttl_ms=60_000)
+    assert _format_leases(table.status()).endswith("; 2 more")

@@ -5,8 +5,10 @@ from icedb_log.clock import new_batch_id
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.serving.table_cache import TableCache
+from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
 from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.fake_clock import FakeClock
+from icedb_log.testing.lease_steps import put_lease
 from icedb_log.views.views import create_view, detach_view
 from icedb_snapshot.lag import LagExporter
 from icedb_snapshot.metrics import ExporterMetrics, TableMetrics
@@ -67,6 +69,20 @@ def test_open_erasures_and_the_age_of_the_oldest(tables, exporter, registry, war
     exporter.export_once()
     assert registry.get_sample_value("icedb_table_open_erasures", {"table": "events"}) == 3
     assert registry.get_sample_value("icedb_table_oldest_erasure_seconds", {"table": "events"}) == 90
+
+
+def test_leases_and_how_far_back_they_hold(tables, exporter, registry, store, warehouse, clock):
+    tables.create()
+    for back_ms in (7_000, 3_000):
+        put_lease(store, warehouse.table("events"), at_ms=clock.ms - back_ms, ttl_ms=60_000, clock=clock)
+    exporter.export_once()
+    labels = {"table": "events"}
+    assert registry.get_sample_value("icedb_table_leases", labels) == 2
+    assert registry.get_sample_value("icedb_table_oldest_lease_seconds", labels) == 7
+    clock.ms += 60_000 + MAX_STORE_GAP_MS
+    exporter.export_once()
+    assert registry.get_sample_value("icedb_table_leases", labels) == 0
+    assert registry.get_sample_value("icedb_table_oldest_lease_seconds", labels) == 0
 
 
 def test_back_pressure_is_computed_from_the_log(tables, exporter, registry):

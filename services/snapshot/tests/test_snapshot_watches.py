@@ -27,7 +27,11 @@ class Rig:
             max_polls=options.pop("max_polls", 8),
             max_watchers=options.pop("max_watchers", 10),
             describe=self.describe,
+            on_change=self.show,
         )
+
+    def show(self, *, watchers, tables):
+        self.shown = (watchers, tables)
 
     async def read_names(self):
         return tuple(self.names)
@@ -96,9 +100,10 @@ def test_without_watchers_nothing_is_read():
         first, second = rig.watch("a"), rig.watch("a", "b")
         rig.watches.remove(first)
         assert rig.watches.table_count == 2
+        assert rig.shown == (1, 2)
         rig.watches.remove(second)
         rig.watches.remove(second)
-        assert (rig.watches.table_count, rig.watches.watcher_count) == (0, 0)
+        assert (rig.watches.table_count, rig.watches.watcher_count) == rig.shown == (0, 0)
         await rig.poll(3)
         assert rig.reads == []
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from icedb_log.cleaning.leases import FETCH_THREADS, LeaseReader
 from icedb_log.clock import Clock
 from icedb_log.errors import HaltError, IceDBError, NotFound
 from icedb_log.keys import TablePaths
@@ -71,6 +72,7 @@ class LagExporter:
         self._interval_ms = interval_ms
         self._on_reachable = on_reachable
         self._known: set[str] = set()
+        self._leases: dict[str, LeaseReader] = {}
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="icedb-lag-exporter", daemon=True)
 
@@ -101,6 +103,7 @@ class LagExporter:
         for name in self._known - present:
             self._table_metrics.drop(name)
             self._tables.drop(name)
+            self._leases.pop(name, None)
             _log.info("table_gone", table=name)
         self._known = present
         self._metrics.observe_round(
@@ -117,7 +120,12 @@ class LagExporter:
         try:
             reader = self._tables.table(name).read_source().reader
             status = read_status(
-                self._warehouse.store, paths, clock=self._clock, reader=reader, read_source=self._read_source
+                self._warehouse.store,
+                paths,
+                clock=self._clock,
+                reader=reader,
+                read_source=self._read_source,
+                leases=self._leases.setdefault(name, LeaseReader(fetch_threads=FETCH_THREADS)),
             )
         except NotFound:
             return "gone"

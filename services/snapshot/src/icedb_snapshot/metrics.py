@@ -70,6 +70,13 @@ class SnapshotMetrics:
         self._answer_bytes = Counter(
             "icedb_snapshot_answer_bytes_total", "Bytes of all answers, serialized.", registry=registry
         )
+        self._watchers = Gauge("icedb_snapshot_watchers", "Streams of WatchSnapshots that are open.", registry=registry)
+        self._watched_tables = Gauge(
+            "icedb_snapshot_watched_tables", "Tables whose logs are listed because somebody watches.", registry=registry
+        )
+        self._events = Counter(
+            "icedb_snapshot_events_total", "Messages sent to watchers, all watchers together.", registry=registry
+        )
         for method in METHODS.values():
             self._durations.labels(method)
             for code in CODES:
@@ -86,6 +93,15 @@ class SnapshotMetrics:
     def observe_refresh(self, duration_ms: int) -> None:
         """Count one successful read of a table's log."""
         self._refreshes.observe(duration_ms / MS_PER_S)
+
+    def show_watchers(self, *, watchers: int, tables: int) -> None:
+        """Publish how many watch, and how many tables are polled for them."""
+        self._watchers.set(watchers)
+        self._watched_tables.set(tables)
+
+    def observe_event(self) -> None:
+        """Count one message to a watcher."""
+        self._events.inc()
 
     def observe_answer(self, *, size_bytes: int, is_from_memory: bool) -> None:
         """Count one answer."""
@@ -131,6 +147,11 @@ class TableMetrics:
         self._oldest_erasure_seconds = gauge(
             "oldest_erasure_seconds", "How long ago the oldest open erasure was asked for; 0: none is open."
         )
+        self._leases = gauge("leases", "Leases of readers that last.")
+        self._oldest_lease_seconds = gauge(
+            "oldest_lease_seconds",
+            "How far back the oldest leased time lies: what died since cannot be deleted; 0: no lease lasts.",
+        )
         self._halted = gauge("halted", "1 while the table's log cannot be trusted and nothing works on it.")
         self._data_grace_seconds = gauge("data_grace_seconds", "How long a tombstoned data file stays.")
         self._orphan_age_seconds = gauge("orphan_age_seconds", "How long a data file stays that no log file names.")
@@ -168,6 +189,8 @@ class TableMetrics:
             self._tombstoned_files,
             self._open_erasures,
             self._oldest_erasure_seconds,
+            self._leases,
+            self._oldest_lease_seconds,
             self._view_lag_seconds,
             self._view_waiting_commits,
             self._view_refused_commits,
@@ -198,6 +221,8 @@ class TableMetrics:
         self._tombstoned_files.labels(table).set(status.tombstoned_files)
         self._open_erasures.labels(table).set(status.open_erasures)
         self._oldest_erasure_seconds.labels(table).set(status.oldest_erasure_ms / MS_PER_S)
+        self._leases.labels(table).set(len(status.leases))
+        self._oldest_lease_seconds.labels(table).set(status.oldest_lease_ms / MS_PER_S)
         view = status.view
         self._set_or_drop(self._view_lag_seconds, table, None if view is None else view.lag_ms / MS_PER_S)
         self._set_or_drop(self._view_waiting_commits, table, None if view is None else view.waiting_commits)

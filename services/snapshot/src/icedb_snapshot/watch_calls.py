@@ -40,6 +40,7 @@ class WatchCalls:
             max_watchers=settings.snapshot_max_watchers,
             max_polls=max(1, settings.snapshot_threads // 2),
             describe=self._describe,
+            on_change=parts.metrics.show_watchers,
         )
 
     def methods(self) -> dict[str, Any]:
@@ -77,6 +78,7 @@ class WatchCalls:
                 if event.table in tables - told and not event.HasField("snapshot_id") and not event.HasField("problem"):
                     raise NotFound(describe_missing(event.table))
                 told.add(event.table)
+                self._parts.metrics.observe_event()
                 yield event
         finally:
             self.watches.remove(watcher)

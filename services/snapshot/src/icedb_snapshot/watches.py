@@ -8,7 +8,7 @@ same as a fast one and skips what it missed. A table that cannot be read keeps n
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from icedb_log.errors import HaltError, IceDBError, NotFound, Overloaded, Unavailable
 from icedb_log.serving.table_cache import TableState
@@ -22,6 +22,16 @@ NAMES_EVERY_POLLS: Final = 5
 MS_PER_S: Final = 1000
 
 ReadTable = Callable[[str], Awaitable[TableState]]
+
+
+class OnChange(Protocol):
+    """Is told how many watch."""
+
+    def __call__(self, *, watchers: int, tables: int) -> None:
+        """Take note."""
+        ...
+
+
 ReadNames = Callable[[], Awaitable[tuple[str, ...]]]
 
 _log = get_logger()
@@ -95,6 +105,7 @@ class Watches:
         max_watchers: Most watchers at once.
         max_polls: Reads of logs at once: watchers must not take all threads from calls.
         describe: Makes the message about a state; may take a while.
+        on_change: Told how many watch how many tables, when that changes.
     """
 
     def __init__(
@@ -106,12 +117,14 @@ class Watches:
         max_watchers: int,
         max_polls: int,
         describe: Callable[[TableState], Awaitable[pb.SnapshotEvent]],
+        on_change: OnChange,
     ) -> None:
         self._read_table = read_table
         self._read_names = read_names
         self._interval_s = interval_ms / MS_PER_S
         self._max_watchers = max_watchers
         self._describe = describe
+        self._on_change = on_change
         self._watchers: set[Watcher] = set()
         self._polls: dict[str, _Poll] = {}
         self._names: asyncio.Task[None] | None = None
@@ -143,6 +156,7 @@ class Watches:
                 "watch at another replica, or ask for snapshots now and then"
             )
         self._watchers.add(watcher)
+        self._show()
         if watcher.tables is not None:
             for table in watcher.tables:
                 self._join(table, watcher)
@@ -161,6 +175,7 @@ class Watches:
         if self._names is not None and not any(each.tables is None for each in self._watchers):
             self._names.cancel()
             self._names = None
+        self._show()
 
     def end(self) -> None:
         """End all watchers and polls, for good."""
@@ -176,6 +191,7 @@ class Watches:
         if poll is None:
             poll = self._polls[table] = _Poll()
             poll.task = asyncio.ensure_future(self._poll_table(table, poll))
+            self._show()
         poll.watchers.add(watcher)
         if poll.event is not None:
             watcher.note(poll.event)
@@ -187,6 +203,10 @@ class Watches:
             del self._polls[table]
             if poll.task is not None:
                 poll.task.cancel()
+            self._show()
+
+    def _show(self) -> None:
+        self._on_change(watchers=len(self._watchers), tables=len(self._polls))
 
     async def _poll_table(self, table: str, poll: _Poll) -> None:
         while True:

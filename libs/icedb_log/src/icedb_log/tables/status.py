@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from icedb_log.cleaning.leases import Lease, LeaseReader
 from icedb_log.clock import Clock
 from icedb_log.erasure.erasures import find_oldest_open
 from icedb_log.errors import HaltError, NotFound
@@ -45,6 +46,7 @@ class TableStatus:
         merge_lag_bytes: Bytes of them.
         open_erasures: Erasures that have not ended.
         oldest_erasure_ms: How long ago the oldest of them was asked for; 0 when there is none.
+        leases: Leases that last: who holds the table, since when, until when (J4).
         view: How far it is behind its source, if it is a view.
         last_commit_ms: Time of the newest commit; 0 for an empty log.
         horizon_ms: Oldest time that can still be read.
@@ -72,10 +74,16 @@ class TableStatus:
     merge_lag_bytes: int
     open_erasures: int
     oldest_erasure_ms: int
+    leases: tuple[Lease, ...]
     view: ViewLag | None
     last_commit_ms: int
     horizon_ms: int
     store_now_ms: int
+
+    @property
+    def oldest_lease_ms(self) -> int:
+        """How far back the oldest leased time lies; 0 without leases. What died since then cannot be deleted."""
+        return max(0, self.store_now_ms - min((lease.at_ms for lease in self.leases), default=self.store_now_ms))
 
 
 def read_status(
@@ -85,8 +93,9 @@ def read_status(
     clock: Clock,
     reader: LogReader | None = None,
     read_source: Callable[[TablePaths], LogReader] | None = None,
+    leases: LeaseReader | None = None,
 ) -> TableStatus:
-    """Read a table's figures. Costs four listings and the log files that the reader does not know yet.
+    """Read a table's figures. Costs five listings and the log files that the reader does not know yet.
 
     Args:
         store: The object store.
@@ -94,6 +103,7 @@ def read_status(
         clock: This host's clock.
         reader: A reader to reuse, with its cache.
         read_source: Returns a reader of the source of a view, to be reused.
+        leases: A reader of the table's leases to reuse, with its cache.
 
     Raises:
         NotFound: No such table.
@@ -134,6 +144,7 @@ def read_status(
         merge_lag_bytes=sum(marker.size_bytes for marker in waiting),
         open_erasures=erasure_count,
         oldest_erasure_ms=max(0, view.store_now_ms - asked_ms) if asked_ms else 0,
+        leases=(leases or LeaseReader()).read(store, paths).leases,
         view=None if config.view_of is None else _read_view(store, paths, config, reader, read_source, clock=clock),
         last_commit_ms=snapshot.last_commit_ms,
         horizon_ms=snapshot.horizon_ms,
