@@ -11,6 +11,7 @@ from icedb_log.errors import InvalidRequest, NotFound, Overloaded, PermissionDen
 from icedb_log.tables.table_config import read_table_config
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.warehouse import Warehouse
+from icedb_service.access import policy
 from icedb_service.access.guard import AccessGuard
 from icedb_service.access.key_sets import FetchedKeys
 from icedb_service.access.metrics import AccessMetrics
@@ -303,9 +304,25 @@ def test_keys_from_an_address_are_fetched_beside_the_calls(make, document, issue
     assert bearer(guard, newer.sign(clock.now_ms(), sub="team-1")) == Identity("login:team-1")
 
 
+def test_a_valid_jwt_is_remembered_for_a_minute_and_never_past_its_end(guard, issuer, clock, monkeypatch):
+    checked = []
+    verify = policy.verify_jwt
+    monkeypatch.setattr(policy, "verify_jwt", lambda *given, **more: checked.append(1) or verify(*given, **more))
+    token = issuer.sign(clock.now_ms(), sub="team-1", exp=clock.now_ms() // 1000 + 90)
+    for passed_ms, checks in ((0, 1), (0, 1), (59_000, 1), (2_000, 2), (30_000, 3), (10_000, 4)):
+        clock.sleep_ms(passed_ms)
+        assert bearer(guard, token) == Identity("login:team-1")
+        assert len(checked) == checks
+    clock.sleep_ms(50_000)  # its end, and what clocks may differ by
+    for _ in range(2):
+        with pytest.raises(Unauthenticated, match="expired"):
+            bearer(guard, token)
+
+
 def test_only_public_keys_of_a_set_are_taken(clock, monkeypatch):
     monkeypatch.setattr(
-        "icedb_service.access.key_sets._download", lambda _url: b'{"keys":[{"kty":"oct","k":"c2VjcmV0LXNlY3JldC1zZWNyZXQ","kid":"k1"}]}'
+        "icedb_service.access.key_sets._download",
+        lambda _url: b'{"keys":[{"kty":"oct","k":"c2VjcmV0LXNlY3JldC1zZWNyZXQ","kid":"k1"}]}',
     )
     source = FetchedKeys("https://login.test/keys", clock=clock)
     with structlog.testing.capture_logs() as logs:

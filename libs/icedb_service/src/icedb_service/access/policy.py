@@ -3,6 +3,8 @@
 import hashlib
 import hmac
 import re
+import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +17,6 @@ from icedb_service.access.access_file import (
     ANONYMOUS,
     AccessFile,
     AccessKeyEntry,
-    IdentityEntry,
     IssuerEntry,
     RateEntry,
 )
@@ -25,6 +26,7 @@ from icedb_service.access.rate_limits import Rate
 from icedb_service.access.verbs import AccessKey, Identity, Verb
 
 MAX_REMEMBERED: Final = 10_000
+MAX_SEEN_MS: Final = 60_000
 MAX_SECRET_BYTES: Final = 4096
 MS_PER_S: Final = 1000
 _CLAIM_VALUE: Final = re.compile(r"[!-~]{1,200}")
@@ -69,6 +71,7 @@ class Policy:
         ]
         self._rates = {name: _rate(entry.rate) for name, entry in access.identities.items() if entry.rate}
         self._default_rate = _rate(access.default_rate) if access.default_rate else None
+        self._seen = _SeenTokens(clock)
         self.verbs = lru_cache(maxsize=MAX_REMEMBERED)(self._find_verbs)
 
     @property
@@ -91,7 +94,7 @@ class Policy:
                 raise Unauthenticated("the token has expired; ask whoever keeps the access file for a new one")
             return identity
         if self._issuers and looks_like_jwt(token):
-            return self._by_jwt(token)
+            return self._seen.get(digest) or self._by_jwt(token, digest)
         raise Unauthenticated("the bearer token is not known here; check ICEDB_TOKEN")
 
     def by_certificate(self, names: Sequence[str]) -> Identity | None:
@@ -120,7 +123,7 @@ class Policy:
                 found |= verbs
         return frozenset(found)
 
-    def _by_jwt(self, token: str) -> Identity:
+    def _by_jwt(self, token: str, digest: str) -> Identity:
         missing: Unavailable | None = None
         for issuer in self._issuers:
             try:
@@ -129,7 +132,9 @@ class Policy:
                 missing = error
                 continue
             if claims is not None:
-                return self._of_claims(issuer, claims)
+                identity = self._of_claims(issuer, claims)
+                self._seen.add(digest, identity, ends_s=claims["exp"])
+                return identity
         if missing is not None:
             raise missing
         raise Unauthenticated("the token is not signed by an issuer that is known here, or in another way than agreed")
@@ -170,14 +175,39 @@ class Policy:
         return secret
 
 
+class _SeenTokens:
+    """JWTs that were found valid a moment ago: a signature costs up to half a millisecond, and one event loop pays it.
+
+    For a minute at most, so that a key that its issuer has withdrawn does not count for longer. Thread-safe.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: OrderedDict[str, tuple[Identity, int, float]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, digest: str) -> Identity | None:
+        """Return whose token this is, if that is known and still true."""
+        with self._lock:
+            known = self._known.get(digest)
+        if known is None:
+            return None
+        identity, seen_ms, ends_s = known
+        is_fresh = self._clock.monotonic_ms() - seen_ms < MAX_SEEN_MS and self._clock.now_ms() < ends_s * MS_PER_S
+        return identity if is_fresh else None
+
+    def add(self, digest: str, identity: Identity, *, ends_s: float) -> None:
+        """Remember a token that is valid now."""
+        with self._lock:
+            self._known[digest] = (identity, self._clock.monotonic_ms(), ends_s)
+            self._known.move_to_end(digest)
+            while len(self._known) > MAX_REMEMBERED:
+                self._known.popitem(last=False)
+
+
 def hash_token(token: str) -> str:
     """Return what the access file says of a token."""
     return hashlib.sha256(token.encode()).hexdigest()
-
-
-def entry_of(access: AccessFile, name: str) -> IdentityEntry | None:
-    """Return what the file says of an identity."""
-    return access.identities.get(name)
 
 
 def _fits(wanted: Mapping[str, str], claims: Mapping[str, Any]) -> bool:
