@@ -92,12 +92,14 @@ class GetSnapshotResponse(_message.Message):
     def __init__(self, table: _Optional[str] = ..., snapshot_id: _Optional[str] = ..., schema: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[DataFile, _Mapping]]] = ..., file_count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., row_count: _Optional[int] = ..., total_file_count: _Optional[int] = ..., as_of_ms: _Optional[int] = ..., is_stable: _Optional[bool] = ..., last_commit_ms: _Optional[int] = ..., horizon_ms: _Optional[int] = ..., staleness_ms: _Optional[int] = ...) -> None: ...
 
 class Column(_message.Message):
-    __slots__ = ("name", "type")
+    __slots__ = ("name", "type", "narrow_type")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
+    NARROW_TYPE_FIELD_NUMBER: _ClassVar[int]
     name: str
     type: str
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ...) -> None: ...
+    narrow_type: str
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., narrow_type: _Optional[str] = ...) -> None: ...
 
 class DataFile(_message.Message):
     __slots__ = ("path", "uri", "size_bytes", "row_count", "partition_values", "created_ms", "presigned_url")

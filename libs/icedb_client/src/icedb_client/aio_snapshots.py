@@ -1,7 +1,7 @@
 """Asks a snapshot service, and awaits it. Runs the plans of :mod:`icedb_client.grpc_plans` on the event loop."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, cast
 
 import grpc.aio
@@ -63,7 +63,7 @@ class AioSnapshots:
         except StopIteration as done:
             return cast("AnswerT", done.value)
 
-    async def watch(self, tables: Sequence[str]) -> AsyncIterator[SnapshotEvent]:
+    async def watch(self, tables: Sequence[str]) -> AsyncGenerator[SnapshotEvent, None]:
         """Follow events from one replica to the next; see :class:`icedb_client.read_requests.Answerer`."""
         state = WatchState(self._timeout_s, clock=self._clock)
         message = pb.WatchSnapshotsRequest(tables=tables)

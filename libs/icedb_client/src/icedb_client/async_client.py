@@ -6,6 +6,7 @@ Has no code of its own for what a client does. What asks the snapshot service is
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from functools import update_wrapper
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
@@ -151,11 +152,16 @@ class AsyncClient:
             return await asyncio.to_thread(self.wrapped.answerer.ask, request)
         return await self._service().ask(request)
 
-    def watch(self, tables: Sequence[str] = ()) -> AsyncIterator[SnapshotEvent]:
+    async def watch(self, tables: Sequence[str] = ()) -> AsyncIterator[SnapshotEvent]:
         """See :meth:`icedb_client.Client.watch`."""
+        names = check_names(tables)
         if self.wrapped.settings.snapshot_address is None:
-            return iterate_in_thread(lambda: self.wrapped.watch(tables))
-        return self._service().watch(check_names(tables))
+            events = iterate_in_thread(lambda: self.wrapped.watch(names))
+        else:
+            events = self._service().watch(names)
+        async with aclosing(events):
+            async for event in events:
+                yield event
 
     snapshot = _asking_for_snapshot(Reads.snapshot)
     tables = _asking(Reads.tables)

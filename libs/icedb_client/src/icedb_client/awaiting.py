@@ -5,7 +5,7 @@ and docstrings are those of the method that is wrapped, for people, editors and 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from functools import update_wrapper
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast
@@ -47,7 +47,7 @@ def iterating_in_thread(
     return call
 
 
-async def iterate_in_thread(begin: Callable[[], Iterator[_Item]]) -> AsyncIterator[_Item]:
+async def iterate_in_thread(begin: Callable[[], Iterator[_Item]]) -> AsyncGenerator[_Item, None]:
     """Begin an iterator in a thread, take its items there, and close it when nobody wants more."""
     items = await asyncio.to_thread(begin)
     taken: asyncio.Future[Any] | None = None

@@ -17,7 +17,9 @@ from icedb_client.duck_connection import load_httpfs, lock, prepare_s3
 from icedb_client.duck_text import first_line, quote_name, quote_text
 from icedb_client.snapshots import Snapshot
 
-UNREADABLE: Final = (duckdb.IOException, duckdb.HTTPException)
+UNREADABLE: Final = (duckdb.IOException, duckdb.HTTPException, duckdb.PermissionException)
+"""A data file that is gone is among these: DuckDB then looks for a folder of that name, which it may not."""
+
 _SQL_TYPE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_ ]{0,62}(\([0-9]{1,2}(, ?[0-9]{1,2})?\))?(\[\])*")
 _FILE_NAME: Final = "icedb_file_name__"
 
@@ -95,7 +97,7 @@ def select_from(snapshot: Snapshot, *, columns: Sequence[str] | None = None) -> 
     else:
         wanted = set(partition_columns(snapshot) if columns is None else columns) - fields.keys()
         fields.update({name: _partition_value(snapshot, name) for name in wanted})
-        source = f"SELECT * FROM {_read_parquet(snapshot)}"  # noqa: S608 - every part is quoted there
+        source = f"SELECT *{_widen(snapshot)} FROM {_read_parquet(snapshot)}"  # noqa: S608 - every part is quoted there
     names = columns if columns is not None else (*snapshot.schema, *partition_columns(snapshot))
     chosen = ", ".join(f"{fields[name]} AS {quote_name(name)}" for name in names)
     # The condition stands inside, where partition fields are not columns yet: it means the same to every reader.
@@ -112,6 +114,17 @@ def _read_parquet(snapshot: Snapshot) -> str:
     uris = ", ".join(map(quote_text, snapshot.files.uris))
     options = f"hive_partitioning = false, filename = {quote_text(_FILE_NAME)}"
     return f"read_parquet([{uris}], schema = MAP {{{columns}}}, {options})"
+
+
+def _widen(snapshot: Snapshot) -> str:
+    """Return what keeps conditions on widened columns away from the files.
+
+    WARN: DuckDB (1.5) converts the constant of a condition to the type that the column has in a file: where ``n`` is
+    BIGINT there, it makes ``n >= 2`` of ``n >= 2.5``, and rows are lost or too many. It does not look through a
+    function, so a widened column comes out of one that changes nothing.
+    """
+    widened = [quote_name(name) for name in snapshot.schema if name in snapshot.narrow_types]
+    return f" REPLACE ({', '.join(f'least({name}, {name}) AS {name}' for name in widened)})" if widened else ""
 
 
 def _partition_value(snapshot: Snapshot, name: str) -> str:
@@ -188,8 +201,9 @@ def _execute(con: duckdb.DuckDBPyConnection, sql: str, snapshot: Snapshot) -> No
 
 def unreadable(error: Exception) -> Unavailable:
     """Return the error for a data file that could not be read."""
+    what = "it is not there" if isinstance(error, duckdb.PermissionException) else first_line(error)
     return Unavailable(
-        f"a data file could not be read: {first_line(error)}; "
+        f"a data file could not be read: {what}; "
         "if it is gone, the read took longer than the table's data grace period: run it again, and hold the table with "
         "`with client.reading(table) as snapshot:` while you read"
     )

@@ -168,6 +168,7 @@ def _read_snapshot(
         is_stable=head.is_stable,
         last_commit_ms=_maybe(head, "last_commit_ms"),
         horizon_ms=_maybe(head, "horizon_ms"),
+        narrow_types={column.name: column.narrow_type for column in head.schema if column.HasField("narrow_type")},
         staleness_ms=head.staleness_ms,
         where=request.where,
         s3=(s3 or S3Options()) if is_on_s3 else None,

@@ -43,6 +43,7 @@ class Snapshot:
         is_stable: Whether the same time must give the same files later.
         last_commit_ms: Time of the newest commit; ``None`` before the first one.
         horizon_ms: Time travel below this time is refused; ``None`` while the whole history is there.
+        narrow_types: Widened columns, with the type that files from before have.
         staleness_ms: How old the knowledge behind it was when it was answered.
         where: Condition that each row meets; ``None``: all rows.
         s3: How an engine reaches the files; ``None`` for files of this machine.
@@ -59,6 +60,7 @@ class Snapshot:
     is_stable: bool
     last_commit_ms: int | None
     horizon_ms: int | None
+    narrow_types: Mapping[str, str] = field(default_factory=dict)
     staleness_ms: int = field(default=0, compare=False)
     where: str | None = None
     s3: "S3Options | None" = field(default=None, repr=False, compare=False)

@@ -174,6 +174,7 @@ class StoreReads:
             is_stable=state.is_stable,
             last_commit_ms=state.last_commit_ms or None,
             horizon_ms=state.horizon_ms or None,
+            narrow_types=state.narrow_types,
             where=request.where,
             s3=self._s3,
             answerer=self,

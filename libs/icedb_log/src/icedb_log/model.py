@@ -221,6 +221,11 @@ class Snapshot:
     is_stable: bool
 
     @property
+    def narrow_types(self) -> Mapping[str, str]:
+        """Widened columns with the type that data files from before have."""
+        return {name: sql_type for name, sql_type in self.logged_schema.items() if self.schema.get(name) != sql_type}
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of all live data files."""
         known = getattr(self.live, "size_bytes", None)  # compact ones know it without a look at each file

@@ -213,7 +213,10 @@ def _serialize_head(snapshot: Snapshot, selections: Sequence[ChunkSelection]) ->
     head = snapshot_pb2.GetSnapshotResponse(
         table=snapshot.table,
         snapshot_id=snapshot.snapshot_id,
-        schema=[snapshot_pb2.Column(name=name, type=sql_type) for name, sql_type in snapshot.schema.items()],
+        schema=[
+            snapshot_pb2.Column(name=name, type=sql_type, narrow_type=snapshot.narrow_types.get(name))
+            for name, sql_type in snapshot.schema.items()
+        ],
         file_count=sum(selection.file_count for selection in selections),
         size_bytes=sum(selection.size_bytes for selection in selections),
         row_count=sum_rows(selection.row_count for selection in selections),

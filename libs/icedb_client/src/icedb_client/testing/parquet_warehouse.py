@@ -54,6 +54,7 @@ class ParquetWarehouse:
         time_ms: int | None = None,
         replaces: tuple[Commit, ...] = (),
         horizon_ms: int | None = None,
+        batch_ids: tuple[str, ...] = (),
     ) -> Commit:
         """Write the rows of a query as one data file and commit it.
 
@@ -66,6 +67,7 @@ class ParquetWarehouse:
             time_ms: Time of the commit; now by default.
             replaces: Earlier commits that this one tombstones, as a merge does.
             horizon_ms: Recorded horizon, as the janitor leaves it.
+            batch_ids: Batches whose rows these are.
         """
         store, paths = self.warehouse.store, self.warehouse.table(name)
         now_ms = time_ms if time_ms is not None else self.clock.now_ms()
@@ -87,6 +89,7 @@ class ParquetWarehouse:
             log_tombstones=tuple(LogTombstone(old.log_key, now_ms) for old in replaces),
             commit_id=commit_id,
             horizon_ms=horizon_ms,
+            batch_ids=batch_ids,
         )
         log_key = paths.log_key(time_ms=now_ms, commit_id=commit_id, is_merged=bool(replaces))
         store.put_if_absent(log_key, encode_log_file(log))
