@@ -151,8 +151,9 @@ class S3App:
         is_head = exchange.scope["method"] == "HEAD"
         resource = "" if exchange.request is None else exchange.request.resource
         body = render_error(known.code, str(known), resource=resource, request_id=exchange.request_id)
-        # A body that was announced may follow an error: it is not waited for.
         headers = {"Content-Type": XML, "Content-Length": "0" if is_head else str(len(body)), **known.headers}
+        if _waits_to_send(exchange.scope):
+            headers["Connection"] = "close"
         await self._send_whole(exchange, Answer(known.status, headers, b"" if is_head else body))
 
     async def _answer_probe(self, scope: Scope, send: Send) -> None:
@@ -193,6 +194,11 @@ class S3App:
             client=client[0] if client else None,
             **exchange.notes,
         )
+
+
+def _waits_to_send(scope: Scope) -> bool:
+    """Whether the client asked if its body is wanted: refused, it may send the next request in its place."""
+    return any(name == b"expect" for name, _ in scope["headers"])
 
 
 def _operation_of(request: S3Request) -> Operation:

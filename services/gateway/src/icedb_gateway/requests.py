@@ -13,6 +13,8 @@ from icedb_gateway.signature import SignedRequest
 
 MAX_QUERY_BYTES: Final = 16 * 1024
 _SIGNATURE_PREFIX: Final = "x-amz-"
+_OLD_SIGNATURE: Final = ("AWSAccessKeyId", "Signature", "Expires")
+"""Of version 2: refused where signatures count, and passed over where they do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ def _unquote(text: str) -> str:
 def _parameters(query: Sequence[tuple[str, str]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in query:
-        if name.lower().startswith(_SIGNATURE_PREFIX):
+        if name.lower().startswith(_SIGNATURE_PREFIX) or name in _OLD_SIGNATURE:
             continue
         if name in found:
             raise S3Error("InvalidArgument", f"the parameter {name[:80]!r} is there twice")
