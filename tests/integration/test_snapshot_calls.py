@@ -17,6 +17,7 @@ from icedb_log.trash.drop import drop_table
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2 as pb
 from icedb_proto import snapshot_pb2_grpc
+from icedb_service.testing.access_rig import token_entry, write_access
 from icedb_snapshot.__main__ import start_service
 from icedb_snapshot.settings import SnapshotSettings
 
@@ -215,6 +216,42 @@ def test_no_more_watch_than_are_allowed(serve):
     next(events)
     with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "ICEDB_SNAPSHOT_MAX_WATCHERS"):
         next(watch(stub, "events"))
+
+
+def test_nobody_is_told_of_tables_that_it_may_not_read(table, serve, tmp_path):
+    other(table, "payroll").append(1)
+    reads, writes = "icedbt_reads-0123456789abcdef", "icedbt_writes-0123456789abcdef"
+    access_file = write_access(
+        tmp_path / "access.json",
+        {
+            "identities": {"ann": {"tokens": [token_entry(reads)]}, "app": {"tokens": [token_entry(writes)]}},
+            "grants": [
+                {"identities": ["ann"], "tables": ["events"], "verbs": ["read"]},
+                {"identities": ["app"], "tables": ["events"], "verbs": ["append"]},
+            ],
+        },
+    )
+    _, stub = serve(access_file=str(access_file))
+    ann, app = ([("authorization", f"Bearer {token}")] for token in (reads, writes))
+    events = stub.WatchSnapshots(pb.WatchSnapshotsRequest(), timeout=DEADLINE_S, metadata=ann)
+    silent = stub.WatchSnapshots(pb.WatchSnapshotsRequest(), timeout=DEADLINE_S, metadata=app)
+    assert next(events).table == "events"
+    table.append(1)
+    assert next(events).row_count == 1
+    for metadata, listed in ((ann, ["events"]), (app, [])):
+        answer = stub.ListTables(pb.ListTablesRequest(page_size=1), timeout=DEADLINE_S, metadata=metadata)
+        assert (list(answer.tables), answer.HasField("next_page_token")) == (listed, False)
+    for metadata, tables, code in (
+        (ann, ["events", "payroll"], grpc.StatusCode.NOT_FOUND),
+        (app, ["events"], grpc.StatusCode.PERMISSION_DENIED),
+        ([], [], grpc.StatusCode.UNAUTHENTICATED),
+    ):
+        with refused(code):
+            next(stub.WatchSnapshots(pb.WatchSnapshotsRequest(tables=tables), timeout=DEADLINE_S, metadata=metadata))
+    request = pb.AcquireLeaseRequest(table="events", ttl_ms=LEASE_MS)
+    stub.AcquireLease(request, timeout=DEADLINE_S, metadata=ann)
+    assert [waiting.holder for waiting in table.status().leases] == ["ann"]
+    assert silent.cancel()
 
 
 # GetChanges.
