@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from icedb_spark.pinned import ScanFile
 from icedb_spark.scan import Scan, deal_files
+from icedb_spark.values import ScanFile
 
 
 class IceDBReader(DataSourceReader):

@@ -24,6 +24,8 @@ from icedb_log.tables.table_config import TableConfig, read_table_config
 from icedb_log.views.views import require_takes_batches
 from icedb_parts.query.query_types import read_output_columns
 from icedb_parts.units.append_unit import AppendUnit, append_unit
+from icedb_parts.units.flush_types import WriteUnitResult
+from icedb_parts.units.work_units import WRITE_RESULTS, encode
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from icedb_spark.options import WriteOptions
@@ -38,15 +40,25 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class WrittenFiles(WriterCommitMessage):
-    """What one try of a task made.
+    """What one try of a task made, as it travels.
 
     Attributes:
-        files: Markers of its data files.
-        problem: Why it has none, if its rows do not fit: the driver says so once, and no task is tried again for it.
+        body: The markers of its data files, as text; ``None`` if it has none.
+        problem: Why, if its rows do not fit: the driver says so once, and no task is tried again for it.
     """
 
-    files: tuple[FileMarker, ...]
+    body: str | None = None
     problem: str | None = None
+
+    @classmethod
+    def of(cls, files: tuple[FileMarker, ...]) -> "WrittenFiles":
+        """Return what a task tells of its data files."""
+        row_count = sum(marker.row_count or 0 for marker in files)
+        return cls(encode(WriteUnitResult(files, row_count)))
+
+    def read(self) -> tuple[FileMarker, ...]:
+        """Return the markers of the data files."""
+        return () if self.body is None else WRITE_RESULTS.validate_json(self.body).files
 
 
 def plan_write(schema: Any, options: WriteOptions, *, clock: Clock) -> "IceDBWriter":
@@ -128,16 +140,16 @@ class IceDBWriter(DataSourceArrowWriter):
             Unavailable: The store did not answer, or memory and scratch did not suffice; Spark tries the task again.
         """
         if self._is_done:
-            return WrittenFiles(())
+            return WrittenFiles()
         clock = SystemClock()
         place = self._options.place
         unit = AppendUnit(self._paths, self._config, self._columns, self._commit_id, clock.now_ms(), place.engine)
         try:
-            return WrittenFiles(append_unit(unit, iterator, place.store.open().store, clock=clock))
+            return WrittenFiles.of(append_unit(unit, iterator, place.store.open().store, clock=clock))
         except Unavailable:
             raise
         except IceDBError as error:
-            return WrittenFiles((), problem=str(error))
+            return WrittenFiles(problem=str(error))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make the files of all tasks live: one commit, or nothing.
@@ -164,7 +176,7 @@ class IceDBWriter(DataSourceArrowWriter):
         binding = self._bind(store, clock)
         batch_id = make_batch_id(clock, store_now_ms=read_store_clock(store, self._paths))
         job = AppendJob(
-            files=tuple(file for message in written for file in message.files),
+            files=tuple(file for message in written for file in message.read()),
             columns=self._columns,
             batch_id=batch_id if binding is None else binding.batch_id,
             commit_id=self._commit_id,

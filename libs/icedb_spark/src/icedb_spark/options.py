@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
+from icedb_client.partitions import to_filters
 from icedb_client.settings import load_client_settings
-from icedb_client.snapshots import to_filters
 from icedb_client.times import to_ms
 from icedb_log.errors import InvalidRequest
-from icedb_log.storage.stores import StoreSettings
 from icedb_log.tables.partition_filter import PartitionFilter
 from icedb_parts.limits import MIB, EngineLimits
+
+from icedb_spark.values import Place
 
 DEFAULT_SPLIT_BYTES: Final = 64 * MIB
 DEFAULT_TASK_MEMORY_BYTES: Final = 512 * MIB
@@ -33,21 +34,6 @@ _SIZE: Final = re.compile(r"(?P<number>\d{1,15})\s*(?P<unit>b|k|kb|m|mb|g|gb)?",
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNITS_BYTES: Final = {"": 1, "b": 1, "k": 1024, "m": MIB, "g": 1024 * MIB}
 _SHOWN: Final = 80
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a table is, and what a task may take.
-
-    Attributes:
-        table: Name of the table.
-        store: How driver and tasks reach the warehouse. Credentials are not in it: each side has its own.
-        engine: Bounds of a task.
-    """
-
-    table: str
-    store: StoreSettings
-    engine: EngineLimits
 
 
 @dataclass(frozen=True, slots=True)

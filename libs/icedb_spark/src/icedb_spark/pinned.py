@@ -6,7 +6,7 @@ action of the DataFrame plans with the same files, whatever is committed meanwhi
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 import orjson
@@ -24,46 +24,9 @@ from icedb_log.tables.table_config import TableConfig, read_table_config
 from icedb_parts.query.row_condition import check_row_condition
 
 from icedb_spark.options import ReadOptions
+from icedb_spark.values import PinnedSnapshot
 
 _LEVEL: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class ScanFile:
-    """A data file to be read.
-
-    Attributes:
-        path: Key.
-        size_bytes: Its size.
-        row_count: Rows in it by the log; ``None`` if the log does not say.
-    """
-
-    path: str
-    size_bytes: int
-    row_count: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class PinnedSnapshot:
-    """What a DataFrame is made of.
-
-    Attributes:
-        paths: Keys of the table.
-        schema: All columns of the table, logged and declared, with SQL types.
-        files: The data files, ascending by path; packed.
-        lease_id: What holds them; ``None``: their grace period alone.
-    """
-
-    paths: TablePaths
-    schema: Mapping[str, str]
-    files: bytes
-    lease_id: str | None = None
-
-    def unpack(self) -> tuple[ScanFile, ...]:
-        """Return the data files."""
-        prefix = self.paths.data_prefix
-        rows = orjson.loads(zlib.decompress(self.files))
-        return tuple(ScanFile(f"{prefix}{name}", size, count) for name, size, count in rows)
 
 
 def take_snapshot(options: ReadOptions, *, clock: Clock) -> PinnedSnapshot:
@@ -84,8 +47,9 @@ def take_snapshot(options: ReadOptions, *, clock: Clock) -> PinnedSnapshot:
         lease_id = acquire_lease(
             store, paths, clock=clock, ttl_ms=options.lease_ms, at_ms=options.as_of_ms, holder="spark read"
         ).lease_id
-    snapshot = _read_snapshot(store, paths, config, options, clock)
-    schema = unite_columns(snapshot.schema, config)
+    found = _read_snapshot(store, paths, config, options=options, clock=clock)
+    schema = unite_columns(found.schema, config)
+    snapshot = replace(found, schema=schema)
     check_selection(options, paths, schema)
     files = select_files(paths, config, snapshot, filters=options.filters, where=options.where)
     prefix = paths.data_prefix
@@ -115,11 +79,11 @@ def check_selection(options: ReadOptions, paths: TablePaths, schema: Mapping[str
             f"option columns: table {paths.name} has no column {unknown[0]!r}; it has {', '.join(schema)[:300]}"
         )
     if options.where is not None:
-        check_row_condition(options.where, schema, what="option where")
+        check_row_condition(options.where, schema, table=paths.name)
 
 
 def _read_snapshot(
-    store: ObjectStore, paths: TablePaths, config: TableConfig, options: ReadOptions, clock: Clock
+    store: ObjectStore, paths: TablePaths, config: TableConfig, *, options: ReadOptions, clock: Clock
 ) -> Snapshot:
     if options.pin is not None:
         return read_pinned(store, paths, options.pin)[1]

@@ -7,7 +7,7 @@ native engine streams their rows, so that memory does not grow with a file.
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from icedb_log.keys import TablePaths
@@ -16,8 +16,10 @@ from icedb_parts.units.read_unit import NumberedFile, ReadFilesUnit, read_files,
 from pyspark.sql import types as spark_types
 from pyspark.sql.datasource import InputPartition
 
-from icedb_spark.options import Place
-from icedb_spark.pinned import ScanFile
+from icedb_spark.values import PinnedSnapshot, Place, ScanFile
+
+if TYPE_CHECKING:
+    from icedb_spark.options import ReadOptions
 
 MAX_FILES_PER_TASK: Final = 1000
 
@@ -75,6 +77,12 @@ class Scan:
         )
         for chunk in read_files(unit, self.place.store.open().store):
             yield pa.RecordBatch.from_arrays(chunk.columns[1:], schema=schema)
+
+
+def make_scan(options: "ReadOptions", pinned: PinnedSnapshot) -> Scan:
+    """Return how the rows of a snapshot are read."""
+    columns = options.columns or tuple(pinned.schema)
+    return Scan(options.place, pinned.paths, pinned.schema, columns, options.where)
 
 
 def make_schema(types: Mapping[str, str]) -> Any:

@@ -4,19 +4,23 @@ When Spark calls what (4.3): ``schema`` once for each ``load()``, and what it le
 to every later call; ``reader`` once for each plan of an action. So the snapshot is taken in ``schema``, and every
 action of one DataFrame reads that one. A Spark Connect server analyses a DataFrame anew for an action whose plan it
 has forgotten, and then takes a new one (``docs/spark-source.md``).
+
+This module is imported by every Python worker that runs a task, so that what only the driver needs is imported there.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
-from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceWriter
 
-from icedb_spark.batch_read import IceDBReader
-from icedb_spark.options import parse_read_options, parse_stream_options, parse_write_options
-from icedb_spark.pinned import PinnedSnapshot, take_snapshot
-from icedb_spark.scan import Scan
+from icedb_spark.values import PinnedSnapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from icedb_spark.options import ReadOptions
+    from icedb_spark.scan import Scan
 
 
 class IceDBDataSource(DataSource):
@@ -38,22 +42,31 @@ class IceDBDataSource(DataSource):
             HaltError: Its log cannot be read.
             Unavailable: The store did not answer.
         """
-        self._pinned = take_snapshot(parse_read_options(self.options), clock=SystemClock())
-        return self._make_scan(self._pinned).spark_schema()
+        from icedb_spark.options import parse_read_options  # noqa: PLC0415 - see the module
+        from icedb_spark.pinned import take_snapshot  # noqa: PLC0415
+        from icedb_spark.scan import make_scan  # noqa: PLC0415
+
+        options = parse_read_options(self.options)
+        self._pinned = take_snapshot(options, clock=SystemClock())
+        return make_scan(options, self._pinned).spark_schema()
 
     def reader(self, schema: Any) -> DataSourceReader:
         """Return what reads the DataFrame's snapshot. Raises InvalidRequest."""
-        pinned = self._take_pinned(schema)
+        from icedb_spark.batch_read import IceDBReader  # noqa: PLC0415 - see the module
+        from icedb_spark.options import parse_read_options  # noqa: PLC0415
+
         options = parse_read_options(self.options)
-        return IceDBReader(self._make_scan(pinned), pinned.unpack(), split_bytes=options.split_bytes)
+        pinned, scan = self._take_pinned(options, schema)
+        return IceDBReader(scan, pinned.unpack(), split_bytes=options.split_bytes)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - PySpark's name
         """Return what follows the table. Raises InvalidRequest."""
-        from icedb_spark.stream_read import IceDBStreamReader  # noqa: PLC0415 - only streams need it
+        from icedb_spark.options import parse_read_options, parse_stream_options  # noqa: PLC0415 - see the module
+        from icedb_spark.stream_read import IceDBStreamReader  # noqa: PLC0415
 
-        pinned = self._take_pinned(schema)
         options = parse_read_options(self.options)
-        return IceDBStreamReader(self._make_scan(pinned), options, parse_stream_options(self.options), pinned)
+        pinned, scan = self._take_pinned(options, schema)
+        return IceDBStreamReader(scan, options, parse_stream_options(self.options), pinned)
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - PySpark's signature
         """Return what appends to the table; nothing has been written yet.
@@ -63,7 +76,8 @@ class IceDBDataSource(DataSource):
             NotFound: No such table.
             Unavailable: The store did not answer.
         """
-        from icedb_spark.batch_write import plan_write  # noqa: PLC0415 - only writes need it
+        from icedb_spark.batch_write import plan_write  # noqa: PLC0415 - see the module
+        from icedb_spark.options import parse_write_options  # noqa: PLC0415
 
         if overwrite:
             raise InvalidRequest(
@@ -72,22 +86,21 @@ class IceDBDataSource(DataSource):
             )
         return plan_write(schema, parse_write_options(self.options), clock=SystemClock())
 
-    def _take_pinned(self, schema: Any) -> PinnedSnapshot:
+    def _take_pinned(self, options: "ReadOptions", schema: Any) -> "tuple[PinnedSnapshot, Scan]":
         """Return the snapshot, and let go of it: what is pickled after this goes to every task."""
+        from icedb_spark.scan import make_scan  # noqa: PLC0415 - see the module
+
         pinned, self._pinned = self._pinned, None
-        if pinned is None or self._make_scan(pinned).spark_schema() != schema:
-            raise InvalidRequest(
-                "give no schema to an IceDB table: it has its own. Choose columns with option columns, or with select"
-            )
-        return pinned
-
-    def _make_scan(self, pinned: PinnedSnapshot) -> Scan:
-        options = parse_read_options(self.options)
-        columns = options.columns or tuple(pinned.schema)
-        return Scan(options.place, pinned.paths, pinned.schema, columns, options.where)
+        if pinned is not None:
+            scan = make_scan(options, pinned)
+            if scan.spark_schema() == schema:
+                return pinned, scan
+        raise InvalidRequest(
+            "give no schema to an IceDB table: it has its own. Choose columns with option columns, or with select"
+        )
 
 
-def register(spark: SparkSession) -> None:
+def register(spark: "SparkSession") -> None:
     """Make ``format("icedb")`` known to a session that does not find it by itself. Idempotent.
 
     Spark looks for installed data sources once, in the Python of the driver (of the server, with Spark Connect). The

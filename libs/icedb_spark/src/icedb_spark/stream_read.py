@@ -22,8 +22,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
 from icedb_spark.options import ReadOptions, StreamOptions
-from icedb_spark.pinned import PinnedSnapshot, ScanFile
 from icedb_spark.scan import Scan, deal_files
+from icedb_spark.values import PinnedSnapshot, ScanFile
 
 RENEWALS_PER_LEASE: Final = 3
 
@@ -75,7 +75,9 @@ class IceDBStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_files = limit.max_files if isinstance(limit, ReadMaxFiles) else self._stream.max_files
             budget = Budget(max_files, self._stream.max_bytes)
         position = read_position(start)
-        return self._follow().look(position, budget=budget, until=self._target).to_json()
+        found = self._follow().look(position, budget=budget, until=self._target)
+        # The very same text, or Spark takes it for something new.
+        return start if found == position else found.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - PySpark's name
         """Return how many files a batch may have."""

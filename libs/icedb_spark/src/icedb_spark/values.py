@@ -1,0 +1,63 @@
+"""The values that travel from the driver to tasks. Small, and quick to import: each Python worker does it."""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import orjson
+from icedb_log.keys import TablePaths
+from icedb_log.storage.stores import StoreSettings
+from icedb_parts.limits import EngineLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a table is, and what a task may take.
+
+    Attributes:
+        table: Name of the table.
+        store: How driver and tasks reach the warehouse. Credentials are not in it: each side has its own.
+        engine: Bounds of a task.
+    """
+
+    table: str
+    store: StoreSettings
+    engine: EngineLimits
+
+
+@dataclass(frozen=True, slots=True)
+class ScanFile:
+    """A data file to be read.
+
+    Attributes:
+        path: Key.
+        size_bytes: Its size.
+        row_count: Rows in it by the log; ``None`` if the log does not say.
+    """
+
+    path: str
+    size_bytes: int
+    row_count: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedSnapshot:
+    """What a DataFrame is made of.
+
+    Attributes:
+        paths: Keys of the table.
+        schema: All columns of the table, logged and declared, with SQL types.
+        files: The data files, ascending by path; packed.
+        lease_id: What holds them; ``None``: their grace period alone.
+    """
+
+    paths: TablePaths
+    schema: Mapping[str, str]
+    files: bytes
+    lease_id: str | None = None
+
+    def unpack(self) -> tuple[ScanFile, ...]:
+        """Return the data files."""
+        prefix = self.paths.data_prefix
+        rows = orjson.loads(zlib.decompress(self.files))
+        return tuple(ScanFile(f"{prefix}{name}", size, count) for name, size, count in rows)
