@@ -58,24 +58,34 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
                 return await handler.unary_unary(request, context)
 
         async def stream(request: Any, context: Any) -> None:
-            async with self._watch(context, method), aclosing(handler.unary_stream(request, context)) as messages:
-                async for message in messages:
-                    await self._write(context, message, method)
+            async with self._watch(context, method):
+                stuck = await self._send(handler.unary_stream(request, context), context, method)
+                if stuck is not None:
+                    await stuck  # a status can follow only after what is being sent; the rest is let go already
+                    raise Overloaded(
+                        f"{method.rpartition('/')[2]}: the caller took no message for {self._write_timeout_ms} ms "
+                        "(ICEDB_SNAPSHOT_WRITE_TIMEOUT_MS); call again, and read while the stream runs",
+                        retry_after_ms=MS_PER_S,
+                    )
 
         if handler.unary_unary is not None:
             return grpc.unary_unary_rpc_method_handler(call, **codec)
         return grpc.unary_stream_rpc_method_handler(stream, **codec)
 
-    async def _write(self, context: Any, message: Any, method: str) -> None:
-        """Send a message of a stream when its reader takes it: whoever does not read must not hold a place for ever."""
-        try:
-            await asyncio.wait_for(context.write(message), self._write_timeout_ms / MS_PER_S)
-        except TimeoutError:
-            raise Overloaded(
-                f"{method.rpartition('/')[2]}: the caller took no message for {self._write_timeout_ms} ms "
-                "(ICEDB_SNAPSHOT_WRITE_TIMEOUT_MS); call again, and read while the stream runs",
-                retry_after_ms=MS_PER_S,
-            ) from None
+    async def _send(self, messages: Any, context: Any, method: str) -> asyncio.Future[Any] | None:
+        """Send the messages of a stream; return what is being sent when its reader takes nothing for too long.
+
+        Whoever does not read holds one message then, and not the answer that it was cut from.
+        """
+        async with aclosing(messages):
+            async for message in messages:
+                sending: asyncio.Future[Any] = asyncio.ensure_future(context.write(message))
+                done, _ = await asyncio.wait((sending,), timeout=self._write_timeout_ms / MS_PER_S)
+                if not done:
+                    _log.warning("reader_too_slow", method=method, mitigation="its stream ends when it reads again")
+                    return sending
+                sending.result()
+        return None
 
     @asynccontextmanager
     async def _watch(self, context: Any, method: str) -> AsyncIterator[None]:

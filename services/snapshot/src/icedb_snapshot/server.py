@@ -18,6 +18,8 @@ from icedb_snapshot.settings import MIB, SnapshotSettings
 
 SERVICE: Final = snapshot_pb2.DESCRIPTOR.services_by_name["SnapshotService"].full_name
 MAX_REQUEST_BYTES: Final = 4 * MIB
+CONNECTION_GRACE_MS: Final = 5 * 60 * 1000
+"""How long calls of an old connection may go on."""
 MS_PER_S: Final = 1000
 KEEPALIVE_MS: Final = 60_000
 KEEPALIVE_TIMEOUT_MS: Final = 20_000
@@ -86,6 +88,9 @@ async def _start(parts: ServiceParts, calls: Sequence[Calls], loop: LoopThread) 
         maximum_concurrent_rpcs=settings.snapshot_max_pending_calls,
         options=(
             ("grpc.so_reuseport", 0),
+            # Whoever reads no stream must not keep its place for ever, and load spreads over new replicas.
+            ("grpc.max_connection_age_ms", settings.snapshot_connection_age_ms),
+            ("grpc.max_connection_age_grace_ms", CONNECTION_GRACE_MS),
             ("grpc.max_send_message_length", settings.snapshot_max_message_bytes),
             ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
             # A watcher whose host is gone says nothing, and neither does its connection.

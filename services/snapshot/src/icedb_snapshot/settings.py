@@ -43,7 +43,12 @@ class SnapshotSettings(ServiceSettings):
     shorter."""
 
     snapshot_write_timeout_ms: Annotated[int, Field(ge=100)] = 60_000
-    """How long a stream waits for its reader to take a page, milliseconds; then it is ended (RESOURCE_EXHAUSTED)."""
+    """How long a stream waits for its reader to take a page, milliseconds; then its answer is let go, and it ends
+    (RESOURCE_EXHAUSTED)."""
+
+    snapshot_connection_age_ms: Annotated[int, Field(ge=1000, le=24 * 60 * 60 * 1000)] = 60 * 60 * 1000
+    """How old a connection gets, milliseconds: clients open another one by themselves, so that load spreads over
+    replicas. Calls that run then may go on for five minutes, and streams that watch are called again."""
 
     snapshot_threads: Annotated[int, Field(ge=1, le=1000)] = 32
     """Calls of the object store at once, each in a thread; many callers of one read share one. What is answered from

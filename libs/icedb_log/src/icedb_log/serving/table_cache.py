@@ -43,6 +43,11 @@ class PastFolds:
         self._known: OrderedDict[int, Folded] = OrderedDict()
         self._lock = threading.Lock()
 
+    def clear(self) -> None:
+        """Forget them: they would keep log files in memory that are gone."""
+        with self._lock:
+            self._known.clear()
+
     def fold(self, newest: Folded, as_of_ms: int) -> Snapshot:
         """Return the fold at a time, made of an earlier one at that time if the log says nothing else since."""
         with self._lock:
@@ -239,7 +244,10 @@ class CachedTable:
                 view = source.reader.read()
         last = self._state
         known = None if last is None else Folded(last.view, last.snapshot)
-        state = TableState(source.config, view, fold(view, known=known), started_ms, self._past)
+        snapshot = fold(view, known=known)
+        if last is not None and {file.key for file in last.view.files} - {file.key for file in view.files}:
+            self._past.clear()
+        state = TableState(source.config, view, snapshot, started_ms, self._past)
         self._on_refresh(self._clock.monotonic_ms() - started_ms)
         return state
 
