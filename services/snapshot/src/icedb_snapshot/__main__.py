@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.clock import Clock, SystemClock
-from icedb_log.errors import IceDBError, Unavailable
+from icedb_log.errors import IceDBError, InvalidRequest, Unavailable, UnsupportedFormat
 from icedb_log.serving.table_cache import TableCache
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.grpc_access import GrpcAccess
@@ -15,6 +15,7 @@ from icedb_service.access.metrics import AccessMetrics
 from icedb_service.access.opening import open_guard
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
 from icedb_service.logs import configure_logging, get_logger
+from icedb_service.main import EXIT_FAILURE, EXIT_USAGE
 from icedb_service.metrics import add_build_info, make_registry
 from icedb_service.reading.blocking_work import BlockingWork
 from icedb_service.reading.table_reads import TableReads
@@ -32,7 +33,6 @@ from icedb_snapshot.table_calls import TableCalls
 from icedb_snapshot.table_names import TableNames
 from icedb_snapshot.watch_calls import WatchCalls
 
-EXIT_FAILED: Final = 1
 EXPORTER_STOP_MS: Final = 5_000
 
 
@@ -132,7 +132,7 @@ def main() -> int:
         service = start_service(settings.store_settings.open(), settings=settings, clock=SystemClock())
     except IceDBError as error:
         sys.stderr.write(f"icedb-snapshot: {error}\n")
-        return EXIT_FAILED
+        return EXIT_USAGE if isinstance(error, InvalidRequest | UnsupportedFormat) else EXIT_FAILURE
     stopped.wait()
     get_logger().info("snapshot_stopping")
     service.stop()
