@@ -117,7 +117,7 @@ class Servers:
         )
         self.snapshot = start_service(Warehouse(store), settings=settings, clock=CLOCK)
         self.settings = settings
-        self.rig = start_rig(folder / name, frontend_segment_write_key="wk", **fields)
+        self.rig = start_rig(folder / name, **fields)
         self.ports = {"SnapshotService": self.snapshot.server.port, "IngestService": self.rig.frontend.grpc_port}
 
     def stop(self):
@@ -127,7 +127,7 @@ class Servers:
 
 @pytest.fixture(scope="module")
 def plain(store, folder, access_file, logs):
-    servers = Servers(store, folder, "plain", access_file=str(access_file))
+    servers = Servers(store, folder, "plain", access_file=str(access_file), frontend_segment_write_key="wk")
     yield servers
     servers.stop()
 
@@ -382,9 +382,9 @@ def https(folder, port, name, ca="ca.crt"):
     return http.client.HTTPSConnection("localhost", port, timeout=LIMIT_S, context=context)
 
 
-def post(connection, **headers):
+def post(connection, door="batches", body=ROW, **headers):
     try:
-        connection.request("POST", f"/v1/tables/{TABLE}/batches", ROW, {"Content-Type": NDJSON, **headers})
+        connection.request("POST", f"/v1/tables/{TABLE}/{door}", body, {"Content-Type": NDJSON, **headers})
         return connection.getresponse().status
     finally:
         connection.close()
@@ -396,6 +396,10 @@ def test_https_asks_for_the_same_certificates(mutual, folder, logs):
     assert post(https(folder, port, "reader")) == 403
     assert post(https(folder, port, "nobody")) == 401
     assert post(https(folder, port, "nobody"), Authorization=f"Bearer {WRITER}") == 202
+    # A webhook that shows neither signature nor key, where none are set: it has to be known in another way.
+    event = json.dumps({"type": "track", "userId": "u"}).encode()
+    assert post(https(folder, port, "all"), "segment", event) == 200
+    assert post(https(folder, port, "nobody"), "segment", event) == 401
     for name in ("foreign/all", None):
         with pytest.raises((ssl.SSLError, ConnectionError, http.client.RemoteDisconnected)):
             post(https(folder, port, name))
