@@ -25,10 +25,10 @@ from icedb_client.producer_buffer import ProducerOptions, UnsentBatch
 from icedb_client.read_requests import Answerer, AnswerT, Request
 from icedb_client.reads import QueryResult, Reads
 from icedb_client.settings import SECOND_MS, ClientSettings, load_client_settings
-from icedb_client.store_reads import StoreReads
 
 if TYPE_CHECKING:
     from icedb_client.grpc_snapshots import GrpcSnapshots
+    from icedb_client.store_reads import StoreReads
     from icedb_client.wakeups import WakeupSender
 
 DEFAULT_ARROW_BATCH_ROWS: Final = 1_000_000
@@ -291,6 +291,8 @@ class Client(Reads):
         with self._lock:
             if self.settings.snapshot_address is None:
                 if self._from_store is None:
+                    from icedb_client.store_reads import StoreReads  # noqa: PLC0415 - its SQL parser takes a while
+
                     self._from_store = StoreReads(
                         self.warehouse,
                         clock=self.clock,
