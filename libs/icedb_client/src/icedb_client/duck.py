@@ -21,7 +21,9 @@ UNREADABLE: Final = (duckdb.IOException, duckdb.HTTPException, duckdb.Permission
 """A data file that is gone is among these: DuckDB then looks for a folder of that name, which it may not."""
 
 _SQL_TYPE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_ ]{0,62}(\([0-9]{1,2}(, ?[0-9]{1,2})?\))?(\[\])*")
-_FILE_NAME: Final = "icedb_file_name__"
+_FILE_NAME: Final = "filename"
+"""DuckDB skips files by conditions on the column of this name, and of no other."""
+_OTHER_FILE_NAME: Final = "icedb_file_name__"
 
 
 def create_view(con: duckdb.DuckDBPyConnection, snapshot: Snapshot, *, view: str) -> str:
@@ -112,7 +114,7 @@ def _read_parquet(snapshot: Snapshot) -> str:
         for name, sql_type in _checked_types(snapshot).items()
     )
     uris = ", ".join(map(quote_text, snapshot.files.uris))
-    options = f"hive_partitioning = false, filename = {quote_text(_FILE_NAME)}"
+    options = f"hive_partitioning = false, filename = {quote_text(_file_name_column(snapshot))}"
     return f"read_parquet([{uris}], schema = MAP {{{columns}}}, {options})"
 
 
@@ -136,13 +138,17 @@ def _partition_value(snapshot: Snapshot, name: str) -> str:
             if field == name and encoded not in decoded and "_" in encoded:
                 decoded[encoded] = decode_partition_value(encoded)
     pattern = f".*/_data/(?:.*/)?{re.escape(name)}(?:=|%3D)([^/]*)/"
-    text = f"nullif(regexp_extract({_FILE_NAME}, {quote_text(pattern)}, 1), '')"
+    text = f"nullif(regexp_extract({_file_name_column(snapshot)}, {quote_text(pattern)}, 1), '')"
     cases = " ".join(
         f"WHEN {quote_text(encoded)} THEN {'NULL' if value is None else quote_text(value)}"
         for encoded, value in decoded.items()
         if value != encoded
     )
     return f"CASE {text} {cases} ELSE {text} END"
+
+
+def _file_name_column(snapshot: Snapshot) -> str:
+    return _OTHER_FILE_NAME if _FILE_NAME in {name.lower() for name in snapshot.schema} else _FILE_NAME
 
 
 def _checked_types(snapshot: Snapshot) -> Mapping[str, str]:

@@ -91,7 +91,8 @@ async def _start(parts: ServiceParts, calls: Sequence[Calls], loop: LoopThread) 
             # Whoever reads no stream must not keep its place for ever, and load spreads over new replicas.
             ("grpc.max_connection_age_ms", settings.snapshot_connection_age_ms),
             ("grpc.max_connection_age_grace_ms", CONNECTION_GRACE_MS),
-            ("grpc.max_send_message_length", settings.snapshot_max_message_bytes),
+            # Pages of a stream have up to 1 MiB, however small the answers of unary calls are to be.
+            ("grpc.max_send_message_length", max(settings.snapshot_max_message_bytes, 2 * MIB)),
             ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
             # A watcher whose host is gone says nothing, and neither does its connection.
             ("grpc.keepalive_time_ms", KEEPALIVE_MS),

@@ -1,0 +1,290 @@
+"""The client's side of the wire: retries, replicas, streams, tokens, TLS, and what is said when they do not fit."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+from icedb_client import AsyncClient, Client
+from icedb_client.settings import ClientSettings
+from icedb_client.testing.parquet_warehouse import ParquetWarehouse
+from icedb_log.clock import SystemClock
+from icedb_log.errors import InvalidRequest, NotFound, Overloaded, Unauthenticated, Unavailable
+from icedb_log.storage.local_store import LocalObjectStore
+from icedb_log.warehouse import Warehouse
+from icedb_proto import snapshot_pb2 as pb
+from icedb_proto import snapshot_pb2_grpc
+from icedb_service.testing.access_rig import Authority, token_entry, write_access
+from icedb_snapshot.__main__ import start_service
+from icedb_snapshot.settings import SnapshotSettings
+
+TOKEN = "icedbt_reader-0123456789abcdef"
+CODE = grpc.StatusCode
+
+
+class RecordingClock(SystemClock):
+    """Sleeps not at all, and says how long it was to."""
+
+    def __init__(self):
+        self.slept = []
+
+    def sleep_ms(self, duration_ms):
+        self.slept.append(duration_ms)
+
+
+class Scripted(snapshot_pb2_grpc.SnapshotServiceServicer):
+    """Ends calls as its script says, then answers."""
+
+    def __init__(self):
+        self.script = []
+        self.calls = []
+        self.events = []
+        self.announced = 2
+
+    def _next(self, context, method):
+        self.calls.append((method, dict(context.invocation_metadata()).get("authorization")))
+        if self.script:
+            code, metadata = self.script.pop(0)
+            context.set_trailing_metadata(metadata)
+            context.abort(code, "as the script says")
+
+    def GetSnapshot(self, request, context):
+        self._next(context, "GetSnapshot")
+        return pb.GetSnapshotResponse(table=request.table, snapshot_id="s")
+
+    def StreamSnapshot(self, request, context):
+        self._next(context, "StreamSnapshot")
+        files = [pb.DataFile(path=f"t/_data/d=1/{n}.parquet", uri=f"/x/{n}", size_bytes=1, row_count=n) for n in (1, 2)]
+        yield pb.GetSnapshotResponse(table=request.table, file_count=self.announced, size_bytes=2, row_count=3)
+        for file in files:
+            yield pb.GetSnapshotResponse(files=[file])
+
+    def WatchSnapshots(self, request, context):
+        self._next(context, "WatchSnapshots")
+        yield from self.events
+        context.abort(CODE.UNAVAILABLE, "the server stops")
+
+
+@pytest.fixture
+def serve():
+    running = []
+
+    def serve(servicer):
+        server = grpc.server(ThreadPoolExecutor(2))
+        snapshot_pb2_grpc.add_SnapshotServiceServicer_to_server(servicer, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        running.append(server)
+        return f"127.0.0.1:{port}"
+
+    yield serve
+    for server in running:
+        server.stop(None).wait()
+
+
+@pytest.fixture
+def connect():
+    clients = []
+
+    def connect(address, **fields):
+        client = Client(settings=ClientSettings(snapshot_address=address, **fields), clock=RecordingClock())
+        clients.append(client)
+        return client
+
+    yield connect
+    for client in clients:
+        client.close()
+
+
+def methods(servicer):
+    return [method for method, _ in servicer.calls]
+
+
+def test_what_passes_is_tried_again_and_as_late_as_the_server_asks(serve, connect):
+    servicer = Scripted()
+    client = connect(serve(servicer))
+    servicer.script = [
+        (CODE.UNAVAILABLE, ()),
+        (CODE.RESOURCE_EXHAUSTED, (("icedb-error", "Overloaded"), ("retry-after-ms", "1234"))),
+    ]
+    assert client.snapshot("events").snapshot_id == "s"
+    assert client.clock.slept[1] == 1234
+    assert 100 <= client.clock.slept[0] <= 200
+    servicer.script = [(CODE.RESOURCE_EXHAUSTED, (("icedb-error", "Overloaded"), ("retry-after-ms", "20")))] * 9
+    with pytest.raises(Overloaded) as caught:
+        client.snapshot("events")
+    assert caught.value.retry_after_ms == 20
+    assert len(servicer.script) == 5
+
+
+def test_what_does_not_pass_is_not_tried_again(serve, connect):
+    servicer = Scripted()
+    client = connect(serve(servicer))
+    for code, error in [
+        (CODE.NOT_FOUND, NotFound),
+        (CODE.DEADLINE_EXCEEDED, Unavailable),
+        (CODE.INTERNAL, Unavailable),
+    ]:
+        servicer.script = [(code, ())]
+        with pytest.raises(error):
+            client.snapshot("events")
+    assert len(servicer.calls) == 3
+    assert client.clock.slept == []
+
+
+def test_a_wait_that_the_time_out_does_not_allow_is_not_begun(serve, connect):
+    servicer = Scripted()
+    client = connect(serve(servicer), snapshot_timeout_ms=1000)
+    servicer.script = [(CODE.RESOURCE_EXHAUSTED, (("icedb-error", "Overloaded"), ("retry-after-ms", "60000")))]
+    with pytest.raises(Overloaded):
+        client.snapshot("events")
+    assert client.clock.slept == []
+
+
+def test_answers_that_are_too_large_are_streamed_and_at_once_the_next_time(serve, connect):
+    servicer = Scripted()
+    client = connect(serve(servicer))
+    servicer.script = [(CODE.RESOURCE_EXHAUSTED, (("icedb-error", "InvalidRequest"),))]
+    found = client.snapshot("events")
+    assert ([file.row_count for file in found.files], found.row_count, found.size_bytes) == ([1, 2], 3, 2)
+    assert found.files[-1].path.endswith("2.parquet")
+    assert found.files.uris == ["/x/1", "/x/2"]
+    client.snapshot("events")
+    assert methods(servicer) == ["GetSnapshot", "StreamSnapshot", "StreamSnapshot"]
+    servicer.announced = 3
+    with pytest.raises(Unavailable, match="announced 3 data files and sent 2"):
+        client.snapshot("events")
+
+
+def test_replicas_are_asked_in_turn_and_one_of_them_may_be_gone(serve, connect):
+    replicas = [Scripted(), Scripted()]
+    client = connect(", ".join([*map(serve, replicas), "127.0.0.1:1"]))
+    for _ in range(6):
+        assert client.snapshot("events").snapshot_id == "s"
+    assert min(len(replica.calls) for replica in replicas) >= 2
+
+
+def test_a_watch_goes_on_elsewhere_and_tells_nothing_twice(serve, connect):
+    servicer = Scripted()
+    client = connect(serve(servicer))
+    first, second = (pb.SnapshotEvent(table="events", snapshot_id=name) for name in "ab")
+    servicer.events = [first]
+    events = client.watch(["events"])
+    assert next(events).snapshot_id == "a"
+    servicer.events = [first, second]
+    assert next(events).snapshot_id == "b"
+    servicer.script = [(CODE.NOT_FOUND, ())]
+    with pytest.raises(NotFound):
+        next(events)
+
+
+def test_tokens_go_with_each_call_and_files_of_them_are_read_again(serve, connect, tmp_path):
+    servicer = Scripted()
+    address = serve(servicer)
+    connect(address, token=TOKEN).snapshot("events")
+    file = tmp_path / "token"
+    file.write_text("one\n")
+    client = connect(address, token_file=file)
+    client.snapshot("events")
+    file.write_text("second\n")
+    client.snapshot("events")
+    assert [token for _, token in servicer.calls] == [f"Bearer {TOKEN}", "Bearer one", "Bearer second"]
+    file.unlink()
+    with pytest.raises(Unauthenticated, match="ICEDB_TOKEN_FILE"):
+        client.snapshot("events")
+
+
+def test_a_token_does_not_go_over_the_network_in_plain_text(connect):
+    with pytest.raises(InvalidRequest, match=r"192\.0\.2\.1:50051 in plain text.*ICEDB_TLS") as caught:
+        connect("127.0.0.1:50051,192.0.2.1:50051", token=TOKEN).snapshot("events")
+    assert TOKEN not in str(caught.value)
+    assert TOKEN not in repr(ClientSettings(token=TOKEN))
+    with pytest.raises(Unavailable, match="does not answer"):
+        connect("localhost:1", token=TOKEN).snapshot("events")
+    open_client = connect("127.1.1.1:1", token=TOKEN, token_over_plaintext=True)
+    with pytest.raises(Unavailable, match="does not answer"):
+        open_client.snapshot("events")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("tls")
+
+
+@pytest.fixture(scope="module")
+def authority():
+    return Authority()
+
+
+@pytest.fixture(scope="module")
+def warehouse(folder):
+    (folder / "warehouse").mkdir()
+    parquet = ParquetWarehouse(Warehouse(LocalObjectStore(folder / "warehouse")))
+    parquet.create("events", "d=day(ts)")
+    for day in range(1, 10):
+        parquet.commit("events", f"select timestamp '2026-01-0{day}' as ts", partition=f"d=2026-01-0{day}")
+    return parquet.warehouse
+
+
+@pytest.fixture(scope="module")
+def services(folder, authority, warehouse):
+    """Ports of real services: plain text, TLS with tokens, and TLS with client certificates."""
+    cert_file, key_file = authority.issue(folder, "server", dns=("localhost",))
+    grants = [{"identities": ["reader"], "tables": ["*"], "verbs": ["read"]}]
+    identities = {"reader": {"tokens": [token_entry(TOKEN)], "certificates": ["reader"]}}
+    access = write_access(folder / "access.json", {"identities": identities, "grants": grants})
+    tls = {"tls_cert_file": str(cert_file), "tls_key_file": str(key_file), "access_file": str(access)}
+    running = {}
+    for name, fields in {
+        "plain": {"snapshot_max_message_bytes": 1024},
+        "tls": tls,
+        "mtls": {**tls, "tls_client_ca_file": str(authority.write(folder / "ca.pem"))},
+    }.items():
+        settings = SnapshotSettings(
+            store="file:///unused", snapshot_address="127.0.0.1:0", snapshot_lag_interval_ms=600_000, **fields
+        )
+        running[name] = start_service(warehouse, settings=settings, clock=SystemClock())
+    yield {name: f"127.0.0.1:{service.server.port}" for name, service in running.items()}
+    for service in running.values():
+        service.stop()
+
+
+def test_a_real_answer_that_is_too_large_is_streamed(services, connect):
+    found = connect(services["plain"]).snapshot("events")
+    assert (len(found.files), found.row_count, len(set(found.files.paths))) == (9, 9, 9)
+    assert found.to_arrow().num_rows == 9
+
+
+def test_tls_with_a_token_and_with_a_certificate(services, connect, authority, folder):
+    ca_file = authority.write(folder / "ca.pem")
+    cert_file, key_file = authority.issue(folder, "reader")
+    mutual = {"client_cert_file": cert_file, "client_key_file": key_file}
+    for address, fields in [(services["tls"], {"token": TOKEN}), (services["mtls"], mutual)]:
+        assert connect(address, ca_file=ca_file, **fields).snapshot("events").row_count == 9
+
+        async def read(address=address, fields=fields):
+            async with AsyncClient(
+                settings=ClientSettings(snapshot_address=address, ca_file=ca_file, **fields)
+            ) as found:
+                return (await found.snapshot("events")).row_count
+
+        assert asyncio.run(read()) == 9
+
+
+def test_what_does_not_fit_is_told_apart(services, connect, authority, folder):
+    ca_file = authority.write(folder / "ca.pem")
+    other_ca = Authority("another authority").write(folder / "other.pem")
+    for address, fields, error, words in [
+        (services["tls"], {}, Unavailable, "speaks TLS, this client does not.*ICEDB_TLS"),
+        (services["plain"], {"ca_file": ca_file}, Unavailable, "speaks no TLS.*unset ICEDB_TLS"),
+        (services["tls"], {"ca_file": other_ca, "token": TOKEN}, Unavailable, "not trusted.*ICEDB_CA_FILE"),
+        (services["tls"], {"tls": True, "token": TOKEN}, Unavailable, "not trusted.*ICEDB_CA_FILE"),
+        (services["mtls"], {"ca_file": ca_file, "token": TOKEN}, Unavailable, "client certificate.*ICEDB_CLIENT_CERT"),
+        (services["tls"], {"ca_file": ca_file, "token": "wrong"}, Unauthenticated, "ICEDB_TOKEN"),
+        (services["tls"], {"ca_file": ca_file}, Unauthenticated, "ICEDB_TOKEN"),
+        (services["plain"], {"ca_file": folder / "nope"}, InvalidRequest, "ICEDB_CA_FILE .*cannot be read"),
+        ("127.0.0.1:1", {"ca_file": ca_file}, Unavailable, "does not answer"),
+    ]:
+        with pytest.raises(error, match=words) as caught:
+            connect(address, **fields).snapshot("events")
+        assert TOKEN not in str(caught.value)
