@@ -97,7 +97,7 @@ class Lister:
         if page.limit:
             await self._fill(page, asked, identity)
         self._metrics.listed_keys.inc(len(page.files) + len(page.common_prefixes))
-        return self._render(asked, page)
+        return await self._views.compute(lambda: self._render(asked, page))
 
     async def _fill(self, page: _Page, asked: ListRequest, identity: Identity) -> None:
         query = asked.query

@@ -1,0 +1,171 @@
+"""Who may read what through the S3 gateway: tenants see their tables only, and every wrong signature has its name."""
+
+import http.client
+import urllib.error
+import urllib.request
+
+import boto3
+import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.config import Config
+from botocore.credentials import Credentials
+from botocore.exceptions import ClientError
+from icedb_gateway.testing.gateway_rig import BUCKET, LIMIT_S, LOOPBACK, start_gateway
+from icedb_log.errors import InvalidRequest
+from icedb_log.storage.local_store import LocalObjectStore
+from icedb_log.testing.fake_clock import FakeClock
+from icedb_log.warehouse import Warehouse
+from icedb_service.testing.access_rig import token_entry, write_access
+
+SECRETS = {"RED1": "red-secret-of-the-test", "BLUE1": "blue-secret-of-the-test", "SLOW1": "slow-secret-of-the-test"}
+TOKEN = "a-token-of-the-test"
+BODY = b"PAR1 tenants PAR1"
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tenants")
+    keys = {name: {"access_keys": [{"id": key, "secret": SECRETS[key]}]} for name, key in
+            (("red", "RED1"), ("blue", "BLUE1"), ("slow", "SLOW1"))}  # fmt: skip
+    keys["red"]["tokens"] = [token_entry(TOKEN)]
+    keys["slow"]["rate"] = {"calls_per_s": 0.001, "burst": 2}
+    grants = [
+        {"identities": ["red"], "tables": ["red_*"], "verbs": ["read"]},
+        {"identities": ["red"], "tables": ["shared_inbox"], "verbs": ["append"]},
+        {"identities": ["blue", "slow"], "tables": ["blue_*"], "verbs": ["read"]},
+    ]
+    access = write_access(folder / "access.json", {"identities": keys, "grants": grants})
+    rig = start_gateway(Warehouse(LocalObjectStore(folder / "store")), access_file=str(access))
+    for name in ("blue_events", "red_events", "shared_inbox"):
+        table = rig.table(name).create("d=day(ts)")
+        table.commit([table.write("d=2026-01-01", BODY)])
+    yield rig
+    rig.gateway.stop()
+
+
+def client(rig, key="RED1", secret=None, **config):
+    return boto3.client(
+        "s3",
+        endpoint_url=rig.url,
+        aws_access_key_id=key,
+        aws_secret_access_key=secret or SECRETS.get(key, "none"),
+        region_name="eu-central-1",
+        config=Config(retries={"total_max_attempts": 1}, signature_version="s3v4", **config),
+    )
+
+
+def refusal(call, **arguments):
+    with pytest.raises(ClientError) as caught:
+        call(**arguments)
+    return caught.value.response
+
+
+def code_of(call, **arguments):
+    return refusal(call, **arguments)["Error"]["Code"]
+
+
+def keys(s3, **arguments):
+    return [entry["Key"] for entry in s3.list_objects_v2(Bucket=BUCKET, **arguments).get("Contents", ())]
+
+
+@pytest.mark.parametrize(("key", "own", "other"), [("RED1", "red", "blue"), ("BLUE1", "blue", "red")])
+def test_tenants_see_their_tables_only(rig, key, own, other):
+    s3 = client(rig, key)
+    (mine,) = keys(s3)
+    assert mine.startswith(f"{own}_events/")
+    folders = s3.list_objects_v2(Bucket=BUCKET, Delimiter="/")["CommonPrefixes"]
+    assert folders == [{"Prefix": f"{own}_events/"}]
+    assert s3.get_object(Bucket=BUCKET, Key=mine)["Body"].read() == BODY
+    theirs = mine.replace(own, other)
+    assert keys(s3, Prefix=f"{other}_events/") == keys(s3, Prefix="no_table/") == []
+    for call in (s3.get_object, s3.head_object):
+        hidden = refusal(call, Bucket=BUCKET, Key=theirs)["Error"]
+        missing = refusal(call, Bucket=BUCKET, Key=mine.replace(own, "no"))["Error"]
+        assert hidden["Code"] == missing["Code"]
+        assert hidden["Message"].replace(theirs, "") == missing["Message"].replace(mine.replace(own, "no"), "")
+    for folder in (f"{other}_events@pin-x/", f"{other}_events@5/"):
+        assert keys(s3, Prefix=folder) == []
+
+
+def test_a_token_of_one_tenant_leads_another_nowhere(rig):
+    table = rig.table("red_pages").create("d=day(ts)")
+    table.commit([table.write("d=2026-01-01", BODY) for _ in range(3)])
+    page = client(rig).list_objects_v2(Bucket=BUCKET, Prefix="red_pages/", MaxKeys=1)
+    token = page["NextContinuationToken"]
+    assert len(keys(client(rig), Prefix="red_pages/", ContinuationToken=token)) == 2
+    assert keys(client(rig, "BLUE1"), Prefix="red_pages/", ContinuationToken=token) == []
+    assert not any("red" in key for key in keys(client(rig, "BLUE1"), ContinuationToken=token))
+
+
+def test_appending_is_not_reading(rig):
+    s3 = client(rig)
+    assert code_of(s3.list_objects_v2, Bucket=BUCKET, Prefix="shared_inbox/") == "AccessDenied"
+    assert code_of(s3.get_object, Bucket=BUCKET, Key="shared_inbox/x.parquet") == "AccessDenied"
+    assert code_of(s3.put_object, Bucket=BUCKET, Key="shared_inbox/x.parquet", Body=b"x") == "MethodNotAllowed"
+
+
+def test_wrong_keys_have_names(rig):
+    assert code_of(client(rig, "NOBODY").list_buckets) == "InvalidAccessKeyId"
+    assert code_of(client(rig, "RED1", SECRETS["BLUE1"]).list_buckets) == "SignatureDoesNotMatch"
+    answer = rig.call("GET", f"/{BUCKET}?list-type=2")
+    assert (answer.status, "<Code>AccessDenied</Code>" in answer.text) == (403, True)
+    assert rig.call("GET", f"/{BUCKET}", Authorization="AWS RED1:x").status == 400
+    assert rig.call("PUT", f"/{BUCKET}/x").status == 403  # who asks is looked at before what is asked
+    assert rig.metric("icedb_gateway_refused_signatures_total", code="SignatureDoesNotMatch") == 1
+    assert rig.metric("icedb_gateway_refused_signatures_total", code="InvalidAccessKeyId") == 1
+
+
+def test_presigned_urls(rig):
+    s3 = client(rig)
+    (key,) = keys(s3, Prefix="red_events/")
+    url = s3.generate_presigned_url("get_object", {"Bucket": BUCKET, "Key": key}, ExpiresIn=60)
+    with urllib.request.urlopen(url, timeout=LIMIT_S) as answer:
+        assert answer.read() == BODY
+    blue = client(rig, "BLUE1").generate_presigned_url("get_object", {"Bucket": BUCKET, "Key": key}, ExpiresIn=60)
+    for changed, status in ((url.replace("Expires=60", "Expires=61"), 403), (blue, 404)):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(changed, timeout=LIMIT_S)
+        assert caught.value.code == status
+        caught.value.close()
+
+
+def test_a_bearer_token_will_do(rig):
+    assert "red_events/" in rig.call("GET", f"/{BUCKET}?list-type=2", Authorization=f"Bearer {TOKEN}").text
+    assert rig.call("GET", f"/{BUCKET}?list-type=2", Authorization="Bearer other").status == 403
+
+
+def test_a_read_with_a_body_is_refused(rig):
+    request = AWSRequest("GET", f"{rig.url}/{BUCKET}?list-type=2", data=b"<Select/>")
+    S3SigV4Auth(Credentials("RED1", SECRETS["RED1"]), "s3", "us-east-1").add_auth(request)
+    connection = http.client.HTTPConnection(LOOPBACK, rig.gateway.port, timeout=LIMIT_S)
+    connection.request("GET", f"/{BUCKET}?list-type=2", b"<Select/>", dict(request.prepare().headers))
+    answer = connection.getresponse()
+    assert (answer.status, b"<Code>XAmzContentSHA256Mismatch</Code>" in answer.read()) == (400, True)
+    connection.close()
+
+
+def test_a_rate_is_kept(rig):
+    s3 = client(rig, "SLOW1")
+    assert len(keys(s3, Prefix="blue_events/")) == 1
+    s3.list_buckets()
+    error = refusal(s3.list_buckets)
+    assert error["Error"]["Code"] == "SlowDown"
+    assert int(error["ResponseMetadata"]["HTTPHeaders"]["retry-after"]) > 60
+
+
+def test_a_clock_that_is_wrong(tmp_path, rig):
+    access = write_access(
+        tmp_path / "a.json", {"identities": {"red": {"access_keys": [{"id": "RED1", "secret": "s"}]}}}
+    )
+    late = start_gateway(rig.warehouse, clock=FakeClock(1_700_000_000_000), access_file=str(access))
+    try:
+        assert code_of(client(late, "RED1", "s").list_buckets) == "RequestTimeTooSkewed"
+    finally:
+        late.gateway.stop()
+
+
+def test_without_an_access_file_others_are_kept_away(rig):
+    with pytest.raises(InvalidRequest, match="ICEDB_ACCESS_FILE"):
+        start_gateway(rig.warehouse, gateway_host="0.0.0.0")
+    start_gateway(rig.warehouse, gateway_host="0.0.0.0", open_access=True).gateway.stop()
