@@ -152,7 +152,7 @@ class Holds:
 
     def __post_init__(self) -> None:
         """Note the oldest time that is asked for."""
-        times = [lease.at_ms for lease in self.leases]
+        times = [lease.held_from_ms for lease in self.leases]
         if self.versions is not None:
             times.append(self.versions.since_ms)
         object.__setattr__(self, "_since_ms", min(times, default=_NEVER_MS))
@@ -186,7 +186,7 @@ class Holds:
         guards = [
             Waiting(path, "lease", lease.held_until_ms, str(lease))
             for lease in self.leases
-            if lease.at_ms < death.seen_dead_ms
+            if lease.held_from_ms < death.seen_dead_ms
         ]
         # J8: by the times of commits alone: that is what time travel goes by (R3).
         if self.versions is not None and self.versions.since_ms < death.tombstoned_ms:

@@ -45,6 +45,15 @@ class Lease:
     holder: str = ""
 
     @property
+    def held_from_ms(self) -> int:
+        """Since when what died is held.
+
+        WARN: not since its time. What its holder saw alive may be dated back: by a committer with a slow clock, and by
+        a server of the store that lags behind the one that told the holder the time.
+        """
+        return self.at_ms - MAX_STORE_GAP_MS
+
+    @property
     def held_until_ms(self) -> int:
         """From when on a janitor counts it as ended.
 

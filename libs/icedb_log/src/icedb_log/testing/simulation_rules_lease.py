@@ -53,7 +53,7 @@ LEASE_RULES: Final = (
         "a lease holds what died after it was written, not what died after its time",
         edit(
             "cleaning.guards:Holds._guards_of_times",
-            ("if lease.at_ms < death.seen_dead_ms", "if lease.at_ms + 30_000 < death.seen_dead_ms"),
+            ("if lease.held_from_ms < death.seen_dead_ms", "if lease.at_ms + 30_000 < death.seen_dead_ms"),
         ),
     ),
 )

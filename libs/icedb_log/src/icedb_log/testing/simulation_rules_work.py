@@ -144,7 +144,7 @@ JANITOR_RULES: Final = (
         "a lease believes the time that a committer gave its tombstones",
         edit(
             "cleaning.guards:Holds._guards_of_times",
-            ("if lease.at_ms < death.seen_dead_ms", "if lease.at_ms < death.tombstoned_ms"),
+            ("if lease.held_from_ms < death.seen_dead_ms", "if lease.at_ms < death.tombstoned_ms"),
         ),
     ),
     breaks(
