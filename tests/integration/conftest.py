@@ -72,7 +72,7 @@ def quiet_services() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """The one Spark session of the whole run, two tasks at once."""
-    session = open_spark(SparkSettings(app_name="icedb-tests"))
+    """The one Spark session of the whole run, two tasks at once; one that fails is tried once more."""
+    session = open_spark(SparkSettings(master="local[2,2]", app_name="icedb-tests"))
     yield session
     close_spark(session)
