@@ -1,0 +1,123 @@
+"""What callers write and get: times, files, settings, and packages that are not installed."""
+
+import sys
+from datetime import UTC, date, datetime, timedelta, timezone
+
+import pytest
+from icedb_client.file_list import MarkerFiles, WireFiles
+from icedb_client.settings import ClientSettings, load_client_settings
+from icedb_client.times import to_ms
+from icedb_log.errors import InvalidRequest
+from icedb_log.model import FileMarker
+from icedb_proto import snapshot_pb2 as pb
+
+MOMENT_MS = 1_767_323_045_123
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        MOMENT_MS,
+        str(MOMENT_MS),
+        " 2026-01-02T03:04:05.123Z ",
+        "2026-01-02 03:04:05.123",
+        datetime(2026, 1, 2, 3, 4, 5, 123_000),
+        datetime(2026, 1, 2, 3, 4, 5, 123_999, tzinfo=UTC),
+        datetime(2026, 1, 2, 4, 4, 5, 123_000, tzinfo=timezone(timedelta(hours=1))),
+    ],
+)
+def test_forms_of_a_time(value):
+    assert to_ms(value, what="as_of") == MOMENT_MS
+
+
+def test_a_date_is_its_first_moment():
+    assert to_ms(date(2026, 1, 2), what="as_of") == to_ms("2026-01-02", what="as_of") == 1_767_312_000_000
+
+
+@pytest.mark.parametrize("value", ["", "soon", "1969-01-01", -1, 10**13, "9" * 40, 1.5, True, None, datetime(1, 1, 1)])
+def test_what_is_no_time(value):
+    with pytest.raises(InvalidRequest, match=r"as_of .* is not a time: write e\.g\."):
+        to_ms(value, what="as_of")
+
+
+def wire_files(pages):
+    files = [
+        [
+            pb.DataFile(
+                path=f"wh/t/_data/d=2026-01-0{n}/c=x/{n}.parquet",
+                uri=f"/wh/{n}",
+                size_bytes=n,
+                row_count=n,
+                partition_values=[
+                    pb.PartitionValue(name="d", value=f"2026-01-0{n}"),
+                    pb.PartitionValue(name="c", value="x"),
+                ],
+                created_ms=n,
+            )
+            for n in page
+        ]
+        for page in pages
+    ]
+    return WireFiles(files, size_bytes=None, row_count=6)
+
+
+def marker_files():
+    markers = [FileMarker(f"wh/t/_data/d=2026-01-0{n}/c=x/{n}.parquet", n, n, row_count=n) for n in (1, 2, 3)]
+    return MarkerFiles(
+        markers,
+        partition_of=lambda path: path.partition("/_data/")[2].rpartition("/")[0],
+        uri=lambda path: f"/wh/{path[-9:-8]}",
+    )
+
+
+@pytest.mark.parametrize("files", [wire_files([[1, 2, 3]]), wire_files([[], [1], [], [2, 3]]), marker_files()])
+def test_files_are_a_sequence_whatever_holds_them(files):
+    assert (len(files), files.size_bytes, files.row_count, files.partition_names) == (3, 6, 6, ("d", "c"))
+    assert [file.size_bytes for file in files] == [1, 2, 3] == [files[n].size_bytes for n in range(3)]
+    assert files[-1] == files[2] == list(files)[2] != files[0]
+    assert [file.size_bytes for file in files[1:]] == [2, 3]
+    assert files == list(files)
+    assert files != [files[0]]
+    assert files != "abc"
+    assert files[0].partition == {"d": "2026-01-01", "c": "x"}
+    assert files.paths == [file.path for file in files]
+    assert files.uris == [file.uri for file in files]
+    assert "1.parquet" in repr(files)
+    assert files[0] in files
+    for outside in (3, -4):
+        with pytest.raises(IndexError):
+            files[outside]
+
+
+@pytest.mark.parametrize("package", ["pyarrow", "pandas", "polars"])
+def test_a_package_that_is_missing_is_named_with_its_extra(client, create, monkeypatch, package):
+    create()
+    snapshot = client.snapshot("events")
+    monkeypatch.setitem(sys.modules, package, None)
+    read = {"pyarrow": snapshot.to_arrow, "pandas": snapshot.to_pandas, "polars": snapshot.to_polars}[package]
+    extra = {"pyarrow": "arrow"}.get(package, package)
+    with pytest.raises(InvalidRequest, match=rf"needs {package}.*pip install 'icedb-client\[{extra}\]'"):
+        read()
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"snapshot_address": "a:1,b"}, "ICEDB_SNAPSHOT_ADDRESS: 'b' is not an address"),
+        ({"snapshot_address": "a:1,,b:2"}, "not an address"),
+        ({"token": "a b"}, "ICEDB_TOKEN: a token is printable"),
+        ({"token": "a", "token_file": "/x"}, "both set"),
+        ({"client_cert_file": "/x"}, "go together"),
+    ],
+)
+def test_settings_that_do_not_fit(fields, words, cli_env):
+    with pytest.raises(InvalidRequest, match=words):
+        load_client_settings(**fields)
+
+
+def test_what_implies_tls():
+    assert not ClientSettings(token="x").uses_tls
+    assert ClientSettings(tls=True).uses_tls
+    assert ClientSettings(ca_file="/x").uses_tls
+    assert ClientSettings(client_cert_file="/x", client_key_file="/y").uses_tls
+    assert ClientSettings(snapshot_address="a:1, b:2").snapshot_addresses == ("a:1", "b:2")
