@@ -4,8 +4,11 @@ import pytest
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.staging import stage_batch
+from icedb_log.log.reader import LogReader
 from icedb_log.serving.table_cache import TableCache
 from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
+from icedb_log.tables import status
+from icedb_log.tables.status import list_backlog
 from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.testing.lease_steps import put_lease
@@ -195,3 +198,20 @@ def test_a_view_shows_how_far_it_is_behind_and_a_table_shows_nothing_of_it(
     assert value("lag_seconds") == value("waiting_commits") == 0
     warehouse.store.delete([warehouse.table("events").config_key])
     assert "hourly" in exporter.export_once().shown
+
+
+def test_the_backlog_of_a_compact_log_is_that_of_a_whole_one(tables, warehouse, clock, monkeypatch):
+    config = tables.create(target_file_bytes=1 << 20, merge_fan_in=2)
+    _, (dead, *_) = tables.commit(files=[("d=2026-01-02", 1), ("d=2026-01-02", 2), ("d=2026-01-03", 3)])
+    tables.commit(files=[("d=2026-01-02", 1), ("d=2026-01-04", 1)], dead=[dead])
+    paths = warehouse.table("events")
+    whole, compact = (
+        LogReader(warehouse.store, paths, clock=clock, is_compact=is_compact).read() for is_compact in (False, True)
+    )
+    expected = {marker.path for marker in list_backlog(whole, paths=paths, config=config)}
+    assert len(expected) == 2
+    assert {marker.path for marker in list_backlog(compact, paths=paths, config=config)} == expected
+    monkeypatch.setattr(status, "MANY_SMALL_FILES", 1)
+    assert {marker.path for marker in list_backlog(compact, paths=paths, config=config)} == expected
+    large = config.model_copy(update={"target_file_bytes": 50})
+    assert list_backlog(compact, paths=paths, config=large) == list_backlog(whole, paths=paths, config=large) == ()

@@ -12,6 +12,7 @@ from icedb_log.cleaning.leases import FETCH_THREADS, LeaseReader
 from icedb_log.clock import Clock
 from icedb_log.errors import HaltError, IceDBError, NotFound
 from icedb_log.keys import TablePaths
+from icedb_log.log.fold import Folded
 from icedb_log.log.reader import LogReader
 from icedb_log.serving.table_cache import TableCache
 from icedb_log.tables.status import read_status
@@ -118,14 +119,16 @@ class LagExporter:
     def _export_table(self, name: str) -> str:
         paths = self._warehouse.table(name)
         try:
-            reader = self._tables.table(name).read_source().reader
+            table = self._tables.table(name)
+            state = table.read(max_staleness_ms=0)
             status = read_status(
                 self._warehouse.store,
                 paths,
                 clock=self._clock,
-                reader=reader,
+                reader=table.read_source().reader,
                 read_source=self._read_source,
                 leases=self._leases.setdefault(name, LeaseReader(fetch_threads=FETCH_THREADS)),
+                folded=Folded(state.view, state.snapshot),
             )
         except NotFound:
             return "gone"

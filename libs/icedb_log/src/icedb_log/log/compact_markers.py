@@ -121,6 +121,16 @@ class CompactMarkers(Sequence[FileMarker]):
         rows = self._rows[index]
         return None if rows == _NO_ROWS else rows
 
+    def light(self, index: int) -> FileMarker:
+        """Return a marker without its statistics and what this version does not know; nothing is decoded for it."""
+        return FileMarker(
+            path=self.path(index).decode(),
+            size_bytes=self.sizes[index],
+            created_ms=self.created[index],
+            tombstoned_ms=self.dead.get(index),
+            row_count=self.row_count(index),
+        )
+
     def location(self, index: int) -> int:
         """Return the location of a marker: this object's number and the index in one number of 64 bits."""
         return self.number << _INDEX_BITS | index

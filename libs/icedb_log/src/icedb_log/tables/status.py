@@ -10,10 +10,12 @@ from icedb_log.errors import HaltError, NotFound
 from icedb_log.ingest.pressure import Pressure, measure_pressure
 from icedb_log.ingest.quarantine import batch_id_of, is_bad_rows, is_reason
 from icedb_log.keys import TablePaths
-from icedb_log.log.fold import fold
+from icedb_log.log.fold import Folded, fold
+from icedb_log.log.live_files import LiveFiles
 from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge_plan import MergeIndex
-from icedb_log.model import FileMarker, LogView
+from icedb_log.merging.small_files import MANY_SMALL_FILES, count_small, drop_large_files, list_small_files
+from icedb_log.model import FileMarker, LogView, Snapshot
 from icedb_log.storage.object_store import ObjectStore, list_all
 from icedb_log.tables.table_config import TableConfig, read_table_config
 from icedb_log.views.feed_state import FeedReaders, ViewLag, count_refused, read_view_lag
@@ -94,6 +96,7 @@ def read_status(
     reader: LogReader | None = None,
     read_source: Callable[[TablePaths], LogReader] | None = None,
     leases: LeaseReader | None = None,
+    folded: Folded | None = None,
 ) -> TableStatus:
     """Read a table's figures. Costs five listings and the log files that the reader does not know yet.
 
@@ -104,6 +107,7 @@ def read_status(
         reader: A reader to reuse, with its cache.
         read_source: Returns a reader of the source of a view, to be reused.
         leases: A reader of the table's leases to reuse, with its cache.
+        folded: The log as it was read a moment ago: then it is not read and folded again.
 
     Raises:
         NotFound: No such table.
@@ -112,8 +116,8 @@ def read_status(
     """
     config = read_table_config(store, paths)
     reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
-    view = reader.read()
-    snapshot = fold(view)
+    view = folded.view if folded is not None else reader.read()
+    snapshot = folded.snapshot if folded is not None else fold(view)
     waiting = list_backlog(view, paths=paths, config=config)
     oldest_ms = min((marker.created_ms for marker in waiting), default=view.store_now_ms)
     staged = list_all(store, paths.staging_prefix)
@@ -128,7 +132,7 @@ def read_status(
         live_files=len(snapshot.live),
         live_rows=snapshot.row_count,
         live_bytes=snapshot.size_bytes,
-        partition_count=len({paths.partition_of(marker.path) for marker in snapshot.live}),
+        partition_count=_count_partitions(snapshot, paths),
         log_files=len(view.files),
         log_bytes=sum(file.size_bytes for file in view.files),
         tombstoned_files=len(snapshot.tombstoned_ms),
@@ -179,7 +183,18 @@ def list_backlog(view: LogView, *, paths: TablePaths, config: TableConfig) -> tu
 
     Not counted is what the policy leaves alone: files below the fan-in of their tier, merges that wait until it pays to
     rewrite their log files, and what only the cold lane merges, which has no hurry.
+
+    Of a log that was read compactly and names more than ``MANY_SMALL_FILES``, all small files of partitions that have
+    the fan-in of them: a backlog of this size is no question of the policy, and the plan of it would take a gigabyte.
     """
+    if count_small(view, config) > MANY_SMALL_FILES:
+        return list_small_files(view, config)
     index = MergeIndex(paths, config)
-    index.update(view)
+    index.update(drop_large_files(view, config))
     return tuple(marker for group in index.find_ready().groups for marker in group.inputs)
+
+
+def _count_partitions(snapshot: Snapshot, paths: TablePaths) -> int:
+    if isinstance(snapshot.live, LiveFiles):
+        return snapshot.live.partition_count
+    return len({paths.partition_of(marker.path) for marker in snapshot.live})
