@@ -2,7 +2,8 @@
 
 A caller that accepts the age of what is known has it without a thread. The others wait as coroutines: for each table
 at most one read runs, and at most one more is promised, for those who need one that begins after their call. So any
-number of callers, and a store that hangs, cost one thread for each table.
+number of callers, and a store that hangs, cost one thread for each table. Where callers come all the time, the next
+read begins before the last one is too old for them: nobody waits for it.
 """
 
 import asyncio
@@ -16,6 +17,8 @@ from icedb_log.serving.table_cache import CachedTable, TableCache, TableState
 from icedb_service.reading.blocking_work import BlockingWork
 
 MS_PER_S: Final = 1000
+READ_AHEAD_PARTS: Final = 2
+"""A caller who gets what is older than this fraction of what he accepts lets the next read begin."""
 
 
 @dataclass(slots=True)
@@ -61,6 +64,10 @@ class TableReads:
         cached = self.tables.table(table)
         known = cached.known_state(max_staleness_ms=max_staleness_ms)
         if known is not None:
+            if table not in self._reads and self._clock.monotonic_ms() - known.started_ms > (
+                max_staleness_ms // READ_AHEAD_PARTS
+            ):
+                self._find_read(table, cached, max_staleness_ms)  # what becomes of it, whoever needs it will see
             return known
         try:
             # The task outlives callers that are cancelled: others may wait for it.
