@@ -22,6 +22,7 @@ SCHEMA: Final = {"ts": "TIMESTAMP", "event": "VARCHAR", "user_id": "VARCHAR", "a
 DAYS: Final = 30
 EVENTS: Final = 20
 ROWS: Final = 5_000
+MATURE_BYTES: Final = 128 * 1024 * 1024
 FIRST_DAY: Final = datetime(2026, 10, 1, tzinfo=UTC)
 FIRST_COMMIT_MS: Final = int(datetime(2026, 11, 1, tzinfo=UTC).timestamp() * 1000)
 STEP_MS: Final = 1_000
@@ -77,8 +78,8 @@ def build_icedb(root: Path, shape: Shape, *, merge_every: int = 0) -> TablePaths
     Args:
         root: The warehouse; the table is ``events``.
         shape: Data files and commits.
-        merge_every: After so many commits their log files are folded into one, as the merger does; the inputs are
-            deleted. 0: never.
+        merge_every: So many commits each are one log file of a merge, of large data files, and the log files that it
+            replaced are deleted; so many commits at the end are as ingest makes them. 0: all are.
     """
     paths = TablePaths(TABLE, TABLE)
     config = TableConfig.create(
@@ -86,10 +87,12 @@ def build_icedb(root: Path, shape: Shape, *, merge_every: int = 0) -> TablePaths
     )
     _write(root / paths.config_key, config.model_dump_json(exclude_none=True).encode())
     pending: list[FileMarker] = []
+    last_merged = 0 if not merge_every else (shape.commit_count // merge_every - 1) * merge_every
     for commit, numbers in enumerate(shape.commits()):
         time_ms = FIRST_COMMIT_MS + commit * STEP_MS
-        markers = [marker(paths, number, time_ms) for number in numbers]
-        if merge_every and commit < shape.commit_count // merge_every * merge_every:
+        is_merged = merge_every > 0 and commit < last_merged
+        markers = [marker(paths, number, time_ms, is_mature=is_merged) for number in numbers]
+        if is_merged:
             pending += markers
             if (commit + 1) % merge_every == 0:
                 _write_log(root, paths, commit, time_ms + 1, pending, is_merged=True)
@@ -99,11 +102,12 @@ def build_icedb(root: Path, shape: Shape, *, merge_every: int = 0) -> TablePaths
     return paths
 
 
-def marker(paths: TablePaths, number: int, time_ms: int) -> FileMarker:
-    """Return what a log file says of one data file."""
+def marker(paths: TablePaths, number: int, time_ms: int, *, is_mature: bool = False) -> FileMarker:
+    """Return what a log file says of one data file; a mature one is large enough to be left alone by merges."""
     file = File(number)
     stats = {column: (low, high, 0) for column, (low, high) in file.bounds.items()}
-    return FileMarker(paths.data_prefix + file.name, file.size_bytes, time_ms, row_count=ROWS, stats=stats)
+    size_bytes = file.size_bytes + (MATURE_BYTES if is_mature else 0)
+    return FileMarker(paths.data_prefix + file.name, size_bytes, time_ms, row_count=ROWS, stats=stats)
 
 
 def log_file_of(paths: TablePaths, commit: int, time_ms: int, markers: Sequence[FileMarker]) -> tuple[str, bytes]:

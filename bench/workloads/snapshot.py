@@ -172,7 +172,14 @@ class SnapshotWorkload:
             root = self.folder / "memory"
             build_icedb(root, shape, merge_every=MERGED_COMMITS)
             system = ServiceMemory(StoreSettings(uri_of(root)), self.folder / "memory-log", file_count=shape.file_count)
-            yield Case(name=name, row_count=shape.file_count, systems=[system], warm_turn_count=0, unit="files")
+            yield Case(
+                name=name,
+                row_count=shape.file_count,
+                systems=[system],
+                warm_turn_count=0,
+                unit="files",
+                patience_s=PATIENCE_S,
+            )
 
 
 class Tables:
