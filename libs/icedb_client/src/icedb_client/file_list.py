@@ -72,12 +72,8 @@ class FileList(Sequence[DataFile]):
     def partition_names(self) -> tuple[str, ...]:
         """Names of the partition fields that these files have values of, in the order of the paths."""
         names: dict[str, None] = {}
-        before = ""
-        for path in self.paths:
-            folder = path.rpartition("/")[0]
-            if folder != before:
-                names.update(dict.fromkeys(read_partition_values(folder.rpartition("/_data/")[2])))
-                before = folder
+        for folder in dict.fromkeys(path.rpartition("/")[0] for path in self.paths):
+            names.update(dict.fromkeys(read_partition_values(folder.rpartition("/_data/")[2])))
         return tuple(names)
 
     @overload
@@ -124,7 +120,8 @@ class WireFiles(FileList):
         return self._count
 
     def __iter__(self) -> Iterator[DataFile]:
-        return map(_of_wire, self._all)
+        known: dict[str, Mapping[str, str | None]] = {}
+        return (_of_wire(file, known) for file in self._all)
 
     @property
     def _all(self) -> Iterator[Any]:
@@ -133,7 +130,7 @@ class WireFiles(FileList):
     def _at(self, index: int) -> DataFile:
         for page in self._pages:
             if index < len(page):
-                return _of_wire(page[index])
+                return _of_wire(page[index], {})
             index -= len(page)
         raise IndexError(index)
 
@@ -185,10 +182,11 @@ class MarkerFiles(FileList):
         return len(self._markers)
 
     def __iter__(self) -> Iterator[DataFile]:
-        return map(self._describe, self._markers)
+        known: dict[str, Mapping[str, str | None]] = {}
+        return (self._describe(marker, known) for marker in self._markers)
 
     def _at(self, index: int) -> DataFile:
-        return self._describe(self._markers[index])
+        return self._describe(self._markers[index], {})
 
     @property
     def paths(self) -> list[str]:
@@ -216,25 +214,36 @@ class MarkerFiles(FileList):
             return self._markers.row_count
         return sum_rows(marker.row_count for marker in self._markers)
 
-    def _describe(self, marker: FileMarker) -> DataFile:
+    def _describe(self, marker: FileMarker, known: dict[str, Mapping[str, str | None]]) -> DataFile:
+        folder = self._partition_of(marker.path)
+        partition = known.get(folder)
+        if partition is None:
+            partition = known[folder] = read_partition_values(folder)
         return DataFile(
             marker.path,
             self._uri(marker.path),
             marker.size_bytes,
             marker.row_count,
-            read_partition_values(self._partition_of(marker.path)),
+            partition,
             marker.created_ms,
             self._presign(marker.path) if self._presign is not None else None,
         )
 
 
-def _of_wire(file: Any) -> DataFile:
+def _of_wire(file: Any, known: dict[str, Mapping[str, str | None]]) -> DataFile:
+    """Return a file; those of one partition share what ``known`` has of it."""
+    path = file.path
+    folder = path.rpartition("/")[0]
+    partition = known.get(folder)
+    if partition is None:
+        partition = {each.name: each.value if each.HasField("value") else None for each in file.partition_values}
+        known[folder] = partition
     return DataFile(
-        path=file.path,
+        path=path,
         uri=file.uri,
         size_bytes=file.size_bytes,
         row_count=file.row_count if file.HasField("row_count") else None,
-        partition={value.name: value.value if value.HasField("value") else None for value in file.partition_values},
+        partition=partition,
         created_ms=file.created_ms,
         presigned_url=file.presigned_url if file.HasField("presigned_url") else None,
     )
