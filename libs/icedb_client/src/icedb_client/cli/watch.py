@@ -6,7 +6,6 @@ from typing import Annotated, Any, Final
 import orjson
 import typer
 
-from icedb_client.cli.exits import INTERRUPTED
 from icedb_client.cli.output import format_bytes, format_count
 from icedb_client.cli.parsing import format_time
 from icedb_client.cli.session import open_client
@@ -33,15 +32,12 @@ def watch(
     """
     names = tuple(dict.fromkeys(tables or ()))
     shown = 0
-    try:
-        with open_client(context, table=names[0] if len(names) == 1 else None) as client:
-            for event in client.watch(names):
-                _print(_to_json(event) if as_json else _to_line(event))
-                shown += 1
-                if shown == count:
-                    break
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+    with open_client(context, table=names[0] if len(names) == 1 else None) as client:
+        for event in client.watch(names):
+            _print(_to_json(event) if as_json else _to_line(event))
+            shown += 1
+            if shown == count:
+                break
 
 
 def _print(line: str) -> None:
