@@ -4,8 +4,10 @@ import pytest
 from icedb_log.errors import InvalidRequest
 from icedb_log.serving.table_cache import TableCache
 from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
+from icedb_log.testing.small_table import SmallTable
 from icedb_proto import snapshot_pb2 as pb
 from icedb_snapshot.change_calls import find_changes, render_pages
+from icedb_snapshot.table_calls import describe_table
 
 
 @pytest.fixture
@@ -61,6 +63,23 @@ def test_without_a_change_there_is_one_page_with_both_ids(tables, read, warehous
     answer = pb.GetChangesResponse.FromString(page)
     assert answer.from_snapshot_id == answer.to_snapshot_id != ""
     assert not answer.is_stable
+
+
+def test_a_column_that_became_wider_says_from_what(read, warehouse, clock):
+    table = SmallTable(store=warehouse.store, name="wide", start_ms=clock.ms, evolution="widen")
+    table.stage([{"id": 1, "p": "a", "amount": 1}])
+    table.flush()
+    from_ms = table.clock.now_ms() - 1
+    table.stage([{"id": 2, "p": "a", "amount": 1.5}])
+    table.flush()
+    state = read("wide")
+    changes = find_changes(state, from_ms=from_ms, to_ms=None, now_ms=table.clock.now_ms())
+    (page,) = render_pages(warehouse.store, warehouse.table("wide"), changes, max_page_bytes=1 << 20)
+    (column,) = pb.GetChangesResponse.FromString(page).changed_columns
+    assert (column.name, column.type, column.narrow_type) == ("amount", "DOUBLE", "BIGINT")
+    by_name = {column.name: column for column in describe_table(state).schema}
+    assert by_name["amount"] == column
+    assert not by_name["id"].HasField("narrow_type")
 
 
 def test_both_times_have_to_have_come(tables, read, clock):

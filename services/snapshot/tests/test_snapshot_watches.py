@@ -9,6 +9,7 @@ from icedb_proto import snapshot_pb2 as pb
 from icedb_snapshot.watches import PATIENT_POLLS, Watcher, Watches
 
 DEADLINE_S = 30
+MAX_AGE_MS = 500
 
 
 class Rig:
@@ -18,6 +19,7 @@ class Rig:
         self.states = {"a": "a1", "b": "b1"}
         self.names = ["a", "b"]
         self.reads = []
+        self.ages_ms = []
         self.gate = asyncio.Semaphore(0)
         self.idle = asyncio.Event()
         self.watches = Watches(
@@ -29,6 +31,7 @@ class Rig:
             describe=self.describe,
             on_change=self.show,
         )
+        self.watches._max_age_ms = MAX_AGE_MS
 
     def show(self, *, watchers, tables):
         self.shown = (watchers, tables)
@@ -36,7 +39,8 @@ class Rig:
     async def read_names(self):
         return tuple(self.names)
 
-    async def read_table(self, table):
+    async def read_table(self, table, max_age_ms):
+        self.ages_ms.append(max_age_ms)
         await self.gate.acquire()
         self.reads.append(table)
         state = self.states[table]
@@ -90,6 +94,7 @@ def test_all_watchers_of_a_table_share_its_polls():
         rig.states["a"] = "a2"
         await rig.poll(3)
         assert rig.reads == ["a"] * 4
+        assert rig.ages_ms == [0, *[MAX_AGE_MS] * 4]  # what was committed before the watch is in the first message
         assert [await taken(watcher) for watcher in (*watchers, late)] == [[("a", "a2")]] * 6
 
     run(test)
@@ -171,10 +176,10 @@ def test_a_read_that_hangs_leaves_the_others_their_turn():
     async def test(rig):
         inner = rig.watches._read_table
 
-        async def hang(table):
+        async def hang(table, max_age_ms):
             if table == "a":
                 await asyncio.Event().wait()
-            return await inner(table)
+            return await inner(table, max_age_ms)
 
         rig.watches._read_table = hang
         watcher = rig.watch("a", "b")

@@ -43,7 +43,7 @@ class Changes:
     after: Snapshot
     added: tuple[FileMarker, ...]
     removed: tuple[FileMarker, ...]
-    changed_columns: tuple[tuple[str, str], ...]
+    changed_columns: tuple[str, ...]
 
     @property
     def is_stable(self) -> bool:
@@ -123,9 +123,7 @@ def find_changes(state: TableState, *, from_ms: int, to_ms: int | None, now_ms: 
         after,
         added=tuple(marker for marker in after.live if marker.path not in old_paths),
         removed=tuple(marker for marker in before.live if marker.path not in new_paths),
-        changed_columns=tuple(
-            (name, sql_type) for name, sql_type in after.schema.items() if before.schema.get(name) != sql_type
-        ),
+        changed_columns=tuple(name for name, sql_type in after.schema.items() if before.schema.get(name) != sql_type),
     )
 
 
@@ -134,6 +132,7 @@ def render_pages(store: ObjectStore, paths: TablePaths, changes: Changes, *, max
 
     Fields of serialized messages may be joined: a page is a head and the entries of its files, each a message of one.
     """
+    schema = changes.after.schema
     page = [
         pb.GetChangesResponse(
             table=changes.after.table,
@@ -141,7 +140,10 @@ def render_pages(store: ObjectStore, paths: TablePaths, changes: Changes, *, max
             to_snapshot_id=changes.after.snapshot_id,
             added_count=len(changes.added),
             removed_count=len(changes.removed),
-            changed_columns=[pb.Column(name=name, type=sql_type) for name, sql_type in changes.changed_columns],
+            changed_columns=[
+                pb.Column(name=name, type=schema[name], narrow_type=changes.after.narrow_types.get(name))
+                for name in changes.changed_columns
+            ],
             is_stable=changes.is_stable,
         ).SerializeToString()
     ]

@@ -89,7 +89,10 @@ def describe_table(state: TableState) -> pb.Table:
     time_field = None if config.retention_ms is None else find_time_field(config)
     return pb.Table(
         name=config.name,
-        schema=[pb.Column(name=name, type=sql_type) for name, sql_type in snapshot.schema.items()],
+        schema=[
+            pb.Column(name=name, type=sql_type, narrow_type=snapshot.narrow_types.get(name))
+            for name, sql_type in snapshot.schema.items()
+        ],
         partition_fields=[
             pb.PartitionField(name=field.name, transform=field.transform, column=field.column, width=field.width)
             for field in config.partition

@@ -31,10 +31,8 @@ class WatchCalls:
         self._parts = parts
         self._access = parts.access
         settings = parts.settings
-        # Half an interval: one of the same age as the interval would make every other poll find nothing new.
-        age_ms = settings.snapshot_watch_interval_ms // 2
         self.watches: Final = Watches(
-            read_table=lambda table: parts.reads.read(table, max_staleness_ms=age_ms),
+            read_table=lambda table, max_age_ms: parts.reads.read(table, max_staleness_ms=max_age_ms),
             read_names=names.read,
             interval_ms=settings.snapshot_watch_interval_ms,
             max_watchers=settings.snapshot_max_watchers,

@@ -21,7 +21,8 @@ NAMES_EVERY_POLLS: Final = 5
 """Who watches all tables hears of a new one after so many intervals."""
 MS_PER_S: Final = 1000
 
-ReadTable = Callable[[str], Awaitable[TableState]]
+ReadTable = Callable[[str, int], Awaitable[TableState]]
+"""Takes the name of a table, and how old the state may be, milliseconds."""
 
 
 class OnChange(Protocol):
@@ -99,7 +100,7 @@ class Watches:
     """Everybody who watches. Use it from one event loop.
 
     Args:
-        read_table: Reads a table, shared with other callers; what it returns is younger than an interval.
+        read_table: Reads a table, shared with other callers.
         read_names: Lists the tables that are there.
         interval_ms: Time between two polls of a table.
         max_watchers: Most watchers at once.
@@ -122,6 +123,8 @@ class Watches:
         self._read_table = read_table
         self._read_names = read_names
         self._interval_s = interval_ms / MS_PER_S
+        # Half an interval: with a whole one every other poll would find what the one before has read.
+        self._max_age_ms = interval_ms // 2
         self._max_watchers = max_watchers
         self._describe = describe
         self._on_change = on_change
@@ -229,7 +232,8 @@ class Watches:
     async def _look(self, table: str, poll: _Poll) -> pb.SnapshotEvent | None:
         """Return the message about a table's state now; ``None``: nothing new, or nobody knows."""
         try:
-            state = await self._read_table(table)
+            # The first message has whatever was committed before the watch began, if nobody watched by then.
+            state = await self._read_table(table, 0 if poll.event is None else self._max_age_ms)
             poll.failures = 0
             if poll.event is not None and _identity(poll.event) == (state.snapshot.snapshot_id, ""):
                 return None
