@@ -4,11 +4,13 @@ import pytest
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.staging import stage_batch
+from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
+from icedb_log.merging.small_files import Backlog
 from icedb_log.serving.table_cache import TableCache
 from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
 from icedb_log.tables import status
-from icedb_log.tables.status import list_backlog
+from icedb_log.tables.status import list_backlog, measure_backlog
 from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.testing.lease_steps import put_lease
@@ -211,7 +213,9 @@ def test_the_backlog_of_a_compact_log_is_that_of_a_whole_one(tables, warehouse, 
     expected = {marker.path for marker in list_backlog(whole, paths=paths, config=config)}
     assert len(expected) == 2
     assert {marker.path for marker in list_backlog(compact, paths=paths, config=config)} == expected
+    planned = measure_backlog(compact, fold(compact), paths=paths, config=config)
+    assert planned == measure_backlog(whole, fold(whole), paths=paths, config=config) == Backlog(2, 200, clock.ms - 1)
     monkeypatch.setattr(status, "MANY_SMALL_FILES", 1)
-    assert {marker.path for marker in list_backlog(compact, paths=paths, config=config)} == expected
+    assert measure_backlog(compact, fold(compact), paths=paths, config=config) == planned
     large = config.model_copy(update={"target_file_bytes": 50})
     assert list_backlog(compact, paths=paths, config=large) == list_backlog(whole, paths=paths, config=large) == ()

@@ -19,10 +19,20 @@ from icedb_log.errors import CorruptLog, InvariantViolated, UnsupportedFormat
 from icedb_log.log.compact_markers import CompactMarkers
 from icedb_log.log.gc_pause import paused_gc
 from icedb_log.log.widening import find_bad_widening
+from icedb_log.log.wire_values import (
+    MAX_INTEGER,
+    WIRE_NAMES,
+    load_line,
+    load_object,
+    read_extra,
+    read_integer,
+    read_line_number,
+    read_optional_integer,
+    read_optional_text,
+    read_text,
+    show,
+)
 from icedb_log.model import EMPTY, FORMAT_VERSION, ColumnStats, FeedState, FileMarker, LogFile, LogHead, LogTombstone
-
-WIRE_NAMES: Final = frozenset({"v", "t", "sch", "f", "tmb", "p", "b"})
-"""Names that both v3 readers take, without regard to case: no other field may be spelt like one of them."""
 
 _METADATA_KEYS: Final = frozenset({"v", "t", "sch", "f", "tmb", "cid", "ids", "h", "seal", "w", "rej", "fed"})
 _MARKER_KEYS: Final = frozenset({"p", "b", "t", "tmb", "n", "s", "l"})
@@ -30,11 +40,8 @@ _TOMBSTONE_KEYS: Final = frozenset({"p", "t", "l"})
 _HEAD_LINES: Final = 2
 _STATS_LENGTH: Final = 3
 _NESTED: Final = (list, dict)
-_SHOWN_CHARS: Final = 120
 _LARGE_BYTES: Final = 1 << 20
 _MANY_MARKERS: Final = 10_000
-_MAX_INTEGER: Final = 2**63 - 1
-"""What both existing readers can hold."""
 
 
 def encode_log_file(log: LogFile) -> bytes:
@@ -70,19 +77,19 @@ def decode_log_file(key: str, body: bytes, *, is_compact: bool = False) -> LogFi
     line_count = body.count(b"\n") + 1
     stream = BytesIO(body)
     lines = [stream.readline() for _ in range(min(_HEAD_LINES, line_count))]
-    metadata = _load_object(key, lines, 0)
+    metadata = load_object(key, lines, 0)
     _check_version(key, metadata)
-    schema_line = _line_number(key, metadata, "sch", 1, min(1, line_count - 1))
-    first_marker = _line_number(key, metadata, "f", schema_line + 1, line_count)
+    schema_line = read_line_number(key, metadata, "sch", 1, min(1, line_count - 1))
+    first_marker = read_line_number(key, metadata, "f", schema_line + 1, line_count)
     first_tombstone = first_marker
     if "tmb" in metadata:
-        first_tombstone = _line_number(key, metadata, "tmb", schema_line + 1, first_marker - 1)
+        first_tombstone = read_line_number(key, metadata, "tmb", schema_line + 1, first_marker - 1)
     if first_tombstone != schema_line + 1:
         raise CorruptLog(f"{key}: line 0: lines {schema_line + 1} to {first_tombstone - 1} belong to no section")
     head = _decode_head(key, metadata, lines)
     with paused_gc() if len(body) > _LARGE_BYTES else nullcontext():
         log_tombstones = tuple(
-            _decode_tombstone(key, number, _load_line(key, number, stream.readline()))
+            _decode_tombstone(key, number, load_line(key, number, stream.readline()))
             for number in range(first_tombstone, first_marker)
         )
         numbers = range(first_marker, line_count)
@@ -98,12 +105,12 @@ def decode_log_file(key: str, body: bytes, *, is_compact: bool = False) -> LogFi
         markers=markers,
         commit_id=head.commit_id,
         batch_ids=head.batch_ids,
-        horizon_ms=_optional_integer(key, 0, metadata, "h"),
+        horizon_ms=read_optional_integer(key, 0, metadata, "h"),
         is_seal=head.is_seal,
         widened=head.widened,
         refused_ids=head.refused_ids,
         feed=head.feed,
-        extra=_extra(key, 0, metadata, _METADATA_KEYS),
+        extra=read_extra(key, 0, metadata, _METADATA_KEYS),
     )
 
 
@@ -127,9 +134,9 @@ def decode_log_head(key: str, body: bytes, *, is_whole: bool) -> LogHead | None:
     lines = body.split(b"\n", _HEAD_LINES)
     if len(lines) <= _HEAD_LINES and not is_whole:
         return None
-    metadata = _load_object(key, lines, 0)
+    metadata = load_object(key, lines, 0)
     _check_version(key, metadata)
-    _line_number(key, metadata, "sch", 1, min(1, len(lines) - 1))
+    read_line_number(key, metadata, "sch", 1, min(1, len(lines) - 1))
     return _decode_head(key, metadata, lines)
 
 
@@ -142,7 +149,7 @@ def salvage_markers(body: bytes) -> tuple[FileMarker, ...]:
     for number, line in enumerate(body.split(b"\n")):
         if line.startswith(b"{") and b'"b"' in line:
             try:
-                found.append(_decode_marker("", number, _load_line("", number, line)))
+                found.append(_decode_marker("", number, load_line("", number, line)))
             except CorruptLog:
                 continue
     return tuple(found)
@@ -156,7 +163,7 @@ def _check_version(key: str, metadata: dict[str, Any]) -> None:
             f"{key}: line 0: log format version {version}; this release reads version {FORMAT_VERSION}: upgrade it"
         )
     if repr(version) not in (repr(FORMAT_VERSION), repr(str(FORMAT_VERSION))):  # 1.0 and true are not 1
-        raise CorruptLog(f"{key}: line 0: version {_show(version)} is not {FORMAT_VERSION}")
+        raise CorruptLog(f"{key}: line 0: version {show(version)} is not {FORMAT_VERSION}")
 
 
 def _decode_head(key: str, metadata: dict[str, Any], lines: list[bytes]) -> LogHead:
@@ -165,9 +172,9 @@ def _decode_head(key: str, metadata: dict[str, Any], lines: list[bytes]) -> LogH
         raise CorruptLog(f"{key}: line 0: seal is {is_seal!r}, not true or false")
     schema = _decode_schema(key, lines, 1)
     return LogHead(
-        time_ms=_integer(key, 0, metadata, "t"),
+        time_ms=read_integer(key, 0, metadata, "t"),
         schema=schema,
-        commit_id=_optional_text(key, 0, metadata, "cid"),
+        commit_id=read_optional_text(key, 0, metadata, "cid"),
         batch_ids=_texts(key, metadata, "ids"),
         is_seal=is_seal,
         widened=_decode_widened(key, metadata, schema),
@@ -221,11 +228,11 @@ def _decode_feed(key: str, metadata: dict[str, Any]) -> FeedState | None:
     if value is None:
         return None
     if not isinstance(value, dict):
-        raise CorruptLog(f"{key}: line 0: fed is {_show(value)}, not an object")
+        raise CorruptLog(f"{key}: line 0: fed is {show(value)}, not an object")
     refused = value.get("rej", {})
     if not isinstance(refused, dict) or not all(isinstance(reason, str) for reason in refused.values()):
         raise CorruptLog(f"{key}: line 0: rej of fed is not an object of reasons")
-    return FeedState(_integer(key, 0, value, "seq", low=1), _texts(key, value, "log"), refused or EMPTY)
+    return FeedState(read_integer(key, 0, value, "seq", low=1), _texts(key, value, "log"), refused or EMPTY)
 
 
 def _encode_tombstone(tombstone: LogTombstone) -> dict[str, Any]:
@@ -253,16 +260,16 @@ def _encode_marker(marker: FileMarker) -> dict[str, Any]:
 def _with_extra(line: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in extra.items():
         if name.casefold() in WIRE_NAMES:
-            raise InvariantViolated(f"field {_show(name)} would overwrite a wire field in existing readers")
+            raise InvariantViolated(f"field {show(name)} would overwrite a wire field in existing readers")
         line.setdefault(name, value)
     return line
 
 
 def _decode_schema(key: str, lines: list[bytes], number: int) -> dict[str, str]:
-    schema = _load_object(key, lines, number)
+    schema = load_object(key, lines, number)
     for column, sql_type in schema.items():
         if not isinstance(sql_type, str) or not sql_type:
-            raise CorruptLog(f"{key}: line {number}: type of column {_show(column)} is {_show(sql_type)}, not a string")
+            raise CorruptLog(f"{key}: line {number}: type of column {show(column)} is {show(sql_type)}, not a string")
     return schema
 
 
@@ -271,7 +278,7 @@ def _decode_widened(key: str, metadata: dict[str, Any], schema: Mapping[str, str
     if widened is None:
         return EMPTY
     if not isinstance(widened, dict) or not all(isinstance(sql_type, str) for sql_type in widened.values()):
-        raise CorruptLog(f"{key}: line 0: w is {_show(widened)}, not an object of types")
+        raise CorruptLog(f"{key}: line 0: w is {show(widened)}, not an object of types")
     problem = find_bad_widening(schema, widened)
     if problem:
         raise CorruptLog(f"{key}: line 0: w: {problem}; written by a faulty writer, or by a later release: upgrade")
@@ -280,10 +287,10 @@ def _decode_widened(key: str, metadata: dict[str, Any], schema: Mapping[str, str
 
 def _decode_tombstone(key: str, number: int, line: dict[str, Any]) -> LogTombstone:
     return LogTombstone(
-        path=_text(key, number, line, "p"),
-        tombstoned_ms=_integer(key, number, line, "t"),
-        landed_ms=_optional_integer(key, number, line, "l"),
-        extra=_extra(key, number, line, _TOMBSTONE_KEYS),
+        path=read_text(key, number, line, "p"),
+        tombstoned_ms=read_integer(key, number, line, "t"),
+        landed_ms=read_optional_integer(key, number, line, "l"),
+        extra=read_extra(key, number, line, _TOMBSTONE_KEYS),
     )
 
 
@@ -291,7 +298,7 @@ def _decode_markers(key: str, numbers: range, read_line: Callable[[], bytes]) ->
     """Decode markers, a million of them in a few seconds: ordinary ones at once, the others check by check."""
     times: dict[int, int] = {}  # whatever one commit has killed died at one time: one number for all of it
     for number in numbers:
-        line = _load_line(key, number, read_line())
+        line = load_line(key, number, read_line())
         get = line.get
         path, size_bytes, created_ms = get("p"), get("b"), get("t")
         tombstoned_ms, row_count, stats, landed_ms = get("tmb"), get("n"), get("s"), get("l")
@@ -301,12 +308,12 @@ def _decode_markers(key: str, numbers: range, read_line: Callable[[], bytes]) ->
             and type(path) is str
             and path
             and type(size_bytes) is int
-            and 0 <= size_bytes <= _MAX_INTEGER
+            and 0 <= size_bytes <= MAX_INTEGER
             and type(created_ms) is int
-            and 0 <= created_ms <= _MAX_INTEGER
-            and (tombstoned_ms is None or (type(tombstoned_ms) is int and 1 <= tombstoned_ms <= _MAX_INTEGER))
-            and (row_count is None or (type(row_count) is int and 0 <= row_count <= _MAX_INTEGER))
-            and (landed_ms is None or (type(landed_ms) is int and 0 <= landed_ms <= _MAX_INTEGER))
+            and 0 <= created_ms <= MAX_INTEGER
+            and (tombstoned_ms is None or (type(tombstoned_ms) is int and 1 <= tombstoned_ms <= MAX_INTEGER))
+            and (row_count is None or (type(row_count) is int and 0 <= row_count <= MAX_INTEGER))
+            and (landed_ms is None or (type(landed_ms) is int and 0 <= landed_ms <= MAX_INTEGER))
         ):
             yield _decode_marker(key, number, line)
             continue
@@ -330,19 +337,19 @@ def _decode_compact(key: str, body: bytes, numbers: range, stream: BytesIO) -> C
 
 
 def _decode_marker_line(key: str, number: int, line: bytes) -> FileMarker:
-    return _decode_marker(key, number, _load_line(key, number, line))
+    return _decode_marker(key, number, load_line(key, number, line))
 
 
 def _decode_marker(key: str, number: int, line: dict[str, Any]) -> FileMarker:
     return FileMarker(
-        path=_text(key, number, line, "p"),
-        size_bytes=_integer(key, number, line, "b"),
-        created_ms=_integer(key, number, line, "t"),
-        tombstoned_ms=_integer(key, number, line, "tmb", low=1) if "tmb" in line else None,
-        row_count=_optional_integer(key, number, line, "n"),
+        path=read_text(key, number, line, "p"),
+        size_bytes=read_integer(key, number, line, "b"),
+        created_ms=read_integer(key, number, line, "t"),
+        tombstoned_ms=read_integer(key, number, line, "tmb", low=1) if "tmb" in line else None,
+        row_count=read_optional_integer(key, number, line, "n"),
         stats=_decode_stats(key, number, line),
-        landed_ms=_optional_integer(key, number, line, "l"),
-        extra=_extra(key, number, line, _MARKER_KEYS),
+        landed_ms=read_optional_integer(key, number, line, "l"),
+        extra=read_extra(key, number, line, _MARKER_KEYS),
     )
 
 
@@ -355,63 +362,7 @@ def _decode_stats(key: str, number: int, line: dict[str, Any]) -> Mapping[str, C
     for column, value in stats.items():
         low, high, null_count = value if type(value) is list and len(value) == _STATS_LENGTH else (None, None, None)
         if type(null_count) is not int or null_count < 0 or isinstance(low, _NESTED) or isinstance(high, _NESTED):
-            raise CorruptLog(f"{key}: line {number}: statistics of {_show(column)} are not [min, max, nulls]")
+            raise CorruptLog(f"{key}: line {number}: statistics of {show(column)} are not [min, max, nulls]")
         # In place, and one value where both are the same, as of a partition: statistics are most of a log in memory.
         stats[column] = (low, low, null_count) if type(low) is str and low == high else (low, high, null_count)
     return stats
-
-
-def _load_object(key: str, lines: list[bytes], number: int) -> dict[str, Any]:
-    return _load_line(key, number, lines[number])
-
-
-def _load_line(key: str, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        value = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise CorruptLog(f"{key}: line {number} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise CorruptLog(f"{key}: line {number} is not a JSON object")
-    return value
-
-
-def _line_number(key: str, metadata: dict[str, Any], name: str, low: int, high: int) -> int:
-    value = _integer(key, 0, metadata, name)
-    if not low <= value <= high:
-        raise CorruptLog(f"{key}: line 0: {name} is {value}, not in {low}..{high}")
-    return value
-
-
-def _integer(key: str, number: int, line: dict[str, Any], name: str, *, low: int = 0) -> int:
-    value = line.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= _MAX_INTEGER:
-        raise CorruptLog(f"{key}: line {number}: {name} is {_show(value)}, not an integer from {low} to 2^63 - 1")
-    return value
-
-
-def _optional_integer(key: str, number: int, line: dict[str, Any], name: str) -> int | None:
-    return None if line.get(name) is None else _integer(key, number, line, name)
-
-
-def _text(key: str, number: int, line: dict[str, Any], name: str) -> str:
-    value = line.get(name)
-    if not isinstance(value, str) or not value:
-        raise CorruptLog(f"{key}: line {number}: {name} is {_show(value)}, not a string")
-    return value
-
-
-def _optional_text(key: str, number: int, line: dict[str, Any], name: str) -> str | None:
-    return None if line.get(name) is None else _text(key, number, line, name)
-
-
-def _extra(key: str, number: int, line: dict[str, Any], known: frozenset[str]) -> Mapping[str, Any]:
-    unknown = {name: value for name, value in line.items() if name not in known}
-    for name in unknown:
-        if name.casefold() in WIRE_NAMES:
-            # Readers that ignore case, and readers that do not, would see two different tables.
-            raise CorruptLog(f"{key}: line {number}: field {_show(name)} overwrites a wire field in existing readers")
-    return unknown or EMPTY
-
-
-def _show(value: object) -> str:
-    return repr(value)[:_SHOWN_CHARS]

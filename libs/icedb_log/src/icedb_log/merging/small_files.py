@@ -4,14 +4,35 @@ A file has one size in all log files that name it: it is left out of all of them
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from icedb_log.log.compact_markers import CompactMarkers
-from icedb_log.model import FileMarker, ListedLogFile, LogView
+from icedb_log.log.live_files import LiveFiles
+from icedb_log.model import ListedLogFile, LogView
 from icedb_log.tables.table_config import TableConfig
 
 MANY_SMALL_FILES: Final = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Files that wait for a merge.
+
+    Attributes:
+        file_count: How many.
+        size_bytes: Their bytes.
+        oldest_ms: When the oldest was made; ``None``: there is none.
+    """
+
+    file_count: int = 0
+    size_bytes: int = 0
+    oldest_ms: int | None = None
+
+    def plus(self, other: "Backlog") -> "Backlog":
+        """Return both together."""
+        times = [each.oldest_ms for each in (self, other) if each.oldest_ms is not None]
+        return Backlog(self.file_count + other.file_count, self.size_bytes + other.size_bytes, min(times, default=None))
 
 
 def count_small(view: LogView, config: TableConfig) -> int:
@@ -25,15 +46,23 @@ def drop_large_files(view: LogView, config: TableConfig) -> LogView:
     return replace(view, files=tuple(_shrink(file, config.target_file_bytes) for file in view.files))
 
 
-def list_small_files(view: LogView, config: TableConfig) -> tuple[FileMarker, ...]:
-    """Return the small live files of each partition that has at least the fan-in of them, without statistics."""
-    dead = {markers.path(at) for markers in _compact(view) for at in markers.dead}
-    folders: dict[bytes, dict[bytes, FileMarker]] = {}
-    for markers in _compact(view):
-        for at, size_bytes in enumerate(markers.sizes):
-            if size_bytes < config.target_file_bytes and (path := markers.path(at)) not in dead:
-                folders.setdefault(path.rpartition(b"/")[0], {})[path] = markers.light(at)
-    return tuple(marker for files in folders.values() if len(files) >= config.merge_fan_in for marker in files.values())
+def measure_small_files(live: LiveFiles, config: TableConfig) -> Backlog:
+    """Sum up the small files of each partition that has at least the fan-in of them. Decodes and keeps none."""
+    folders: dict[bytes, Backlog] = {}
+    for chunk in live.chunks:
+        sizes = [
+            (at, size) for at in range(len(chunk)) if (size := chunk.file_size_bytes(at)) < config.target_file_bytes
+        ]
+        if sizes:
+            found = Backlog(
+                len(sizes), sum(size for _, size in sizes), min(chunk.file_created_ms(at) for at, _ in sizes)
+            )
+            folders[chunk.prefix] = found if chunk.prefix not in folders else folders[chunk.prefix].plus(found)
+    total = Backlog()
+    for found in folders.values():
+        if found.file_count >= config.merge_fan_in:
+            total = total.plus(found)
+    return total
 
 
 def _compact(view: LogView) -> Iterator[CompactMarkers]:

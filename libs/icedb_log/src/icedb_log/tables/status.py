@@ -14,7 +14,13 @@ from icedb_log.log.fold import Folded, fold
 from icedb_log.log.live_files import LiveFiles
 from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge_plan import MergeIndex
-from icedb_log.merging.small_files import MANY_SMALL_FILES, count_small, drop_large_files, list_small_files
+from icedb_log.merging.small_files import (
+    MANY_SMALL_FILES,
+    Backlog,
+    count_small,
+    drop_large_files,
+    measure_small_files,
+)
 from icedb_log.model import FileMarker, LogView, Snapshot
 from icedb_log.storage.object_store import ObjectStore, list_all
 from icedb_log.tables.table_config import TableConfig, read_table_config
@@ -118,8 +124,7 @@ def read_status(
     reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
     view = folded.view if folded is not None else reader.read()
     snapshot = folded.snapshot if folded is not None else fold(view)
-    waiting = list_backlog(view, paths=paths, config=config)
-    oldest_ms = min((marker.created_ms for marker in waiting), default=view.store_now_ms)
+    waiting = measure_backlog(view, snapshot, paths=paths, config=config)
     staged = list_all(store, paths.staging_prefix)
     in_quarantine = [info.key for info in list_all(store, paths.quarantine_prefix).objects]
     quarantined = {batch_id_of(key) for key in in_quarantine if is_reason(key)}
@@ -137,15 +142,15 @@ def read_status(
         log_bytes=sum(file.size_bytes for file in view.files),
         tombstoned_files=len(snapshot.tombstoned_ms),
         tombstoned_logs=sum(1 for file in view.files if file.key in snapshot.log_tombstoned_ms),
-        pressure=measure_pressure(log_files=len(view.files), backlog_files=len(waiting), config=config),
+        pressure=measure_pressure(log_files=len(view.files), backlog_files=waiting.file_count, config=config),
         staged_batches=len(staged.objects),
         staged_bytes=sum(info.size_bytes for info in staged.objects),
         staged_lag_ms=max(0, staged.store_now_ms - oldest_staged_ms),
         quarantined_batches=len(quarantined),
         bad_row_batches=len(quarantined & with_bad_rows),
-        merge_lag_ms=max(0, view.store_now_ms - oldest_ms),
-        merge_lag_files=len(waiting),
-        merge_lag_bytes=sum(marker.size_bytes for marker in waiting),
+        merge_lag_ms=0 if waiting.oldest_ms is None else max(0, view.store_now_ms - waiting.oldest_ms),
+        merge_lag_files=waiting.file_count,
+        merge_lag_bytes=waiting.size_bytes,
         open_erasures=erasure_count,
         oldest_erasure_ms=max(0, view.store_now_ms - asked_ms) if asked_ms else 0,
         leases=(leases or LeaseReader()).read(store, paths).leases,
@@ -178,17 +183,25 @@ def _read_view(
         return ViewLag(paths.name, source.name, "broken", 0, 0, 0)
 
 
+def measure_backlog(view: LogView, snapshot: Snapshot, *, paths: TablePaths, config: TableConfig) -> Backlog:
+    """Return how much :func:`list_backlog` lists. Pure.
+
+    Of a log that was read compactly and names more than ``MANY_SMALL_FILES`` small files, all of those in partitions
+    that have the fan-in of them: a backlog of this size is no question of the policy, and its plan takes a gigabyte.
+    """
+    if isinstance(snapshot.live, LiveFiles) and count_small(view, config) > MANY_SMALL_FILES:
+        return measure_small_files(snapshot.live, config)
+    waiting = list_backlog(view, paths=paths, config=config)
+    oldest_ms = min((marker.created_ms for marker in waiting), default=None)
+    return Backlog(len(waiting), sum(marker.size_bytes for marker in waiting), oldest_ms)
+
+
 def list_backlog(view: LogView, *, paths: TablePaths, config: TableConfig) -> tuple[FileMarker, ...]:
     """Return the data files that the hot lane would merge now, whatever one run would take. Pure.
 
     Not counted is what the policy leaves alone: files below the fan-in of their tier, merges that wait until it pays to
     rewrite their log files, and what only the cold lane merges, which has no hurry.
-
-    Of a log that was read compactly and names more than ``MANY_SMALL_FILES``, all small files of partitions that have
-    the fan-in of them: a backlog of this size is no question of the policy, and the plan of it would take a gigabyte.
     """
-    if count_small(view, config) > MANY_SMALL_FILES:
-        return list_small_files(view, config)
     index = MergeIndex(paths, config)
     index.update(drop_large_files(view, config))
     return tuple(marker for group in index.find_ready().groups for marker in group.inputs)
