@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from icedb_gateway.metrics import GatewayMetrics
+from icedb_gateway.settings import GatewaySettings
 from icedb_ingest.frontend.enqueue_message import message_schema
 from icedb_ingest.frontend.metrics import FrontendMetrics
 from icedb_ingest.frontend.settings import FrontendSettings
@@ -63,6 +65,7 @@ def render_metrics_page() -> str:
         "Merge": ("Served by the merger.", MergeMetrics().registry),
         "Janitor": ("Served by the janitor.", JanitorMetrics().registry),
         "Snapshot": ("Served by the snapshot service.", snapshot),
+        "S3 gateway": ("Served by the S3 gateway.", GatewayMetrics().registry),
     }
     parts = [NOTE, METRICS]
     for title, (text, registry) in sections.items():
@@ -89,6 +92,8 @@ def render_settings_page() -> str:
         render_settings(MergerSettings, besides=spark) + "\n",
         "## Snapshot\n",
         render_settings(SnapshotSettings, besides=shared) + "\n",
+        "## S3 gateway\n",
+        render_settings(GatewaySettings, besides=shared) + "\n",
     ]
     if set(JanitorSettings.model_fields) != shared:
         parts += ["## Janitor\n", render_settings(JanitorSettings, besides=shared) + "\n"]

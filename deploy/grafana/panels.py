@@ -4,6 +4,7 @@ Owns the PromQL. `dashboards.py` turns it into Grafana's JSON; `deploy/tests` an
 name against the services' registries and run every query on a real Prometheus.
 """
 
+from gateway_panels import GATEWAY
 from graphs import Graph, Query, by_table, quantiles, rate, troubled_runs
 from snapshot_panels import SNAPSHOTS
 
@@ -369,6 +370,7 @@ ROWS: dict[str, tuple[Graph, ...]] = {
         ),
     ),
     "Snapshots": SNAPSHOTS,
+    "S3 gateway": GATEWAY,
     "Services": (
         Graph(
             "Runs that did not end well",
@@ -380,7 +382,7 @@ ROWS: dict[str, tuple[Graph, ...]] = {
         Graph(
             "Replicas that answer",
             "short",
-            (Query('sum by (job) (up{job=~"ingest|merger|janitor|snapshot"})', "{{job}}"),),
+            (Query('sum by (job) (up{job=~"ingest|merger|janitor|snapshot|gateway"})', "{{job}}"),),
             "Replicas that Prometheus can scrape.",
         ),
         Graph(

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import pytest
 from icedb_client.settings import ClientSettings
+from icedb_gateway.settings import GatewaySettings
 from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.settings import IngestSettings
 from icedb_janitor.settings import JanitorSettings
@@ -23,6 +24,7 @@ SETTINGS = {
     "merger": MergerSettings,
     "janitor": JanitorSettings,
     "snapshot": SnapshotSettings,
+    "gateway": GatewaySettings,
     "beat": ServiceSettings,
 }
 SERVERS = {"s3", "bucket", "redis-1", "redis-2", "redis-3", "prometheus", "grafana"}
@@ -162,6 +164,10 @@ def test_every_setting_exists_and_is_valid(stack, given, monkeypatch, name):
         grace_ms = settings.shutdown_grace_ms
     elif name in ("frontend", "enqueue"):
         grace_ms = settings.frontend_shutdown_ms + 15_000
+    elif name == "gateway":
+        grace_ms = settings.gateway_shutdown_ms + 15_000
+        limit = mebibytes(stack.services[name].deploy.resources.limits.memory)
+        assert 2 * 2 * settings.gateway_max_bodies * settings.gateway_part_kb // 1024 < limit
     assert seconds(stack.services[name].stop_grace_period) * 1000 > grace_ms
 
 

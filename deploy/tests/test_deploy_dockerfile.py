@@ -108,7 +108,7 @@ def test_copied_paths_exist_and_reach_the_builder(stages, repository):
 
 
 @pytest.mark.parametrize(
-    ("stage", "services"), [("build", "ingest janitor snapshot"), ("build-spark", "ingest merger")]
+    ("stage", "services"), [("build", "ingest janitor snapshot gateway"), ("build-spark", "ingest merger")]
 )
 def test_installed_packages_are_copied_and_complete(stages, repository, stage, services):
     chain = ancestry(stages, stage)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from icedb_gateway.settings import GatewaySettings
 from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.settings import IngestSettings
 from icedb_janitor.settings import JanitorSettings
@@ -15,7 +16,7 @@ from icedb_snapshot.settings import SnapshotSettings
 
 FIELDS = {
     f"ICEDB_{field.upper()}"
-    for kind in (FrontendSettings, IngestSettings, MergerSettings, JanitorSettings, SnapshotSettings)
+    for kind in (FrontendSettings, GatewaySettings, IngestSettings, MergerSettings, JanitorSettings, SnapshotSettings)
     for field in kind.model_fields
 }
 

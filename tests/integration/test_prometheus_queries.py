@@ -35,7 +35,7 @@ from icedb_log.testing.row_files import RowFileWriter, encode_rows
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 WORKERS = ("ingest", "merger", "janitor")
 FRONTENDS = ("frontend", "enqueue")
-JOBS = (*WORKERS, *FRONTENDS, "snapshot")
+JOBS = (*WORKERS, *FRONTENDS, "snapshot", "gateway")
 TABLE = "events"
 DEADLINE_S = 120
 VIEW_PANELS = {"View lag", "Commits that views have still to take", "Commits that views refused"}
@@ -318,5 +318,6 @@ def send_until_merged(layout: StackLayout, prometheus: Prometheus) -> int:
                 post(layout, body)
             acknowledged += 100
             client.snapshot(TABLE)
+            urllib.request.urlopen(f"{layout.s3_url}/icedb?list-type=2&prefix={TABLE}/", timeout=30).close()
             time.sleep(POLL_S)
     return acknowledged

@@ -172,7 +172,8 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
         used_ports = {"redis": self.layout.ports.redis, "snapshot": self.layout.ports.snapshot}
         used_ports |= {"s3": self.layout.ports.s3} if self.layout.store == "s3" else {}
         if self.layout.has_frontend:
-            used_ports |= {"HTTP": self.layout.ports.http, "gRPC of ingest": self.layout.ports.grpc}
+            ports = self.layout.ports
+            used_ports |= {"HTTP": ports.http, "gRPC of ingest": ports.grpc, "tables over S3": ports.gateway}
         for name, port in used_ports.items():
             if is_listening(port):
                 raise InvalidRequest(f"port {port} for {name} is taken: stop what listens there")
@@ -204,6 +205,7 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
             conditions.append(Condition(name, is_met))
         if layout.has_frontend:
             conditions.append(Condition("frontend", lambda: answers_ok(layout.ports.http, "/readyz")))
+            conditions.append(Condition("gateway", lambda: answers_ok(layout.ports.gateway, "/readyz")))
             conditions.append(Condition("enqueue", lambda: answers_ok(layout.ports.enqueue_metrics, "/readyz")))
         conditions.append(Condition("beat", lambda: "beat" in self._names_in_state(RUNNING_STATE)))
         return conditions

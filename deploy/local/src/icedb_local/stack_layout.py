@@ -36,6 +36,7 @@ WORKERS: Final = {"ingest": "ingest", "merger": "merge", "janitor": "janitor"}
 """Each worker's program, and the component as its metrics name it."""
 FRONTENDS: Final = {"frontend": "icedb_ingest.frontend", "enqueue": "icedb_ingest.frontend.celery_worker"}
 """Each program of ingest's front end, and its module."""
+GATEWAY: Final = "gateway"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,8 @@ class StackPorts:
     grpc: int = 50052
     frontend_metrics: int = 9105
     enqueue_metrics: int = 9106
+    gateway: int = 9010
+    gateway_metrics: int = 9107
 
     @classmethod
     def find_free(cls) -> Self:
@@ -60,7 +63,7 @@ class StackPorts:
         return cls(*find_free_ports(len(dataclasses.fields(cls))))
 
     def metrics_of(self, service: str) -> int:
-        """Return the metrics port of ``snapshot``, of a worker or of a part of the front end."""
+        """Return the metrics port of ``snapshot``, ``gateway``, of a worker or of a part of the front end."""
         return int(getattr(self, f"{service}_metrics"))
 
 
@@ -73,7 +76,7 @@ class StackLayout:
         store: Kind of object store.
         ports: Where it listens.
         overrides: ``ICEDB_…`` variables on top of the defaults.
-        has_frontend: Whether batches are also taken over HTTP, gRPC and Celery.
+        has_frontend: Whether batches are also taken over HTTP, gRPC and Celery, and tables shown over S3.
     """
 
     run_dir: Path
@@ -114,6 +117,11 @@ class StackLayout:
     def grpc_address(self) -> str:
         """Host and port of ingest's gRPC server."""
         return f"{LOOPBACK}:{self.ports.grpc}"
+
+    @property
+    def s3_url(self) -> str:
+        """Where tables are shown as a bucket."""
+        return f"http://{LOOPBACK}:{self.ports.gateway}"
 
     def client_env(self) -> dict[str, str]:
         """Return the variables with which the client and the ``icedb`` command find this stack."""
@@ -161,6 +169,7 @@ class StackLayout:
             self._python("snapshot", priority=300, command=("-m", "icedb_snapshot")),
             *workers,
             *self._frontends(),
+            *self._gateways(),
             self._python("beat", priority=500, command=("-m", "icedb_service.beat")),
         )
 
@@ -171,6 +180,16 @@ class StackLayout:
         stops = {"ICEDB_FRONTEND_SHUTDOWN_MS": str((SERVER_STOP_WAIT_S - 4) * 1000)}
         programs = (self._python(name, priority=450, command=("-m", module)) for name, module in FRONTENDS.items())
         return tuple(dataclasses.replace(each, env={**each.env, **doors, **stops}) for each in programs)
+
+    def _gateways(self) -> tuple[Program, ...]:
+        if not self.has_frontend:
+            return ()
+        program = self._python(GATEWAY, priority=450, command=("-m", "icedb_gateway"))
+        own = {
+            "ICEDB_GATEWAY_PORT": str(self.ports.gateway),
+            "ICEDB_GATEWAY_SHUTDOWN_MS": str((SERVER_STOP_WAIT_S - 4) * 1000),
+        }
+        return (dataclasses.replace(program, env={**program.env, **own}),)
 
     def _redis(self) -> Program:
         directory = self.run_dir / "redis"
@@ -184,7 +203,7 @@ class StackLayout:
 
     def _python(self, name: str, *, priority: int, command: tuple[str, ...]) -> Program:
         is_server = name == "s3"
-        has_metrics = name == "snapshot" or name in WORKERS or name in FRONTENDS
+        has_metrics = name in ("snapshot", GATEWAY) or name in WORKERS or name in FRONTENDS
         return Program(
             name=name,
             group=SERVERS if is_server else SERVICES,

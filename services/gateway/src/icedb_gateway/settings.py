@@ -23,7 +23,7 @@ class GatewaySettings(ServiceSettings):
     """Address that the S3 endpoint listens on; `0.0.0.0` in containers. Another one than loopback needs
     `ICEDB_ACCESS_FILE`, or `ICEDB_OPEN_ACCESS`."""
 
-    gateway_port: Annotated[int, Field(ge=0, le=MAX_PORT)] = 9100
+    gateway_port: Annotated[int, Field(ge=0, le=MAX_PORT)] = 9010
     """Port of the S3 endpoint; 0 takes a free one (logged)."""
 
     gateway_bucket: str = "icedb"
