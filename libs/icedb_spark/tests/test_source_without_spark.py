@@ -13,7 +13,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.storage.stores import StoreSettings
 from icedb_log.tables.table_changes import alter_table_config
 from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
-from icedb_spark import IceDBDataSource, batch_write
+from icedb_spark import IceDBDataSource, write_commit
 from icedb_spark.batch_write import WrittenFiles
 from icedb_spark.options import parse_read_options, parse_stream_options, parse_write_options
 from icedb_spark.scan import FilePartition, deal_files
@@ -283,7 +283,7 @@ def test_a_named_write_that_nobody_heard_of_counts_once(table, monkeypatch):
     def forget(*_):
         raise CommitOutcomeUnknown("no answer")
 
-    monkeypatch.setattr(batch_write, "mark_staged", forget)
+    monkeypatch.setattr(write_commit, "mark_staged", forget)
     table.write([row(0)], writeId="load")
     table.write([row(0)], writeId="load")
     assert [each["n"] for each in table.read()] == [0]

@@ -17,7 +17,7 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.tables.partition_filter import PartitionFilter
 from icedb_parts.limits import MIB, EngineLimits
 
-from icedb_spark.values import Place
+from icedb_spark.values import Place, WriteOptions
 
 DEFAULT_SPLIT_BYTES: Final = 64 * MIB
 DEFAULT_TASK_MEMORY_BYTES: Final = 512 * MIB
@@ -80,21 +80,6 @@ class StreamOptions:
     max_bytes: int | None
     fails_on_data_loss: bool
     lease_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """What a write asks for.
-
-    Attributes:
-        place: Where the table is.
-        write_id: The caller's own name of this write: repeated under it, it counts once; ``None``: it is not repeated.
-        wait_ms: How long to wait for an ingest worker that is at work.
-    """
-
-    place: Place
-    write_id: str | None
-    wait_ms: int
 
 
 def parse_read_options(given: Mapping[str, str]) -> ReadOptions:

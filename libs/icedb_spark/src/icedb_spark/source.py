@@ -76,8 +76,8 @@ class IceDBDataSource(DataSource):
             NotFound: No such table.
             Unavailable: The store did not answer.
         """
-        from icedb_spark.batch_write import plan_write  # noqa: PLC0415 - see the module
-        from icedb_spark.options import parse_write_options  # noqa: PLC0415
+        from icedb_spark.options import parse_write_options  # noqa: PLC0415 - see the module
+        from icedb_spark.write_commit import plan_write  # noqa: PLC0415
 
         if overwrite:
             raise InvalidRequest(

@@ -26,6 +26,21 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What a write asks for.
+
+    Attributes:
+        place: Where the table is.
+        write_id: The caller's own name of this write: repeated under it, it counts once; ``None``: it is not repeated.
+        wait_ms: How long to wait for an ingest worker that is at work.
+    """
+
+    place: Place
+    write_id: str | None
+    wait_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class ScanFile:
     """A data file to be read.
 

@@ -20,8 +20,8 @@ from icedb_log.tables.table_config import TableConfig
 from icedb_parts.arrow_types import ARROW_TYPES
 from icedb_parts.engine import open_scratch
 from icedb_parts.limits import EngineLimits
-from icedb_parts.units.encode_unit import EncodeUnit, open_typed_rows
 from icedb_parts.units.flush_types import WriteUnit
+from icedb_parts.units.typed_rows import EncodeUnit, open_typed_rows
 from icedb_parts.writing.part_files import PartFileWriter
 from icedb_parts.writing.part_layout import make_flush_layout, require_parity
 

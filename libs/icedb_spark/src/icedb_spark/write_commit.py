@@ -1,0 +1,123 @@
+"""What the driver of a write does: the check before any task runs, and the one commit when all have ended."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+from icedb_log.clock import Clock, SystemClock
+from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, Unavailable
+from icedb_log.ingest.append import (
+    MAX_TABLE_COLUMNS,
+    AppendJob,
+    append_files,
+    check_columns,
+    make_batch_id,
+    read_store_clock,
+)
+from icedb_log.ingest.idempotency import Binding, bind_key, hash_content, mark_staged, read_binding
+from icedb_log.keys import TablePaths
+from icedb_log.log.fold import union_schema
+from icedb_log.log.reader import LogReader
+from icedb_log.storage.object_store import ObjectStore
+from icedb_log.tables.table_config import TableConfig, read_table_config
+from icedb_log.views.views import require_takes_batches
+from icedb_parts.query.query_types import read_output_columns
+
+from icedb_spark.batch_write import IceDBWriter, WrittenFiles
+from icedb_spark.values import WriteOptions
+
+_WRITE_KEYS: Final = "spark write "
+"""Begins the producer's key of a write, so that no key of a batch means the same."""
+_CONTENT: Final = hash_content(b"", "spark write")
+
+_log = structlog.get_logger(__name__)
+
+
+def plan_write(schema: Any, options: WriteOptions, *, clock: Clock) -> IceDBWriter:
+    """Check a write before any task runs.
+
+    Raises:
+        InvalidRequest: The table is a view, or a column does not fit.
+        NotFound: No such table.
+        HaltError: Its log cannot be read.
+        Unavailable: The store did not answer.
+    """
+    warehouse = options.place.store.open()
+    store, paths = warehouse.store, warehouse.table(options.place.table)
+    config = read_table_config(store, paths)
+    require_takes_batches(config)
+    # W3: before any file is begun, by the store's clock.
+    begun_ms = read_store_clock(store, paths)
+    reader = LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
+    known = union_schema(paths.name, reader.heads.read().files).effective
+    columns = _read_columns(schema, paths, config, known)
+    binding = None if options.write_id is None else read_binding(store, paths, key=_WRITE_KEYS + options.write_id)
+    return IceDBWriter(
+        options,
+        paths,
+        config,
+        columns=columns,
+        commit_id=clock.new_id(),
+        begun_ms=begun_ms,
+        is_done=binding is not None and binding.is_staged,
+    )
+
+
+def _read_columns(schema: Any, paths: TablePaths, config: TableConfig, known: Mapping[str, str]) -> dict[str, str]:
+    table_columns = {**known, **{name: kind for name, kind in config.declared.items() if name not in known}}
+    found = read_output_columns(
+        schema, config, known=table_columns, max_columns=MAX_TABLE_COLUMNS, widens=True, what="write"
+    )
+    columns = {column.name: column.sql_type for column in found}
+    check_columns(paths, columns, known=known, config=config)
+    return columns
+
+
+def commit_write(writer: IceDBWriter, written: Sequence[WrittenFiles], task_count: int) -> None:
+    """Make the files of a write live: one commit, or nothing. Raises as :meth:`IceDBWriter.commit`."""
+    paths, write_id = writer.paths, writer.options.write_id
+    if writer.is_done:
+        _log.info("write committed before", table=paths.name, write_id=write_id)
+        return
+    if len(written) != task_count:
+        raise Unavailable(f"table {paths.name}: Spark lost what a task wrote; nothing was committed, write again")
+    problem = next((each.problem for each in written if each.problem is not None), None)
+    if problem is not None:
+        raise InvalidRequest(problem)
+    clock = SystemClock()
+    store = writer.options.place.store.open().store
+    batch_id = make_batch_id(clock, store_now_ms=read_store_clock(store, paths))
+    binding = None if write_id is None else _bind(store, paths, write_id, batch_id=batch_id, clock=clock)
+    job = AppendJob(
+        files=tuple(file for each in written for file in each.read()),
+        columns=writer.columns,
+        batch_id=batch_id if binding is None else binding.batch_id,
+        commit_id=writer.commit_id,
+        begun_ms=writer.begun_ms,
+        incarnation=writer.config.incarnation,
+    )
+    result = append_files(store, paths, job, clock=clock, owner="spark", wait_ms=writer.options.wait_ms)
+    if binding is not None:
+        _remember(store, binding)
+    _log.info(
+        "write committed",
+        table=paths.name,
+        batch_id=job.batch_id,
+        files=len(job.files),
+        rows=sum(marker.row_count or 0 for marker in job.files),
+        is_duplicate=result.is_duplicate,
+    )
+
+
+def _bind(store: ObjectStore, paths: TablePaths, write_id: str, *, batch_id: str, clock: Clock) -> Binding:
+    return bind_key(
+        store, paths, key=_WRITE_KEYS + write_id, content_sha256=_CONTENT, clock=clock, preferred_id=batch_id
+    )
+
+
+def _remember(store: ObjectStore, binding: Binding) -> None:
+    try:
+        mark_staged(store, binding)
+    except (Unavailable, CommitOutcomeUnknown) as error:
+        # The log knows the id for its grace period; only a repetition after that is refused.
+        _log.warning("write committed, but its name could not be marked", error=str(error))
