@@ -1,0 +1,197 @@
+"""Signatures against botocore's signer: all that it signs is accepted, and nothing in which a byte was changed."""
+
+import string
+from urllib.parse import quote, urlencode, urlsplit
+
+import pytest
+from botocore.auth import S3SigV4Auth, S3SigV4QueryAuth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from icedb_gateway.errors import S3Error
+from icedb_gateway.requests import parse_request
+from icedb_gateway.signature import MAX_SKEW_MS, Claim, _read_time, check_signature, check_time, read_claim
+
+HOST = "gateway.test:9100"
+ID, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
+KEYS = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), min_size=1, max_size=30)
+NAMES = st.text(string.ascii_letters + string.digits + "-._~", min_size=1, max_size=8).filter(
+    lambda name: not name.lower().startswith("x-amz") and name not in ("AWSAccessKeyId", "Signature")
+)
+QUERIES = st.dictionaries(NAMES, KEYS, max_size=4)
+HEADERS = st.dictionaries(
+    st.sampled_from(["Range", "If-None-Match", "x-amz-request-payer", "Accept", "x-amz-checksum-mode"]),
+    st.text(string.ascii_letters + string.digits + ' =-,"', min_size=1, max_size=20).map(str.strip).filter(bool),
+    max_size=3,
+)
+
+
+def make_scope(method, url, headers):
+    parts = urlsplit(url)
+    return {
+        "type": "http",
+        "method": method,
+        "path": "not looked at",
+        "raw_path": parts.path.encode(),
+        "query_string": parts.query.encode(),
+        "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers],
+    }
+
+
+def sign(signer, method="GET", key="events/a.parquet", query=(), headers=(), **options):
+    """Sign as botocore does; return method, URL and headers, ready to be sent."""
+    url = f"http://{HOST}/icedb/{quote(key, safe='/~')}"
+    if query:
+        url += "?" + urlencode(dict(query), quote_via=quote, safe="-._~")
+    request = AWSRequest(method, url, dict(headers))
+    signer(Credentials(ID, SECRET), "s3", "eu-central-1", **options).add_auth(request)
+    sent = request.prepare()
+    found = [(name, value if isinstance(value, str) else value.decode()) for name, value in sent.headers.items()]
+    return method, sent.url, [("Host", HOST), *[pair for pair in found if pair[0].lower() != "host"]]
+
+
+def verify(method, url, headers, *, secret=SECRET):
+    request = parse_request(make_scope(method, url, headers), domain=None)
+    claim = read_claim(request.signed)
+    assert claim is not None
+    assert claim.access_key_id == ID
+    check_signature(request.signed, claim, secret=secret)
+    return claim
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(["GET", "HEAD", "PUT", "DELETE"]), KEYS, QUERIES, HEADERS)
+def test_what_botocore_signs_is_accepted(method, key, query, headers):
+    verify(*sign(S3SigV4Auth, method, key, query, headers.items()))
+    verify(*sign(S3SigV4QueryAuth, method, key, query, expires=60))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(KEYS, QUERIES, HEADERS, st.data())
+def test_a_changed_byte_is_refused(key, query, headers, data):
+    is_presigned = data.draw(st.booleans())
+    if is_presigned:
+        method, url, sent = sign(S3SigV4QueryAuth, "GET", key, query, expires=60)
+    else:
+        method, url, sent = sign(S3SigV4Auth, "GET", key, query, headers.items())
+    part = data.draw(st.sampled_from(["method", "path", "query", "header", "secret"]))
+    secret = SECRET
+    pieces = urlsplit(url)
+    if part == "method":
+        method = "HEAD"
+    elif part == "path":
+        url = pieces._replace(path=pieces.path + data.draw(st.sampled_from(["x", "/", "%20"]))).geturl()
+    elif part == "query":
+        url = pieces._replace(query=(pieces.query + "&" if pieces.query else "") + "max-keys=7").geturl()
+    elif part == "secret":
+        secret += "x"
+    else:
+        signed = [at for at, (name, _) in enumerate(sent) if is_presigned is False or name == "Host"]
+        at = data.draw(st.sampled_from(signed))
+        name, value = sent[at]
+        place = data.draw(st.integers(0, len(value) - 1))
+        other = "1" if value[place] != "1" else "2"
+        sent[at] = (name, value[:place] + other + value[place + 1 :])
+    with pytest.raises(S3Error) as caught:
+        verify(method, url, sent, secret=secret)
+    assert caught.value.status in (400, 403)
+
+
+@pytest.mark.parametrize("name", ["X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires", "X-Amz-SignedHeaders"])
+def test_a_changed_parameter_of_a_presigned_url_is_refused(name):
+    method, url, headers = sign(S3SigV4QueryAuth, expires=600)
+    before, _, after = url.partition(f"{name}=")
+    value, *rest = after.split("&", 1)
+    changed = value.replace("eu-central-1", "eu-central-2") if name == "X-Amz-Credential" else value[:-1] + "3"
+    changed = "3600" if name == "X-Amz-Expires" else changed
+    with pytest.raises((S3Error, AssertionError)):
+        verify(method, "&".join([f"{before}{name}={changed}", *rest]), headers)
+
+
+def test_an_amz_header_that_is_not_signed_is_refused():
+    method, url, headers = sign(S3SigV4Auth)
+    with pytest.raises(S3Error, match="not signed: x-amz-meta-a"):
+        verify(method, url, [*headers, ("x-amz-meta-a", "b")])
+
+
+def test_what_proxies_add_does_not_matter():
+    method, url, headers = sign(S3SigV4Auth)
+    verify(method, url, [*headers, ("X-Forwarded-For", "10.0.0.1"), ("Accept-Encoding", "gzip")])
+
+
+def replace(headers, name, change):
+    return [(key, change(value) if key == name else value) for key, value in headers]
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda value: value.replace("AWS4-HMAC-SHA256", "AWS4-ECDSA-P256-SHA256"), "InvalidRequest"),
+        (lambda value: "AWS key:signature", "InvalidRequest"),
+        (lambda value: value.replace("Signature=", "Signature=0"), "AuthorizationHeaderMalformed"),
+        (lambda value: value.replace("SignedHeaders=", "SignedHeaders=z;"), "AuthorizationHeaderMalformed"),
+        (lambda value: value.replace("/s3/", "/sqs/"), "AuthorizationHeaderMalformed"),
+        (lambda value: value.replace("SignedHeaders=host;", "SignedHeaders="), "AccessDenied"),
+        (lambda value: value + ", Signature=00", "AuthorizationHeaderMalformed"),
+        (lambda value: value.partition(", Signature")[0], "AuthorizationHeaderMalformed"),
+        (lambda value: "AWS4-HMAC-SHA256", "AuthorizationHeaderMalformed"),
+    ],
+)
+def test_malformed_authorization(change, code):
+    method, url, headers = sign(S3SigV4Auth)
+    with pytest.raises(S3Error) as caught:
+        verify(method, url, replace(headers, "Authorization", change))
+    assert caught.value.code == code
+
+
+def test_a_date_that_is_not_the_scopes_is_refused():
+    method, url, headers = sign(S3SigV4Auth)
+    with pytest.raises(S3Error, match="date"):
+        verify(method, url, replace(headers, "X-Amz-Date", lambda _: "20010101T000000Z"))
+
+
+def test_both_ways_at_once_and_session_tokens_are_refused():
+    method, url, headers = sign(S3SigV4QueryAuth, expires=60)
+    with pytest.raises(S3Error, match="Only one auth mechanism"):
+        verify(method, url, [*headers, ("Authorization", "AWS4-HMAC-SHA256 Credential=x")])
+    method, url, headers = sign(S3SigV4Auth)
+    with pytest.raises(S3Error, match="Session tokens"):
+        verify(method, url, [*headers, ("x-amz-security-token", "t")])
+
+
+@pytest.mark.parametrize("expires", ["0", "604801", "-1", "1e3", "٣"])
+def test_expiries_out_of_bounds_are_refused(expires):
+    method, url, headers = sign(S3SigV4QueryAuth, expires=60)
+    with pytest.raises(S3Error) as caught:
+        verify(method, url.replace("X-Amz-Expires=60", f"X-Amz-Expires={quote(expires)}"), headers)
+    assert caught.value.code == "AuthorizationQueryParametersError"
+
+
+def test_nothing_signed_is_nobody():
+    assert read_claim(parse_request(make_scope("GET", f"http://{HOST}/", [("Host", HOST)]), domain=None).signed) is None
+
+
+SIGNED_MS = _read_time("20260102T030405Z")
+
+
+def claim(expires_s=None):
+    return Claim(ID, "20260102/r/s3/aws4_request", "20260102T030405Z", ("host",), "0" * 64, "", expires_s)
+
+
+@pytest.mark.parametrize("skew_ms", [-MAX_SKEW_MS, 0, MAX_SKEW_MS])
+def test_clocks_may_differ_by_a_quarter_of_an_hour(skew_ms):
+    check_time(claim(), now_ms=SIGNED_MS + skew_ms)
+
+
+@pytest.mark.parametrize("skew_ms", [-MAX_SKEW_MS - 1, MAX_SKEW_MS + 1])
+def test_and_no_more(skew_ms):
+    with pytest.raises(S3Error) as caught:
+        check_time(claim(), now_ms=SIGNED_MS + skew_ms)
+    assert caught.value.code == "RequestTimeTooSkewed"
+
+
+def test_a_presigned_url_lasts_as_long_as_it_says():
+    check_time(claim(3600), now_ms=SIGNED_MS + 3_600_000)
+    with pytest.raises(S3Error, match="expired"):
+        check_time(claim(3600), now_ms=SIGNED_MS + 3_600_001)
