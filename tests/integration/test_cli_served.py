@@ -96,6 +96,7 @@ def test_tables_without_a_store(icedb):
     assert "data grace" in shown
     assert json.loads(icedb("table", "show", "events", "--json")[0])["sort"] == ["ts"]
     assert "'nope' does not exist" in icedb("table", "show", "nope", code=3)[1]
+    assert "'click' does not exist; did you mean clicks?" in icedb("snapshot", "click", code=3)[1]
 
 
 @pytest.mark.parametrize(

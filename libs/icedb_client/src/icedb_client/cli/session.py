@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import typer
-from icedb_log.errors import NotFound
+from icedb_log.errors import IceDBError, NotFound
 
+from icedb_client.cli.served_tables import is_served
 from icedb_client.client import Client
 from icedb_client.settings import load_client_settings
 
@@ -41,7 +42,7 @@ def open_client(context: typer.Context, *, table: str | None = None) -> Iterator
             yield client
         except NotFound as error:
             named = _TABLE_IN_MESSAGE.search(str(error))
-            if named is None or settings.store is None:
+            if named is None:
                 raise
             raise NotFound(_describe_unknown_table(client, table or named["table"], error)) from error
 
@@ -50,7 +51,11 @@ def _describe_unknown_table(client: Client, table: str, error: NotFound) -> str:
     """Return what to tell a person who named an unknown table, with names that are close."""
     from difflib import get_close_matches  # noqa: PLC0415 - only on this path
 
-    close = get_close_matches(table, client.warehouse.list_tables(), n=3, cutoff=0.5)
+    try:
+        names = client.tables() if is_served(client) else client.warehouse.list_tables()
+    except IceDBError:
+        return str(error)
+    close = get_close_matches(table, names, n=3, cutoff=0.5)
     if close:
         return f"table {table!r} does not exist; did you mean {' or '.join(close)}?"
     return str(error)
