@@ -85,3 +85,22 @@ def test_what_is_pinned_is_read_with_and_without_a_service(client, parquet):
         client.snapshot("events", pin="q3")
     assert [pin.state for pin in list_pins(store, paths).pins] == ["ended"]
     client.close()
+
+
+def test_conditions_and_readers_over_s3(client):
+    snapshot = client.snapshot("events", where="amount > 2")
+    assert (len(snapshot.files), snapshot.total_file_count) == (3, 3)  # no statistics in this log: the rows decide
+    assert snapshot.to_arrow().column("amount").to_pylist() == [2.5] * 20
+    assert sum(batch.num_rows for batch in snapshot.to_batches(columns=["d"])) == 20
+    with client.reading("events", partitions={"d": "2026-01-02"}) as held:
+        assert held.sql("select d, sum(amount) from events group by all").fetchall() == [("2026-01-02", 50.0)]
+
+
+def test_presigned_files_are_read_without_credentials(client, monkeypatch):
+    snapshot = client.snapshot("events", presign_ms=60_000)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    assert all(file.presigned_url.startswith("http://") for file in snapshot.files)
+    assert snapshot.to_arrow().num_rows == 30
+    rows = snapshot.sql("select d, count(*) from events group by all order by d").fetchall()
+    assert rows == [("2026-01-01", 10), ("2026-01-02", 20)]

@@ -207,7 +207,8 @@ def _execute(con: duckdb.DuckDBPyConnection, sql: str, snapshot: Snapshot) -> No
 
 def unreadable(error: Exception) -> Unavailable:
     """Return the error for a data file that could not be read."""
-    what = "it is not there" if isinstance(error, duckdb.PermissionException) else first_line(error)
+    is_gone = isinstance(error, duckdb.PermissionException) and "/**/" in str(error)
+    what = "it is not there" if is_gone else first_line(error)
     return Unavailable(
         f"a data file could not be read: {what}; "
         "if it is gone, the read took longer than the table's data grace period: run it again, and hold the table with "

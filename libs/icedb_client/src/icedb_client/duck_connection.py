@@ -19,6 +19,7 @@ OFFLINE: Final = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "python_enable_replacements": "false",
+    "allow_persistent_secrets": "false",
 }
 
 
