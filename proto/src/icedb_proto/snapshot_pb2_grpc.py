@@ -47,7 +47,8 @@ class SnapshotServiceStub:
     Status codes, and what to do:
     - INVALID_ARGUMENT: fix the call (a malformed filter, a column that is not there, a time that is not one yet).
     - UNAUTHENTICATED: no credentials, or wrong ones. PERMISSION_DENIED: these credentials do not allow this verb.
-    - NOT_FOUND: no such table, or none that these credentials may know of; no such pin; or the lease has ended.
+    - NOT_FOUND: no such table, or none that these credentials may know of; no such pin; a batch that nobody knows; or the
+    lease has ended.
     - OUT_OF_RANGE: as_of_ms lies below the horizon; the message names the oldest time that can be read.
     - RESOURCE_EXHAUSTED: the answer is larger than one message may be (call StreamSnapshot, or narrow it with filters);
     or, with google.rpc.RetryInfo in the status details, too many calls (wait as long as it says).
@@ -132,7 +133,8 @@ class SnapshotServiceServicer:
     Status codes, and what to do:
     - INVALID_ARGUMENT: fix the call (a malformed filter, a column that is not there, a time that is not one yet).
     - UNAUTHENTICATED: no credentials, or wrong ones. PERMISSION_DENIED: these credentials do not allow this verb.
-    - NOT_FOUND: no such table, or none that these credentials may know of; no such pin; or the lease has ended.
+    - NOT_FOUND: no such table, or none that these credentials may know of; no such pin; a batch that nobody knows; or the
+    lease has ended.
     - OUT_OF_RANGE: as_of_ms lies below the horizon; the message names the oldest time that can be read.
     - RESOURCE_EXHAUSTED: the answer is larger than one message may be (call StreamSnapshot, or narrow it with filters);
     or, with google.rpc.RetryInfo in the status details, too many calls (wait as long as it says).
@@ -298,7 +300,8 @@ class SnapshotService:
     Status codes, and what to do:
     - INVALID_ARGUMENT: fix the call (a malformed filter, a column that is not there, a time that is not one yet).
     - UNAUTHENTICATED: no credentials, or wrong ones. PERMISSION_DENIED: these credentials do not allow this verb.
-    - NOT_FOUND: no such table, or none that these credentials may know of; no such pin; or the lease has ended.
+    - NOT_FOUND: no such table, or none that these credentials may know of; no such pin; a batch that nobody knows; or the
+    lease has ended.
     - OUT_OF_RANGE: as_of_ms lies below the horizon; the message names the oldest time that can be read.
     - RESOURCE_EXHAUSTED: the answer is larger than one message may be (call StreamSnapshot, or narrow it with filters);
     or, with google.rpc.RetryInfo in the status details, too many calls (wait as long as it says).
