@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import orjson
 import pytest
+from icedb_log.cleaning.guards import STORE_RESOLUTION_MS
 from icedb_log.cleaning.lease_holding import acquire_lease, find_oldest_certain_ms, release_lease, renew_lease
 from icedb_log.cleaning.leases import MAX_LEASE_TTL_MS, MIN_LEASE_TTL_MS, LeaseReader, read_leases
 from icedb_log.errors import (
@@ -155,15 +156,19 @@ def test_j4_a_time_whose_files_a_janitor_may_be_about_to_delete_is_refused(table
     at_ms = table.clock.now_ms() - 1
     table.merge(full=True)
     died_ms = table.clock.now_ms() - 1
+    oldest_ms = died_ms + STORE_RESOLUTION_MS + MAX_STORE_GAP_MS  # readers may have seen them alive until then
     table.clock.advance(table.config.log_grace_ms - MAX_STORE_GAP_MS - 2)
     lease = acquire(table, at_ms=at_ms)
     release(table, lease)
     table.clock.advance(MAX_STORE_GAP_MS)
     assert ids_at(table, at_ms) == [1, 2]  # it can be read, as long as it goes well
-    with pytest.raises(BelowHorizon, match=f"the oldest time that can be held is {died_ms} "):
+    with pytest.raises(BelowHorizon, match=f"the oldest time that can be held is {oldest_ms} "):
         acquire(table, at_ms=at_ms)
     assert held(table) == []
-    assert acquire(table, at_ms=died_ms).at_ms == died_ms
+    with pytest.raises(BelowHorizon):
+        acquire(table, at_ms=oldest_ms - 1)
+    table.clock.advance(STORE_RESOLUTION_MS)
+    assert acquire(table, at_ms=oldest_ms).at_ms == oldest_ms
 
 
 def test_j4_a_time_below_the_horizon_is_refused_and_leaves_nothing(table):
@@ -300,6 +305,18 @@ def test_j4_a_data_file_that_died_alone_is_in_doubt_as_well(table):
     def oldest(at_ms, written_ms):
         return find_oldest_certain_ms(view, at_ms, config=table.config, written_ms=written_ms)
 
+    oldest_ms = 1000 + STORE_RESOLUTION_MS + MAX_STORE_GAP_MS
     assert oldest(999, certain_ms) is None
-    assert oldest(999, certain_ms + 1) == 1000
-    assert oldest(1000, certain_ms + 1) is None
+    assert oldest(999, certain_ms + 1) == oldest(oldest_ms - 1, certain_ms + 1) == oldest_ms
+    assert oldest(oldest_ms, certain_ms + 1) is None
+
+
+def test_j4_a_file_whose_death_was_dated_back_is_in_doubt_for_those_who_saw_it_alive(table):
+    """A committer with a slow clock: its tombstone says a time before the leased one, and landed after it."""
+    dead = FileMarker("wh/t/_data/a.parquet", 1, 10, tombstoned_ms=1000, landed_ms=50_000)
+    log = LogFile(1000, markers=(dead,))
+    file = ListedLogFile(table.paths.log_key(time_ms=1000, commit_id="aa", is_merged=True), "e", 50_000, 1, log)
+    view = LogView("t", (file,), 0)
+    written_ms = 50_000 + table.config.data_grace_ms
+    found_ms = find_oldest_certain_ms(view, 40_000, config=table.config, written_ms=written_ms)
+    assert found_ms == 50_000 + STORE_RESOLUTION_MS + MAX_STORE_GAP_MS

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from icedb_log.cleaning.guards import Death
+from icedb_log.cleaning.guards import STORE_RESOLUTION_MS, Death
 from icedb_log.cleaning.leases import (
     MAX_HOLDER_CHARS,
     MAX_LEASE_TTL_MS,
@@ -192,21 +192,21 @@ def find_oldest_certain_ms(view: LogView, at_ms: int, *, config: TableConfig, wr
         written_ms: LastModified of the lease.
     """
     latest_ms = written_ms + MAX_STORE_GAP_MS
-    if at_ms >= latest_ms - min(config.log_grace_ms, config.data_grace_ms):
-        return None  # what was live then died later than any of them deletes
+    held_from_ms = Lease("", at_ms, 0).held_from_ms
+    if held_from_ms >= latest_ms - min(config.log_grace_ms, config.data_grace_ms) + STORE_RESOLUTION_MS:
+        return None  # what readers saw alive then died later than any of them deletes
     logs = find_deaths((file.log.log_tombstones, file.modified_ms) for file in view.files)
     data = find_deaths((file.log.markers, file.modified_ms) for file in view.files)
     doubtful = [
-        *_died_before(logs.values(), at_ms, latest_ms - config.log_grace_ms),
-        *_died_before(data.values(), at_ms, latest_ms - config.data_grace_ms),
+        *_died_before(logs.values(), held_from_ms, latest_ms - config.log_grace_ms),
+        *_died_before(data.values(), held_from_ms, latest_ms - config.data_grace_ms),
     ]
-    # At the time of its tombstone an object is not part of the state any more.
-    return max((death.tombstoned_ms for death in doubtful), default=None)
+    return max((death.seen_dead_ms + MAX_STORE_GAP_MS for death in doubtful), default=None)
 
 
-def _died_before(deaths: Iterable[Death], at_ms: int, certain_ms: int) -> list[Death]:
-    """Return which objects that were not dead at ``at_ms`` a janitor may be about to delete."""
-    return [death for death in deaths if death.tombstoned_ms > at_ms and death.died_ms < certain_ms]
+def _died_before(deaths: Iterable[Death], held_from_ms: int, certain_ms: int) -> list[Death]:
+    """Return which objects that a lease is to hold a janitor may be about to delete: told as guards tell it (J4)."""
+    return [death for death in deaths if death.seen_dead_ms > held_from_ms and death.died_ms < certain_ms]
 
 
 def _require_certain(paths: TablePaths, view: LogView, at_ms: int, *, config: TableConfig, written_ms: int) -> None:
