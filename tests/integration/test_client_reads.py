@@ -124,6 +124,7 @@ def parquet(folder):
         "d=2026-01-03/c=a_2fb",
         widened=WIDE,
     )
+    parquet.commit("leased", "select timestamp '2026-01-02' as ts", partition="d=2026-01-02")
     for at_ms in (FIRST_MS, FIRST_MS + 60_000):
         parquet.commit("past", "select timestamp '2026-01-02' as ts", partition="d=2026-01-02", time_ms=at_ms)
     return parquet
@@ -150,16 +151,10 @@ def service(parquet):
     service.stop()
 
 
-@pytest.fixture(scope="module", params=["store", "grpc", "async store", "async grpc"])
-def way(request):
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def client(way, parquet, service):
+@contextmanager
+def open_way(way, parquet, service):
     over_grpc = ClientSettings(snapshot_address=f"127.0.0.1:{service.server.port}")
-    ways = {"settings": over_grpc} if "grpc" in way else {"warehouse": parquet.warehouse}
-    ways.setdefault("settings", ClientSettings())
+    ways = {"settings": over_grpc} if "grpc" in way else {"settings": ClientSettings(), "warehouse": parquet.warehouse}
     if not way.startswith("async"):
         with Client(**ways) as client:
             yield client
@@ -168,6 +163,20 @@ def client(way, parquet, service):
         client = AsyncClient(**ways)
         yield Waiting(client, runner)
         runner.run(client.close())
+
+
+@pytest.fixture(scope="module", params=["store", "grpc", "async store", "async grpc"])
+def client(request, parquet, service):
+    """Every way in."""
+    with open_way(request.param, parquet, service) as client:
+        yield client
+
+
+@pytest.fixture(scope="module", params=["store", "async grpc"])
+def reader(request, parquet, service):
+    """Two of them, which are all there is of each kind: for what happens after a snapshot has been answered."""
+    with open_way(request.param, parquet, service) as client:
+        yield client
 
 
 def naive(table):
@@ -182,9 +191,9 @@ def expected(all_rows, where):
     return all_rows.execute(f"select * from events where ({where}\n) order by ts, event").fetchall()
 
 
-def test_conditions_mean_what_they_say(client, all_rows, way):
-    for where in CONDITIONS if not way.startswith("async") else CONDITIONS[:1]:
-        found = naive(client.snapshot("events", where=where).to_arrow())
+def test_conditions_mean_what_they_say(reader, all_rows):
+    for where in CONDITIONS:
+        found = naive(reader.snapshot("events", where=where).to_arrow())
         assert _same(found, expected(all_rows, where)), where
 
 
@@ -201,9 +210,9 @@ def test_a_condition_means_the_same_to_every_reader(client, all_rows):
         assert _same(con.execute("select * exclude (d, c) from v").fetchall(), wanted)
 
 
-def test_conditions_on_widened_columns_of_a_view(client, all_rows):
+def test_conditions_on_widened_columns_of_a_view(reader, all_rows):
     with duckdb.connect() as con:
-        client.snapshot("events").duckdb(con)
+        reader.snapshot("events").duckdb(con)
         for where in (*CONDITIONS, "n <> 2.75", "day > timestamp '2026-01-01 06:00:00'", "n in (2.75, 1)"):
             found = con.execute(f"select * exclude (d, c) from events where ({where}\n)").fetchall()
             assert _same(found, expected(all_rows, where)), where
@@ -219,7 +228,7 @@ def test_files_are_left_out_too(client):
     assert len(client.snapshot("events", where="n = 1 and false").files) == 0
 
 
-def test_types_do_not_depend_on_the_rows(client):
+def test_types_do_not_depend_on_the_rows(reader):
     types = {
         "ts": pa.timestamp("us", "UTC"),
         "event": pa.string(),
@@ -229,9 +238,9 @@ def test_types_do_not_depend_on_the_rows(client):
         "country": pa.string(),
     }
     for where in (None, "event = 'click'", "n is null", "false"):
-        table = client.snapshot("events", where=where).to_arrow()
+        table = reader.snapshot("events", where=where).to_arrow()
         assert dict(zip(table.schema.names, table.schema.types, strict=True)) == types
-    snapshot = client.snapshot("events")
+    snapshot = reader.snapshot("events")
     assert dict(snapshot.schema) == {**SCHEMA, **WIDE, "country": "VARCHAR"}
     frame = snapshot.to_pandas()
     assert {name: str(kind) for name, kind in frame.dtypes.items()} == {
@@ -254,8 +263,8 @@ def test_types_do_not_depend_on_the_rows(client):
     assert len(frame) == len(polars) == 6
 
 
-def test_columns_are_chosen_and_ordered_and_partition_fields_may_be_among_them(client):
-    snapshot = client.snapshot("events", where="event = 'nine'")
+def test_columns_are_chosen_and_ordered_and_partition_fields_may_be_among_them(reader):
+    snapshot = reader.snapshot("events", where="event = 'nine'")
     assert snapshot.to_arrow(columns=["c", "EVENT", "d"]).to_pylist() == [
         {"c": "a/b", "event": "nine", "d": "2026-01-03"}
     ]
@@ -278,18 +287,18 @@ def test_views_have_the_partition_fields_and_leave_out_files_by_them(client):
     assert empty.to_arrow(columns=["d", "n"]).num_rows == 0
 
 
-def test_tables_without_files_and_without_columns(client):
-    empty = client.snapshot("empty")
+def test_tables_without_files_and_without_columns(reader):
+    empty = reader.snapshot("empty")
     assert (len(empty.files), dict(empty.schema), empty.row_count) == (0, {}, 0)
     assert (empty.to_arrow().num_columns, empty.to_arrow_reader().read_all().num_rows) == (0, 0)
     assert (len(empty.to_pandas()), empty.to_polars().shape) == (0, (0, 0))
     assert empty.sql("select count(*) from empty").fetchall() == [(0,)]
-    none = client.snapshot("events", where="event = 'none at all'")
+    none = reader.snapshot("events", where="event = 'none at all'")
     assert none.to_arrow().num_rows == 0
 
 
-def test_big_results_come_in_batches(client):
-    reader = client.snapshot("events").to_arrow_reader(batch_rows=1)
+def test_big_results_come_in_batches(reader):
+    reader = reader.snapshot("events").to_arrow_reader(batch_rows=1)
     assert reader.schema.field("ts").type == pa.timestamp("us", "UTC")
     assert sum(batch.num_rows for batch in reader) == 6
 
@@ -372,8 +381,8 @@ def test_bad_requests_say_what_is_wrong(client):
             call()
 
 
-def test_a_condition_that_only_duckdb_can_refuse(client):
-    snapshot = client.snapshot("events", where="date_trunc('nonsense', ts) = ts")
+def test_a_condition_that_only_duckdb_can_refuse(reader):
+    snapshot = reader.snapshot("events", where="date_trunc('nonsense', ts) = ts")
     for read in (snapshot.to_arrow, lambda: list(snapshot.to_batches())):
         with pytest.raises(InvalidRequest, match="where="):
             read()
@@ -438,8 +447,6 @@ def test_pins(client, parquet):
 
 def test_a_lease_lasts_as_long_as_the_block(client, parquet):
     store, paths = parquet.warehouse.store, parquet.warehouse.table("leased")
-    if not client.snapshot("leased").files:
-        parquet.commit("leased", "select timestamp '2026-01-02' as ts", partition="d=2026-01-02")
     with client.reading("leased", where="ts is not null") as snapshot:
         assert [lease.lease_id for lease in read_leases(store, paths)] == [snapshot.lease.lease_id]
         assert snapshot.to_arrow().num_rows == 1
@@ -450,14 +457,14 @@ def test_a_lease_lasts_as_long_as_the_block(client, parquet):
     assert read_leases(store, paths) == ()
 
 
-def test_a_lost_lease_fails_the_read(client, parquet):
+def test_a_lost_lease_fails_the_read(reader, parquet):
     store, paths = parquet.warehouse.store, parquet.warehouse.table("leased")
 
     def lose(snapshot):
         store.delete([paths.lease_key(snapshot.lease.lease_id)])
         snapshot.hold.renew()
 
-    with pytest.raises(Unavailable, match=r"lease .* was\s+lost.*read again"), client.reading("leased") as snapshot:
+    with pytest.raises(Unavailable, match=r"lease .* was\s+lost.*read again"), reader.reading("leased") as snapshot:
         batches = iter(snapshot.to_batches(batch_rows=1))
         lose(snapshot)
         for read in (
@@ -470,19 +477,19 @@ def test_a_lost_lease_fails_the_read(client, parquet):
                 read()
 
 
-def test_a_file_that_is_gone_names_the_remedy(client, parquet):
+def test_a_file_that_is_gone_names_the_remedy(reader, parquet):
     name = f"gone_{CLOCK.new_id()[-8:]}"
     parquet.create(name)
     done = parquet.commit(name, "select 1 as a", schema={"a": "BIGINT"})
     parquet.commit(name, "select 2 as a", schema={"a": "BIGINT"})
-    snapshot = client.snapshot(name)
+    snapshot = reader.snapshot(name)
     parquet.warehouse.store.delete([done.data_key])
     for read in (
         snapshot.to_arrow,
         lambda: list(snapshot.to_batches()),
         snapshot.to_polars,
         lambda: snapshot.sql(f"select * from {name}").fetchall(),
-        lambda: client.query(f"select * from {name}").relation.fetchall(),
+        lambda: reader.query(f"select * from {name}").relation.fetchall(),
     ):
         with pytest.raises(Unavailable, match=r"grace period.*client\.reading"):
             read()

@@ -22,9 +22,9 @@ MAX_BATCH_ROWS: Final = 10_000_000
 def read_table(snapshot: Snapshot, columns: Sequence[str] | None) -> "pa.Table":
     """See :meth:`Snapshot.to_arrow`."""
     pa = _require("pyarrow", extra="arrow", what="to_arrow")
-    if not snapshot.schema and columns is None:
-        return pa.table({})
     with hold_while_reading(snapshot), open_duckdb() as con:
+        if not snapshot.schema and columns is None:
+            return pa.table({})
         rows = select_rows(con, snapshot, columns=columns)
         with explained(snapshot):
             table = rows.to_arrow_table()
