@@ -1,6 +1,7 @@
 """Who is recognised, and who may do what: the guard over an access file, without any server."""
 
 import base64
+import io
 import json
 import re
 from collections import Counter
@@ -12,6 +13,7 @@ from icedb_log.tables.table_config import read_table_config
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.warehouse import Warehouse
 from icedb_service.access import policy
+from icedb_service.access.__main__ import main as command
 from icedb_service.access.guard import AccessGuard
 from icedb_service.access.key_sets import FetchedKeys
 from icedb_service.access.metrics import AccessMetrics
@@ -433,3 +435,24 @@ def test_a_service_is_open_to_its_own_machine_only_unless_told_so(clock, tmp_pat
     assert [log["event"] for log in logs] == ["access_enforced", "tokens_without_tls"]
     with pytest.raises(InvalidRequest, match=r"no\.toml.*No such file"):
         guard("127.0.0.1", access_file=str(tmp_path / "no.toml"))
+
+
+def test_the_command_makes_tokens_and_checks_files(tmp_path, document, capsys, monkeypatch):
+    assert command(["new-token"]) == 0
+    shown = capsys.readouterr()
+    token = shown.out.strip()
+    assert token.startswith("icedbt_") and len(token) == 50
+    assert token not in shown.err
+    monkeypatch.setattr("sys.stdin", io.StringIO(token + "\n"))
+    assert command(["hash"]) == 0
+    assert capsys.readouterr().out.strip() == token_entry(token)["sha256"]
+    assert token_entry(token)["sha256"] in shown.err
+    file = str(write_access(tmp_path / "access.json", document))
+    assert command(["check", file]) == 0
+    assert "grant alpha: read, append a_*" in capsys.readouterr().out
+    assert command(["check", file, "--may", "alpha", "read", "a_1"]) == 0
+    assert command(["check", file, "--may", "alpha", "erase", "a_1"]) == 1
+    assert command(["check", file, "--may", "alpha", "write", "a_1"]) == 2
+    (tmp_path / "keys.json").write_text("{}")
+    assert command(["check", file]) == 2
+    assert "key set" in capsys.readouterr().err

@@ -62,7 +62,7 @@ def check(options: argparse.Namespace) -> int:
         return 0 if is_allowed else 1
     for name, entry in access.identities.items():
         kinds = ("tokens", "certificates", "jwt", "access_keys")
-        counted = [f"{len(getattr(entry, kind))} {kind}" for kind in kinds if getattr(entry, kind)]
+        counted = [f"{kind} {len(getattr(entry, kind))}" for kind in kinds if getattr(entry, kind)]
         sys.stdout.write(f"identity {name}: {', '.join(counted) or 'no credentials'}\n")
     for grant in access.grants:
         sys.stdout.write(f"grant {', '.join(grant.identities)}: {', '.join(grant.verbs)} {', '.join(grant.tables)}\n")
