@@ -72,3 +72,9 @@ def test_bad_addresses_are_refused(address):
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "0.0.0.0:50051", "[::1]:50051", "snapshot.icedb.svc:50051"])
 def test_good_addresses(address):
     assert SnapshotSettings(store="file:///tmp/x", snapshot_address=address).snapshot_address == address
+
+
+def test_watchers_leave_room_for_calls():
+    SnapshotSettings(store="file:///tmp/x", snapshot_max_watchers=9, snapshot_max_pending_calls=10)
+    with pytest.raises(ValidationError, match="watchers would leave no room for calls"):
+        SnapshotSettings(store="file:///tmp/x", snapshot_max_watchers=10, snapshot_max_pending_calls=10)
