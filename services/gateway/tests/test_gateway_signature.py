@@ -55,7 +55,8 @@ def verify(method, url, headers, *, secret=SECRET):
     request = parse_request(make_scope(method, url, headers), domain=None)
     claim = read_claim(request.signed)
     assert claim is not None
-    assert claim.access_key_id == ID
+    if claim.access_key_id != ID:
+        raise S3Error("InvalidAccessKeyId", "nobody's", status=403)
     check_signature(request.signed, claim, secret=secret)
     return claim
 
@@ -105,7 +106,7 @@ def test_a_changed_parameter_of_a_presigned_url_is_refused(name):
     value, *rest = after.split("&", 1)
     changed = value.replace("eu-central-1", "eu-central-2") if name == "X-Amz-Credential" else value[:-1] + "3"
     changed = "3600" if name == "X-Amz-Expires" else changed
-    with pytest.raises((S3Error, AssertionError)):
+    with pytest.raises(S3Error):
         verify(method, "&".join([f"{before}{name}={changed}", *rest]), headers)
 
 
