@@ -236,3 +236,19 @@ def test_a_strict_table_takes_declared_columns_only():
 def test_new_columns_are_added(table):
     commit(table, write(table, 1, columns={"id": "BIGINT", "p": "VARCHAR", "extra": "DOUBLE"}))
     assert dict(table.snapshot().schema) == {"id": "BIGINT", "p": "VARCHAR", "extra": "DOUBLE"}
+
+
+def test_the_log_is_read_under_the_fence(table, monkeypatch):
+    job = write(table, 1)
+    rival = write(table, 1, batch_id=job.batch_id)
+    real = append.acquire_fence
+    rivals = [rival]
+
+    def acquire(*args, **kwargs):
+        if rivals:
+            commit(table, rivals.pop())  # between this one's look around and its fence
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(append, "acquire_fence", acquire)
+    assert commit(table, job).is_duplicate
+    assert ids(table) == [1]

@@ -15,7 +15,7 @@ from typing import Final
 from icedb_log.cleaning.lease_holding import acquire_lease, release_lease, renew_lease
 from icedb_log.cleaning.leases import Lease
 from icedb_log.clock import Clock, format_ms
-from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound
+from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound, Overloaded
 from icedb_log.following.position import Piecewise, Position, Slice, slices_between
 from icedb_log.keys import TablePaths, log_name, parse_log_key
 from icedb_log.log.codec import decode_log_file
@@ -62,6 +62,7 @@ class Follower:
         holder: Who follows, for people who look at leases.
         accepts_gaps: Go on where a position is lost, with what is there: rows may be missing.
         on_gap: Told of each position that is lost, in words.
+        reader: A log reader of the table to reuse, with its caches.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Follower:
         holder: str = "follower",
         accepts_gaps: bool = False,
         on_gap: Callable[[str], None] = lambda _: None,
+        reader: LogReader | None = None,
     ) -> None:
         self._store = store
         self._paths = paths
@@ -83,7 +85,7 @@ class Follower:
         self._accepts_gaps = accepts_gaps
         self._on_gap = on_gap
         self._config = read_table_config(store, paths)
-        self._reader = LogReader(store, paths, clock=clock, max_refresh_ms=self._config.log_grace_ms // 2)
+        self._reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=self._config.log_grace_ms // 2)
         self._leases: dict[str, Lease] = {}
         self._taken_ms: dict[str, int] = {}
         self._commits: dict[str, tuple[FileMarker, ...]] = {}
@@ -218,9 +220,17 @@ class Follower:
         if not self._lease_ms:
             return None
         # L2: before the log is listed: an append that is not seen then dies later than this, and is held.
-        lease = acquire_lease(
-            self._store, self._paths, clock=self._clock, ttl_ms=self._lease_ms, holder=self._holder, reader=self._reader
-        )
+        try:
+            lease = acquire_lease(
+                self._store,
+                self._paths,
+                clock=self._clock,
+                ttl_ms=self._lease_ms,
+                holder=self._holder,
+                reader=self._reader,
+            )
+        except (BelowHorizon, Overloaded):
+            return None  # a committer's clock is ahead, or there are too many: the grace periods have to do for now
         self._leases[lease.lease_id] = lease
         self._taken_ms = {lease.lease_id: self._clock.monotonic_ms()}
         return lease.lease_id

@@ -31,11 +31,20 @@ from icedb_log.testing.simulation_erasures import (
 from icedb_log.testing.simulation_leases import LESSEE, lease_for_ever, with_lessees
 from icedb_log.testing.simulation_model import SimModel
 from icedb_log.testing.simulation_mutations import Mutation, mutated
+from icedb_log.testing.simulation_outsiders import (
+    APPENDER,
+    FOLLOWER,
+    FollowWatch,
+    append_for_ever,
+    finish_following,
+    follow_for_ever,
+)
 from icedb_log.testing.simulation_pins import PINNER, PinWatch, end_pins, pin_for_ever, with_pinners
 from icedb_log.testing.simulation_quiesce import quiesce
 from icedb_log.testing.simulation_rules import RULES
 from icedb_log.testing.simulation_rules_erase import ERASE_RULES
 from icedb_log.testing.simulation_rules_lease import LEASE_RULES
+from icedb_log.testing.simulation_rules_outsider import OUTSIDER_RULES
 from icedb_log.testing.simulation_rules_pin import PIN_RULES
 from icedb_log.testing.simulation_rules_view import VIEW_RULES
 from icedb_log.testing.simulation_settings import PATHS, draw_settings
@@ -66,7 +75,14 @@ class ScheduleResult:
 
 
 def run_schedule(
-    seed: int, *, erasers: int = 0, feeders: int = 0, pinners: int = 0, checkers: int = 0, lessees: int = 0
+    seed: int,
+    *,
+    erasers: int = 0,
+    feeders: int = 0,
+    pinners: int = 0,
+    checkers: int = 0,
+    lessees: int = 0,
+    outsiders: int = 0,
 ) -> ScheduleResult:
     """Run one schedule to its end and to the quiet after it.
 
@@ -77,6 +93,7 @@ def run_schedule(
         pinners: So many actors more pin times and rely on them, and the table keeps versions in most schedules.
         checkers: So many actors more check the table with ``icedb fsck``.
         lessees: So many actors more take leases as readers do, and rely on them.
+        outsiders: So many actors more append files of their own, and one follows the table.
 
     Raises:
         ScheduleFailed: A rule broke.
@@ -92,7 +109,8 @@ def run_schedule(
     inner = MemoryObjectStore(store_now_ms)
     model = SimModel(settings, store_now_ms=store_now_ms, exists=lambda key: holds(inner, key))
     watch = ErasureWatch(model, store_now_ms=store_now_ms, exists=lambda key: holds(inner, key))
-    view_watch = ViewWatch(watch)
+    follow_watch = FollowWatch(watch)
+    view_watch = ViewWatch(follow_watch)
     pin_watch = PinWatch(view_watch, settings=settings, store_now_ms=store_now_ms, exists=lambda key: holds(inner, key))
     audit_watch = AuditWatch(pin_watch, named=model.named)
     store = FaultyStore(inner, world=world, observer=audit_watch)
@@ -108,10 +126,13 @@ def run_schedule(
             FEEDER: feed_for_ever,
             PINNER: pin_for_ever,
             CHECKER: check_for_ever,
+            APPENDER: append_for_ever,
+            FOLLOWER: partial(follow_for_ever, watch=follow_watch),
             LESSEE: lease_for_ever,
         },
     )
     sim.at_rest += [partial(work_off_view, sim)] * bool(feeders) + [partial(end_pins, sim)] * bool(pinners)
+    sim.at_rest += [partial(finish_following, sim, follow_watch)] * bool(outsiders)
 
     def replace(actor: Actor) -> None:
         model.counters.crashes += 1
@@ -133,6 +154,8 @@ def run_schedule(
         (PINNER, pinners),
         (CHECKER, checkers),
         (LESSEE, lessees),
+        (APPENDER, outsiders),
+        (FOLLOWER, min(outsiders, 1)),
     ):
         for _ in range(count):
             spawn_actor(sim, kind)
@@ -150,7 +173,9 @@ def run_schedule(
     erased = {"erasures": watch.complete_count} if erasers else {}
     fed = {"fed_rows": len(view_watch.fed)} if feeders else {}
     pinned = {"pins": pin_watch.pin_count} if pinners else {}
-    return ScheduleResult(seed, world.trace_hash, {**asdict(model.counters), **erased, **fed, **pinned})
+    followed = {"delivered_rows": follow_watch.delivered_count, "lost_positions": follow_watch.lost_count}
+    followed = followed if outsiders else {}
+    return ScheduleResult(seed, world.trace_hash, {**asdict(model.counters), **erased, **fed, **pinned, **followed})
 
 
 def _explain(seed: int, error: Exception, world: World) -> str:
@@ -172,6 +197,7 @@ def run_seeds(
     pinners: int = 0,
     checkers: int = 0,
     lessees: int = 0,
+    outsiders: int = 0,
 ) -> int:
     """Run schedules until the seeds or the time are used up; print failures and totals; return how many failed."""
     clock = SystemClock()
@@ -184,7 +210,13 @@ def run_seeds(
         count += 1
         try:
             result = run_schedule(
-                seed, erasers=erasers, feeders=feeders, pinners=pinners, checkers=checkers, lessees=lessees
+                seed,
+                erasers=erasers,
+                feeders=feeders,
+                pinners=pinners,
+                checkers=checkers,
+                lessees=lessees,
+                outsiders=outsiders,
             )
             totals.update(result.counters)
         except ScheduleFailed as error:
@@ -206,12 +238,15 @@ def find_failure(
     feeders: int = 0,
     pinners: int = 0,
     lessees: int = 0,
+    outsiders: int = 0,
 ) -> ScheduleFailed | None:
     """Run schedules with a rule switched off and return the first failure; ``None`` if nobody noticed."""
     with mutated(mutation, with_invariants=with_invariants):
         for seed in seeds:
             try:
-                run_schedule(seed, erasers=erasers, feeders=feeders, pinners=pinners, lessees=lessees)
+                run_schedule(
+                    seed, erasers=erasers, feeders=feeders, pinners=pinners, lessees=lessees, outsiders=outsiders
+                )
             except ScheduleFailed as error:
                 return error
     return None
@@ -223,7 +258,15 @@ def check_mutations(rules: Iterable[Mutation], seeds: Sequence[int]) -> int:
     for mutation in rules:
         erasers, feeders = 2 * mutation.rule.startswith("E"), 2 * mutation.rule.startswith("V")
         pinners, lessees = 2 * (mutation in PIN_RULES), 2 * (mutation in LEASE_RULES)
-        failure = find_failure(mutation, seeds, erasers=erasers, feeders=feeders, pinners=pinners, lessees=lessees)
+        failure = find_failure(
+            mutation,
+            seeds,
+            erasers=erasers,
+            feeders=feeders,
+            pinners=pinners,
+            lessees=lessees,
+            outsiders=2 * (mutation in OUTSIDER_RULES),
+        )
         is_expected = (failure is None) == mutation.is_harmless
         unexpected += not is_expected
         seen = "not noticed" if failure is None else f"{str(failure).splitlines()[0][:150]}"
@@ -248,13 +291,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--feeders", type=int, default=0, help="how many actors feed a view")
     parser.add_argument("--pinners", type=int, default=0, help="how many actors pin times")
     parser.add_argument("--lessees", type=int, default=0, help="how many actors take leases")
+    parser.add_argument("--outsiders", type=int, default=0, help="how many actors append files; one follows the table")
     parser.add_argument("--checkers", type=int, default=0, help="how many actors check the table with fsck")
     options = parser.parse_args(arguments)
     first, _, last = options.seeds.partition("..")
     seeds = range(int(first), int(last or first) + 1)
     if options.mutations:
         wanted = options.mutations.split(",")
-        rules = (*RULES, *ERASE_RULES, *VIEW_RULES, *PIN_RULES, *LEASE_RULES)
+        rules = (*RULES, *ERASE_RULES, *VIEW_RULES, *PIN_RULES, *LEASE_RULES, *OUTSIDER_RULES)
         chosen = [rule for rule in rules if options.mutations == "all" or rule.rule in wanted]
         return 1 if check_mutations(chosen, seeds[:MAX_MUTATED_SCHEDULES]) else 0
     failed = run_seeds(
@@ -266,6 +310,7 @@ def main(arguments: list[str] | None = None) -> int:
         pinners=options.pinners,
         checkers=options.checkers,
         lessees=options.lessees,
+        outsiders=options.outsiders,
     )
     return 1 if failed else 0
 

@@ -71,7 +71,7 @@ class ViewWatch:
         """Take note of an object that was just written."""
         if key.startswith((PATHS.data_prefix, VIEW.data_prefix)):
             self._files[key] = tuple(orjson.loads(body))
-        elif key.startswith(PATHS.log_prefix) and _is_append(key, body):
+        elif key.startswith(PATHS.log_prefix) and is_append(key, body):
             rows = (row for marker in decode_log_file(key, body).markers for row in self._files[marker.path])
             self.appended.setdefault(log_name(key), tuple(rows))
         elif key.startswith(VIEW.log_prefix):
@@ -110,7 +110,7 @@ class ViewWatch:
 
     def _on_view_log(self, key: str, body: bytes) -> None:
         log = decode_log_file(key, body)
-        if key in self._logs or not _is_append(key, body):
+        if key in self._logs or not is_append(key, body):
             return
         self._logs.add(key)
         known = self.expected_rows()
@@ -240,7 +240,8 @@ def _make_readers(sim: Simulation, clock: SimClock) -> FeedReaders:
     return FeedReaders(source.of_table(VIEW), source)
 
 
-def _is_append(key: str, body: bytes) -> bool:
+def is_append(key: str, body: bytes) -> bool:
+    """Whether a log file is that of an append, and no seal."""
     return not parse_log_key(key).is_merged and b'"seal":true' not in body
 
 
