@@ -40,7 +40,7 @@ MERGED_COMMITS: Final = 50
 """Commits whose log files the merger has folded into one, where it ran."""
 DELTA_BEHIND: Final = 50
 """Commits since the last checkpoint: half of what there is between two."""
-PATIENCE_S: Final = 8.0
+PATIENCE_S: Final = 6.0
 """A system whose turns have taken so long has had enough of them."""
 
 
@@ -102,7 +102,7 @@ class SnapshotWorkload:
         with running_service(StoreSettings(uri_of(tables.icedb)), tables.folder) as service:
             for count, name in names.items():
                 if self._wants(name):
-                    callers = _warm_callers(service.address, tables)
+                    callers = _warm_callers(service.address, tables, is_alone=count == 1)
                     if count > 1 and file_count > self.sizes.iceberg_files:
                         callers = [caller for caller in callers if not isinstance(caller, IcebergCaller)]
                     yield self._calls(name, callers, pool, count=count, file_count=file_count)
@@ -198,13 +198,13 @@ class Tables:
             build_iceberg(folder / "iceberg-s3", shape, location="s3://iceberg-s3")
 
 
-def _warm_callers(address: str, tables: Tables) -> list[Caller]:
+def _warm_callers(address: str, tables: Tables, *, is_alone: bool) -> list[Caller]:
     delta = uri_of(tables.delta)
+    more: list[Caller] = [StubCaller(address, "icedb, read now", max_staleness_ms=0), ClientCaller(address)]
     return [
         StubCaller(address),
         StubCaller(address, "icedb-bytes", is_parsed=False),
-        StubCaller(address, "icedb, read now", max_staleness_ms=0),
-        ClientCaller(address),
+        *(more if is_alone else ()),
         DeltaCaller(delta),
         DeltaCaller(delta, "delta-rs, kept open", is_kept_open=True),
         IcebergCaller(tables.iceberg),
