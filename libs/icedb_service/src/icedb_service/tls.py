@@ -9,7 +9,6 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-from cryptography import x509
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest
 
@@ -63,6 +62,8 @@ def server_credentials(settings: ServiceSettings, *, clock: Clock) -> Any | None
 def read_expiry_s(cert_file: Path) -> float:
     """Return when a certificate ends, unix time in seconds; 0 if the file cannot be read."""
     try:
+        from cryptography import x509  # noqa: PLC0415 - only those who encrypt load it
+
         certificate = x509.load_pem_x509_certificate(cert_file.read_bytes())
     except (OSError, ValueError):
         return 0.0

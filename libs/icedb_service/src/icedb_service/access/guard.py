@@ -5,7 +5,7 @@ the name of a table that is not theirs: neither by the answer, nor by how long i
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from icedb_log.errors import NotFound, PermissionDenied, Unauthenticated
 from icedb_log.tables.table_config import describe_missing
@@ -13,9 +13,11 @@ from icedb_log.tables.table_config import describe_missing
 from icedb_service.access.access_file import SEGMENT
 from icedb_service.access.metrics import AccessMetrics, Door, Reason
 from icedb_service.access.rate_limits import RateLimited, RateLimits
-from icedb_service.access.source import AccessSource
 from icedb_service.access.verbs import ANYBODY, AccessKey, Identity, Verb
 from icedb_service.logs import get_logger
+
+if TYPE_CHECKING:
+    from icedb_service.access.source import AccessSource
 
 MAX_TOKEN_CHARS: Final = 16 * 1024
 MAX_SHOWN_CHARS: Final = 80
@@ -34,7 +36,7 @@ class AccessGuard:
 
     def __init__(
         self,
-        source: AccessSource | None = None,
+        source: "AccessSource | None" = None,
         *,
         limits: RateLimits | None = None,
         metrics: AccessMetrics | None = None,

@@ -12,7 +12,6 @@ from icedb_log.errors import InvalidRequest
 from icedb_service.access.guard import AccessGuard
 from icedb_service.access.metrics import AccessMetrics, Door
 from icedb_service.access.rate_limits import RateLimits
-from icedb_service.access.source import AccessSource
 from icedb_service.logs import get_logger
 from icedb_service.settings import ServiceSettings
 from icedb_service.tls import read_expiry_s
@@ -43,6 +42,8 @@ def open_guard(
     if settings.tls_cert_file is not None:
         metrics.certificate_expiry.set_function(partial(read_expiry_s, Path(settings.tls_cert_file)))
     if settings.access_file is not None:
+        from icedb_service.access.source import AccessSource  # noqa: PLC0415 - keys and JWTs take a second to load
+
         source = AccessSource(Path(settings.access_file), clock=clock, metrics=metrics)
         get_logger().info("access_enforced", path=settings.access_file)
         if settings.tls_cert_file is None and not all(map(is_loopback, hosts)):
