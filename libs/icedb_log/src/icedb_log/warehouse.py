@@ -69,7 +69,7 @@ class Warehouse:
         return tuple(found for _, found in self._look() if isinstance(found, DroppedTable))
 
     def list_names(self) -> tuple[str, ...]:
-        """List the folders that a table may have, ascending: names of tables, of dropped ones, and of others' folders."""
+        """List the folders that a table may have, ascending: those of tables, of dropped ones, and of others."""
         folders = self.store.list_folders(f"{self.root}/" if self.root else "")
         return tuple(name for name in folders if TABLE_NAME.fullmatch(name))
 
