@@ -135,8 +135,14 @@ def test_a_frame_reads_the_same_snapshot_each_time(table):
 
 def test_what_travels_to_tasks_has_no_file_list(table):
     table.write([row(number) for number in range(30)])
-    _, reader = table.load().plan()
-    assert b".parquet" not in pickle.dumps(reader)
+    frame = table.load()
+    source = pickle.loads(frame.body)
+    before = len(pickle.dumps(source))
+    reader = source.reader(frame.schema)
+    travels = pickle.loads(pickle.dumps((reader, source)))
+    assert travels[0]._files == ()
+    assert travels[1]._pinned is None
+    assert before > len(pickle.dumps(source))
 
 
 def test_columns_that_files_lack_or_have_narrower(table):
