@@ -102,7 +102,7 @@ class ImportingTable:
         with Client(settings=settings, warehouse=self.warehouse) as client:
             snapshot = client.snapshot("imported")
             con = duckdb.connect()
-            replace(snapshot, s3=self.settings.s3).to_duckdb(con)
+            replace(snapshot, s3=self.settings.s3).duckdb(con)
             return sorted(con.sql("SELECT ts, n, event, late FROM imported").fetchall())
 
     def merge_and_vacuum(self):

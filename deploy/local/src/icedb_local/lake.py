@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 import duckdb
 from icedb_client import Client, ClientSettings, Snapshot
-from icedb_client.duck import open_duckdb
+from icedb_client.duck_connection import open_duckdb
 from icedb_client.wakeups import MERGE_MERGE
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
@@ -103,7 +103,7 @@ class Lake:
         if connection is None:
             connection = self._duck.connection = open_duckdb()
             connection.execute("SET threads = 1")
-            snapshot.to_duckdb(connection)  # on S3 this brings the credentials
+            snapshot.duckdb(connection)  # on S3 this brings the credentials
         columns = "".join(f'"{column}", ' for column in by)
         query = (
             f"SELECT {columns}count(*) FROM read_parquet($uris, union_by_name = true,"
