@@ -364,7 +364,7 @@ def test_bad_requests_say_what_is_wrong(client):
         (InvalidRequest, "a pin", lambda: client.snapshot("events", pin="q", as_of=1)),
         (InvalidRequest, "pin", lambda: client.snapshot("events", pin="q", min_commit="x")),
         (NotFound, "no pin", lambda: client.snapshot("events", pin="nope")),
-        (InvalidRequest, "UUIDv7", lambda: client.snapshot("events", min_commit="x")),
+        (InvalidRequest, "min_commit 'x' is no batch id", lambda: client.snapshot("events", min_commit="x")),
         (NotFound, "never accepted", lambda: client.snapshot("events", min_commit=new_batch_id(CLOCK))),
         (CorruptLog, "line 0", lambda: client.snapshot("damaged")),
         (InvalidRequest, "director", lambda: client.snapshot("events", presign_ms=60_000).files.uris),

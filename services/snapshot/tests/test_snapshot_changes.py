@@ -1,7 +1,11 @@
 """What differs between two times, and how it is cut into pages."""
 
+import random
+
 import pytest
 from icedb_log.errors import InvalidRequest
+from icedb_log.log.fold import fold
+from icedb_log.log.live_files import LiveChunk
 from icedb_log.serving.table_cache import TableCache
 from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
 from icedb_log.testing.small_table import SmallTable
@@ -80,6 +84,44 @@ def test_a_column_that_became_wider_says_from_what(read, warehouse, clock):
     by_name = {column.name: column for column in describe_table(state).schema}
     assert by_name["amount"] == column
     assert not by_name["id"].HasField("narrow_type")
+
+
+def test_a_change_costs_what_changed(tables, read, clock, monkeypatch):
+    tables.create()
+    _, old = tables.commit(files=[(f"d=2026-{month:02}-{day:02}", 1) for month in range(1, 13) for day in range(1, 29)])
+    from_ms = clock.ms
+    _, new = tables.commit(files=[("d=2026-03-03", 1), ("d=2026-07-07", 1)], dead=old[:1])
+    state = read()
+    state.at(from_ms)
+    looks = []
+    path = LiveChunk.path
+    monkeypatch.setattr(LiveChunk, "path", lambda chunk, index: looks.append(1) or path(chunk, index))
+    monkeypatch.setattr(LiveChunk, "marker", None)
+    changes = find_changes(state, from_ms=from_ms, to_ms=None, now_ms=clock.ms)
+    assert 0 < len(looks) < len(old) / 10
+    monkeypatch.undo()
+    assert [marker.path for marker in changes.added] == sorted(new)
+    assert [marker.path for marker in changes.removed] == old[:1]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_changes_are_those_of_whole_states_whatever_was_asked_before(seed, tables, read, clock):
+    rng = random.Random(seed)
+    tables.create()
+    live, times = [], [clock.ms]
+    for _ in range(12):
+        dead = rng.sample(live, min(len(live), rng.randrange(4)))
+        _, new = tables.commit(files=[(f"d=2026-01-{rng.randrange(1, 6):02}", 1) for _ in range(9)], dead=dead)
+        live = [path for path in live if path not in dead] + new
+        times.append(clock.ms)
+    state = read()
+    for _ in range(20):
+        from_ms, to_ms = sorted(rng.choices(times, k=2))
+        before, after = ({m.path for m in fold(state.view, as_of_ms=each).live} for each in (from_ms, to_ms))
+        changes = find_changes(state, from_ms=from_ms, to_ms=to_ms, now_ms=clock.ms)
+        assert [marker.path for marker in changes.added] == sorted(after - before)
+        assert [marker.path for marker in changes.removed] == sorted(before - after)
+        assert {m.path for m in changes.before.live} == before
 
 
 def test_both_times_have_to_have_come(tables, read, clock):

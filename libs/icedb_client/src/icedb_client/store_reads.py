@@ -5,7 +5,7 @@ leases.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from typing import Any, Final, cast
@@ -14,19 +14,21 @@ from icedb_log.changes.retention import find_time_field
 from icedb_log.cleaning.lease_holding import acquire_lease, release_lease, renew_lease
 from icedb_log.cleaning.leases import Lease
 from icedb_log.cleaning.pins import read_pinned
-from icedb_log.clock import Clock, format_ms
+from icedb_log.clock import Clock
 from icedb_log.errors import HaltError, InvalidRequest, NotFound, Unavailable
 from icedb_log.keys import TablePaths, check_table_name
 from icedb_log.model import FileMarker
 from icedb_log.model import Snapshot as LogSnapshot
+from icedb_log.serving.batch_commits import check_batch_id, check_commit_time, find_commit
+from icedb_log.serving.changes import compare_snapshots
 from icedb_log.serving.selection import select_files
 from icedb_log.serving.table_cache import TableCache, TableState
-from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
+from icedb_log.storage.store_clock import check_has_come
 from icedb_log.storage.stores import S3Options
 from icedb_log.tables.table_config import TableConfig, read_table_config
 from icedb_log.warehouse import Warehouse
 
-from icedb_client.commit_wait import await_commit, find_commit
+from icedb_client.commit_wait import await_commit
 from icedb_client.file_list import MarkerFiles
 from icedb_client.read_requests import (
     AcquireLease,
@@ -135,9 +137,10 @@ class StoreReads:
             config = read_table_config(self._warehouse.store, paths)
             _, state = read_pinned(self._warehouse.store, paths, request.pin)
             return self._describe(paths, config, state, request)
+        batch_id = None if request.min_commit is None else check_batch_id(request.min_commit)
         read = self._read(request.table, max_staleness_ms=request.max_staleness_ms)
-        if request.min_commit is not None:
-            read = self._await_commit(read, request.min_commit, request)
+        if batch_id is not None:
+            read = self._await_commit(read, batch_id, request)
         return self._describe(read.paths, read.config, _fold_at(read, request.as_of_ms, "as_of"), request)
 
     def _await_commit(self, read: _Read, batch_id: str, request: SnapshotRequest) -> _Read:
@@ -152,12 +155,8 @@ class StoreReads:
                 timeout_ms=self._timeout_ms,
             )
             read = _Read(read.paths, read.config, state)
-        commit = find_commit(read.state, batch_id)
-        if commit is not None and request.as_of_ms is not None and commit.time_ms > request.as_of_ms:
-            raise InvalidRequest(
-                f"table {request.table}: batch {batch_id} was committed at {commit.time_ms} "
-                f"({format_ms(commit.time_ms)}), after as_of {request.as_of_ms}: ask for that time or later"
-            )
+        if request.as_of_ms is not None:
+            check_commit_time(read.state, batch_id, "as_of", request.as_of_ms)
         return read
 
     def _describe(
@@ -192,15 +191,15 @@ class StoreReads:
                 f"table {request.table}: from_={request.from_ms} lies after to={request.to_ms}; give the earlier first"
             )
         before, after = _fold_at(read, request.from_ms, "from_"), _fold_at(read, request.to_ms, "to")
-        paths_before, paths_after = ({marker.path for marker in state.live} for state in (before, after))
+        found = compare_snapshots(before, after)
         return Changes(
             table=request.table,
             from_snapshot_id=before.snapshot_id,
             to_snapshot_id=after.snapshot_id,
-            added=self._files(read.paths, tuple(m for m in after.live if m.path not in paths_before)),
-            removed=self._files(read.paths, tuple(m for m in before.live if m.path not in paths_after)),
-            changed_columns=_changed_columns(before.schema, after.schema),
-            is_stable=before.is_stable and after.is_stable,
+            added=self._files(read.paths, found.added),
+            removed=self._files(read.paths, found.removed),
+            changed_columns=found.changed_columns,
+            is_stable=found.is_stable,
         )
 
     def _look(self, table: str) -> SnapshotEvent:
@@ -221,17 +220,9 @@ class StoreReads:
 
 
 def _fold_at(read: _Read, time_ms: int | None, what: str) -> LogSnapshot:
-    now_ms = read.state.view.store_now_ms
-    if time_ms is not None and time_ms > now_ms + MAX_STORE_GAP_MS:
-        raise InvalidRequest(
-            f"table {read.paths.name}: {what} {time_ms} lies in the future of the store, which says {now_ms} "
-            f"({format_ms(now_ms)}); leave it out for the newest state"
-        )
+    if time_ms is not None:
+        check_has_come(read.paths.name, what, time_ms, store_now_ms=read.state.view.store_now_ms)
     return read.state.at(time_ms)
-
-
-def _changed_columns(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
-    return {name: sql_type for name, sql_type in after.items() if before.get(name) != sql_type}
 
 
 def _describe_table(read: _Read) -> TableInfo:

@@ -1,21 +1,20 @@
 """GetChanges: which data files came and went between two times of one table. Reads only.
 
 Both states are folded from one read of the log, so that what lies between them is exact. Pages are made as the caller
-takes them: a slow one holds two lists of files, and one page.
+takes them: a slow one holds two compact lists of the files that differ, and one page. The cost goes with what changed.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import TablePaths, check_table_name
-from icedb_log.log.fold import fold
-from icedb_log.model import FileMarker, Snapshot
+from icedb_log.model import FileMarker
+from icedb_log.serving.changes import SnapshotChanges, compare_snapshots
 from icedb_log.serving.table_cache import TableState
 from icedb_log.storage.object_store import ObjectStore
-from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
+from icedb_log.storage.store_clock import check_has_come
 from icedb_log.tables.partition_filter import read_partition_values
 from icedb_proto import snapshot_pb2 as pb
 from icedb_service.access.verbs import Verb
@@ -25,30 +24,6 @@ from icedb_snapshot.request_fields import check_time_ms, read_max_staleness_ms
 from icedb_snapshot.settings import MIB
 
 MAX_PAGE_BYTES: Final = MIB
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What differs between two states of a table.
-
-    Attributes:
-        before: The state at the earlier time.
-        after: The state at the later time.
-        added: Data files that are live in the later one only, ascending by path.
-        removed: Data files that are live in the earlier one only, ascending by path.
-        changed_columns: Columns of the later one that the earlier one does not have, or has with another type.
-    """
-
-    before: Snapshot
-    after: Snapshot
-    added: tuple[FileMarker, ...]
-    removed: tuple[FileMarker, ...]
-    changed_columns: tuple[str, ...]
-
-    @property
-    def is_stable(self) -> bool:
-        """Whether the same times must give the same answer later on."""
-        return self.before.is_stable and self.after.is_stable
 
 
 class ChangeCalls:
@@ -93,8 +68,8 @@ class ChangeCalls:
             yield page
 
 
-def find_changes(state: TableState, *, from_ms: int, to_ms: int | None, now_ms: int) -> Changes:
-    """Return what differs between two times of a table. Pure.
+def find_changes(state: TableState, *, from_ms: int, to_ms: int | None, now_ms: int) -> SnapshotChanges:
+    """Return what differs between two times of a table. Computes, but reads nothing.
 
     Args:
         state: One read of the table.
@@ -107,32 +82,18 @@ def find_changes(state: TableState, *, from_ms: int, to_ms: int | None, now_ms: 
         BelowHorizon: Log files that say what was live at the earlier time are deleted.
     """
     for name, value_ms in (("from_ms", from_ms), ("to_ms", to_ms)):
-        if value_ms is not None and value_ms > now_ms + MAX_STORE_GAP_MS:
-            raise InvalidRequest(
-                f"table {state.view.table}: {name} {value_ms} lies in the future of the store, which says {now_ms}; "
-                "ask for a time that has come, or leave to_ms out for the newest state"
-            )
-    before = fold(state.view, as_of_ms=from_ms)
-    after = state.snapshot if to_ms is None else fold(state.view, as_of_ms=to_ms)
-    if before.snapshot_id == after.snapshot_id:
-        return Changes(before, after, (), (), ())
-    old_paths = {marker.path for marker in before.live}
-    new_paths = {marker.path for marker in after.live}
-    return Changes(
-        before,
-        after,
-        added=tuple(marker for marker in after.live if marker.path not in old_paths),
-        removed=tuple(marker for marker in before.live if marker.path not in new_paths),
-        changed_columns=tuple(name for name, sql_type in after.schema.items() if before.schema.get(name) != sql_type),
-    )
+        if value_ms is not None:
+            check_has_come(state.view.table, name, value_ms, store_now_ms=now_ms)
+    return compare_snapshots(state.at(from_ms), state.at(to_ms))
 
 
-def render_pages(store: ObjectStore, paths: TablePaths, changes: Changes, *, max_page_bytes: int) -> Iterator[bytes]:
+def render_pages(
+    store: ObjectStore, paths: TablePaths, changes: SnapshotChanges, *, max_page_bytes: int
+) -> Iterator[bytes]:
     """Yield serialized GetChangesResponses; the first one has everything but the rest of the files.
 
     Fields of serialized messages may be joined: a page is a head and the entries of its files, each a message of one.
     """
-    schema = changes.after.schema
     page = [
         pb.GetChangesResponse(
             table=changes.after.table,
@@ -141,8 +102,8 @@ def render_pages(store: ObjectStore, paths: TablePaths, changes: Changes, *, max
             added_count=len(changes.added),
             removed_count=len(changes.removed),
             changed_columns=[
-                pb.Column(name=name, type=schema[name], narrow_type=changes.after.narrow_types.get(name))
-                for name in changes.changed_columns
+                pb.Column(name=name, type=sql_type, narrow_type=changes.after.narrow_types.get(name))
+                for name, sql_type in changes.changed_columns.items()
             ],
             is_stable=changes.is_stable,
         ).SerializeToString()
@@ -157,7 +118,7 @@ def render_pages(store: ObjectStore, paths: TablePaths, changes: Changes, *, max
     yield b"".join(page)
 
 
-def _serialize_files(store: ObjectStore, paths: TablePaths, changes: Changes) -> Iterator[bytes]:
+def _serialize_files(store: ObjectStore, paths: TablePaths, changes: SnapshotChanges) -> Iterator[bytes]:
     for file in _files(store, paths, changes.added):
         yield pb.GetChangesResponse(added=(file,)).SerializeToString()
     for file in _files(store, paths, changes.removed):

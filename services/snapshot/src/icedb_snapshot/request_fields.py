@@ -7,8 +7,7 @@ from typing import Any, Final
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import MAX_MS
 
-from icedb_snapshot.requests import MAX_STALENESS_MS
-
+MAX_STALENESS_MS: Final = 24 * 60 * 60 * 1000
 MAX_GLOB_CHARS: Final = 1024
 
 

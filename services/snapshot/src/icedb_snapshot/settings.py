@@ -8,7 +8,7 @@ from icedb_log.cleaning.leases import MAX_LEASE_TTL_MS, MIN_LEASE_TTL_MS
 from icedb_service.settings import MAX_PORT, ServiceSettings
 from pydantic import Field, field_validator, model_validator
 
-from icedb_snapshot.requests import MAX_STALENESS_MS
+from icedb_snapshot.request_fields import MAX_STALENESS_MS
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB

@@ -27,7 +27,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge_log import earliest_landing
 from icedb_log.model import LogView, Snapshot
 from icedb_log.storage.object_store import ObjectInfo, ObjectStore, StoredObject
-from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
+from icedb_log.storage.store_clock import MAX_STORE_GAP_MS, check_has_come
 from icedb_log.tables.same_table import require_same_table
 from icedb_log.tables.table_config import SECOND_MS, TableConfig, read_table_config
 
@@ -153,11 +153,8 @@ def _check_call(paths: TablePaths, name: str, *, ttl_ms: int | None, note: str) 
 
 def _choose(view: LogView, at_ms: int | None) -> Snapshot:
     """Fold the state to be pinned. Raises InvalidRequest, BelowHorizon."""
-    if at_ms is not None and at_ms > view.store_now_ms + MAX_STORE_GAP_MS:
-        raise InvalidRequest(
-            f"table {view.table}: time {at_ms} lies in the future of the store, which says {view.store_now_ms}; "
-            "leave the time out to pin the newest state"
-        )
+    if at_ms is not None:
+        check_has_come(view.table, "time", at_ms, store_now_ms=view.store_now_ms)
     return fold(view, as_of_ms=at_ms)
 
 

@@ -250,9 +250,25 @@ def reuse_chunks(fresh: LiveFiles, known: LiveFiles) -> LiveFiles:
     by_first = {chunk.first: chunk for chunk in known.chunks}
     for chunk in fresh.chunks:
         before = by_first.get(chunk.first)
-        if before is not None and before.is_same(chunk):
+        if before is not None and _is_shared(chunk, before):
             chunk.made.update(before.made)
     return fresh
+
+
+def subtract_files(live: LiveFiles, other: LiveFiles) -> LiveFiles:
+    """Return the files of ``live`` that ``other`` does not have. Chunks that both have are not looked into."""
+    known = {chunk.first: chunk for chunk in other.chunks}
+    ours = [chunk for chunk in live.chunks if not _is_shared(chunk, known.get(chunk.first))]
+    firsts = {chunk.first: chunk for chunk in live.chunks}
+    # A file of a shared chunk is in both, and in no other chunk of either.
+    theirs = {path for c in other.chunks if not _is_shared(c, firsts.get(c.first)) for path in c.paths()}
+    files = [
+        (path, location)
+        for chunk in ours
+        for path, location in zip(chunk.paths(), chunk.locations, strict=True)
+        if path not in theirs
+    ]
+    return LiveFiles(make_chunks(files, live.sources), live.sources)
 
 
 def sum_rows(counts: Iterable[int | None]) -> int | None:
@@ -263,6 +279,10 @@ def sum_rows(counts: Iterable[int | None]) -> int | None:
             return None
         total += rows
     return total
+
+
+def _is_shared(chunk: LiveChunk, other: LiveChunk | None) -> bool:
+    return other is not None and (other is chunk or other.is_same(chunk))
 
 
 def _without_repeats(files: list[tuple[bytes, int]], sources: Sources) -> list[tuple[bytes, int]]:

@@ -51,7 +51,7 @@ class PastFolds:
     def fold(self, newest: Folded, as_of_ms: int) -> Snapshot:
         """Return the fold at a time, made of an earlier one at that time if the log says nothing else since."""
         with self._lock:
-            known = self._known.get(as_of_ms, newest)
+            known = self._nearest(newest, as_of_ms)
         snapshot = fold(newest.view, as_of_ms=as_of_ms, known=known)
         with self._lock:
             self._known[as_of_ms] = Folded(newest.view, snapshot)
@@ -59,6 +59,13 @@ class PastFolds:
             while len(self._known) > PAST_FOLDS:
                 self._known.popitem(last=False)
         return snapshot
+
+    def _nearest(self, newest: Folded, as_of_ms: int) -> Folded:
+        """Return the fold with the least to be added to it: a log only grows, so it is one of no later time."""
+        earlier = [time_ms for time_ms in self._known if time_ms <= as_of_ms]
+        if not earlier or newest.snapshot.last_commit_ms <= as_of_ms:
+            return self._known.get(as_of_ms, newest)
+        return self._known[max(earlier)]
 
 
 @dataclass(frozen=True, slots=True)

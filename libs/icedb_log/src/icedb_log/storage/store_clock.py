@@ -10,8 +10,8 @@ ages have to be longer than such an error.
 
 from typing import Final
 
-from icedb_log.clock import Clock
-from icedb_log.errors import Unavailable, UnsupportedFormat
+from icedb_log.clock import Clock, format_ms
+from icedb_log.errors import InvalidRequest, Unavailable, UnsupportedFormat
 from icedb_log.storage.object_store import ObjectStore
 
 MAX_STORE_GAP_MS: Final = 10_000
@@ -19,6 +19,25 @@ MAX_STORE_GAP_MS: Final = 10_000
 
 MAX_HOST_GAP_MS: Final = 15 * 60 * 1000
 """How far the clocks of store and host may lie apart. S3 itself refuses requests of a host that is further off."""
+
+
+def check_has_come(table: str, name: str, time_ms: int, *, store_now_ms: int) -> None:
+    """Return if a time that is asked for has come, as far as servers of one store can tell.
+
+    Args:
+        table: Whose state is asked for.
+        name: What the caller calls the time.
+        time_ms: The time, unix ms.
+        store_now_ms: The store's clock.
+
+    Raises:
+        InvalidRequest: It lies in the future.
+    """
+    if time_ms > store_now_ms + MAX_STORE_GAP_MS:
+        raise InvalidRequest(
+            f"table {table}: {name} {time_ms} lies in the future: the store's clock says {store_now_ms} "
+            f"({format_ms(store_now_ms)}); ask for a time that has come, or leave it out for the newest state"
+        )
 
 
 def check_store_clock(store: ObjectStore, key: str, *, clock: Clock) -> int:

@@ -1,0 +1,114 @@
+"""Read your own writes: what the log and the store say of a batch that a caller has enqueued.
+
+A batch leaves staging after the log names it (I2, I5). So a log that is read after a look into staging has it, if it is
+not there; unless the log files of that time are deleted, which is when nobody can tell any more. Who waits does so in
+that order: look, read, :func:`find_commit`, :func:`refuse_if_lost`.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from icedb_log.clock import format_ms, parse_uuid7_ms
+from icedb_log.errors import InvalidRequest, NotFound
+from icedb_log.ingest.quarantine import find_reason
+from icedb_log.keys import TablePaths
+from icedb_log.model import LogFile
+from icedb_log.serving.table_cache import TableState
+from icedb_log.storage.object_store import ObjectStore
+
+FIRST_PAUSE_MS: Final = 50
+"""How long is waited after the first look; twice as long after each other one, up to ``LONGEST_PAUSE_MS``."""
+LONGEST_PAUSE_MS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """What the store says of a batch besides the log.
+
+    Attributes:
+        is_staged: Whether it waits for a flush.
+        reason: Why it is in quarantine; ``None`` if it is not.
+    """
+
+    is_staged: bool
+    reason: str | None = None
+
+
+def check_batch_id(batch_id: str) -> str:
+    """Return what a caller gave as ``min_commit``.
+
+    Raises:
+        InvalidRequest: Not the id of a batch.
+    """
+    try:
+        parse_uuid7_ms(batch_id)
+    except InvalidRequest:
+        raise InvalidRequest(
+            f"min_commit {batch_id[:80]!r} is no batch id: give the one that the ingest returned, a UUIDv7 "
+            "in lower case"
+        ) from None
+    return batch_id
+
+
+def look_for_batch(store: ObjectStore, paths: TablePaths, batch_id: str) -> Whereabouts:
+    """Return where a batch is besides the log. Costs a listing of one key, and more when it is not staged."""
+    if store.list_page(f"{paths.staging_prefix}{batch_id}.", limit=1).objects:
+        return Whereabouts(is_staged=True)
+    found = find_reason(store, paths, batch_id)
+    is_refused = found is not None and found.entry.kind == "batch"
+    return Whereabouts(is_staged=False, reason=found.entry.reason if found is not None and is_refused else None)
+
+
+def find_commit(state: TableState, batch_id: str) -> LogFile | None:
+    """Return the log file that names a batch; ``None`` if none does."""
+    return next((file.log for file in reversed(state.view.files) if batch_id in file.log.batch_ids), None)
+
+
+def refuse_if_lost(state: TableState, batch_id: str, found: Whereabouts, *, was_staged: bool) -> None:
+    """Return if a batch that the log does not name is staged, or was so at an earlier look.
+
+    Args:
+        state: Read after the look.
+        batch_id: Id of the batch.
+        found: What the look said.
+        was_staged: Whether an earlier look found it staged.
+
+    Raises:
+        InvalidRequest: It was refused and is in quarantine (I5): nothing will commit it as it is.
+        NotFound: Nobody knows it.
+    """
+    table = state.config.name
+    if found.reason is not None or any(batch_id in file.log.refused_ids for file in state.view.files):
+        why = f": {found.reason}" if found.reason else ""
+        raise InvalidRequest(
+            f"table {table}: batch {batch_id} was refused and is in quarantine{why}. Its rows are in no snapshot; see "
+            f"`icedb quarantine list {table}`"
+        )
+    if not found.is_staged and not was_staged:
+        raise NotFound(
+            f"table {table}: batch {batch_id} of {format_ms(parse_uuid7_ms(batch_id))} is not staged, not in "
+            "quarantine and not in the log: it was never accepted for this table, or was committed longer ago than log "
+            f"files are kept ({state.config.log_grace_ms} ms), and then every snapshot has it: leave min_commit out"
+        )
+
+
+def describe_staged(table: str, batch_id: str, *, waited_ms: int, setting: str) -> str:
+    """Say that a batch was waited for in vain; ``setting`` is what bounds the wait."""
+    return (
+        f"table {table}: batch {batch_id} is accepted and still staged after {waited_ms} ms ({setting}): ingest has "
+        "not flushed it; try again"
+    )
+
+
+def check_commit_time(state: TableState, batch_id: str, name: str, as_of_ms: int) -> None:
+    """Return if the state at a time can have a batch; ``name`` is what the caller calls the time.
+
+    Raises:
+        InvalidRequest: The batch was committed later.
+    """
+    commit = find_commit(state, batch_id)
+    if commit is not None and commit.time_ms > as_of_ms:
+        raise InvalidRequest(
+            f"table {state.config.name}: batch {batch_id} was committed at {commit.time_ms} "
+            f"({format_ms(commit.time_ms)}), after {name} {as_of_ms}: ask for that time or later"
+        )
