@@ -199,6 +199,8 @@ def test_a_watcher_of_a_table_that_is_not_there_is_refused(stub):
         next(watch(stub, "No Table"))
     with refused(grpc.StatusCode.INVALID_ARGUMENT, "name none to watch all"):
         next(watch(stub, *(f"t{number}" for number in range(1001))))
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, "name none to watch all"):
+        next(watch(stub, *["events"] * 1001))  # each would be asked of the policy
 
 
 def test_a_server_that_stops_ends_its_watchers_with_unavailable(serve):

@@ -26,6 +26,7 @@ from icedb_proto import snapshot_pb2 as pb
 from icedb_proto import snapshot_pb2_grpc
 from icedb_snapshot.__main__ import start_service
 from icedb_snapshot.settings import SnapshotSettings
+from icedb_snapshot.snapshot_calls import SnapshotCalls
 from structlog.testing import capture_logs
 
 DEADLINE_S = 30
@@ -195,6 +196,7 @@ def test_a_condition_leaves_out_files_by_partition_and_statistics(rig):
         ("", "is empty"),
         ('event = "a"', "Text stands in single quotes"),
         ("(" * 3000 + "TRUE" + ")" * 3000, "nested too deeply"),
+        ("array[" * 15 + "amount" + "]" * 15 + " = 1", "nested too deeply"),
         ("amount = 1 OR " * 10_000 + "TRUE", "at most 65536"),
     ],
 )
@@ -205,6 +207,18 @@ def test_a_bad_condition_is_refused_with_what_and_where(rig, where, words):
     assert "table events: where=" in details
     assert words in details
     assert len(details) < 600
+
+
+def test_answers_to_large_requests_are_not_kept_by_what_they_asked(rig):
+    rig.commit()
+    kept = next(each for each in rig.service.server.calls if isinstance(each, SnapshotCalls))._answers._answers
+    many = pb.PartitionFilter(
+        field="d", any_of=pb.ValueList(values=[f"20{n // 28:02d}-01-{n % 28 + 1:02d}" for n in range(2000)])
+    )
+    assert rig.get(partition_filters=[many], max_staleness_ms=0).file_count == 1
+    assert len(kept) == 0
+    assert rig.get(where="event = 'a'").file_count == 1
+    assert len(kept) == 1
 
 
 def test_the_future_is_refused_by_the_stores_clock(rig):

@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import re
+import tracemalloc
 from collections import Counter
 
 import pytest
@@ -207,6 +208,18 @@ def test_a_hidden_table_gives_the_error_of_one_that_is_not_there(guard, clock):
         guard.require(Identity("alpha"), Verb.READ, "b_1")
     assert str(hidden.value) == str(missing.value)
     assert type(hidden.value) is type(missing.value)
+
+
+def test_names_as_long_as_a_message_are_not_remembered(guard):
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            with pytest.raises(NotFound):
+                guard.require(Identity("alpha"), Verb.READ, f"{number}{'x' * 100_000}")
+            guard.require(Identity("alpha"), Verb.READ, f"a_{'x' * 100_000}{number}")  # refused as no name later on
+        assert tracemalloc.get_traced_memory()[0] < 500_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_rate_lets_a_burst_through_and_then_says_how_long_to_wait(guard, clock):

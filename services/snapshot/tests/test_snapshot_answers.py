@@ -3,6 +3,7 @@
 import pytest
 from icedb_log.log.fold import Folded, fold
 from icedb_log.log.reader import LogReader
+from icedb_log.serving import selection
 from icedb_log.serving.selection import FileSelector
 from icedb_log.tables.partition_filter import parse_partition_filters
 from icedb_proto import snapshot_pb2
@@ -143,6 +144,16 @@ def test_a_condition_leaves_out_files_and_all_of_a_partition(tables, ask):
     tables.commit(files=[("d=2026-01-02", 5), ("d=2026-01-03", 7)])
     assert ask(config, where="ts >= '2026-01-03'").row_count == 7
     assert ask(config, where="ts >= '2026-01-03' OR event = 'a'").row_count == 12
+    assert ask(config, where="ts > '2027-01-01'").file_count == 0
+
+
+def test_a_condition_that_takes_too_much_work_keeps_the_files_that_are_left(tables, ask, monkeypatch):
+    config = tables.create(partition=("d=day(ts)",))
+    tables.commit(files=[(f"d=2026-01-{day:02d}", 1) for day in range(1, 31)])
+    terms = " OR ".join(f"ts = '2027-01-{day:02d}'" for day in range(1, 20))
+    assert ask(config, where=terms).file_count == 0
+    monkeypatch.setattr(selection, "MAX_TESTS", 100)
+    assert 20 < ask(config, where=terms).file_count < 30
     assert ask(config, where="ts > '2027-01-01'").file_count == 0
 
 

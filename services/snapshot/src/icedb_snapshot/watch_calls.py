@@ -63,8 +63,6 @@ class WatchCalls:
         """
         identity = self._allow(request, context)
         tables = frozenset(check_table_name(table) for table in request.tables)
-        if len(tables) > MAX_NAMED_TABLES:
-            raise InvalidRequest(f"{len(tables)} tables are more than {MAX_NAMED_TABLES}: name none to watch all")
         watcher = Watcher(partial(self._access.guard.allows, identity, Verb.READ), tables or None)
         self.watches.add(watcher)
         # Also where the stream is given up while a message is on its way, and nothing is raised in here.
@@ -83,8 +81,12 @@ class WatchCalls:
 
     def _allow(self, request: pb.WatchSnapshotsRequest, context: Any) -> Identity:
         identity = self._access.identify(context)
+        if len(request.tables) > MAX_NAMED_TABLES:
+            raise InvalidRequest(
+                f"{len(request.tables)} tables are more than {MAX_NAMED_TABLES}: name none to watch all"
+            )
         for table in request.tables:
-            identity = self._access.require(context, Verb.READ, table)
+            self._access.guard.require(identity, Verb.READ, table)
         return identity
 
     async def _describe(self, state: TableState) -> pb.SnapshotEvent:

@@ -5,6 +5,7 @@ are certainly not there; what is not understood, or could be read in two ways, e
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
@@ -249,4 +250,5 @@ def may_hold(domain: Domain, values: Sequence[Any], buckets: Mapping[int, frozen
         return False
     if domain.low is None or domain.high is None:
         return True
-    return any(domain.low <= value <= domain.high for value in values)
+    first = bisect_left(values, domain.low)
+    return first < len(values) and bool(values[first] <= domain.high)

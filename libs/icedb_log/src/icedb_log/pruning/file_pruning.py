@@ -54,6 +54,9 @@ class FilePruner:
         config: The table's configuration.
         schema: Types of columns as the log has them, if at hand: without, some conditions keep more files.
         dialect: Whose SQL: text in double quotes is a literal to Spark, and a column to DuckDB.
+
+    Attributes:
+        test_count: How much work a file is: comparisons and what connects them.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class FilePruner:
     ) -> None:
         self._dialect = dialect
         self._reader = DomainReader(config, schema)
+        self.test_count = 0
         self._widths = {field.width for field in config.partition if field.transform == "bucket" and field.width}
         self._test = self._compile_text(condition)
 
@@ -94,6 +98,7 @@ class FilePruner:
 
     def _compile(self, node: Any) -> _Test:
         form = _FORMS.get(type(node))
+        self.test_count += 1
         return form(self, node) if form is not None and _is_plain(node) else _anything
 
     def compile_inner(self, node: Any) -> _Test:

@@ -6,6 +6,7 @@ kinds of conditions leave out only files that cannot hold a row that is wanted.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from icedb_log.keys import TablePaths
 from icedb_log.log.live_files import LiveChunk, LiveFiles, sum_rows
@@ -14,6 +15,10 @@ from icedb_log.pruning.condition_check import check_condition
 from icedb_log.pruning.file_pruning import FilePruner
 from icedb_log.tables.partition_filter import PartitionFilter, PartitionMatcher, read_partition_values
 from icedb_log.tables.table_config import TableConfig
+
+MAX_TESTS: Final = 10_000_000
+"""Most comparisons with statistics for one query; each costs some microseconds, and holds up everybody else's answer. A
+condition with ten of them is tried on a million files. The files that are left then are kept, as any may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,7 @@ class FileSelector:
             check_condition(where, snapshot.schema, table=paths.name)
             self._pruner = FilePruner(where, config, schema=snapshot.schema, dialect="duckdb")
         self._wanted: dict[str, bool] = {}
+        self._tests_left = MAX_TESTS
 
     @property
     def keeps_all(self) -> bool:
@@ -91,8 +97,7 @@ class FileSelector:
 
     def wants(self, marker: FileMarker) -> bool:
         """Whether a file can hold a row that is wanted."""
-        is_wanted = self._wants_partition(marker.path)
-        return is_wanted and (self._pruner is None or self._pruner.may_be_true(marker))
+        return self._wants_partition(marker.path) and self._may_be_true(marker)
 
     def select_chunks(self, live: LiveFiles) -> list[ChunkSelection]:
         """Return what is wanted of each chunk; chunks without a wanted file are left out. Raises CorruptLog."""
@@ -105,7 +110,7 @@ class FileSelector:
             if self._pruner is None:
                 selected.append(ChunkSelection(chunk))
                 continue
-            indexes = tuple(at for at in range(len(chunk)) if self._pruner.may_be_true(chunk.marker(at)))
+            indexes = tuple(at for at in range(len(chunk)) if self._may_be_true(chunk.marker(at)))
             if indexes:
                 selected.append(ChunkSelection(chunk, None if len(indexes) == len(chunk) else indexes))
         return selected
@@ -117,9 +122,16 @@ class FileSelector:
         if known is None:
             known = self._matcher.keeps_all or self._matcher.matches(read_partition_values(partition))
             # A file of which nothing is known but its partition: what cannot be in it is in none of the partition's.
-            known = known and (self._pruner is None or self._pruner.may_be_true(FileMarker(path, 0, 0)))
+            known = known and self._may_be_true(FileMarker(path, 0, 0))
             self._wanted[partition] = known
         return known
+
+    def _may_be_true(self, marker: FileMarker) -> bool:
+        """Whether the condition can be true in a file, as far as there is work left for it."""
+        if self._pruner is None or self._tests_left <= 0:
+            return True
+        self._tests_left -= self._pruner.test_count
+        return self._pruner.may_be_true(marker)
 
 
 def select_files(

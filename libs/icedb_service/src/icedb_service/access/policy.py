@@ -28,6 +28,8 @@ from icedb_service.access.verbs import AccessKey, Identity, Verb
 MAX_REMEMBERED: Final = 10_000
 MAX_SEEN_MS: Final = 60_000
 MAX_SECRET_BYTES: Final = 4096
+MAX_TABLE_CHARS: Final = 64
+"""What of a name is compared with patterns: one more than a table's may have."""
 MS_PER_S: Final = 1000
 _CLAIM_VALUE: Final = re.compile(r"[!-~]{1,200}")
 
@@ -72,7 +74,7 @@ class Policy:
         self._rates = {name: _rate(entry.rate) for name, entry in access.identities.items() if entry.rate}
         self._default_rate = _rate(access.default_rate) if access.default_rate else None
         self._seen = _SeenTokens(clock)
-        self.verbs = lru_cache(maxsize=MAX_REMEMBERED)(self._find_verbs)
+        self._verbs = lru_cache(maxsize=MAX_REMEMBERED)(self._find_verbs)
 
     @property
     def anonymous(self) -> Identity | None:
@@ -115,6 +117,11 @@ class Policy:
     def rate(self, identity: Identity) -> Rate | None:
         """Return how often an identity may call; ``None``: as often as it likes."""
         return self._rates.get(identity.name, self._default_rate)
+
+    def verbs(self, name: str, table: str) -> frozenset[Verb]:
+        """Return what an identity may do with a table."""
+        # What callers send as a name may be a message long, and is remembered. No table has one as long as this.
+        return self._verbs(name, table[:MAX_TABLE_CHARS])
 
     def _find_verbs(self, name: str, table: str) -> frozenset[Verb]:
         found: set[Verb] = set()
@@ -220,7 +227,7 @@ def _fits(wanted: Mapping[str, str], claims: Mapping[str, Any]) -> bool:
 
 
 def _compile(patterns: Iterable[str]) -> re.Pattern[str]:
-    texts = (re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".") for pattern in patterns)
+    texts = (re.sub(r"(?:\\\*)+", ".*", re.escape(pattern)).replace(r"\?", ".") for pattern in patterns)
     return re.compile("|".join(f"(?:{text})" for text in texts), re.DOTALL)
 
 
