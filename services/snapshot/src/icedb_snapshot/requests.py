@@ -1,16 +1,15 @@
 """From a request on the wire to checked values."""
 
 from dataclasses import dataclass
-from typing import Final
 
-from icedb_log.clock import parse_uuid7_ms
 from icedb_log.errors import InvalidRequest
-from icedb_log.keys import MAX_MS, check_table_name
+from icedb_log.keys import check_table_name
+from icedb_log.serving.batch_commits import check_batch_id
 from icedb_log.storage.object_store import MAX_PRESIGN_MS, MIN_PRESIGN_MS
 from icedb_log.tables.partition_filter import PartitionFilter
 from icedb_proto import snapshot_pb2
 
-MAX_STALENESS_MS: Final = 24 * 60 * 60 * 1000
+from icedb_snapshot.request_fields import check_time_ms, read_max_staleness_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +47,11 @@ def parse_request(request: snapshot_pb2.GetSnapshotRequest, *, default_max_stale
     """
     query = SnapshotQuery(
         table=check_table_name(request.table),
-        as_of_ms=_time(request),
+        as_of_ms=check_time_ms("as_of_ms", request.as_of_ms) if request.HasField("as_of_ms") else None,
         filters=tuple(_parse_filter(condition) for condition in request.partition_filters),
-        max_staleness_ms=_staleness(request, default_max_staleness_ms),
+        max_staleness_ms=read_max_staleness_ms(request, default_ms=default_max_staleness_ms),
         where=request.where if request.HasField("where") else None,
-        min_commit=_commit(request),
+        min_commit=check_batch_id(request.min_commit) if request.HasField("min_commit") else None,
         presign_ms=_presign(request),
         pin=request.pin if request.HasField("pin") else None,
         request_bytes=request.ByteSize(),
@@ -62,37 +61,6 @@ def parse_request(request: snapshot_pb2.GetSnapshotRequest, *, default_max_stale
             f"table {query.table}: pin {query.pin[:80]!r} says which time is read: leave as_of_ms and min_commit out"
         )
     return query
-
-
-def _time(request: snapshot_pb2.GetSnapshotRequest) -> int | None:
-    as_of_ms: int | None = request.as_of_ms if request.HasField("as_of_ms") else None
-    if as_of_ms is not None and not 0 <= as_of_ms <= MAX_MS:
-        raise InvalidRequest(f"as_of_ms {as_of_ms} is not a time: use unix milliseconds, 0 to {MAX_MS}")
-    return as_of_ms
-
-
-def _staleness(request: snapshot_pb2.GetSnapshotRequest, default_ms: int) -> int:
-    if not request.HasField("max_staleness_ms"):
-        return default_ms
-    max_staleness_ms: int = request.max_staleness_ms
-    if not 0 <= max_staleness_ms <= MAX_STALENESS_MS:
-        raise InvalidRequest(
-            f"max_staleness_ms {max_staleness_ms} is not allowed: use 0 (read now) to {MAX_STALENESS_MS}"
-        )
-    return max_staleness_ms
-
-
-def _commit(request: snapshot_pb2.GetSnapshotRequest) -> str | None:
-    if not request.HasField("min_commit"):
-        return None
-    try:
-        parse_uuid7_ms(request.min_commit)
-    except InvalidRequest:
-        raise InvalidRequest(
-            f"min_commit {request.min_commit[:80]!r} is no batch id: give the one that the ingest returned, a UUIDv7 "
-            "in lower case"
-        ) from None
-    return str(request.min_commit)
 
 
 def _presign(request: snapshot_pb2.GetSnapshotRequest) -> int | None:

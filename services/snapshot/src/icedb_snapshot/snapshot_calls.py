@@ -12,23 +12,22 @@ from typing import Any, Final
 
 import grpc
 from icedb_log.cleaning.pins import find_pin, read_pinned
-from icedb_log.clock import format_ms
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import TablePaths
 from icedb_log.model import Snapshot
+from icedb_log.serving.batch_commits import check_commit_time
 from icedb_log.serving.selection import FileSelector
 from icedb_log.serving.table_cache import TableState
+from icedb_log.storage.store_clock import check_has_come
 from icedb_log.tables.table_config import TableConfig
 from icedb_proto import snapshot_pb2
 from icedb_service.access.verbs import Verb
 
 from icedb_snapshot.answers import Answer, AnswerCache, AnswerKey, all_files, build_answer
-from icedb_snapshot.commit_waits import CommitWaits, find_commit
+from icedb_snapshot.commit_waits import CommitWaits
 from icedb_snapshot.parts import ServiceParts
 from icedb_snapshot.requests import SnapshotQuery, parse_request
 
-FUTURE_ALLOWANCE_MS: Final = 10_000
-"""How far as_of_ms may lie ahead of the store's clock: servers of one store differ, and so do callers."""
 MAX_ANSWERS: Final = 1000
 MAX_KEPT_REQUEST_BYTES: Final = 4096
 """Answers are kept by what was asked for; thousands of values, some ten times as large in memory, are asked once."""
@@ -184,17 +183,9 @@ class SnapshotCalls:
 
     def _check_past(self, state: TableState, query: SnapshotQuery, as_of_ms: int) -> None:
         now_ms = state.view.store_now_ms + self._parts.clock.monotonic_ms() - state.started_ms
-        if as_of_ms > now_ms + FUTURE_ALLOWANCE_MS:
-            raise InvalidRequest(
-                f"table {query.table}: as_of_ms {as_of_ms} ({format_ms(as_of_ms)}) lies in the future: the store's "
-                f"clock says {now_ms} ({format_ms(now_ms)}); leave it out for the newest state"
-            )
-        commit = None if query.min_commit is None else find_commit(state, query.min_commit)
-        if commit is not None and commit.time_ms > as_of_ms:
-            raise InvalidRequest(
-                f"table {query.table}: batch {query.min_commit} was committed at {commit.time_ms} "
-                f"({format_ms(commit.time_ms)}), after as_of_ms {as_of_ms}: ask for that time or later"
-            )
+        check_has_come(query.table, "as_of_ms", as_of_ms, store_now_ms=now_ms)
+        if query.min_commit is not None:
+            check_commit_time(state, query.min_commit, "as_of_ms", as_of_ms)
 
 
 def _conditions(query: SnapshotQuery) -> tuple[object, ...]:
