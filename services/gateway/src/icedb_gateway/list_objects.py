@@ -12,12 +12,12 @@ from typing import Final
 from icedb_log.errors import NotFound
 from icedb_service.access.guard import AccessGuard
 from icedb_service.access.verbs import Identity, Verb
+from icedb_service.reading.table_names import TableNames
 
 from icedb_gateway.errors import S3Error, invalid_argument, not_implemented
 from icedb_gateway.listing import ListedFile, ListQuery, TablePage, list_table
 from icedb_gateway.metrics import GatewayMetrics
 from icedb_gateway.requests import S3Request
-from icedb_gateway.table_names import TableNames
 from icedb_gateway.table_refs import TableRef, parse_table_ref
 from icedb_gateway.tokens import Resume, decode_marker, decode_token, encode_marker, encode_token
 from icedb_gateway.views import TableViews
@@ -154,7 +154,7 @@ class Lister:
                 return []
             return [ref]
         self._guard.charge(identity)
-        names = await self._names.names()
+        names = await self._names.read()
         return [
             TableRef(name)
             for name in names

@@ -19,6 +19,7 @@ from icedb_service.asgi.pulse import Pulse
 from icedb_service.http_server import check_port_is_free, start_metrics_server
 from icedb_service.logs import get_logger
 from icedb_service.reading.blocking_work import BlockingWork
+from icedb_service.reading.table_names import TableNames
 from icedb_service.reading.table_reads import TableReads
 from icedb_service.tls import ssl_context
 
@@ -29,7 +30,6 @@ from icedb_gateway.list_objects import Lister
 from icedb_gateway.metrics import GatewayMetrics
 from icedb_gateway.operations import Operations
 from icedb_gateway.settings import GatewaySettings
-from icedb_gateway.table_names import TableNames
 from icedb_gateway.views import TableViews
 
 START_LIMIT_S: Final = 30
@@ -177,8 +177,9 @@ class Gateway:
             self._warehouse,
             work=work,
             clock=clock,
-            staleness_ms=settings.gateway_tables_staleness_ms,
+            max_age_ms=settings.gateway_tables_staleness_ms,
             wait_ms=wait_ms,
+            wait_setting=READ_TIMEOUT_SETTING,
         )
         lister = Lister(views, names=names, guard=self._guard, bucket=settings.gateway_bucket, metrics=metrics)
         operations = Operations(

@@ -18,6 +18,7 @@ from icedb_service.logs import configure_logging, get_logger
 from icedb_service.main import EXIT_FAILURE, EXIT_USAGE
 from icedb_service.metrics import add_build_info, make_registry
 from icedb_service.reading.blocking_work import BlockingWork
+from icedb_service.reading.table_names import TableNames
 from icedb_service.reading.table_reads import TableReads
 from icedb_service.settings import load_settings
 
@@ -30,10 +31,10 @@ from icedb_snapshot.server import RunningServer, start_server
 from icedb_snapshot.settings import SnapshotSettings
 from icedb_snapshot.snapshot_calls import SnapshotCalls
 from icedb_snapshot.table_calls import TableCalls
-from icedb_snapshot.table_names import TableNames
 from icedb_snapshot.watch_calls import WatchCalls
 
 EXPORTER_STOP_MS: Final = 5_000
+READ_TIMEOUT_SETTING: Final = "ICEDB_SNAPSHOT_READ_TIMEOUT_MS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +83,18 @@ def start_service(warehouse: Warehouse, *, settings: SnapshotSettings, clock: Cl
             work=work,
             clock=clock,
             wait_ms=settings.snapshot_read_timeout_ms,
-            wait_setting="ICEDB_SNAPSHOT_READ_TIMEOUT_MS",
+            wait_setting=READ_TIMEOUT_SETTING,
         ),
         GrpcAccess(guard),
     )
-    names = TableNames(warehouse, work=work, clock=clock, max_age_ms=settings.snapshot_max_staleness_ms)
+    names = TableNames(
+        warehouse,
+        work=work,
+        clock=clock,
+        max_age_ms=settings.snapshot_max_staleness_ms,
+        wait_ms=settings.snapshot_read_timeout_ms,
+        wait_setting=READ_TIMEOUT_SETTING,
+    )
     watch = WatchCalls(parts, names)
     calls = (SnapshotCalls(parts), watch, ChangeCalls(parts), TableCalls(parts, names), LeaseCalls(parts))
     server = start_server(parts, calls)

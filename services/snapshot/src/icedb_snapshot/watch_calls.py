@@ -11,9 +11,9 @@ from icedb_log.serving.table_cache import TableState
 from icedb_log.tables.table_config import describe_missing
 from icedb_proto import snapshot_pb2 as pb
 from icedb_service.access.verbs import Identity, Verb
+from icedb_service.reading.table_names import TableNames
 
 from icedb_snapshot.parts import ServiceParts
-from icedb_snapshot.table_names import TableNames
 from icedb_snapshot.watches import Watcher, Watches
 
 MAX_NAMED_TABLES: Final = 1000

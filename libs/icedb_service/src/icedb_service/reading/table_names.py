@@ -7,11 +7,16 @@ then. So it costs one listing, whatever the number of tables and of callers. Mus
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Final
 
 from icedb_log.clock import Clock
+from icedb_log.errors import Unavailable
 from icedb_log.serving.table_cache import CONFIG_MAX_AGE_MS
 from icedb_log.warehouse import FEW_TABLES, READ_THREADS, Warehouse
+
 from icedb_service.reading.blocking_work import BlockingWork
+
+MS_PER_S: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +32,27 @@ class TableNames:
         warehouse: Where the tables lie.
         work: Runs the looks.
         clock: For ages.
-        max_age_ms: How old the list of folders may be.
+        max_age_ms: How old the list of folders may be; 0: as of a look that ends after the call.
+        wait_ms: How long a caller waits for a look.
+        wait_setting: Name of the setting that says so, for the error.
     """
 
-    def __init__(self, warehouse: Warehouse, *, work: BlockingWork, clock: Clock, max_age_ms: int) -> None:
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        *,
+        work: BlockingWork,
+        clock: Clock,
+        max_age_ms: int,
+        wait_ms: int,
+        wait_setting: str,
+    ) -> None:
         self._warehouse = warehouse
         self._work = work
         self._clock = clock
         self._max_age_ms = max_age_ms
+        self._wait_ms = wait_ms
+        self._wait_setting = wait_setting
         self._seen_ms: dict[str, int] = {}
         self._last: _Look | None = None
         self._looking: asyncio.Task[_Look] | None = None
@@ -46,16 +64,23 @@ class TableNames:
 
         Raises:
             Overloaded: Too many calls wait for the store.
-            Unavailable: The store did not answer.
+            Unavailable: The store did not answer in time.
         """
         last = self._last
-        if last is not None and self._clock.monotonic_ms() - last.started_ms <= self._max_age_ms:
+        if last is not None and self._clock.monotonic_ms() - last.started_ms <= self._max_age_ms > 0:
             return last.names
         if self._looking is None:
             self._looking = asyncio.ensure_future(self._read_now())
             self._looking.add_done_callback(self._end)
-        # The task outlives callers that are cancelled: others may wait for it.
-        return (await asyncio.shield(self._looking)).names
+        try:
+            # The task outlives callers that are cancelled: others may wait for it.
+            look = await asyncio.wait_for(asyncio.shield(self._looking), self._wait_ms / MS_PER_S)
+        except TimeoutError:
+            raise Unavailable(
+                f"the tables were not listed within {self._wait_ms} ms ({self._wait_setting}): the object store is "
+                "slow; try again, or name one table"
+            ) from None
+        return look.names
 
     async def _read_now(self) -> _Look:
         self._last = await self._work.run_blocking("", self._look)
