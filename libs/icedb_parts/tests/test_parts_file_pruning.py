@@ -155,6 +155,8 @@ DUCKDB_ATOMS = {
     + [
         "n IN (9007199254740992, 1e0)", "n IN (1, 2.5, 1e0)", "n BETWEEN 1e0 AND 9007199254740992", "n IN (1, '5')",
         "n BETWEEN 9007199254740992 AND 1e300", "NOT n IN (9007199254740992, 0e0)", "n // 2 = 1", "n::VARCHAR = '5'",
+        f"n IN (9007199254740993, {10**38})", f"n BETWEEN 9007199254740993 AND {2**128}",
+        f"n NOT IN (4, {2**128})", f"n IN (9007199254740993, {10**38 - 1})",
         "n % 2 = 1", "n ISNULL", "n NOTNULL", "n BETWEEN 1.5 AND 2.5", "abs(n) = 7", "n == 5", "n != 5", "-n < -5",
         "n IS NOT NULL = true", "n > 0 IS NULL",
     ],

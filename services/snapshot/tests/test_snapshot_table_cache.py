@@ -2,9 +2,11 @@
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable
+from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.serving.table_cache import CONFIG_MAX_AGE_MS, TableCache
 from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
 from icedb_log.trash.purge import purge_table
@@ -158,6 +160,30 @@ def test_a_dropped_table_is_not_found_ten_seconds_later_and_back_after_an_undrop
             cache.table("events").read(max_staleness_ms=max_staleness_ms or 1)
     undrop_table(store, warehouse.table("events"), clock=clock)
     assert cache.table("events").read(max_staleness_ms=0).snapshot.row_count == 5
+
+
+def test_a_purged_table_is_not_an_empty_one(cache, tables, store, clock, warehouse):
+    tables.create()
+    tables.commit(files=[("d=2026-01-02", 5)])
+    assert cache.table("events").read(max_staleness_ms=0).snapshot.row_count == 5
+    drop_table(store, warehouse.table("events"), clock=clock, request=DropRequest(is_forced=True))
+    purge_table(store, warehouse.table("events"), clock=clock, owner="janitor")
+    with pytest.raises(NotFound):
+        cache.table("events").read(max_staleness_ms=0)
+
+
+def test_folds_of_the_past_keep_no_log_file_in_memory_that_was_replaced(cache, tables, store):
+    tables.create()
+    key, _ = tables.commit(files=[("d=2026-01-02", 5)])
+    state = cache.table("events").read(max_staleness_ms=0)
+    assert state.at(state.snapshot.last_commit_ms).row_count == 5
+    known = [cache.table("events").read(max_staleness_ms=0).past._known]
+    stored = store.get(key)
+    stripped = replace(decode_log_file(key, stored.body), horizon_ms=1)
+    store.put_if_match(key, encode_log_file(stripped), etag=stored.info.etag)
+    known.append(cache.table("events").read(max_staleness_ms=0).past._known)
+    assert state.at(state.snapshot.last_commit_ms).row_count == 5
+    assert list(map(len, known)) == [1, 0]
 
 
 @pytest.mark.parametrize("had_rows", [True, False])

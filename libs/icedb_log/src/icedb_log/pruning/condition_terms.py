@@ -20,6 +20,8 @@ DomainsOfFile = Callable[[str], Domain]
 """Gives the domain of a column, named in lower case, in one file."""
 
 _MAX_EXACT_DIGITS: Final = 15
+_MAX_WHOLE_DIGITS: Final = 38
+"""Of a whole number. DuckDB makes a double of a longer one, and of every number that is compared together with it."""
 _TIMESTAMP: Final = re.compile(r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d:\d\d(?:\.\d{1,6})?)Z?)?", re.ASCII)
 _TIMESTAMP_TYPES: Final = ("TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPLTZ", "TIMESTAMPNTZ")
 _DUCKDB_CASTS: Final = ("BIGINT", "DATE", "TIMESTAMP", "TIMESTAMPNTZ")
@@ -193,9 +195,10 @@ def _read_numeral(text: str) -> LiteralTerm | None:
         number = Decimal(text)
     except (ValueError, InvalidOperation):
         return None
-    if number == number.to_integral_value() and "." not in text:
-        return LiteralTerm(int(number))
-    return LiteralTerm(number) if len(number.as_tuple().digits) <= _MAX_EXACT_DIGITS else None
+    is_whole = number == number.to_integral_value() and "." not in text
+    if len(number.as_tuple().digits) > (_MAX_WHOLE_DIGITS if is_whole else _MAX_EXACT_DIGITS):
+        return None
+    return LiteralTerm(int(number) if is_whole else number)
 
 
 def _read_plain(node: Any) -> LiteralTerm | None:

@@ -43,11 +43,6 @@ class PastFolds:
         self._known: OrderedDict[int, Folded] = OrderedDict()
         self._lock = threading.Lock()
 
-    def clear(self) -> None:
-        """Forget them: they would keep log files in memory that are gone."""
-        with self._lock:
-            self._known.clear()
-
     def fold(self, newest: Folded, as_of_ms: int) -> Snapshot:
         """Return the fold at a time, made of an earlier one at that time if the log says nothing else since."""
         with self._lock:
@@ -252,19 +247,24 @@ class CachedTable:
         last = self._state
         known = None if last is None else Folded(last.view, last.snapshot)
         snapshot = fold(view, known=known)
-        if last is not None and {file.key for file in last.view.files} - {file.key for file in view.files}:
-            self._past.clear()
+        if last is not None and _versions(last.view) - _versions(view):
+            # Earlier folds would keep log files in memory that are gone; whoever still folds an older state has them.
+            self._past = PastFolds()
         state = TableState(source.config, view, snapshot, started_ms, self._past)
         self._on_refresh(self._clock.monotonic_ms() - started_ms)
         return state
 
     def _is_another(self, view: LogView) -> bool:
-        """Whether nothing of what was there at the last read is there now, as where a table was created anew."""
+        """Whether nothing of what was there at the last read is there now: purged, and maybe created anew."""
         state = self._state
         if state is None:
             return False
         before = {file.key for file in state.view.files}
-        return bool(view.files) and before.isdisjoint(file.key for file in view.files)
+        return bool(before or view.files) and before.isdisjoint(file.key for file in view.files)
+
+
+def _versions(view: LogView) -> set[tuple[str, str]]:
+    return {(file.key, file.etag) for file in view.files}
 
 
 class TableCache:
