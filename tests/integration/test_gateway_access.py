@@ -1,6 +1,7 @@
 """Who may read what through the S3 gateway: tenants see their tables only, and every wrong signature has its name."""
 
 import http.client
+import socket
 import urllib.error
 import urllib.request
 
@@ -116,6 +117,34 @@ def test_wrong_keys_have_names(rig):
     assert rig.metric("icedb_gateway_refused_signatures_total", code="InvalidAccessKeyId") == 1
 
 
+def test_what_no_client_signs_is_refused_and_not_failed(rig):
+    names = "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Date=20260102T030405Z&X-Amz-Expires=60&X-Amz-SignedHeaders=host"
+    credential = "X-Amz-Credential=RED1%2F20260102%2F%FF%2Fs3%2Faws4_request"
+    answer = rig.call("GET", f"/{BUCKET}/red_events/a.parquet?{names}&{credential}&X-Amz-Signature={'a' * 64}")
+    assert (answer.status, "<Code>AuthorizationHeaderMalformed</Code>" in answer.text) == (400, True)
+
+
+def test_a_path_without_a_bucket_is_no_list_of_buckets(rig):
+    (key,) = keys(client(rig), Prefix="red_events/")
+    answer = rig.call("GET", f"//{BUCKET}/{key}", Authorization=f"Bearer {TOKEN}")
+    assert (answer.status, "<Code>NoSuchBucket</Code>" in answer.text) == (404, True)
+
+
+@pytest.mark.parametrize(
+    ("start", "more"),
+    [(b"GET / HTTP/1.1\r\nHost: x\r\n", b"a: b\r\n"), (b"GET /", b"a"), (b"GET / HTTP/1.1\r\nx:", b"a")],
+)
+def test_headers_have_a_bound(rig, start, more):
+    with socket.create_connection((LOOPBACK, rig.gateway.port), timeout=LIMIT_S) as connection:
+        try:
+            connection.sendall(start)
+            for _ in range(100):
+                connection.sendall(more * ((1 << 20) // len(more)))
+        except OSError:
+            return  # it hung up
+    pytest.fail("100 MiB of headers were taken")
+
+
 def test_presigned_urls(rig):
     s3 = client(rig)
     (key,) = keys(s3, Prefix="red_events/")
@@ -148,8 +177,8 @@ def test_a_read_with_a_body_is_refused(rig):
 def test_a_rate_is_kept(rig):
     s3 = client(rig, "SLOW1")
     assert len(keys(s3, Prefix="blue_events/")) == 1
-    s3.list_buckets()
-    error = refusal(s3.list_buckets)
+    s3.list_objects_v2(Bucket=BUCKET, MaxKeys=0)
+    error = refusal(s3.put_object, Bucket=BUCKET, Key="x", Body=b"")
     assert error["Error"]["Code"] == "SlowDown"
     assert int(error["ResponseMetadata"]["HTTPHeaders"]["retry-after"]) > 60
 

@@ -204,7 +204,7 @@ def _waits_to_send(scope: Scope) -> bool:
 def _operation_of(request: S3Request) -> Operation:
     if request.method not in ("GET", "HEAD"):
         return "other"
-    if not request.bucket:
+    if not request.bucket and not request.key:
         return "list_buckets"
     if request.key:
         return "head" if request.method == "HEAD" else "get"

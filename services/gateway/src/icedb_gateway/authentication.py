@@ -74,7 +74,9 @@ class Authentication:
         try:
             return self._access.recognise(scope)
         except Unauthenticated as error:
-            raise access_denied(f"Access Denied: {error}") from error
+            raise access_denied(
+                f"Access Denied: {error}; S3 clients sign requests with an access key of this endpoint"
+            ) from error
 
 
 def _check_empty_body(payload_hash: str, signed: SignedRequest) -> None:

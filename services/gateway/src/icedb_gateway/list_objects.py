@@ -92,10 +92,16 @@ class Lister:
         Raises:
             IceDBError: What is wrong with the request, the token, the caller's rights, or a table.
         """
-        asked = parse_list_request(request.parameters)
+        try:
+            asked = parse_list_request(request.parameters)
+        except S3Error:
+            self._guard.charge(identity)
+            raise
         page = _Page(asked.query.limit, [], [])
         if page.limit:
             await self._fill(page, asked, identity)
+        else:
+            self._guard.charge(identity)
         self._metrics.listed_keys.inc(len(page.files) + len(page.common_prefixes))
         return await self._views.compute(lambda: self._render(asked, page))
 

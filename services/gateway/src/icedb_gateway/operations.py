@@ -108,6 +108,7 @@ class Operations:
             IceDBError: Whatever is wrong with it.
         """
         if request.method not in ("GET", "HEAD"):
+            self._guard.charge(identity)
             raise S3Error(
                 "MethodNotAllowed",
                 f"{request.method} is not allowed against this resource: this endpoint shows tables and changes "
@@ -115,7 +116,7 @@ class Operations:
                 status=405,
                 headers={"Allow": "GET, HEAD"},
             )
-        if not request.bucket:
+        if not request.bucket and not request.key:
             self._guard.charge(identity)
             _refuse_unknown(request.parameters, (), "ListBuckets")
             return _xml(render_buckets(self._bucket))

@@ -27,7 +27,9 @@ MAX_EXPIRES_S: Final = 7 * 24 * 3600
 
 _TERMINATOR: Final = "aws4_request"
 _SERVICE: Final = "s3"
-_CREDENTIAL: Final = re.compile(r"(?P<id>.+)/(?P<date>[0-9]{8})/(?P<region>[^/]*)/(?P<service>[^/]+)/(?P<end>[^/]+)")
+_CREDENTIAL: Final = re.compile(
+    r"(?P<id>[!-~]+)/(?P<date>[0-9]{8})/(?P<region>[!-.0-~]*)/(?P<service>[^/]+)/(?P<end>[^/]+)"
+)
 _HEADER_FIELD: Final = re.compile(r"\s*(?P<name>Credential|SignedHeaders|Signature)=(?P<value>[^,]*?)\s*")
 _SIGNATURE: Final = re.compile(r"[0-9a-f]{64}")
 _AMZ_DATE: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z")

@@ -1,17 +1,21 @@
-"""uvicorn's HTTP protocol with deadlines that uvicorn itself does not have: for headers, and for what nobody reads."""
+"""uvicorn's HTTP protocol with bounds that it has not: for headers, in time and bytes, and for what nobody reads."""
 
 import asyncio
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from icedb_service.access.http_access import CERTIFICATE_NAMES, certificate_names
 
-MS_PER_S = 1000
+MS_PER_S: Final = 1000
+MAX_HEADER_BYTES: Final = 64 * 1024
+"""What of a request may come before its headers are complete, and what may follow its body as trailers; besides what
+one read of the connection brings, 256 KiB at most."""
+_TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 class PatientProtocol(HttpToolsProtocol):
-    """Closes connections that do not send a request's headers in time.
+    """Closes connections that do not send a request's headers in time, or too many of them.
 
     The same deadline holds for a body that goes on after it was refused: it is read and thrown away, so that the
     producer sees the answer, but not for ever.
@@ -20,6 +24,9 @@ class PatientProtocol(HttpToolsProtocol):
     deadline_s: ClassVar[float] = 10.0
     _deadline: asyncio.TimerHandle | None = None
     _is_body_open = False
+    _is_in_headers = True
+    _has_begun = False
+    _header_bytes = 0
     _certificate_names: tuple[str, ...] = ()
 
     def connection_made(self, transport: Any) -> None:
@@ -33,15 +40,32 @@ class PatientProtocol(HttpToolsProtocol):
         self._disarm()
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        """Read; what is read before headers are complete is kept, so it is bounded."""
+        self._has_begun = False
+        super().data_received(data)
+        if self._is_in_headers and not self._has_begun:
+            self._count_header(len(data))
+
     def on_message_begin(self) -> None:
         """Begin to wait for the headers of a further request."""
         self._arm()
+        self._is_in_headers = self._has_begun = True
+        self._header_bytes = 0
         super().on_message_begin()
         self.scope[CERTIFICATE_NAMES] = self._certificate_names  # type: ignore[typeddict-unknown-key]
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; trailers, which come after the body, are nobody's."""
+        if self._is_body_open:
+            self._count_header(len(name) + len(value))
+        else:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Leave the body to the deadline of whoever reads it."""
         self._disarm()
+        self._is_in_headers, self._header_bytes = False, 0
         self._is_body_open = True
         super().on_headers_complete()
 
@@ -56,6 +80,13 @@ class PatientProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self._is_body_open:
             self._arm()
+
+    def _count_header(self, size_bytes: int) -> None:
+        self._header_bytes += size_bytes
+        if self._header_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
+            if self._is_in_headers and (self.cycle is None or self.cycle.response_complete):
+                self.transport.write(_TOO_LARGE)
+            self.transport.close()
 
     def _arm(self) -> None:
         if self._deadline is None and not self.transport.is_closing():
