@@ -106,6 +106,9 @@ def parquet(folder):
     parquet.create("events", "d=day(ts)", "c=country", declared={"country": "VARCHAR"})
     for name in ("empty", "damaged", "past", "growing", "leased"):
         parquet.create(name, "d=day(ts)")
+    parquet.create("bare")
+    parquet.create("declared", declared={"later": "BIGINT"})
+    parquet.commit("declared", "select 'a' as event", partition="", schema={"event": "VARCHAR"})
     parquet.damage("damaged")
 
     def commit(select, partition, **options):
@@ -288,13 +291,22 @@ def test_views_have_the_partition_fields_and_leave_out_files_by_them(client):
 
 
 def test_tables_without_files_and_without_columns(reader):
-    empty = reader.snapshot("empty")
+    empty = reader.snapshot("bare")
     assert (len(empty.files), dict(empty.schema), empty.row_count) == (0, {}, 0)
     assert (empty.to_arrow().num_columns, empty.to_arrow_reader().read_all().num_rows) == (0, 0)
     assert (len(empty.to_pandas()), empty.to_polars().shape) == (0, (0, 0))
-    assert empty.sql("select count(*) from empty").fetchall() == [(0,)]
+    assert empty.sql("select count(*) from bare").fetchall() == [(0,)]
     none = reader.snapshot("events", where="event = 'none at all'")
     assert none.to_arrow().num_rows == 0
+
+
+def test_columns_that_are_only_declared_are_columns(reader, parquet):
+    empty = reader.snapshot("empty", where="ts >= '2026-01-01'")
+    assert (dict(empty.schema), empty.to_arrow().schema.names, len(empty.files)) == ({"ts": "TIMESTAMP"}, ["ts"], 0)
+    snapshot = reader.snapshot("declared", where="later is null and event = 'a'")
+    assert dict(snapshot.schema) == {"event": "VARCHAR", "later": "BIGINT"}
+    assert snapshot.to_arrow().to_pylist() == [{"event": "a", "later": None}]
+    assert reader.snapshot("declared", where="later = 3").to_arrow().num_rows == 0
 
 
 def test_big_results_come_in_batches(reader):

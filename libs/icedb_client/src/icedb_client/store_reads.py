@@ -25,6 +25,7 @@ from icedb_log.serving.selection import select_files
 from icedb_log.serving.table_cache import TableCache, TableState
 from icedb_log.storage.store_clock import check_has_come
 from icedb_log.storage.stores import S3Options
+from icedb_log.tables.table_columns import unite_columns
 from icedb_log.tables.table_config import TableConfig, read_table_config
 from icedb_log.warehouse import Warehouse
 
@@ -166,7 +167,7 @@ class StoreReads:
         return Snapshot(
             table=paths.name,
             snapshot_id=state.snapshot_id,
-            schema=state.schema,
+            schema=unite_columns(state.schema, config),
             files=self._files(paths, markers, presign_ms=request.presign_ms),
             total_file_count=len(state.live),
             as_of_ms=state.as_of_ms,

@@ -6,7 +6,6 @@ action of the DataFrame plans with the same files, whatever is committed meanwhi
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 import orjson
@@ -20,6 +19,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.model import Snapshot
 from icedb_log.serving.selection import select_files
 from icedb_log.storage.object_store import ObjectStore
+from icedb_log.tables.table_columns import unite_columns
 from icedb_log.tables.table_config import TableConfig, read_table_config
 from icedb_parts.query.row_condition import check_row_condition
 
@@ -49,18 +49,11 @@ def take_snapshot(options: ReadOptions, *, clock: Clock) -> PinnedSnapshot:
         ).lease_id
     found = _read_snapshot(store, paths, config, options=options, clock=clock)
     schema = unite_columns(found.schema, config)
-    snapshot = replace(found, schema=schema)
     check_selection(options, paths, schema)
-    files = select_files(paths, config, snapshot, filters=options.filters, where=options.where)
+    files = select_files(paths, config, found, filters=options.filters, where=options.where)
     prefix = paths.data_prefix
     rows = [[marker.path.removeprefix(prefix), marker.size_bytes, marker.row_count] for marker in files]
     return PinnedSnapshot(paths, schema, zlib.compress(orjson.dumps(rows), _LEVEL), lease_id)
-
-
-def unite_columns(logged: Mapping[str, str], config: TableConfig) -> dict[str, str]:
-    """Return the columns of a table as Spark shows them: those of the log, then those that are only declared."""
-    spelling = {name.lower() for name in logged}
-    return {**logged, **{name: kind for name, kind in config.declared.items() if name.lower() not in spelling}}
 
 
 def check_selection(options: ReadOptions, paths: TablePaths, schema: Mapping[str, str]) -> None:

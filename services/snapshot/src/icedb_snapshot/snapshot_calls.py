@@ -7,7 +7,7 @@ come as bytes (:mod:`icedb_snapshot.answers`), so the methods are registered by 
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import grpc
@@ -19,6 +19,7 @@ from icedb_log.serving.batch_commits import check_commit_time
 from icedb_log.serving.selection import FileSelector
 from icedb_log.serving.table_cache import TableState
 from icedb_log.storage.store_clock import check_has_come
+from icedb_log.tables.table_columns import unite_columns
 from icedb_log.tables.table_config import TableConfig
 from icedb_proto import snapshot_pb2
 from icedb_service.access.verbs import Verb
@@ -123,7 +124,7 @@ class SnapshotCalls:
         state = await parts.reads.read(query.table, max_staleness_ms=max(1, query.max_staleness_ms))
         pin, status = await work.run_blocking(query.table, lambda: find_pin(store, paths, name))
         # A pin never changes what it names, so one object is one answer.
-        key: AnswerKey = (query.table, pin.key, pin.etag, *_conditions(query))
+        key: AnswerKey = (query.table, pin.key, pin.etag, *_conditions(state.config, query))
         known = self._answers.get(key)
         if known is None or status != "active":
             _, snapshot = await work.run_blocking(query.table, lambda: read_pinned(store, paths, name, is_compact=True))
@@ -141,7 +142,7 @@ class SnapshotCalls:
     ) -> Answer:
         """Return the answer to a query on a snapshot: from memory, or made once for all who want it now."""
         version = (snapshot.snapshot_id, snapshot.as_of_ms, snapshot.is_stable, snapshot.last_commit_ms)
-        key = key or (query.table, *version, snapshot.horizon_ms, config.incarnation, *_conditions(query))
+        key = key or (query.table, *version, snapshot.horizon_ms, config.incarnation, *_conditions(config, query))
         known = self._answers.get(key)
         if known is not None:
             return known
@@ -175,7 +176,7 @@ class SnapshotCalls:
         return build_answer(
             self._parts.warehouse.store,
             paths,
-            snapshot,
+            replace(snapshot, schema=unite_columns(snapshot.schema, config)),
             selections,
             max_joined=settings.snapshot_max_message_bytes,
             presign_ms=query.presign_ms,
@@ -188,5 +189,5 @@ class SnapshotCalls:
             check_commit_time(state, query.min_commit, "as_of_ms", as_of_ms)
 
 
-def _conditions(query: SnapshotQuery) -> tuple[object, ...]:
-    return query.filters, query.where, query.presign_ms
+def _conditions(config: TableConfig, query: SnapshotQuery) -> tuple[object, ...]:
+    return tuple(config.declared.items()), query.filters, query.where, query.presign_ms

@@ -104,7 +104,7 @@ def _check_columns(tree: Any, schema: Mapping[str, str], where: str) -> None:
             raise InvalidRequest(f"{where}: write {column.name!r} without {column.table!r} before it")
         if column.name.lower() not in known:
             names = sorted(schema)
-            shown = ", ".join(names[:_MAX_NAMED_COLUMNS]) or "none yet: nothing was committed"
+            shown = ", ".join(names[:_MAX_NAMED_COLUMNS]) or "none yet: nothing was committed, and none is declared"
             more = f" and {len(names) - _MAX_NAMED_COLUMNS} more" if len(names) > _MAX_NAMED_COLUMNS else ""
             raise InvalidRequest(
                 f"{where}: no column {column.name[:80]!r}; the columns are {shown}{more}. Text stands in single quotes"

@@ -14,6 +14,7 @@ from icedb_log.model import FileMarker, Snapshot
 from icedb_log.pruning.condition_check import check_condition
 from icedb_log.pruning.file_pruning import FilePruner
 from icedb_log.tables.partition_filter import PartitionFilter, PartitionMatcher, read_partition_values
+from icedb_log.tables.table_columns import unite_columns
 from icedb_log.tables.table_config import TableConfig
 
 MAX_TESTS: Final = 10_000_000
@@ -64,7 +65,7 @@ class FileSelector:
     Args:
         paths: Keys of the table.
         config: The table's configuration.
-        snapshot: For the columns.
+        snapshot: For the columns, beside those that are only declared.
         filters: Conditions on partition values, all of which must hold.
         where: A condition on columns, SQL in DuckDB's dialect; leaves out files in which it cannot be true.
 
@@ -85,8 +86,9 @@ class FileSelector:
         self._matcher = PartitionMatcher(filters, config)
         self._pruner: FilePruner | None = None
         if where is not None:
-            check_condition(where, snapshot.schema, table=paths.name)
-            self._pruner = FilePruner(where, config, schema=snapshot.schema, dialect="duckdb")
+            schema = unite_columns(snapshot.schema, config)
+            check_condition(where, schema, table=paths.name)
+            self._pruner = FilePruner(where, config, schema=schema, dialect="duckdb")
         self._wanted: dict[str, bool] = {}
         self._tests_left = MAX_TESTS
 
