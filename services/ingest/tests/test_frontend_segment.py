@@ -6,7 +6,7 @@ import hmac
 
 import orjson
 import pytest
-from icedb_ingest.frontend.errors import NotAuthorized
+from icedb_ingest.frontend.errors import BatchTooLarge, NotAuthorized
 from icedb_ingest.frontend.segment import CALLS, MAX_BATCH_EVENTS, Credentials, read_events
 from icedb_log.errors import (
     InvalidRequest,
@@ -16,7 +16,7 @@ NOW = "2026-01-02T03:04:05.678Z"
 
 
 def rows(payload, call=""):
-    events = read_events(payload, call=call, received_at=NOW)
+    events = read_events(payload, call=call, received_at=NOW, max_bytes=1 << 20)
     found = [orjson.loads(line) for line in events.lines.splitlines()]
     assert len(found) == events.count
     return found
@@ -73,6 +73,13 @@ def test_what_is_no_event(payload, call, words):
 def check(credentials, body=b"{}", *, key=None, signature="", authorization=""):
     payload = {"writeKey": key} if key else {}
     credentials.check(body, payload, signature=signature, authorization=authorization)
+
+
+def test_what_a_batch_shares_is_not_repeated_beyond_the_bound():
+    batch = {"context": {"page": "x" * 100_000}, "batch": [{"type": "track", "userId": "u"}] * 10_000}
+    with pytest.raises(BatchTooLarge, match="the first 11 of 10000 events"):
+        rows(batch)
+    assert len(rows({**batch, "batch": batch["batch"][:10]})) == 10
 
 
 def test_either_credential_will_do_and_none_is_asked_for_when_none_is_set():

@@ -186,7 +186,8 @@ class HttpDoor:
             )
         now = datetime.fromtimestamp(self._counter.clock.now_ms() / 1000, UTC)
         received_at = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        return read_events(payload, call=call, received_at=received_at)
+        max_bytes = self._counter.settings.max_batch_bytes
+        return read_events(payload, call=call, received_at=received_at, max_bytes=max_bytes)
 
     async def _unpack(self, held: HeldBody, compression: Compression) -> None:
         """Replace a body by its content. While that is being made, it has room for the largest there may be."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 import orjson
 from icedb_log.errors import InvalidRequest
 
-from icedb_ingest.frontend.errors import NotAuthorized
+from icedb_ingest.frontend.errors import BatchTooLarge, NotAuthorized
 
 CALLS: Final[dict[str, str]] = {
     "track": "track",
@@ -110,16 +110,18 @@ def parse_payload(body: bytes) -> Any:
         raise InvalidRequest(f"the body is not JSON: {error}") from error
 
 
-def read_events(payload: object, *, call: str, received_at: str) -> Events:
+def read_events(payload: object, *, call: str, received_at: str, max_bytes: int) -> Events:
     """Return the rows of a payload.
 
     Args:
         payload: One event, a list of events, or ``{"batch": [...], "sentAt": ...}``.
         call: Last part of the path: one of :data:`CALLS`, ``batch``, or empty when the events say what they are.
         received_at: Now, ISO 8601.
+        max_bytes: Most bytes of the rows: each repeats what the batch shares.
 
     Raises:
         InvalidRequest: It is none of these, or has no event; the message names the first bad one.
+        BatchTooLarge: The rows have more bytes; no more than that is ever held.
     """
     shared: dict[str, Any] = {}
     events: object = payload
@@ -134,11 +136,18 @@ def read_events(payload: object, *, call: str, received_at: str) -> Events:
         raise InvalidRequest("the body has no event: send one JSON object, or an array of them")
     if len(events) > MAX_BATCH_EVENTS:
         raise InvalidRequest(f"{len(events)} events in one request; send at most {MAX_BATCH_EVENTS}")
-    rows = [
-        _make_row(event, number, shared=shared, kind=CALLS.get(call), received_at=received_at)
-        for number, event in enumerate(events, start=1)
-    ]
-    return Events(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows), len(rows))
+    lines: list[bytes] = []
+    size_bytes = 0
+    for number, event in enumerate(events, start=1):
+        row = _make_row(event, number, shared=shared, kind=CALLS.get(call), received_at=received_at)
+        lines.append(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+        size_bytes += len(lines[-1])
+        if size_bytes > max_bytes:
+            raise BatchTooLarge(
+                f"the first {number} of {len(events)} events are rows of more than {max_bytes} bytes, as each repeats "
+                "the context that they share: send fewer at once"
+            )
+    return Events(b"".join(lines), len(lines))
 
 
 def _make_row(
