@@ -198,6 +198,8 @@ def test_a_token_does_not_go_over_the_network_in_plain_text(connect):
     with pytest.raises(InvalidRequest, match=r"192\.0\.2\.1:50051 in plain text.*ICEDB_TLS") as caught:
         connect("127.0.0.1:50051,192.0.2.1:50051", token=TOKEN).snapshot("events")
     assert TOKEN not in str(caught.value)
+    with pytest.raises(InvalidRequest, match="in plain text"):
+        connect("127.0.0.1.example.org:50051", token=TOKEN).snapshot("events")
     assert TOKEN not in repr(ClientSettings(token=TOKEN))
     with pytest.raises(Unavailable, match="does not answer"):
         connect("localhost:1", token=TOKEN).snapshot("events")

@@ -5,11 +5,11 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from icedb_log.errors import InvalidRequest, Unauthenticated
+from icedb_log.hosts import is_loopback
 
 from icedb_client.settings import ClientSettings, redact_url
 
 MAX_SECRET_BYTES: Final = 64 * 1024
-_LOOPBACK: Final = ("localhost", "::1")
 
 
 class BearerToken:
@@ -58,8 +58,7 @@ def require_private_redis(settings: ClientSettings) -> None:
         InvalidRequest: It would go over the network in plain text.
     """
     parts = urlsplit(settings.redis_url)
-    host = parts.hostname or ""
-    is_private = parts.scheme == "rediss" or host.startswith("127.") or host in _LOOPBACK
+    is_private = parts.scheme == "rediss" or is_loopback(parts.hostname or "")
     if not is_private and not settings.token_over_plaintext:
         raise InvalidRequest(
             f"the token would go to {redact_url(settings.redis_url)} in plain text, for everybody on the way to read: "

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import grpc
 from icedb_log.errors import InvalidRequest
+from icedb_log.hosts import is_loopback
 
 from icedb_client.bearer_token import MAX_SECRET_BYTES, BearerToken
 from icedb_client.settings import ClientSettings
@@ -22,7 +23,6 @@ KEEPALIVE_TIMEOUT_MS: Final = 20_000
 FIRST_RECONNECT_MS: Final = 100
 LONGEST_RECONNECT_MS: Final = 5_000
 
-_LOOPBACK: Final = ("localhost", "127.", "::1", "[::1]")
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.enable_http_proxy", 0),
@@ -108,8 +108,7 @@ def _read_secret(file: Path, name: str) -> bytes:
 
 def _require_loopback(addresses: Sequence[str]) -> None:
     for address in addresses:
-        host = address.rpartition(":")[0]
-        if not host.startswith(_LOOPBACK[1]) and host not in _LOOPBACK:
+        if not is_loopback(address.rpartition(":")[0]):
             raise InvalidRequest(
                 f"the token would go to {address} in plain text, for everybody on the way to read: set ICEDB_TLS or "
                 "ICEDB_CA_FILE, or, if the network is yours alone, ICEDB_TOKEN_OVER_PLAINTEXT=true"

@@ -26,7 +26,7 @@ Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256
 """Signatures with a public key. Those with a shared secret, and ``none``, are never taken."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
-_KEYS_URL: Final = re.compile(r"https://|http://(127\.0\.0\.1|localhost|\[::1\])[:/]")
+_KEYS_URL: Final = re.compile(r"https://|http://(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?/")
 _SHA256_OF_NOTHING: Final = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 Pattern = Annotated[str, Field(pattern=r"^[!-~]{1,300}$")]

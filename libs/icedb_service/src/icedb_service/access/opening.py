@@ -1,13 +1,12 @@
 """How a service gets its guard: from the access file of its settings, or an open one where that is safe."""
 
-import ipaddress
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest
+from icedb_log.hosts import is_loopback
 
 from icedb_service.access.guard import AccessGuard
 from icedb_service.access.metrics import AccessMetrics, Door
@@ -15,8 +14,6 @@ from icedb_service.access.rate_limits import RateLimits
 from icedb_service.logs import get_logger
 from icedb_service.settings import ServiceSettings
 from icedb_service.tls import read_expiry_s
-
-_LOOPBACK_NAMES: Final = ("localhost", "localhost.localdomain")
 
 
 def open_guard(
@@ -67,13 +64,3 @@ def open_guard(
             mitigation="keep others away, or set ICEDB_ACCESS_FILE",
         )
     return AccessGuard(metrics=metrics, door=door)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
-    if host.lower() in _LOOPBACK_NAMES:
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
