@@ -73,12 +73,13 @@ def _first_unknown_table(con: duckdb.DuckDBPyConnection, sql: str, *, tables: Ma
     except duckdb.Error as error:
         match = _UNKNOWN_TABLE.match(str(error))
         if match is None:
-            empty = next((name for name, snapshot in tables.items() if not snapshot.schema), None)
+            empty = next((name for name, snapshot in tables.items() if snapshot.last_commit_ms is None), None)
             if empty is not None:
+                declared = ", ".join(tables[empty].schema)
                 raise InvalidRequest(
-                    f"table {empty!r} has no columns at this time: nothing was committed to it yet. Events that wait "
-                    f"show in `icedb status {empty}`, and those that could not be committed in "
-                    f"`icedb quarantine list {empty}`"
+                    f"table {empty!r} has no columns at this time{f' but {declared}' if declared else ''}: nothing was "
+                    f"committed to it yet. Events that wait show in `icedb status {empty}`, and those that could not "
+                    f"be committed in `icedb quarantine list {empty}`. DuckDB says: {first_line(error)}"
                 ) from error
             raise InvalidRequest(f"the query is refused: {first_line(error)}") from error
         return match["name"].lower()  # as DuckDB, which does not tell cases apart

@@ -1,0 +1,163 @@
+"""``icedb ingest`` and ``icedb quarantine``: every format, what is refused, and how one goes on after it."""
+
+import gzip
+import re
+from collections import Counter
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from icedb_log.errors import Unavailable
+from icedb_log.ingest.pressure import Pressure, publish_pressure
+from icedb_log.ingest.quarantine import quarantine_batch
+from icedb_log.ingest.staging import list_staged
+from icedb_log.jobs import RejectedBatch
+from icedb_log.storage.local_store import LocalObjectStore
+from pyarrow import ipc
+
+
+def test_every_format_is_ingested(icedb, parquet, tmp_path):
+    parquet.create("events")
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.csv").write_text('n,t\n1,"x\ny"\n2,z\n')
+    (folder / "b.csv.gz").write_bytes(gzip.compress(b"n,t\n3,x\n"))
+    (folder / "c.json").write_text('[{"n": 4}, {"n": 5}]')
+    (folder / "d.jsonl").write_text('{"n": 6}\n')
+    pq.write_table(pa.table({"n": [7, 8]}), folder / "e.parquet")
+    with ipc.new_file(folder / "f.arrow", pa.schema({"n": pa.int64()})) as writer:
+        writer.write_table(pa.table({"n": [9]}))
+    (folder / "notes.txt").write_text("not events")
+    done = icedb("ingest", "events", str(folder), "--json").json
+    assert (done["rows"], done["batches"]) == (9, 6)
+    store, paths = parquet.warehouse.store, parquet.warehouse.table("events")
+    staged = list_staged(store, paths).batches
+    assert Counter(batch.format for batch in staged) == {"csv": 2, "ndjson": 2, "parquet": 1, "arrow": 1}
+    assert icedb("ingest", "events", "-", "--json", stdin=(folder / "e.parquet").read_bytes()).json["rows"] == 2
+    assert icedb("ingest", "events", "-", "--format", "csv", "--json", stdin=b"n\n1\n2\n").json["rows"] == 2
+    error = icedb("ingest", "events", "-", stdin=b"n\n1\n2\n", code=2).error
+    assert "standard input: line 1 is not JSON" in error
+    assert "--format" in error
+
+
+def test_a_table_under_pressure_makes_ingest_wait_and_says_so(icedb, parquet):
+    parquet.create("events")
+    paths = parquet.warehouse.table("events")
+    publish_pressure(parquet.warehouse.store, paths, Pressure("stop", 60.0, "800 log files", 60), clock=parquet.clock)
+    answer = icedb("ingest", "events", "-", "--retry", "200ms", stdin=b'{"n":1}\n', code=4)
+    assert "800 log files" in answer.error
+    assert answer.err.count("waiting 100 ms before the batch is sent again (--retry bounds this)") == 1
+    assert icedb("status", "events", "--json").json["tables"][0]["staged_batches"] == 0
+    parquet.warehouse.store.delete([paths.pressure_key])
+    assert icedb("ingest", "events", "-", "--json", stdin=b'{"n":1}\n').json["rows"] == 1
+
+
+def test_a_bad_line_names_the_file_and_how_to_go_on(icedb, parquet, tmp_path):
+    parquet.create("events")
+    lines = [b'{"n": %d}\n' % n for n in range(10)]
+    lines[7] = b'{"n": 7\n'
+    path = tmp_path / "bad.ndjson"
+    path.write_bytes(b"".join(lines))
+    error = icedb("ingest", "events", str(path), "--batch-rows", "3", code=2).error
+    assert "bad.ndjson: line 8 is not JSON" in error
+    assert "6 rows before it are accepted in 2 batches" in error
+    assert "--from-row 7" in error
+    lines[7] = b'{"n": 7}\n'
+    path.write_bytes(b"".join(lines))
+    assert icedb("ingest", "events", str(path), "--from-row", "7", "--json").json["rows"] == 4
+
+
+def test_a_batch_without_an_answer_can_be_sent_again_under_its_id(icedb, parquet, tmp_path, monkeypatch):
+    parquet.create("events")
+    path = tmp_path / "a.ndjson"
+    path.write_bytes(b"".join(b'{"n": %d}\n' % n for n in range(5)))
+    put = LocalObjectStore.put_if_absent
+    calls = []
+
+    def lose_the_second(store, key, body):
+        calls.append(key)
+        if len(calls) == 1:
+            return put(store, key, body)
+        if len(calls) == 2:
+            put(store, key, body)
+        raise Unavailable("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalObjectStore, "put_if_absent", lose_the_second)
+        answer = icedb("ingest", "events", str(path), "--batch-rows", "2", "--retry", "150ms", code=4)
+    assert "2 rows before it are accepted in 1 batches; this one may be accepted, too" in answer.error
+    options = re.search(r"--from-row 3 --batch-id [0-9a-f-]{36}", answer.error)[0].split()
+    done = icedb("ingest", "events", str(path), "--batch-rows", "2", *options, "--json").json
+    assert (done["rows"], done["batches"]) == (3, 2)
+    assert icedb("status", "events", "--json").json["tables"][0]["staged_batches"] == 3
+
+
+def test_an_interrupt_says_what_is_accepted(icedb, parquet, tmp_path, monkeypatch):
+    parquet.create("events")
+    path = tmp_path / "a.ndjson"
+    path.write_bytes(b'{"n": 1}\n' * 5)
+    put = LocalObjectStore.put_if_absent
+    calls = []
+
+    def interrupt_the_second(store, key, body):
+        calls.append(key)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return put(store, key, body)
+
+    monkeypatch.setattr(LocalObjectStore, "put_if_absent", interrupt_the_second)
+    answer = icedb("ingest", "events", str(path), "--batch-rows", "2", code=130)
+    assert "2 rows are accepted in 1 batches, up to row 2 of the last file" in " ".join(answer.err.split())
+
+
+def quarantine(parquet, name="events"):
+    """Move what is staged to quarantine, as a flush does that cannot commit it."""
+    store, paths = parquet.warehouse.store, parquet.warehouse.table(name)
+    staged = list_staged(store, paths).batches
+    for batch in staged:
+        quarantine_batch(store, paths, rejected=RejectedBatch(batch, "line 1: no [ts]"), clock=parquet.clock)
+    return [batch.batch_id for batch in staged]
+
+
+def test_quarantine_is_listed_and_shown(icedb, parquet):
+    parquet.create("events")
+    assert "nothing is in quarantine" in icedb("quarantine", "list", "events").err
+    for body in (b'{"a":"[red]"}\n{"a":2}\n', b'{"b":1}\n'):
+        icedb("ingest", "events", "-", stdin=body)
+    ids = quarantine(parquet)
+    assert icedb("status", "events", "--json").json["tables"][0]["quarantined_batches"] == 2
+    listed = icedb("quarantine", "list", "events", "--json").json["batches"]
+    assert [(entry["batch_id"], entry["kind"], entry["reason"]) for entry in listed] == [
+        (batch_id, "batch", "line 1: no [ts]") for batch_id in ids
+    ]
+    assert ids[0] in icedb("quarantine", "list", "events").out
+    shown = icedb("quarantine", "show", "events", ids[0], "--lines", "1").out
+    assert "line 1: no [ts]" in shown
+    assert shown.endswith('\n{"a":"[red]"}\n')
+    assert icedb("quarantine", "show", "events", ids[0], "--json").json["lines"] == ['{"a":"[red]"}', '{"a":2}']
+    assert "batch 'nope' is not in quarantine" in icedb("quarantine", "show", "events", "nope", code=3).error
+    assert "did you mean events?" in icedb("quarantine", "show", "evnts", "nope", code=3).error
+
+
+def test_quarantine_is_retried_or_dropped(icedb, parquet):
+    parquet.create("events")
+    for n in range(4):
+        icedb("ingest", "events", "-", stdin=b'{"n":%d}\n' % n)
+    ids = quarantine(parquet)
+    done = icedb("quarantine", "retry", "events", ids[0], "--json").json
+    (retried,) = done["retried"]
+    assert (retried["batch_id"], done["failed"], done["woken"]) == (ids[0], [], False)
+    store, paths = parquet.warehouse.store, parquet.warehouse.table("events")
+    (staged,) = list_staged(store, paths).batches
+    assert (staged.batch_id, store.get(staged.key).body) == (retried["retry_id"], b'{"n":0}\n')
+    mixed = icedb("quarantine", "retry", "events", "nope", ids[1], "--json", code=3)
+    assert [entry["batch_id"] for entry in mixed.json["retried"]] == [ids[1]]
+    assert [entry["batch_id"] for entry in mixed.json["failed"]] == ["nope"]
+    assert "batch nope is not in quarantine" in mixed.error
+    assert "give --yes" in icedb("quarantine", "drop", "events", ids[2], code=2, stdin=b"y\n").error
+    assert f"dropped {ids[2]}" in icedb("quarantine", "drop", "events", ids[2], "--yes").out
+    assert len(icedb("quarantine", "list", "events", "--json").json["batches"]) == 1
+    dropped = icedb("quarantine", "drop", "events", "--all", "--yes", "--json").json
+    assert dropped == {"table": "events", "dropped": [{"batch_id": ids[3]}], "failed": []}
+    assert "nothing is in quarantine" in icedb("quarantine", "retry", "events", "--all").err
+    for wrong in ((), (ids[0], "--all")):
+        assert "give ids of batches, or --all" in icedb("quarantine", "drop", "events", *wrong, code=2).error
