@@ -15,7 +15,7 @@ from icedb_snapshot.answers import Answer, AnswerCache, AnswerTooLarge, all_file
 def build(warehouse, clock):
     known = {}
 
-    def build(config, *filters, where=None, name="events", presign_ms=None):
+    def build(config, *filters, where=None, name="events", presign_ms=None, max_joined=1 << 20):
         paths = warehouse.table(name)
         reader = known.setdefault(name, [LogReader(warehouse.store, paths, clock=clock, is_compact=True), None])
         view = reader[0].read()
@@ -23,7 +23,7 @@ def build(warehouse, clock):
         snapshot = reader[1].snapshot
         selector = FileSelector(paths, config, snapshot, filters=parse_partition_filters(filters), where=where)
         selections = selector.select_chunks(all_files(snapshot.live))
-        return build_answer(warehouse.store, paths, snapshot, selections, max_joined=1 << 20, presign_ms=presign_ms)
+        return build_answer(warehouse.store, paths, snapshot, selections, max_joined=max_joined, presign_ms=presign_ms)
 
     return build
 
@@ -129,14 +129,14 @@ def test_pages_joined_are_the_whole_answer(tables, build, page_bytes):
     assert len(pages) == (64 if page_bytes == 1 else len(pages))
 
 
-def test_urls_are_added_and_counted_as_the_answers_own(tables, build, ask, clock):
+def test_urls_are_added_and_counted(tables, build, ask, clock):
     config = tables.create()
     tables.commit(files=[("d=2026-01-02", 1)] * 200)
     files = ask(config, presign_ms=60_000).files
     assert {file.presigned_url for file in files} == {f"memory://{f.path}?expires={clock.ms + 60_000}" for f in files}
     assert {value.name for value in files[0].partition_values} == {"d"}
     assert not ask(config).files[0].HasField("presigned_url")
-    assert build(config, presign_ms=60_000).own_bytes > build(config).own_bytes
+    assert build(config, presign_ms=60_000).held_bytes > build(config).held_bytes
 
 
 def test_a_condition_leaves_out_files_and_all_of_a_partition(tables, ask):
@@ -157,8 +157,8 @@ def test_a_condition_that_takes_too_much_work_keeps_the_files_that_are_left(tabl
     assert ask(config, where="ts > '2027-01-01'").file_count == 0
 
 
-def make_answer(own_bytes):
-    return Answer("t", b"", (), 0, 0, own_bytes)
+def make_answer(held_bytes):
+    return Answer("t", b"", (b"x" * held_bytes,), 1, held_bytes)
 
 
 def test_only_so_many_answers_and_bytes_are_kept():
@@ -166,10 +166,34 @@ def test_only_so_many_answers_and_bytes_are_kept():
     for number in range(5):
         cache.keep((number,), make_answer(1))
     assert [cache.get((number,)) is not None for number in range(5)] == [False, False, True, True, True]
-    cache.keep((5,), make_answer(99))
-    assert [cache.get((number,)) is not None for number in range(6)] == [False] * 4 + [True, True]
-    cache.keep((6,), make_answer(101))
-    assert cache.get((6,)) is None
+    cache.keep((5,), make_answer(50))
+    cache.keep((6,), make_answer(50))
+    assert [cache.get((number,)) is not None for number in range(7)] == [False] * 5 + [True, True]
+    cache.keep((7,), make_answer(51))
+    assert cache.get((7,)) is None
     cache.keep((5,), make_answer(10))
-    cache.keep((7,), make_answer(89))
+    cache.keep((8,), make_answer(40))
     assert cache.get((5,)) is not None
+
+
+@pytest.mark.parametrize("max_joined", [1, 1 << 20])
+def test_answers_of_versions_that_are_gone_count_with_all_that_they_hold(tables, build, max_joined):
+    config = tables.create()
+    cache = AnswerCache(max_answers=1000, max_bytes=20_000)
+    held = []
+    for version in range(20):
+        tables.commit(files=[(f"d=2026-01-{day:02d}", 1) for day in range(2, 20)])
+        answer = build(config, max_joined=max_joined)
+        cache.keep((version,), answer)
+        held.append(answer)
+    kept = [answer for version, answer in enumerate(held) if cache.get((version,)) is not None]
+    assert sum(sum(map(len, answer.pieces)) for answer in kept) <= 20_000
+    assert 0 < len(kept) < 20
+
+
+def test_an_answer_of_one_message_is_in_memory_once(tables, build):
+    config = tables.create()
+    tables.commit(files=[("d=2026-01-02", 1), ("d=2026-01-03", 1)])
+    answer = build(config)
+    assert answer.joined is not None
+    assert all(isinstance(piece, memoryview) and piece.obj is answer.joined for piece in answer.pieces)

@@ -11,7 +11,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Final
 
 from icedb_log.errors import InvalidRequest
@@ -59,16 +59,20 @@ class Answer:
         pieces: The files as serialized ``files`` entries, ascending by path.
         file_count: Number of files.
         files_bytes: Bytes of the pieces.
-        own_bytes: Bytes of what is held for this answer alone.
+        joined: All pieces in one, where they may be one message; the pieces are views of it then.
     """
 
     table: str
     head_wire: bytes
-    pieces: Sequence[bytes]
+    pieces: Sequence[bytes | memoryview]
     file_count: int
     files_bytes: int
-    own_bytes: int
-    _joined: list[bytes] = field(default_factory=list, repr=False, compare=False)
+    joined: bytes | None = field(default=None, repr=False)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that it keeps in memory; entries that chunks hold as well count, because it may outlive the chunks."""
+        return len(self.head_wire) + self.files_bytes
 
     def render(self, *, staleness_ms: int, max_message_bytes: int) -> bytes:
         """Return the serialized response for one call.
@@ -88,22 +92,11 @@ class Answer:
                 f"than one message may have, {max_message_bytes} bytes (ICEDB_SNAPSHOT_MAX_MESSAGE_BYTES): call "
                 "StreamSnapshot, which answers in pages, or narrow it with partition filters or where"
             )
-        return head + self.join()
-
-    def join(self) -> bytes:
-        """Return all files as serialized entries; joined once."""
-        if not self._joined:
-            self._joined.append(self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces))
-        return self._joined[0]
-
-    @property
-    def is_joined(self) -> bool:
-        """Whether :meth:`join` costs nothing any more."""
-        return bool(self._joined)
+        return head + (b"".join(self.pieces) if self.joined is None else self.joined)
 
     def pages(self, *, staleness_ms: int, page_bytes: int = PAGE_BYTES) -> Iterator[bytes]:
         """Yield serialized responses: the first with everything but the rest of the files, made one after another."""
-        page = [self._head(staleness_ms)]
+        page: list[bytes | memoryview] = [self._head(staleness_ms)]
         size_bytes = len(page[0])
         for piece in self.pieces:
             for part in (piece,) if size_bytes + len(piece) <= page_bytes else split_entries(piece):
@@ -128,7 +121,7 @@ class AnswerCache:
 
     Args:
         max_answers: How many are kept.
-        max_bytes: How many bytes of their own they may have together.
+        max_bytes: How many bytes they may hold together; one alone at most half of it.
     """
 
     def __init__(self, *, max_answers: int, max_bytes: int) -> None:
@@ -147,16 +140,16 @@ class AnswerCache:
             return known
 
     def keep(self, key: AnswerKey, answer: Answer) -> None:
-        """Keep an answer, and let the least recently used go. One that is larger than all may be is not kept."""
-        if answer.own_bytes > self._max_bytes:
+        """Keep an answer, and let the least recently used go. One that would push out most others is not kept."""
+        if 2 * answer.held_bytes > self._max_bytes:
             return
         with self._lock:
             before = self._answers.pop(key, None)
-            self._bytes += answer.own_bytes - (before.own_bytes if before is not None else 0)
+            self._bytes += answer.held_bytes - (before.held_bytes if before is not None else 0)
             self._answers[key] = answer
             while len(self._answers) > self._max_answers or self._bytes > self._max_bytes:
                 _, gone = self._answers.popitem(last=False)
-                self._bytes -= gone.own_bytes
+                self._bytes -= gone.held_bytes
 
 
 def build_answer(
@@ -182,31 +175,29 @@ def build_answer(
         CorruptLog: A data file lies outside the table.
         InvalidRequest: The store has no such URLs.
     """
-    pieces: list[bytes] = []
-    own_bytes = 0
+    pieces: list[bytes | memoryview] = []
     for selection in selections:
         wire = serialize_chunk(store, paths, selection.chunk)
         if presign_ms is not None:
             pieces.append(_presign(store, selection, wire, presign_ms))
-            own_bytes += len(pieces[-1])
         elif selection.indexes is None:
             pieces.append(wire.wire)
         else:
             pieces.append(b"".join(wire.entry(index) for index in selection.indexes))
-            own_bytes += len(pieces[-1])
     files_bytes = sum(map(len, pieces))
-    is_joined = files_bytes <= max_joined
-    answer = Answer(
+    joined = None
+    if files_bytes <= max_joined:
+        joined = b"".join(pieces)
+        view, ends = memoryview(joined), [0, *accumulate(map(len, pieces))]
+        pieces = [view[start:end] for start, end in pairwise(ends)]
+    return Answer(
         table=snapshot.table,
         head_wire=_serialize_head(snapshot, selections),
         pieces=pieces,
         file_count=sum(selection.file_count for selection in selections),
         files_bytes=files_bytes,
-        own_bytes=own_bytes + (files_bytes if is_joined else 0),
+        joined=joined,
     )
-    if is_joined:
-        answer.join()
-    return answer
 
 
 def _serialize_head(snapshot: Snapshot, selections: Sequence[ChunkSelection]) -> bytes:
@@ -266,7 +257,7 @@ def serialize_values(values: Mapping[str, str | None]) -> bytes:
     return bytes(snapshot_pb2.DataFile(partition_values=entries).SerializeToString())
 
 
-def split_entries(piece: bytes) -> Iterator[bytes]:
+def split_entries(piece: bytes | memoryview) -> Iterator[bytes | memoryview]:
     """Yield the serialized ``files`` entries that are joined in a piece: a tag of one byte, a length, and the file."""
     start = 0
     while start < len(piece):
@@ -275,7 +266,7 @@ def split_entries(piece: bytes) -> Iterator[bytes]:
         start = end
 
 
-def _find_body(piece: bytes, start: int) -> tuple[int, int]:
+def _find_body(piece: bytes | memoryview, start: int) -> tuple[int, int]:
     """Return where the body of the entry at ``start`` begins and ends."""
     length, shift, at = 0, 0, start + 1
     while True:
