@@ -71,8 +71,9 @@ def quiet_services() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    """The one Spark session of the whole run, two tasks at once; one that fails is tried once more."""
-    session = open_spark(SparkSettings(master="local[2,2]", app_name="icedb-tests"))
+def spark(request) -> Iterator[Any]:
+    """The one Spark session of the whole run, two tasks at once; `make soak` tries one that fails once more."""
+    master = "local[2,2]" if request.config.option.markexpr == "soak" else "local[2]"
+    session = open_spark(SparkSettings(master=master, app_name="icedb-tests"))
     yield session
     close_spark(session)

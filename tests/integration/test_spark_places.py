@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from icedb_parts.testing.spark_cluster import running_cluster, running_connect_server
 
-pytestmark = [pytest.mark.spark, pytest.mark.s3]
+pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.soak]
 
 LIMIT_S = 240
 PROCESS = Path(__file__).with_name("spark_place_process.py")
@@ -68,7 +68,7 @@ def event(n):
     return [f"2026-01-0{1 + n % 3}T00:00:00", f"e{n % 5}", n]
 
 
-@pytest.fixture(params=[pytest.param("standalone", marks=pytest.mark.soak), "connect"])
+@pytest.fixture(params=["standalone", "connect"])
 def answer(request, ask):
     return ask(request.param)
 
@@ -97,7 +97,6 @@ def test_a_job_that_never_ends_is_interrupted_there(answer):
     assert answer["alive"] == [True, False]
 
 
-@pytest.mark.soak
 def test_tasks_ran_on_both_workers(ask):
     _, places = ask("standalone")["interrupt"]
     assert ["worker-0" in places[0], "worker-1" in places[1]] == [True, True], places
