@@ -150,7 +150,7 @@ def test_a_table_is_created_once(store):
 
 
 def test_a_table_that_does_not_exist_says_how_to_make_one(store):
-    with pytest.raises(NotFound, match=r"'t' does not exist .*icedb table create"):
+    with pytest.raises(NotFound, match=r"'t' does not exist; .*icedb table create"):
         read_table_config(store, PATHS)
     assert list_all(store, "").objects == ()
 

@@ -231,7 +231,11 @@ READ_RULES: Final = (
         "a slow refresh is taken",
         edit("log.reader:ConsistentReader._read_once", ("> self._max_refresh_ms", "> 1 << 60")),
     ),
-    breaks("R3", "no time is refused", edit("log.fold:fold", ("if as_of_ms < horizon_ms:", "if False:"))),
+    breaks(
+        "R3",
+        "no time is refused",
+        edit("log.fold:fold", ("as_of_ms < horizon_ms:", "False:")),
+    ),
     breaks(
         "R3",
         "a strip does not record the horizon",
