@@ -3,12 +3,14 @@
 import asyncio
 import inspect
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, date, datetime
 
 import duckdb
 import pyarrow as pa
 import pytest
 from icedb_client import AsyncClient, AsyncSnapshot, Client
+from icedb_client.read_lease import hold_while_reading
 from icedb_client.settings import ClientSettings
 from icedb_client.testing.parquet_warehouse import ParquetWarehouse
 from icedb_log.cleaning.leases import read_leases
@@ -467,6 +469,21 @@ def test_a_lease_lasts_as_long_as_the_block(client, parquet):
     with pytest.raises(ZeroDivisionError), client.reading("leased"):
         raise ZeroDivisionError
     assert read_leases(store, paths) == ()
+
+
+@pytest.mark.parametrize("way", ["store", "grpc"])
+def test_a_long_read_takes_a_lease_from_now_on_or_of_its_last_commit_if_there_is_another(
+    way, parquet, service, monkeypatch
+):
+    monkeypatch.setattr("icedb_client.read_lease.may_take_long", lambda _: True)
+    store, paths = parquet.warehouse.store, parquet.warehouse.table("leased")
+    with open_way(way, parquet, service) as client:
+        snapshot = client.snapshot("leased")
+        with hold_while_reading(replace(snapshot, last_commit_ms=1)):
+            assert [lease.at_ms > snapshot.last_commit_ms for lease in read_leases(store, paths)] == [True]
+        assert read_leases(store, paths) == ()
+        with hold_while_reading(replace(snapshot, last_commit_ms=1, snapshot_id="overtaken")):
+            assert [lease.at_ms for lease in read_leases(store, paths)] == [1]
 
 
 def test_a_lost_lease_fails_the_read(reader, parquet):

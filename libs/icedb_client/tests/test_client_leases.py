@@ -12,6 +12,7 @@ from icedb_client.read_lease import (
     take_lease,
 )
 from icedb_client.read_requests import AcquireLease, LeaseInfo, ReleaseLease, RenewLease, TableInfo, TableRequest
+from icedb_client.snapshots import SnapshotRequest
 from icedb_log.errors import BelowHorizon, NotFound, PermissionDenied, Unavailable
 
 MINUTE_MS = 60_000
@@ -25,6 +26,8 @@ class Answers:
         self.asked = []
         self.failure = None
         self.data_grace_ms = data_grace_ms
+        self.newest = None
+        self.held_ms = []
 
     def ask(self, request):
         self.asked.append(type(request))
@@ -34,11 +37,14 @@ class Answers:
             case TableRequest(table=table):
                 return TableInfo(table, {}, (), (), self.data_grace_ms, self.data_grace_ms)
             case AcquireLease(table=table, ttl_ms=ttl_ms, at_ms=at_ms):
+                self.held_ms.append(at_ms)
                 return LeaseInfo(table, "l1", at_ms or self.clock.ms, self.clock.ms + ttl_ms)
             case RenewLease(table=table, ttl_ms=ttl_ms):
                 return LeaseInfo(table, "l1", 0, self.clock.ms + ttl_ms)
             case ReleaseLease():
                 return None
+            case SnapshotRequest():
+                return self.newest
 
 
 @pytest.fixture
@@ -109,7 +115,8 @@ def snapshot(client, create, answers):
     class Files:
         size_bytes = 0
 
-    return replace(client.snapshot("events"), answerer=answers, files=Files(), last_commit_ms=5)
+    answers.newest = replace(client.snapshot("events"), answerer=answers, files=Files(), last_commit_ms=5)
+    return answers.newest
 
 
 def test_short_reads_take_none(snapshot, answers):
@@ -124,6 +131,16 @@ def test_reads_that_may_outlast_half_the_grace_period_take_one(snapshot, answers
     with hold_while_reading(snapshot):
         assert (AcquireLease in answers.asked) is takes
     assert (ReleaseLease in answers.asked) is takes
+
+
+def test_a_commit_of_long_ago_is_held_from_now_on_and_one_that_was_overtaken_from_its_own_time(snapshot, answers):
+    snapshot.files.size_bytes = 600 * 60 * SLOW_BYTES_PER_S
+    with hold_while_reading(snapshot):
+        assert answers.held_ms == [None]
+    answers.newest = replace(snapshot, snapshot_id="another")
+    with hold_while_reading(snapshot):
+        assert answers.held_ms == [None, None, 5]
+    assert answers.asked.count(ReleaseLease) == answers.asked.count(AcquireLease)
 
 
 @pytest.mark.parametrize("failure", [BelowHorizon("too late"), PermissionDenied("no"), Unavailable("away")])

@@ -136,10 +136,37 @@ def take_hold(snapshot: "Snapshot") -> ReadLease | None:
     if snapshot.hold is not None or snapshot.answerer is None or not may_take_long(snapshot):
         return snapshot.hold
     try:
-        at_ms = snapshot.last_commit_ms if snapshot.as_of_ms is None else snapshot.as_of_ms
-        return take_lease(snapshot.answerer, snapshot.table, at_ms=at_ms)
+        return _hold_newest(snapshot) if snapshot.as_of_ms is None else _hold_at(snapshot, snapshot.as_of_ms)
     except IceDBError:
         return None  # it is too late to hold that time, or not allowed: the read has the grace period, as any other
+
+
+def _hold_newest(snapshot: "Snapshot") -> ReadLease:
+    """Take a lease from now on: it holds the snapshot's files if the table is still the same after that."""
+    lease = _hold_at(snapshot, None)
+    try:
+        if _is_still_newest(snapshot):
+            return lease
+    except IceDBError:
+        lease.close()
+        raise
+    lease.close()
+    # A commit came in between: the time of the one before is held, if nothing that was live then may be going.
+    return _hold_at(snapshot, snapshot.last_commit_ms)
+
+
+def _hold_at(snapshot: "Snapshot", at_ms: int | None) -> ReadLease:
+    assert snapshot.answerer is not None  # noqa: S101 - whoever calls has looked
+    return take_lease(snapshot.answerer, snapshot.table, at_ms=at_ms)
+
+
+def _is_still_newest(snapshot: "Snapshot") -> bool:
+    from icedb_client.snapshots import SnapshotRequest  # noqa: PLC0415 - snapshots know of leases
+
+    assert snapshot.answerer is not None  # noqa: S101 - as above
+    # Of the answer only the id counts, which is that of the whole table whatever files are asked for.
+    now = snapshot.answerer.ask(SnapshotRequest(snapshot.table, where="FALSE", max_staleness_ms=0))
+    return now.snapshot_id == snapshot.snapshot_id
 
 
 def release_hold(snapshot: "Snapshot", hold: ReadLease | None) -> None:
