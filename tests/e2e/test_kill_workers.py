@@ -138,6 +138,7 @@ def test_a_second_stack_in_the_same_folder_is_refused(stack):
         LocalStack(other).start()
 
 
+@pytest.mark.soak
 def test_a_service_that_cannot_start_is_named_with_its_last_words(tmp_path, find_processes):
     layout = StackLayout(tmp_path, "local", StackPorts.find_free(), {"ICEDB_FLUSH_MAX_MB": "none"})
     with pytest.raises(Unavailable, match=r"(?s)ingest does not start.*ICEDB_FLUSH_MAX_MB"), LocalStack(layout):

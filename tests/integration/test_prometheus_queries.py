@@ -238,6 +238,7 @@ def test_merge_lag_is_there_when_every_worker_is_dead(warehouse, snapshot_metric
 # ---- the whole stack --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 @pytest.mark.e2e
 @pytest.mark.spark
 @pytest.mark.redis

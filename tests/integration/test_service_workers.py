@@ -33,7 +33,8 @@ from icedb_service.testing.redis_server import RedisServer
 from icedb_service.wakeup import Wakeups
 
 # Cold Spark on a machine that other tests use, too, takes its time: the bound is against a hang only.
-pytestmark = [pytest.mark.redis, pytest.mark.spark, pytest.mark.timeout(900)]
+# The end-to-end tests send rows through the same workers, and kill them.
+pytestmark = [pytest.mark.soak, pytest.mark.redis, pytest.mark.spark, pytest.mark.timeout(900)]
 
 CLOCK = SystemClock()
 LIMIT_MS = 240_000
@@ -324,7 +325,6 @@ def run_cli(stack, *arguments, code):
 MANY_PARTITIONS = (PartitionField.parse("b=bucket[24](n)"),)
 
 
-@pytest.mark.soak  # the end-to-end tests kill workers under a supervisor
 def test_an_ingest_worker_killed_in_the_middle_of_a_flush_loses_and_doubles_nothing(stack):
     table = Table(stack, "ingest_killed", partition=MANY_PARTITIONS)
     table.stage(30, rows_per_batch=200)
@@ -336,7 +336,6 @@ def test_an_ingest_worker_killed_in_the_middle_of_a_flush_loses_and_doubles_noth
     table.wait_until_committed()
 
 
-@pytest.mark.soak  # the end-to-end tests kill workers under a supervisor
 def test_a_merger_killed_in_the_middle_of_a_merge_loses_and_doubles_nothing(stack):
     table = Table(stack, "merge_killed", partition=MANY_PARTITIONS, merge_fan_in=1000)
     for _ in range(2):

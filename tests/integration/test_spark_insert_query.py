@@ -106,6 +106,7 @@ def test_a_batch_that_the_query_cannot_take_does_not_hold_up_the_others(spark, t
     assert "column 'ts' is NULL, and partition d=day(ts)" in reasons[no_partition]
 
 
+@pytest.mark.soak
 def test_keys_beyond_the_source_pass_or_not_as_the_table_evolves(spark, table):
     config = make_config(
         "SELECT *, CAST(at AS DATE) AS day FROM _rows", partition=(PartitionField.parse("day"),), sort=()
