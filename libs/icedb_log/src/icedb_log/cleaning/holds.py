@@ -37,11 +37,13 @@ def read_holds(
         CorruptLog: A fence cannot be understood: a person must restore it.
         Unavailable: The store did not answer.
     """
+    # J1: a time that the log was judged by holds for leases and pins, too: to both, earlier is only longer.
+    now_ms = view.store_now_ms
     return Holds(
-        leases=(leases or LeaseReader()).read(store, paths).leases,
-        pins=(pins or PinReader()).read(store, paths, data_grace_ms=config.data_grace_ms),
+        leases=(leases or LeaseReader()).read(store, paths, latest_ms=now_ms).leases,
+        pins=(pins or PinReader()).read(store, paths, data_grace_ms=config.data_grace_ms, latest_ms=now_ms),
         versions=find_kept_versions(view, config.keep_versions),
-        commits=read_open_commits(store, paths, config=config, now_ms=view.store_now_ms),
+        commits=read_open_commits(store, paths, config=config, now_ms=now_ms),
     )
 
 

@@ -110,18 +110,24 @@ class LeaseReader:
         self._fetch_threads = fetch_threads
         self._cache: dict[str, tuple[ObjectInfo, Lease]] = {}
 
-    def read(self, store: ObjectStore, paths: TablePaths) -> ListedLeases:
+    def read(self, store: ObjectStore, paths: TablePaths, *, latest_ms: int | None = None) -> ListedLeases:
         """Return the leases that a janitor has to take for lasting.
 
         One that cannot be understood holds everything for as long as a lease may last (unknown means keep). Costs one
         listing, and one GET for each lease that is new or was renewed.
 
+        Args:
+            store: The object store.
+            paths: Keys of the table.
+            latest_ms: It is this late at most, whatever the store's clock says now (J1).
+
         Raises:
             Unavailable: The store did not answer.
         """
         listing = list_all(store, paths.leases_prefix)
+        now_ms = listing.store_now_ms if latest_ms is None else min(listing.store_now_ms, latest_ms)
         # No lease lasts longer, and one that has ended is not renewed.
-        least_ms = listing.store_now_ms - MAX_LEASE_TTL_MS - MAX_STORE_GAP_MS
+        least_ms = now_ms - MAX_LEASE_TTL_MS - MAX_STORE_GAP_MS
         infos = [info for info in listing.objects if info.modified_ms > least_ms]
         known = self._cache
         current = {info.key: known[info.key] for info in infos if info.key in known and known[info.key][0] == info}
@@ -132,7 +138,7 @@ class LeaseReader:
                 current[info.key] = (info, lease)
         self._cache = current
         found = (current[info.key][1] for info in infos if info.key in current)
-        leases = tuple(lease for lease in found if lease.held_until_ms > listing.store_now_ms)
+        leases = tuple(lease for lease in found if lease.held_until_ms > now_ms)
         return ListedLeases(leases, listing.store_now_ms)
 
     def _fetch(self, store: ObjectStore, infos: Sequence[ObjectInfo]) -> list[Lease | None]:

@@ -51,18 +51,22 @@ class PinReader:
     def __init__(self) -> None:
         self._cache: dict[str, tuple[Pin, frozenset[str] | None]] = {}
 
-    def read(self, store: ObjectStore, paths: TablePaths, *, data_grace_ms: int) -> tuple[PinnedFiles, ...]:
+    def read(
+        self, store: ObjectStore, paths: TablePaths, *, data_grace_ms: int, latest_ms: int | None = None
+    ) -> tuple[PinnedFiles, ...]:
         """Return what pins hold now. Costs one listing, and one GET for each pin that is new or has changed.
 
         Args:
             store: The object store.
             paths: Keys of the table.
             data_grace_ms: How long files are kept after a pin has ended.
+            latest_ms: It is this late at most, whatever the store's clock says now (J1).
 
         Raises:
             Unavailable: The store did not answer.
         """
         listing = list_all(store, paths.pins_prefix)
+        now_ms = listing.store_now_ms if latest_ms is None else min(listing.store_now_ms, latest_ms)
         current: dict[str, tuple[Pin, frozenset[str] | None]] = {}
         for info in listing.objects:
             known = self._cache.get(info.key)
@@ -77,7 +81,7 @@ class PinReader:
         held: list[PinnedFiles] = []
         for pin, files in current.values():
             until_ms = pin.held_until_ms(data_grace_ms)
-            if until_ms is None or until_ms > listing.store_now_ms:
+            if until_ms is None or until_ms > now_ms:
                 held.append(PinnedFiles(pin.name, files, until_ms))
         return tuple(held)
 

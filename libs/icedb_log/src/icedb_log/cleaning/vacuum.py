@@ -1,7 +1,7 @@
 """A vacuum: deletes what is tombstoned and past its grace period (rules J2, J4, J6, V4).
 
-Order: the log, what holds, the plan, staging; then :mod:`icedb_log.cleaning.vacuum_run` deletes. Nothing is listed
-below ``_data``: the log says what is dead.
+Order: the log, what holds, the plan, staging, the store's clock; then :mod:`icedb_log.cleaning.vacuum_run` deletes.
+Nothing is listed below ``_data``: the log says what is dead.
 """
 
 from collections import Counter
@@ -22,6 +22,8 @@ from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView
 from icedb_log.storage.object_store import FailedDelete, ObjectStore
+from icedb_log.storage.steady_time import SteadyTime
+from icedb_log.storage.store_clock import check_store_clock
 from icedb_log.tables.same_table import require_same_table
 from icedb_log.tables.table_config import TableConfig, read_table_config
 from icedb_log.views.views import find_wanted
@@ -42,6 +44,7 @@ class VacuumResult:
         store_now_ms: The time that ages were measured against.
         deleted_copies: Staged copies of batches deleted.
         has_more: Whether there is more to delete now: the run was bounded. Failed deletes do not count.
+        held_back_ms: How far the store's clock has run ahead of what can have passed; ages were measured without it.
     """
 
     is_dry_run: bool
@@ -54,6 +57,7 @@ class VacuumResult:
     store_now_ms: int
     deleted_copies: tuple[str, ...] = ()
     has_more: bool = False
+    held_back_ms: int = 0
 
     def count_waiting(self) -> dict[Guard, int]:
         """Return how many dead objects each guard keeps."""
@@ -70,6 +74,7 @@ def vacuum_table(
     read_view: Callable[[TablePaths], LogReader] | None = None,
     pins: PinReader | None = None,
     leases: LeaseReader | None = None,
+    steady: SteadyTime | None = None,
     audit: AuditLog | None = None,
     check_alive: Callable[[], None] | None = None,
     max_objects: int | None = None,
@@ -86,6 +91,7 @@ def vacuum_table(
         read_view: Returns a reader of a view of this table, to be reused.
         pins: A reader of this table's pins to reuse, with its cache.
         leases: The same for its leases.
+        steady: What earlier runs of this process have heard of the store's time; ``None``: its word is taken.
         audit: Where every delete is written down; ``None``: nowhere.
         check_alive: Called before each chunk of deletes; raises to stop the run, e.g. when its lock is lost.
         max_objects: Begin nothing new after so many deleted data files; ``None``: all. The result says whether
@@ -94,13 +100,19 @@ def vacuum_table(
 
     Raises:
         NotFound: No such table.
-        HaltError: The table needs a person; nothing was deleted.
-        Unavailable: The store did not answer.
+        HaltError: The table needs a person, or no age can be told by this store; nothing was deleted.
+        Unavailable: The store did not answer, or its clock jumped or is far from this host's; nothing was deleted.
         IceDBError: What ``check_alive`` or the audit raised.
     """
     config = read_table_config(store, paths)
     reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
+    asked_ms = clock.monotonic_ms()
     view = reader.read()
+    heard_ms = view.store_now_ms
+    if steady is not None:  # J1: a clock that jumps ahead makes nothing old
+        window_ms = max(config.data_grace_ms, config.log_grace_ms)
+        now_ms = steady.hold_back(heard_ms, asked_ms=asked_ms, window_ms=window_ms)
+        view = replace(view, store_now_ms=now_ms)
     require_same_table(store, paths, config)  # T4: after the log
     # WARN: J4, J7, J9: after the log. The other way round: a lease is written while the janitor stalls between the two
     # reads, what it pins dies and gets old, and the plan knows the tombstones but not the lease.
@@ -124,6 +136,8 @@ def vacuum_table(
     plan = _hold_refusals(plan, view, staged)
     if dry_run:
         return _dry_result(plan)
+    if not plan.is_empty:
+        check_store_clock(store, paths.clock_key, clock=clock)  # J1: before anything goes by its age
     run_audit = None if audit is None else audit.begin(_facts(plan, config, holds))
     deleter = Deleter(store, audit=run_audit, check_alive=check_alive, chunk_keys=chunk_keys)
     run = VacuumRun(store, paths, view=view, plan=plan, deleter=deleter, part_files=chunk_keys)
@@ -139,6 +153,7 @@ def vacuum_table(
         store_now_ms=plan.store_now_ms,
         deleted_copies=done.copies,
         has_more=done.has_more,
+        held_back_ms=max(0, heard_ms - plan.store_now_ms),
     )
 
 

@@ -137,7 +137,9 @@ JANITOR_RULES: Final = (
     breaks(
         "J4",
         "leases are ignored",
-        edit("cleaning.holds:read_holds", ("leases=(leases or LeaseReader()).read(store, paths).leases", "leases=()")),
+        edit(
+            "cleaning.holds:read_holds", ("(leases or LeaseReader()).read(store, paths, latest_ms=now_ms).leases", "()")
+        ),
     ),
     breaks(
         "J4",
@@ -169,6 +171,14 @@ JANITOR_RULES: Final = (
                     "    if",
                 ),
             ),
+        ),
+    ),
+    keeps(
+        "J1",
+        "a vacuum does not look at the store's clock",
+        edit(
+            "cleaning.vacuum:vacuum_table",
+            ("        check_store_clock(store, paths.clock_key, clock=clock)", "        pass"),
         ),
     ),
     breaks(
