@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 from icedb_log.testing.simulation import find_failure, run_schedule
+from icedb_log.testing.simulation_cast import Cast
 from icedb_log.testing.simulation_rules_erase import ERASE_RULES
 
 # Where the search begins: seeds that noticed when this was written. Any change of the code may move them.
@@ -26,12 +27,12 @@ def seeds():
 def test_certificates_hold_in_many_schedules():
     totals = Counter()
     for seed in range(12):
-        totals.update(run_schedule(seed, erasers=2).counters)
+        totals.update(run_schedule(seed, Cast.parse("erasers:2")).counters)
     assert totals["erasures"] > 12
 
 
 def test_the_same_seed_is_the_same_schedule():
-    assert run_schedule(3, erasers=1).trace_hash == run_schedule(3, erasers=1).trace_hash
+    assert run_schedule(3, Cast.parse("erasers:1")).trace_hash == run_schedule(3, Cast.parse("erasers:1")).trace_hash
 
 
 @pytest.mark.parametrize(
@@ -40,4 +41,4 @@ def test_the_same_seed_is_the_same_schedule():
     ids=lambda m: f"{m.rule}: {m.name}",
 )
 def test_a_rule_switched_off_is_noticed(mutation):
-    assert find_failure(mutation, seeds(), erasers=2) is not None
+    assert find_failure(mutation, seeds()) is not None

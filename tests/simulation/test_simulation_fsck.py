@@ -4,14 +4,15 @@ That the order of its reads matters is shown in libs/icedb_log/tests/test_fsck_s
 """
 
 from icedb_log.testing.simulation import run_schedule
+from icedb_log.testing.simulation_cast import Cast
 
 SEEDS = range(300, 312)
 
 
 def test_no_schedule_makes_a_false_error():
     for seed in SEEDS:
-        run_schedule(seed, checkers=3)
+        run_schedule(seed, Cast.parse("checkers:3"))
 
 
 def test_the_same_seed_is_the_same_schedule():
-    assert run_schedule(3, checkers=1).trace_hash == run_schedule(3, checkers=1).trace_hash
+    assert run_schedule(3, Cast.parse("checkers:1")).trace_hash == run_schedule(3, Cast.parse("checkers:1")).trace_hash

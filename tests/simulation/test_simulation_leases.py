@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 from icedb_log.testing.simulation import find_failure, run_schedule
+from icedb_log.testing.simulation_cast import Cast
 from icedb_log.testing.simulation_rules_lease import LEASE_RULES
 
 # Where the search begins: seeds that noticed when this was written. Any change of the code may move them.
@@ -26,7 +27,7 @@ def seeds():
 def test_leases_hold_in_many_schedules():
     totals = Counter()
     for seed in range(6):
-        totals.update(run_schedule(seed, lessees=2).counters)
+        totals.update(run_schedule(seed, Cast.parse("lessees:2")).counters)
     assert totals["leases"] > 10
 
 
@@ -34,4 +35,4 @@ def test_leases_hold_in_many_schedules():
     "mutation", [m for m in LEASE_RULES if m.name not in RARE], ids=lambda m: f"{m.rule}: {m.name}"
 )
 def test_a_rule_switched_off_is_noticed(mutation):
-    assert find_failure(mutation, seeds(), lessees=2) is not None
+    assert find_failure(mutation, seeds()) is not None

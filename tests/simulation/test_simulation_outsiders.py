@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 from icedb_log.testing.simulation import find_failure, run_schedule
+from icedb_log.testing.simulation_cast import Cast
 from icedb_log.testing.simulation_rules_outsider import OUTSIDER_RULES
 
 # Where the search begins: seeds that noticed when this was written. Any change of the code may move them.
@@ -21,7 +22,7 @@ def seeds():
 def test_each_row_is_there_and_delivered_once_in_many_schedules():
     totals = Counter()
     for seed in range(10):
-        totals.update(run_schedule(seed, outsiders=2).counters)
+        totals.update(run_schedule(seed, Cast.parse("outsiders:2")).counters)
     assert totals["delivered_rows"] > 40
 
 
@@ -31,4 +32,4 @@ def test_each_row_is_there_and_delivered_once_in_many_schedules():
     ids=lambda m: f"{m.rule}: {m.name}",
 )
 def test_a_rule_switched_off_is_noticed(mutation):
-    assert find_failure(mutation, seeds(), outsiders=2) is not None
+    assert find_failure(mutation, seeds()) is not None

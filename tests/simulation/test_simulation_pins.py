@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 from icedb_log.testing.simulation import find_failure, run_schedule
+from icedb_log.testing.simulation_cast import Cast
 from icedb_log.testing.simulation_rules_pin import PIN_RULES
 
 # Where the search begins: seeds that noticed when this was written. Any change of the code may move them.
@@ -29,7 +30,7 @@ def seeds():
 def test_pins_and_versions_hold_in_many_schedules():
     totals = Counter()
     for seed in range(6):
-        totals.update(run_schedule(seed, pinners=2).counters)
+        totals.update(run_schedule(seed, Cast.parse("pinners:2")).counters)
     assert totals["pins"] > 10
 
 
@@ -39,4 +40,4 @@ def test_pins_and_versions_hold_in_many_schedules():
     ids=lambda m: f"{m.rule}: {m.name}",
 )
 def test_a_rule_switched_off_is_noticed(mutation):
-    assert find_failure(mutation, seeds(), pinners=2) is not None
+    assert find_failure(mutation, seeds()) is not None

@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 from icedb_log.testing.simulation import find_failure, run_schedule
+from icedb_log.testing.simulation_cast import Cast
 from icedb_log.testing.simulation_rules_view import VIEW_RULES
 
 # Where the search begins: seeds that noticed when this was written. Any change of the code may move them.
@@ -24,12 +25,12 @@ def seeds():
 def test_a_view_has_each_commit_once_in_many_schedules():
     totals = Counter()
     for seed in range(12):
-        totals.update(run_schedule(seed, feeders=2).counters)
+        totals.update(run_schedule(seed, Cast.parse("feeders:2")).counters)
     assert totals["fed_rows"] > 100
 
 
 def test_the_same_seed_is_the_same_schedule():
-    assert run_schedule(3, feeders=1).trace_hash == run_schedule(3, feeders=1).trace_hash
+    assert run_schedule(3, Cast.parse("feeders:1")).trace_hash == run_schedule(3, Cast.parse("feeders:1")).trace_hash
 
 
 @pytest.mark.parametrize(
@@ -38,4 +39,4 @@ def test_the_same_seed_is_the_same_schedule():
     ids=lambda m: f"{m.rule}: {m.name}",
 )
 def test_a_rule_switched_off_is_noticed(mutation):
-    assert find_failure(mutation, seeds(), feeders=2) is not None
+    assert find_failure(mutation, seeds()) is not None

@@ -1,10 +1,17 @@
 """A store that fails as the world's dice fall: crashes, stalls, lost answers, late requests, failed deletes.
 
 Wraps a :class:`~icedb_log.testing.memory_store.MemoryObjectStore`. Each call first gives way to other actors. Every
-change that reaches the inner store is told to an observer, in the order in which the store takes it.
+change that reaches the inner store is told to observers, in the order in which the store takes it.
+
+Whether something goes wrong with an actor's call is one draw from the actor's own generator; all else about it
+follows from the seed, the actor and the number of the call. So a fault has a name (``flusher2#17``), and can be left
+out without moving the others.
 """
 
+import random  # noqa: TID251 - a seeded generator is what the simulation is made of
+import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -19,10 +26,17 @@ from icedb_log.storage.object_store import (
 )
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.simulation_settings import MAX_STALL_MS, REQUEST_LIFE_MS, SECOND_MS, FaultRates
-from icedb_log.testing.simulation_world import Crash, World
+from icedb_log.testing.simulation_world import Actor, Crash, World
 
 _SLEEPY: Final = 2
 """How much more often an actor stalls that is the only one to do so."""
+
+_READ: Final = ("stall", "crash", "unavailable")
+_WRITE: Final = ("stall", "unavailable", "crash", "lost", "late stall")
+_DELETE: Final = ("stall", "crash", "unavailable", "lost", "partial", "late stall")
+"""What may go wrong with calls of each sort, in the order in which it would."""
+
+_HASH_SPACE: Final = 1 << 32
 
 
 class StoreObserver(Protocol):
@@ -37,23 +51,70 @@ class StoreObserver(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """What goes wrong with one call.
+
+    Attributes:
+        kind: One of :data:`_DELETE`.
+        rng: For all else about it.
+        stall_rate: How often this actor stalls as well.
+    """
+
+    kind: str
+    rng: random.Random
+    stall_rate: float
+
+
+class _Odds:
+    """How often which sort of call meets which fault, for those who stall and for those who do not."""
+
+    def __init__(self, rates: FaultRates, kinds: Sequence[str], *, stall_rate: float) -> None:
+        by_kind = {
+            "stall": stall_rate,
+            "late stall": stall_rate,
+            "crash": rates.crash,
+            "unavailable": rates.unavailable,
+            "lost": rates.lost,
+            "partial": rates.partial,
+        }
+        self.stall_rate = stall_rate
+        self.total = 0.0
+        self._bounds: list[tuple[float, str]] = []
+        for kind in kinds:
+            self.total += by_kind[kind] * (1 - self.total)
+            self._bounds.append((self.total, kind))
+
+    def kind_of(self, dice: float) -> str:
+        """Return which fault it is; the dice lie below the total."""
+        return next(kind for bound, kind in self._bounds if dice < bound)
+
+
 class FaultyStore:
     """An object store with the world's faults.
 
     Args:
         inner: Where the objects are.
         world: Time, dice and scheduler.
-        observer: Told about every change.
+        observers: Told about every change, one after the other.
     """
 
-    def __init__(self, inner: MemoryObjectStore, *, world: World, observer: StoreObserver) -> None:
+    def __init__(self, inner: MemoryObjectStore, *, world: World, observers: Sequence[StoreObserver]) -> None:
         self.inner = inner
         self.faults = world.settings.faults
         self._page_keys = world.settings.page_keys
         self._sleepy_kind = world.settings.sleepy_kind
         self._world = world
-        self._observer = observer
+        self._observers = tuple(observers)
         self._stubborn: dict[str, bool] = {}
+        rates = self.faults
+        sleepy_rate = _SLEEPY * rates.stall if self._sleepy_kind else rates.stall
+        other_rate = 0.0 if self._sleepy_kind else rates.stall
+        self._odds: dict[tuple[tuple[str, ...], bool], _Odds] = {
+            (kinds, is_sleepy): _Odds(rates, kinds, stall_rate=sleepy_rate if is_sleepy else other_rate)
+            for kinds in (_READ, _WRITE, _DELETE)
+            for is_sleepy in (True, False)
+        }
 
     def stop_faults(self) -> None:
         """Be a good store from now on."""
@@ -104,33 +165,40 @@ class FaultyStore:
 
     def delete(self, keys: Sequence[str]) -> DeleteReport:
         """Delete, or fail for some or all keys, or later than the caller believes."""
-        world, rng, faults = self._world, self._world.rng, self.faults
+        world = self._world
         world.give_way()
-        self._maybe_stall()
+        fault = self._meet(_DELETE)
         keys = list(dict.fromkeys(keys))
         possible = [key for key in keys if not self._is_stubborn(key)]
-        if rng.random() < faults.crash:
-            if rng.random() < 0.5:
-                world.send_later(self._flight_ms(), lambda: self._delete_all(possible))
-            raise Crash(f"at the delete of {keys[:1]}")
-        if rng.random() < faults.unavailable:
-            self._delete_all([key for key in possible if rng.random() < 0.5])
-            raise Unavailable(f"delete of {keys[:1]}: no answer")
-        if rng.random() < faults.lost:
-            world.send_later(self._flight_ms(), lambda: self._delete_all(possible))
-            raise Unavailable(f"delete of {keys[:1]}: no answer yet")
-        some = rng.random() < faults.partial
-        deleted = tuple(key for key in possible if not (some and rng.random() < 0.5))
+        is_partial = False
+        if fault is not None:
+            self._stall_before(fault)
+            rng = fault.rng
+            if fault.kind == "crash":
+                if rng.random() < 0.5:
+                    world.send_later(_flight_ms(rng), lambda: self._delete_all(possible))
+                raise Crash(f"at the delete of {keys[:1]}")
+            if fault.kind == "unavailable":
+                self._delete_all([key for key in possible if rng.random() < 0.5])
+                raise Unavailable(f"delete of {keys[:1]}: no answer")
+            if fault.kind == "lost":
+                world.send_later(_flight_ms(rng), lambda: self._delete_all(possible))
+                raise Unavailable(f"delete of {keys[:1]}: no answer yet")
+            is_partial = fault.kind == "partial"
+        deleted = possible
+        if fault is not None and is_partial:
+            deleted = [key for key in possible if fault.rng.random() < 0.5]
         self._delete_all(deleted)
-        self._maybe_stall()
+        if fault is not None:
+            self._stall_after(fault)
         failed = tuple(
             FailedDelete(key, "simulated", "denied" if key not in possible else "throttled")
             for key in keys
             if key not in deleted
         )
-        if failed and not deleted and rng.random() < 0.5:
+        if failed and not deleted and zlib.crc32(keys[0].encode()) % 2:
             raise Unavailable(f"delete of {keys[:1]}: nothing worked")
-        return DeleteReport(deleted, failed)
+        return DeleteReport(tuple(deleted), failed)
 
     def abort_stale_uploads(self, prefix: str, *, before_ms: int) -> int:
         """Ask the inner store, or fail."""
@@ -154,45 +222,49 @@ class FaultyStore:
         return self.inner.presign(key, expires_ms=expires_ms)
 
     def _before_read(self, what: str, key: str) -> None:
-        rng, faults = self._world.rng, self.faults
         self._world.give_way()
         self._world.note(what, key)
-        self._maybe_stall()
-        if rng.random() < faults.crash:
+        fault = self._meet(_READ)
+        if fault is None:
+            return
+        self._stall_before(fault)
+        if fault.kind == "crash":
             raise Crash(f"at the {what} of {key}")
-        if rng.random() < faults.unavailable:
+        if fault.kind == "unavailable":
             raise Unavailable(f"{key}: no answer")
 
     def _write(self, what: str, key: str, body: bytes, send: Callable[[], str]) -> str:
-        world, rng, faults = self._world, self._world.rng, self.faults
-        world.give_way()
-        self._maybe_stall()
-        if rng.random() < faults.unavailable:
+        self._world.give_way()
+        fault = self._meet(_WRITE)
+        if fault is None:
+            return self._land(what, key, body, send)
+        self._stall_before(fault)
+        if fault.kind == "unavailable":
             raise Unavailable(f"{key}: no answer, surely not written")
-        if rng.random() < faults.crash:
-            fate = rng.random()
+        if fault.kind == "crash":
+            fate = fault.rng.random()
             if fate < 0.3:
-                world.send_later(self._flight_ms(), lambda: self._land_late(what, key, body, send))
+                self._world.send_later(_flight_ms(fault.rng), lambda: self._land_late(what, key, body, send))
             elif fate < 0.6:
                 self._land_late(what, key, body, send)
             raise Crash(f"at the {what} of {key}")
-        if rng.random() < faults.lost:
-            self._lose(what, key, body, send)
+        if fault.kind == "lost":
+            self._lose(fault, what, key, body, send)
         etag = self._land(what, key, body, send)
-        self._maybe_stall()
+        self._stall_after(fault)
         return etag
 
-    def _lose(self, what: str, key: str, body: bytes, send: Callable[[], str]) -> None:
+    def _lose(self, fault: _Fault, what: str, key: str, body: bytes, send: Callable[[], str]) -> None:
         """Lose the answer of a write that landed, did not, or lands later; or let a retry meet its first try (W2)."""
-        fate = self._world.rng.random()
+        fate = fault.rng.random()
         if fate < 0.4:
             self._world.note(f"late {what}", key)
-            self._world.send_later(self._flight_ms(), lambda: self._land_late(what, key, body, send))
+            self._world.send_later(_flight_ms(fault.rng), lambda: self._land_late(what, key, body, send))
         elif fate < 0.8:
             self._land_late(what, key, body, send)
             if fate < 0.6 and what != "put":
                 raise PreconditionFailed(f"{key}: refused; perhaps by the first try of this very request")
-        self._maybe_stall()
+        self._stall_after(fault)
         raise CommitOutcomeUnknown(f"{key}: the answer got lost")
 
     def _land_late(self, what: str, key: str, body: bytes, send: Callable[[], str]) -> None:
@@ -208,36 +280,63 @@ class FaultyStore:
             self._world.note(f"{what} refused", key)
             raise
         self._world.note(what, key)
-        self._observer.on_put(key, body)
+        for observer in self._observers:
+            observer.on_put(key, body)
         return etag
 
     def _delete_all(self, keys: Sequence[str]) -> None:
         for key in keys:
             if holds(self.inner, key):
                 self._world.note("delete", key)
-                self._observer.on_delete(key)
+                for observer in self._observers:
+                    observer.on_delete(key)
         self.inner.delete(keys)
 
     def _is_stubborn(self, key: str) -> bool:
         if not self.faults.stubborn:
             return False
         if key not in self._stubborn:
-            self._stubborn[key] = self._world.rng.random() < self.faults.stubborn and holds(self.inner, key)
+            dice = zlib.crc32(key.encode(), self._world.seed % _HASH_SPACE) / _HASH_SPACE
+            is_drawn = dice < self.faults.stubborn and holds(self.inner, key)
+            self._stubborn[key] = is_drawn and self._world.lets_happen(f"stubborn {key}", "stubborn")
         return self._stubborn[key]
 
-    def _maybe_stall(self) -> None:
-        rng = self._world.rng
-        rate = self.faults.stall
-        if rate and self._sleepy_kind:
-            rate = _SLEEPY * rate if self._world.actor_kind == self._sleepy_kind else 0.0
-        if rate and rng.random() < rate:
-            # Log-uniform: seconds are as likely as half hours.
-            duration_ms = int(5 * SECOND_MS * (MAX_STALL_MS / (5 * SECOND_MS)) ** rng.random())
-            self._world.note("stall", str(duration_ms))
-            self._world.sleep(duration_ms)
+    def _meet(self, kinds: tuple[str, ...]) -> _Fault | None:
+        """Draw what goes wrong with the call that the actor is about to make."""
+        actor = self._world.actor
+        if actor is None:
+            return None  # all faults are over
+        actor.call_count += 1
+        dice = actor.fault_rng.random()
+        odds = self._odds[kinds, actor.kind == self._sleepy_kind]
+        if dice >= odds.total:
+            return None
+        return self._draw(actor, odds.kind_of(dice), odds.stall_rate)
 
-    def _flight_ms(self) -> int:
-        return int(REQUEST_LIFE_MS * self._world.rng.random() ** 3)
+    def _draw(self, actor: Actor, kind: str, stall_rate: float) -> _Fault | None:
+        name = f"{actor.name}#{actor.call_count}"
+        if not self._world.lets_happen(name, kind):
+            return None
+        self._world.note("fault", f"{name} {kind}")
+        return _Fault(kind, self._world.make_rng(name), stall_rate)
+
+    def _stall_before(self, fault: _Fault) -> None:
+        if fault.kind == "stall" or (fault.kind != "late stall" and fault.rng.random() < fault.stall_rate):
+            self._stall(fault)
+
+    def _stall_after(self, fault: _Fault) -> None:
+        if fault.kind == "late stall" or fault.rng.random() < fault.stall_rate:
+            self._stall(fault)
+
+    def _stall(self, fault: _Fault) -> None:
+        # Log-uniform: seconds are as likely as half hours.
+        duration_ms = int(5 * SECOND_MS * (MAX_STALL_MS / (5 * SECOND_MS)) ** fault.rng.random())
+        self._world.note("stall", str(duration_ms))
+        self._world.sleep(duration_ms)
+
+
+def _flight_ms(rng: random.Random) -> int:
+    return int(REQUEST_LIFE_MS * rng.random() ** 3)
 
 
 def holds(store: MemoryObjectStore, key: str) -> bool:

@@ -4,6 +4,7 @@ An actor takes no notice of the faults that it meets beyond what the error types
 is a violation.
 """
 
+import random  # noqa: TID251 - a seeded generator is what the simulation is made of
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,7 +35,14 @@ from icedb_log.testing.simulation_changes import Intent, IntentClock, RowTest, S
 from icedb_log.testing.simulation_data import BAD_BODY, ROW_BITS, SimBatchWriter, SimGroupMerger, encode_batch
 from icedb_log.testing.simulation_facts import SimBatch
 from icedb_log.testing.simulation_model import SimModel
-from icedb_log.testing.simulation_settings import MAX_STALL_MS, PATHS, REQUEST_LIFE_MS, SECOND_MS, draw_orphan_policy
+from icedb_log.testing.simulation_settings import (
+    MAX_STALL_MS,
+    PATHS,
+    REQUEST_LIFE_MS,
+    SECOND_MS,
+    Settings,
+    draw_orphan_policy,
+)
 from icedb_log.testing.simulation_world import Actor, SimClock, World
 
 ORDINARY: Final = (Unavailable, CommitConflict, CommitOutcomeUnknown, Fenced, NotFound)
@@ -58,10 +66,9 @@ class Simulation:
     model: SimModel
     audit_watch: AuditWatch
     batch_count: int = 0
-    actor_count: int = 0
-    more_bodies: dict[str, Callable[["Simulation", Actor], None]] = field(default_factory=dict)
-    """What actors of further kinds do."""
-    at_rest: list[Callable[[], None]] = field(default_factory=list)
+    bodies: dict[str, Callable[["Simulation", Actor], None]] = field(default_factory=dict)
+    """What actors of each kind do."""
+    at_rest: list[Callable[["Simulation"], None]] = field(default_factory=list)
     """What else is worked off each time when the faults are over."""
 
     def make_reader(self, clock: SimClock) -> LogReader:
@@ -70,24 +77,18 @@ class Simulation:
         return LogReader(self.store, PATHS, clock=clock, max_refresh_ms=max_refresh_ms, fetch_threads=1)
 
 
-def spawn_actor(sim: Simulation, kind: str) -> None:
-    """Start an actor of a kind, with a clock that is wrong in its own way."""
-    world = sim.world
-    skew_ms = _draw_skew_ms(sim, kind)
-    sim.actor_count += 1
-    bodies: dict[str, Callable[[Simulation, Actor], None]] = {
-        "flusher": flush_for_ever,
-        "merger": merge_for_ever,
-        "janitor": clean_for_ever,
-        "producer": produce_for_ever,
-        "reader": read_for_ever,
-        "lease": hold_leases_for_ever,
-        "operator": operate_for_ever,
-        "changer": change_for_ever,
-        **sim.more_bodies,
-    }
-    body = bodies[kind]
-    world.spawn(Actor(kind, f"{kind}{sim.actor_count}", lambda actor: body(sim, actor), skew_ms))
+def spawn_actor(sim: Simulation, kind: str, name: str) -> None:
+    """Start an actor of a kind, with generators of its own and a clock that is wrong in its own way."""
+    world, body = sim.world, sim.bodies[kind]
+    rng = world.make_rng(name)
+    skew_ms = _draw_skew_ms(world.settings, rng, kind)
+    world.spawn(Actor(kind, name, lambda actor: body(sim, actor), skew_ms, rng, world.make_rng(f"{name} faults")))
+
+
+def next_name(name: str) -> str:
+    """Return the name of the actor that takes the place of one that crashed."""
+    place, _, number = name.partition(".")
+    return f"{place}.{int(number or 1) + 1}"
 
 
 def flush_for_ever(sim: Simulation, actor: Actor) -> None:
@@ -345,10 +346,22 @@ def _hold_lease(sim: Simulation, clock: SimClock, reader: LogReader) -> None:
             put_lease(sim.store, PATHS, at_ms=at_ms, ttl_ms=ttl_ms, clock=clock, lease_id=lease_id)
 
 
-def _draw_skew_ms(sim: Simulation, kind: str) -> int:
-    settings, rng = sim.world.settings, sim.world.rng
+def _draw_skew_ms(settings: Settings, rng: random.Random, kind: str) -> int:
     if kind == "producer":
         # Within what rule I3 allows, or far beyond: those batches are refused.
         most_ms = settings.config.id_skew_ms * rng.choice((1, 1, 5))
         return rng.randint(-most_ms, most_ms) if settings.skew_ms else 0
     return rng.randint(-settings.skew_ms, settings.skew_ms) // SECOND_MS * SECOND_MS
+
+
+BODIES: Final[dict[str, Callable[[Simulation, Actor], None]]] = {
+    "flusher": flush_for_ever,
+    "merger": merge_for_ever,
+    "janitor": clean_for_ever,
+    "producer": produce_for_ever,
+    "reader": read_for_ever,
+    "lease": hold_leases_for_ever,
+    "operator": operate_for_ever,
+    "changer": change_for_ever,
+}
+"""What those do who play in every schedule."""

@@ -5,7 +5,7 @@ every call. So it takes no part in the schedule, and schedules stay what they we
 """
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import orjson
 
@@ -15,20 +15,15 @@ from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.testing.simulation_settings import PATHS
 from icedb_log.testing.simulation_world import Violation
 
-if TYPE_CHECKING:
-    from icedb_log.testing.simulation_views import Observer
-
 
 class AuditWatch:
     """Told of each change before the others; and the store that audits are written to.
 
     Args:
-        after: Who is told next.
         named: Data files that a commit has ever named: the others are nobody's, and whoever wrote one may delete it.
     """
 
-    def __init__(self, after: "Observer", *, named: Collection[str]) -> None:
-        self._after = after
+    def __init__(self, *, named: Collection[str]) -> None:
         self._named = named
         self._announced: set[str] = set()
         self._clock = FakeClock(seed="audit")
@@ -45,11 +40,9 @@ class AuditWatch:
         return ""
 
     def on_put(self, key: str, body: bytes) -> None:
-        """Tell who is next."""
-        self._after.on_put(key, body)
+        """Take no note."""
 
     def on_delete(self, key: str) -> None:
         """Check that an object that only the janitor deletes was announced."""
         if (key.startswith(PATHS.log_prefix) or key in self._named) and key not in self._announced:
             raise Violation(f"{key} is deleted, and no audit has announced it (J10)")
-        self._after.on_delete(key)

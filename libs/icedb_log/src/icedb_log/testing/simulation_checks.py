@@ -4,6 +4,7 @@ from typing import Final
 
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.testing.simulation_actors import ORDINARY, Simulation
+from icedb_log.testing.simulation_cast import Part, Troupe
 from icedb_log.testing.simulation_settings import PATHS
 from icedb_log.testing.simulation_world import Actor, SimClock, Violation
 
@@ -11,6 +12,16 @@ CHECKER: Final = "checker"
 
 _OF_THE_MODEL: Final = frozenset({"size-mismatch", "config-mismatch"})
 """Data files of the simulation lie in partitions that its configuration does not name, and have other sizes."""
+
+
+class CheckTroupe(Troupe):
+    """So many actors check the table with ``icedb fsck``."""
+
+    name = "checkers"
+
+    def parts(self, count: int) -> tuple[Part, ...]:
+        """Return the checkers."""
+        return (Part(CHECKER, count, check_for_ever),)
 
 
 def check_for_ever(sim: Simulation, actor: Actor) -> None:

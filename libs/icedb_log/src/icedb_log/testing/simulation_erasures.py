@@ -1,6 +1,6 @@
 """Erasures in the simulation: who asks for them and carries them on, and whether a certificate tells the truth.
 
-They run in schedules of their own (``run_schedule(seed, erasers=1)``), so that the others stay as they are.
+They are the troupe ``erasers``.
 """
 
 from collections.abc import Callable
@@ -16,10 +16,11 @@ from icedb_log.erasure.erasure_run import advance_erasure
 from icedb_log.erasure.erasures import create_erasure, list_open_ids, note_deletions
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import parse_log_key, parse_staged_key
+from icedb_log.log.codec import decode_log_file
 from icedb_log.log.reader import LogReader
 from icedb_log.testing.simulation_actors import ORDINARY, Simulation
+from icedb_log.testing.simulation_cast import Backstage, Part, Troupe
 from icedb_log.testing.simulation_changes import Intent, IntentClock, RowTest, SimRowChanger
-from icedb_log.testing.simulation_model import SimModel
 from icedb_log.testing.simulation_settings import ANY_SHARE, PATHS
 from icedb_log.testing.simulation_world import Actor, SimClock, Violation
 
@@ -28,24 +29,36 @@ NOTER: Final = "noting janitor"
 _MAX_REST_RUNS: Final = 40
 
 
-class ErasureWatch:
-    """Told of each change before the oracle, it checks every certificate when it is written.
+class ErasureTroupe(Troupe):
+    """So many actors ask for erasures and carry them on; every certificate is checked when it is written.
 
     Args:
-        model: The oracle.
-        store_now_ms: The store's clock.
-        exists: Whether an object is in the store.
+        backstage: What there is of the schedule.
     """
 
-    def __init__(self, model: SimModel, *, store_now_ms: Callable[[], int], exists: Callable[[str], bool]) -> None:
-        self.asked_count = 0
-        self.complete_count = 0
-        self._model = model
-        self._store_now_ms = store_now_ms
-        self._exists = exists
+    name = "erasers"
+
+    def __init__(self, backstage: Backstage) -> None:
+        super().__init__(backstage)
+        self._complete_count = 0
+        self._model = backstage.model
+        self._store_now_ms = backstage.store_now_ms
+        self._exists = backstage.exists
         self._refused_ids: set[str] = set()
         self._staged_ms: dict[str, int] = {}
         self._uploaded_ms: dict[str, int] = {}
+
+    def parts(self, count: int) -> tuple[Part, ...]:
+        """Return the erasers, and a janitor that notes what it deletes."""
+        return (Part(ERASER, count, erase_for_ever), Part(NOTER, 1, note_for_ever))
+
+    def check(self, sim: Simulation) -> None:
+        """Bring all erasures to their end."""
+        finish_erasures(sim)
+
+    def counters(self) -> dict[str, int]:
+        """Return how many erasures are complete."""
+        return {"erasures": self._complete_count}
 
     def on_put(self, key: str, body: bytes) -> None:
         """Take note of an object that was just written."""
@@ -58,13 +71,10 @@ class ErasureWatch:
         elif key.startswith(PATHS.log_prefix):
             if parse_log_key(key).commit_id in self._refused_ids and b'"seal":true' not in body:
                 raise Violation(f"{key} deletes rows of an erasure that was refused (E3)")
+            for batch_id in decode_log_file(key, body).batch_ids:
+                self._staged_ms.setdefault(batch_id, self._store_now_ms())  # appended: accepted as it lands
         elif key.startswith(PATHS.closed_erasures_prefix):
             self._check(Erasure.model_validate_json(body))
-        self._model.on_put(key, body)
-
-    def on_delete(self, key: str) -> None:
-        """Let the oracle check that an object may go."""
-        self._model.on_delete(key)
 
     def _check(self, erasure: Erasure) -> None:
         if erasure.state == "refused":
@@ -74,7 +84,7 @@ class ErasureWatch:
             raise Violation(f"erasure {erasure.erasure_id} ended as {erasure.state} (E1)")
         if erasure.open_targets:
             raise Violation(f"erasure {erasure.erasure_id} is complete without {erasure.open_targets[0].key} (E1)")
-        self.complete_count += 1
+        self._complete_count += 1
         model, what = self._model, f"the certificate of {erasure.erasure_id} for rows {erasure.condition}"
         test = RowTest.parse(erasure.condition)
         covered = {
@@ -145,7 +155,7 @@ def finish_erasures(sim: Simulation) -> None:
     """
     clock = SimClock(sim.world)
     reader = sim.make_reader(clock)
-    actor = Actor(ERASER, "rest", lambda _: None, 0)
+    actor = Actor(ERASER, "rest", lambda _: None, 0, sim.world.rng, sim.world.rng)
     for _ in range(_MAX_REST_RUNS):
         open_ids = list_open_ids(sim.store, PATHS)
         if not open_ids:

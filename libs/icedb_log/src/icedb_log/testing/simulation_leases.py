@@ -1,6 +1,6 @@
 """Leases as readers take them, in the simulation: who takes, renews and ends them, and whether they hold.
 
-They run in schedules of their own (``run_schedule(seed, lessees=2)``), so that the others stay as they are.
+They are the troupe ``lessees``.
 """
 
 from dataclasses import replace
@@ -22,6 +22,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView
 from icedb_log.testing.faulty_store import holds
 from icedb_log.testing.simulation_actors import ORDINARY, Simulation
+from icedb_log.testing.simulation_cast import Part, Troupe
 from icedb_log.testing.simulation_settings import PATHS, Settings
 from icedb_log.testing.simulation_world import Actor, SimClock, Violation
 
@@ -30,6 +31,21 @@ STALL_RATE: Final = 0.02
 MAX_LEASES: Final = 4
 _OLDEST: Final = 6
 _STEPS: Final = 1600
+
+
+class LeaseTroupe(Troupe):
+    """So many actors take leases as readers do, and rely on them."""
+
+    name = "lessees"
+
+    @classmethod
+    def change_settings(cls, settings: Settings, seed: int) -> Settings:
+        """Return settings under which leases matter."""
+        return with_lessees(settings, seed)
+
+    def parts(self, count: int) -> tuple[Part, ...]:
+        """Return the lessees."""
+        return (Part(LESSEE, count, lease_for_ever),)
 
 
 def with_lessees(settings: Settings, seed: int) -> Settings:

@@ -12,7 +12,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import icedb_log
@@ -44,12 +44,19 @@ class Mutation:
         edits: How.
         is_harmless: The simulation does not notice, since another rule stands behind this one, or since nothing is
             built on it; ``docs/simulation.md`` says which.
+        cast: Who has to play for it to be noticed, as ``Cast.parse`` takes it.
     """
 
     rule: str
     name: str
     edits: tuple[Edit, ...]
     is_harmless: bool = False
+    cast: str = "plain"
+
+
+def played_by(cast: str, *rules: Mutation) -> tuple[Mutation, ...]:
+    """Return mutations that only a certain cast notices."""
+    return tuple(replace(rule, cast=cast) for rule in rules)
 
 
 def edit(function: str, *changes: tuple[str, str]) -> Edit:

@@ -1,11 +1,12 @@
 """Jobs from outside in the simulation: those that append files of their own, and one that follows the table.
 
-They run in schedules of their own (``run_schedule(seed, outsiders=2)``), so that the others stay as they are. An
-appender repeats what it is not sure of, under the same id, with other files. The follower's checkpoint outlives it: one
-that crashes is replaced by another, which delivers again what was planned and not noted.
+They are the troupe ``outsiders``. An appender repeats what it is not sure of, under the same id, with other files. The
+follower's checkpoint outlives it: one that crashes is replaced by another, which delivers again what was planned and
+not noted.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -18,10 +19,11 @@ from icedb_log.keys import log_name
 from icedb_log.log.codec import decode_log_file
 from icedb_log.model import FileMarker
 from icedb_log.testing.simulation_actors import ORDINARY, Simulation
+from icedb_log.testing.simulation_cast import Backstage, Part, Troupe
 from icedb_log.testing.simulation_data import ROW_BITS, write_rows
 from icedb_log.testing.simulation_facts import SimBatch
 from icedb_log.testing.simulation_settings import PATHS
-from icedb_log.testing.simulation_views import Observer, is_append
+from icedb_log.testing.simulation_views import is_append
 from icedb_log.testing.simulation_world import Actor, SimClock, Violation
 
 APPENDER: Final = "appender"
@@ -30,14 +32,17 @@ _MAX_PENDING: Final = 3
 _MAX_REST_LOOKS: Final = 300
 
 
-class FollowWatch:
-    """Told of each change before the others, it keeps what the follower must have, its checkpoint and its sink.
+class OutsiderTroupe(Troupe):
+    """So many actors append files of their own, and one follows the table: what it must have, its checkpoint, its sink.
 
     Args:
-        after: Who is told next.
+        backstage: What there is of the schedule.
     """
 
-    def __init__(self, after: Observer) -> None:
+    name = "outsiders"
+
+    def __init__(self, backstage: Backstage) -> None:
+        super().__init__(backstage)
         self.checkpoint: dict[str, Any] | None = None
         self.planned: dict[str, Any] | None = None
         self.delivered: dict[int, int] = {}
@@ -48,7 +53,18 @@ class FollowWatch:
         self._first: frozenset[int] = frozenset()
         self._files: dict[str, tuple[int, ...]] = {}
         self._gone: set[str] = set()
-        self._after = after
+
+    def parts(self, count: int) -> tuple[Part, ...]:
+        """Return the appenders and the follower."""
+        return (Part(APPENDER, count, append_for_ever), Part(FOLLOWER, 1, partial(follow_for_ever, watch=self)))
+
+    def rest(self, sim: Simulation) -> None:
+        """Deliver what is left."""
+        finish_following(sim, self)
+
+    def counters(self) -> dict[str, int]:
+        """Return what the follower got, and how often it had to begin anew."""
+        return {"delivered_rows": self.delivered_count, "lost_positions": self.lost_count}
 
     def on_put(self, key: str, body: bytes) -> None:
         """Take note of an object that was just written."""
@@ -57,12 +73,10 @@ class FollowWatch:
         elif key.startswith(PATHS.log_prefix) and is_append(key, body):
             rows = (row for marker in decode_log_file(key, body).markers for row in self._files[marker.path])
             self._appended.setdefault(log_name(key), tuple(rows))
-        self._after.on_put(key, body)
 
     def on_delete(self, key: str) -> None:
         """Take note of an object that is about to be deleted."""
         self._gone.add(log_name(key))
-        self._after.on_delete(key)
 
     def begin(self, position: dict[str, Any], first: tuple[FileMarker, ...]) -> None:
         """Take note that a follower begins, with these files: what came and went before its look is none of its own."""
@@ -145,7 +159,7 @@ def _append(sim: Simulation, clock: SimClock, write: _Write, owner: str) -> None
         raise Violation(f"batch {write.batch_id} is called a duplicate, but was never committed (A2)")
 
 
-def follow_for_ever(sim: Simulation, actor: Actor, watch: FollowWatch) -> None:
+def follow_for_ever(sim: Simulation, actor: Actor, watch: OutsiderTroupe) -> None:
     """Follow the table from the checkpoint on, in steps; begin anew where the position is lost."""
     clock, rng = SimClock(sim.world, actor.skew_ms), sim.world.rng
     follower: Follower | None = None
@@ -162,7 +176,7 @@ def follow_for_ever(sim: Simulation, actor: Actor, watch: FollowWatch) -> None:
         sim.world.sleep(int(rng.random() * sim.world.settings.think_ms * rng.choice((1, 1, 8))))
 
 
-def finish_following(sim: Simulation, watch: FollowWatch) -> None:
+def finish_following(sim: Simulation, watch: OutsiderTroupe) -> None:
     """Deliver what is left, now that the faults are over, and check that nothing is missing."""
     follower = _open(sim, SimClock(sim.world))
     for _ in range(_MAX_REST_LOOKS):
@@ -188,7 +202,7 @@ def _open(sim: Simulation, clock: SimClock) -> Follower:
     return Follower(sim.store, PATHS, clock=clock, lease_ms=lease_ms, reader=sim.make_reader(clock))
 
 
-def _step(sim: Simulation, follower: Follower, watch: FollowWatch) -> bool:
+def _step(sim: Simulation, follower: Follower, watch: OutsiderTroupe) -> bool:
     rng = sim.world.rng
     if watch.checkpoint is None:
         position = follower.begin(starts_with_all=rng.random() < 0.5)

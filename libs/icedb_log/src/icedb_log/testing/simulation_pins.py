@@ -1,6 +1,6 @@
 """Pins and kept versions in the simulation: who makes them and relies on them, and whether they hold.
 
-They run in schedules of their own (``run_schedule(seed, pinners=2)``), so that the others stay as they are.
+They are the troupe ``pinners``.
 """
 
 from collections.abc import Callable
@@ -20,8 +20,8 @@ from icedb_log.storage.object_store import ObjectInfo, StoredObject
 from icedb_log.tables.table_changes import alter_table_config
 from icedb_log.testing.faulty_store import holds
 from icedb_log.testing.simulation_actors import ORDINARY, Simulation
+from icedb_log.testing.simulation_cast import Backstage, Part, Troupe
 from icedb_log.testing.simulation_settings import PATHS, Settings
-from icedb_log.testing.simulation_views import Observer
 from icedb_log.testing.simulation_world import Actor, SimClock, Violation
 
 PINNER: Final = "pinner"
@@ -38,30 +38,39 @@ class _Held:
     paths: frozenset[str]
 
 
-class PinWatch:
-    """Told of each change before the others: no data file goes that an active pin names, and each name has one.
+class PinTroupe(Troupe):
+    """So many actors pin times and rely on them: no data file goes that an active pin names, and each name has one.
 
     Args:
-        after: Who is told next.
-        settings: Of the schedule.
-        store_now_ms: The store's clock.
-        exists: Whether an object is in the store.
+        backstage: What there is of the schedule.
     """
 
-    def __init__(
-        self,
-        after: Observer,
-        *,
-        settings: Settings,
-        store_now_ms: Callable[[], int],
-        exists: Callable[[str], bool],
-    ) -> None:
-        self.pin_count = 0
-        self._after = after
-        self._data_grace_ms = settings.config.data_grace_ms
-        self._store_now_ms = store_now_ms
-        self._exists = exists
+    name = "pinners"
+
+    def __init__(self, backstage: Backstage) -> None:
+        super().__init__(backstage)
+        self._pin_count = 0
+        self._data_grace_ms = backstage.settings.config.data_grace_ms
+        self._store_now_ms = backstage.store_now_ms
+        self._exists = backstage.exists
         self._held: dict[str, _Held] = {}
+
+    @classmethod
+    def change_settings(cls, settings: Settings, seed: int) -> Settings:
+        """Return settings under which pins matter."""
+        return with_pinners(settings, seed)
+
+    def parts(self, count: int) -> tuple[Part, ...]:
+        """Return the pinners."""
+        return (Part(PINNER, count, pin_for_ever),)
+
+    def rest(self, sim: Simulation) -> None:
+        """End everything that holds."""
+        end_pins(sim)
+
+    def counters(self) -> dict[str, int]:
+        """Return how many pins became active."""
+        return {"pins": self._pin_count}
 
     def on_put(self, key: str, body: bytes) -> None:
         """Take note of a pin that was just written."""
@@ -72,7 +81,6 @@ class PinWatch:
                 self._on_active(pin, body)
             elif pin.state == "ended" and key in self._held:
                 self._held[key].pin = pin
-        self._after.on_put(key, body)
 
     def on_delete(self, key: str) -> None:
         """Check that no pin needs what goes."""
@@ -82,7 +90,6 @@ class PinWatch:
             is_held = ends_ms is None or ends_ms + self._data_grace_ms > now_ms
             if is_held and (key == held.pin.key or key in held.paths):
                 raise Violation(f"{key} was deleted, but pin {held.pin.name} at {held.pin.at_ms} needs it (J7)")
-        self._after.on_delete(key)
 
     def _on_active(self, pin: Pin, body: bytes) -> None:
         now_ms = self._store_now_ms()
@@ -94,7 +101,7 @@ class PinWatch:
         if gone:
             raise Violation(f"{pin.key} is active, but {gone[0]} is gone (J7)")
         self._held[pin.key] = _Held(pin, paths)
-        self.pin_count += 1
+        self._pin_count += 1
 
 
 def with_pinners(settings: Settings, seed: int) -> Settings:

@@ -68,7 +68,7 @@ def _work_off(sim: Simulation, clock: SimClock) -> None:
     else:
         raise Violation("merges never come to rest (M1)")
     for work_off in sim.at_rest:
-        work_off()
+        work_off(sim)
 
 
 def _check_rest(sim: Simulation, *, named: set[str]) -> None:

@@ -2,9 +2,10 @@
 
 from typing import Final
 
-from icedb_log.testing.simulation_mutations import breaks, code, edit, keeps
+from icedb_log.testing.simulation_mutations import breaks, code, edit, keeps, played_by
 
-ERASE_RULES: Final = (
+ERASE_RULES: Final = played_by(
+    "erasers:2",
     breaks(
         "E1",
         "a record that changed since the last look is completed all the same",

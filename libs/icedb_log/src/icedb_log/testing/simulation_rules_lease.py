@@ -2,13 +2,16 @@
 
 from typing import Final
 
-from icedb_log.testing.simulation_mutations import breaks, edit
+from icedb_log.testing.simulation_mutations import breaks, edit, played_by
 
-LEASE_RULES: Final = (
+LEASE_RULES: Final = played_by(
+    "lessees:2",
     breaks(
         "J4",
         "leases are ignored while they are taken",
-        edit("cleaning.holds:read_holds", ("leases=(leases or LeaseReader()).read(store, paths).leases", "leases=()")),
+        edit(
+            "cleaning.holds:read_holds", ("(leases or LeaseReader()).read(store, paths, latest_ms=now_ms).leases", "()")
+        ),
     ),
     breaks(
         "J4",

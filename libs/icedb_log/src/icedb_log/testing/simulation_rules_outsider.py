@@ -2,9 +2,10 @@
 
 from typing import Final
 
-from icedb_log.testing.simulation_mutations import breaks, edit
+from icedb_log.testing.simulation_mutations import breaks, edit, played_by
 
-OUTSIDER_RULES: Final = (
+OUTSIDER_RULES: Final = played_by(
+    "outsiders:2",
     breaks(
         "A1",
         "the log is read before the fence is taken",

@@ -2,15 +2,16 @@
 
 from typing import Final
 
-from icedb_log.testing.simulation_mutations import breaks, code, edit, keeps
+from icedb_log.testing.simulation_mutations import breaks, code, edit, keeps, played_by
 
-PIN_RULES: Final = (
+PIN_RULES: Final = played_by(
+    "pinners:2",
     breaks(
         "J7",
         "pins are ignored",
         edit(
             "cleaning.holds:read_holds",
-            ("(pins or PinReader()).read(store, paths, data_grace_ms=config.data_grace_ms)", "()"),
+            ("(pins or PinReader()).read(store, paths, data_grace_ms=config.data_grace_ms, latest_ms=now_ms)", "()"),
         ),
     ),
     breaks(
@@ -91,7 +92,7 @@ PIN_RULES: Final = (
         "log files go although a fence names them",
         edit(
             "cleaning.holds:read_holds",
-            ("read_open_commits(store, paths, config=config, now_ms=view.store_now_ms)", "()"),
+            ("read_open_commits(store, paths, config=config, now_ms=now_ms)", "()"),
         ),
     ),
 )

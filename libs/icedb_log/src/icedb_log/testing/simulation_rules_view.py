@@ -2,9 +2,10 @@
 
 from typing import Final
 
-from icedb_log.testing.simulation_mutations import breaks, code, edit
+from icedb_log.testing.simulation_mutations import breaks, code, edit, played_by
 
-VIEW_RULES: Final = (
+VIEW_RULES: Final = played_by(
+    "feeders:2",
     breaks(
         "V1",
         "a feed names only what it has taken itself",

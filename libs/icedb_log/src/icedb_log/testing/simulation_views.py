@@ -1,11 +1,11 @@
 """A view in the simulation: who feeds it, and whether it gets each commit of its source once.
 
-It runs in schedules of its own (``run_schedule(seed, feeders=1)``), so that the others stay as they are.
+It is the troupe ``feeders``.
 """
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 
@@ -22,6 +22,7 @@ from icedb_log.model import FileMarker
 from icedb_log.storage.object_store import ObjectStore, list_all
 from icedb_log.tables.table_config import TableConfig, read_table_config
 from icedb_log.testing.simulation_actors import ORDINARY, Simulation
+from icedb_log.testing.simulation_cast import Backstage, Part, Troupe
 from icedb_log.testing.simulation_data import ROW_BITS, SimGroupMerger, write_rows
 from icedb_log.testing.simulation_settings import ANY_SHARE, PATHS
 from icedb_log.testing.simulation_world import Actor, SimClock, Violation
@@ -37,26 +38,17 @@ _POISON: Final = 8
 _MAX_REST_RUNS: Final = 200
 
 
-class Observer(Protocol):
-    """Who is told what the store took."""
-
-    def on_put(self, key: str, body: bytes) -> None:
-        """Take note of an object that was just written."""
-        ...
-
-    def on_delete(self, key: str) -> None:
-        """Take note of an object that is about to be deleted."""
-        ...
-
-
-class ViewWatch:
-    """Told of each change before the others, it keeps what the view must have.
+class ViewTroupe(Troupe):
+    """So many actors create a view of the table, feed it, merge it and clean it; it is known what it must have.
 
     Args:
-        after: Who is told next.
+        backstage: What there is of the schedule.
     """
 
-    def __init__(self, after: Observer) -> None:
+    name = "feeders"
+
+    def __init__(self, backstage: Backstage) -> None:
+        super().__init__(backstage)
         self.appended: dict[str, tuple[int, ...]] = {}
         self.skipped: set[str] | None = None
         self.fed: dict[int, str] = {}
@@ -65,7 +57,22 @@ class ViewWatch:
         self._logs: set[str] = set()
         self._gone: set[str] = set()
         self._before: set[str] = set()
-        self._after = after
+
+    def parts(self, count: int) -> tuple[Part, ...]:
+        """Return the feeders."""
+        return (Part(FEEDER, count, feed_for_ever),)
+
+    def rest(self, sim: Simulation) -> None:
+        """Feed the view until nothing waits."""
+        work_off_view(sim)
+
+    def check(self, sim: Simulation) -> None:
+        """Check what the view has."""
+        check_view(sim, self)
+
+    def counters(self) -> dict[str, int]:
+        """Return how many rows the view was fed."""
+        return {"fed_rows": len(self.fed)}
 
     def on_put(self, key: str, body: bytes) -> None:
         """Take note of an object that was just written."""
@@ -78,7 +85,6 @@ class ViewWatch:
             self._on_view_log(key, body)
         elif key == PATHS.view_key(VIEW.name):
             self._on_registration(orjson.loads(body))
-        self._after.on_put(key, body)
 
     def on_delete(self, key: str) -> None:
         """Check that a log file of the source may go."""
@@ -86,7 +92,6 @@ class ViewWatch:
         if key.startswith(PATHS.log_prefix) and self.wants(name):
             raise Violation(f"{key} is deleted, but the view has not taken it (V4)")
         self._gone.add(name)
-        self._after.on_delete(key)
 
     def wants(self, name: str) -> bool:
         """Whether a commit has to be in the view, and no commit of the view has decided it yet."""
@@ -194,7 +199,7 @@ def work_off_view(sim: Simulation) -> None:
     sweep_orphans(sim.store, VIEW, clock=clock, reader=readers.view, policy=ANY_SHARE)
 
 
-def check_view(sim: Simulation, watch: ViewWatch) -> None:
+def check_view(sim: Simulation, watch: ViewTroupe) -> None:
     """Check at rest that the view has each row of its source's commits once, and a record of each refusal."""
     snapshot = fold(_make_readers(sim, SimClock(sim.world)).view.read())
     rows = [row for marker in snapshot.live for row in orjson.loads(sim.store.inner.get(marker.path).body)]

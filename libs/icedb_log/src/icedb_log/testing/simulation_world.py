@@ -2,16 +2,20 @@
 
 An actor runs real, synchronous library code. At each store call and each sleep it gives way, and the scheduler
 decides who goes on and how much time has passed. Everything follows from the seed, so a schedule can be run
-again; :attr:`World.trace_hash` tells whether it was the same one.
+again; :attr:`World.trace_hash` tells whether it was the same one. Instead of its dice the scheduler takes a
+:class:`Script`, too: then it does what stands there.
+
+Each actor has generators of its own, for what it does and for what goes wrong with its calls, and so has the
+scheduler: without one actor, or without one fault, the others draw what they drew before.
 """
 
 import heapq
 import random  # noqa: TID251 - a seeded generator is what the simulation is made of
 import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
@@ -37,9 +41,12 @@ class Actor:
 
     Attributes:
         kind: ``flusher``, ``merger``, …
-        name: Unique within the schedule.
+        name: Unique within the schedule: place and, after crashes, number of the process there, ``flusher2.3``.
         body: What it does, for ever; called in its own greenlet.
         skew_ms: How far its wall clock is ahead of the store's.
+        rng: For what it does.
+        fault_rng: For what goes wrong with its calls.
+        call_count: Its calls of the store so far.
         errors: How often it met which error.
     """
 
@@ -47,12 +54,14 @@ class Actor:
     name: str
     body: Callable[["Actor"], None]
     skew_ms: int
+    rng: random.Random
+    fault_rng: random.Random
     process: greenlet | None = None
+    call_count: int = 0
     errors: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class TraceLine:
+class TraceLine(NamedTuple):
     """One thing that happened."""
 
     time_ms: int
@@ -61,23 +70,54 @@ class TraceLine:
     key: str
 
 
+class Step(NamedTuple):
+    """One decision of the scheduler: so much time passes, and then an actor goes on until its next call.
+
+    Attributes:
+        wait_ms: How much time passes.
+        actor: Who goes on; nobody if it is empty, or if this actor sleeps or is not there (any more).
+    """
+
+    wait_ms: int
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A schedule as a record of what was decided, to be run again with parts left out.
+
+    Attributes:
+        steps: What the scheduler does.
+        faults: The faults that happen, of those that the seed draws.
+    """
+
+    steps: tuple[Step, ...]
+    faults: frozenset[str]
+
+
 class World:
     """Time, randomness and whose turn it is.
 
     Args:
         seed: Everything follows from it.
         settings: Of this schedule.
-        rng: The generator that the settings were drawn from.
+        script: What the scheduler does instead of drawing it, and which faults happen.
+        trace_tail: How many lines of the trace to keep; ``None``: all of them.
     """
 
-    def __init__(self, seed: int, *, settings: Settings, rng: random.Random) -> None:
+    def __init__(
+        self, seed: int, *, settings: Settings, script: Script | None = None, trace_tail: int | None = TRACE_TAIL
+    ) -> None:
         self.seed = seed
         self.settings = settings
-        self.rng = rng
         self.now_ms = START_MS
-        self.step_count = 0
         self.trace_hash = 0
-        self.trace: deque[TraceLine] = deque(maxlen=TRACE_TAIL)
+        self.trace: deque[TraceLine] = deque(maxlen=trace_tail)
+        self.steps: list[Step] = []
+        self.faults: dict[str, str] = {}
+        self._script = script
+        self._dice = self.make_rng("scheduler")
+        self._rest_rng = self.make_rng("rest")
         self.failure: BaseException | None = None
         self.on_crash: Callable[[Actor], None] = lambda _: None
         self._main = getcurrent()
@@ -88,14 +128,35 @@ class World:
         self._ticket = 0
 
     @property
-    def actor_name(self) -> str:
-        """Who acts now."""
-        return "-" if self._current is None else self._current.name
+    def step_count(self) -> int:
+        """Steps so far."""
+        return len(self.steps)
 
     @property
-    def actor_kind(self) -> str:
-        """The kind of who acts now."""
-        return "-" if self._current is None else self._current.kind
+    def actor(self) -> Actor | None:
+        """Who acts now."""
+        return self._current
+
+    @property
+    def rng(self) -> random.Random:
+        """The generator of who acts now."""
+        return self._rest_rng if self._current is None else self._current.rng
+
+    def make_rng(self, name: str) -> random.Random:
+        """Return a generator of its own for whoever has this name."""
+        return random.Random(self.seed << 32 | zlib.crc32(name.encode()))
+
+    def lets_happen(self, fault: str, kind: str) -> bool:
+        """Whether a fault that the seed has drawn happens, and take note of it.
+
+        Args:
+            fault: Names it within the schedule.
+            kind: What sort it is.
+        """
+        if self._script is not None and fault not in self._script.faults:
+            return False
+        self.faults[fault] = kind
+        return True
 
     def spawn(self, actor: Actor) -> None:
         """Let an actor begin at one of the next steps."""
@@ -130,9 +191,9 @@ class World:
 
     def note(self, what: str, key: str) -> None:
         """Put a line into the trace."""
-        line = TraceLine(self.now_ms, self.actor_name, what, key)
-        self.trace_hash = zlib.crc32(f"{line.time_ms}{line.actor}{what}{key}".encode(), self.trace_hash)
-        self.trace.append(line)
+        name = "-" if self._current is None else self._current.name
+        self.trace_hash = zlib.crc32(f"{self.now_ms}{name}{what}{key}".encode(), self.trace_hash)
+        self.trace.append(TraceLine(self.now_ms, name, what, key))
 
     def run(self) -> None:
         """Run the schedule for its number of steps, then let every actor die where it stands.
@@ -140,25 +201,47 @@ class World:
         Raises:
             Violation: Or whatever else went wrong in an actor.
         """
-        settings, rng = self.settings, self.rng
-        last: Actor | None = None
-        for _ in range(settings.steps):
-            self.step_count += 1
-            self.now_ms += int(rng.random() * _STEP_MS)
-            if rng.random() < settings.jump_rate:
-                self.now_ms += int(rng.random() * settings.jump_ms)
-            if not self._ready and self._sleeping:
-                self.now_ms = max(self.now_ms, self._sleeping[0][0])
-            self._wake_and_land()
-            if self._ready:
-                if last not in self._ready or rng.random() >= settings.burst:
-                    last = self._ready[int(rng.random() * len(self._ready))]
-                self._switch_to(last)
-            if self.failure is not None:
-                break
+        if self._script is None:
+            self._run_by_dice()
+        else:
+            self._run_by_script(self._script.steps)
         self.kill_all()
         if self.failure is not None:
             raise self.failure
+
+    def _run_by_dice(self) -> None:
+        settings, dice = self.settings, self._dice.random
+        ready, sleeping = self._ready, self._sleeping
+        last: Actor | None = None
+        for _ in range(settings.steps):
+            before_ms = self.now_ms
+            self.now_ms += int(dice() * _STEP_MS)
+            if dice() < settings.jump_rate:
+                self.now_ms += int(dice() * settings.jump_ms)
+            if not ready and sleeping:
+                self.now_ms = max(self.now_ms, sleeping[0][0])
+            wait_ms = self.now_ms - before_ms
+            self._wake_and_land()
+            if not ready:
+                self.steps.append(Step(wait_ms, ""))
+                continue
+            if last not in ready or dice() >= settings.burst:
+                last = ready[int(dice() * len(ready))]
+            self.steps.append(Step(wait_ms, last.name))
+            self._switch_to(last)
+            if self.failure is not None:
+                break
+
+    def _run_by_script(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            self.now_ms += step.wait_ms
+            self._wake_and_land()
+            actor = next((actor for actor in self._ready if actor.name == step.actor), None)
+            self.steps.append(step if actor is not None else Step(step.wait_ms, ""))
+            if actor is not None:
+                self._switch_to(actor)
+            if self.failure is not None:
+                break
 
     def kill_all(self) -> None:
         """Let every actor die where it stands."""

@@ -1,0 +1,43 @@
+"""Looking for schedules that fail: with a rule switched off, one has to be found."""
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from icedb_log.testing.simulation_cast import Cast
+from icedb_log.testing.simulation_mutations import Mutation, mutated
+from icedb_log.testing.simulation_schedule import ScheduleFailed, run_schedule
+
+
+def find_failure(mutation: Mutation, seeds: Iterable[int], *, with_invariants: bool = False) -> ScheduleFailed | None:
+    """Run schedules with a rule switched off, and with the cast that it needs.
+
+    Args:
+        mutation: The rule.
+        seeds: Of the schedules.
+        with_invariants: Keep the checks at each commit.
+
+    Returns:
+        The first failure; ``None`` if nobody noticed.
+    """
+    cast = Cast.parse(mutation.cast)
+    with mutated(mutation, with_invariants=with_invariants):
+        for seed in seeds:
+            try:
+                run_schedule(seed, cast)
+            except ScheduleFailed as error:
+                return error
+    return None
+
+
+def check_mutations(rules: Iterable[Mutation], seeds: Sequence[int]) -> int:
+    """Switch rules off in turn and print what the simulation noticed; return how many results were unexpected."""
+    unexpected = 0
+    for mutation in rules:
+        failure = find_failure(mutation, seeds)
+        is_expected = (failure is None) == mutation.is_harmless
+        unexpected += not is_expected
+        seen = "not noticed" if failure is None else f"{str(failure).splitlines()[0][:150]}"
+        mark = "ok " if is_expected else "BAD"
+        sys.stdout.write(f"{mark} {mutation.rule:3} {mutation.name}: {seen}\n")
+        sys.stdout.flush()
+    return unexpected

@@ -1,0 +1,45 @@
+"""Which troupes there are, and which of them a seed lets play.
+
+A new one is a class in a module of its own, and one line here.
+"""
+
+import random  # noqa: TID251 - a seeded generator is what the simulation is made of
+import zlib
+from typing import Final
+
+from icedb_log.errors import InvalidRequest
+from icedb_log.testing.simulation_cast import Cast, Troupe
+from icedb_log.testing.simulation_checks import CheckTroupe
+from icedb_log.testing.simulation_erasures import ErasureTroupe
+from icedb_log.testing.simulation_leases import LeaseTroupe
+from icedb_log.testing.simulation_outsiders import OutsiderTroupe
+from icedb_log.testing.simulation_pins import PinTroupe
+from icedb_log.testing.simulation_views import ViewTroupe
+
+TROUPES: Final[dict[str, type[Troupe]]] = {
+    troupe.name: troupe for troupe in (CheckTroupe, ErasureTroupe, LeaseTroupe, OutsiderTroupe, PinTroupe, ViewTroupe)
+}
+
+_MORE: Final = (0, 0, 0, 1, 1, 2)
+"""How many troupes play: half of the schedules are plain."""
+
+_SIZES: Final = (1, 2)
+
+
+def draw_cast(seed: int) -> Cast:
+    """Return the cast of a schedule for which nobody asked for another one. Does not move the other draws."""
+    rng = random.Random(seed << 32 | zlib.crc32(b"cast"))
+    names = rng.sample(sorted(TROUPES), rng.choice(_MORE))
+    return Cast.of({name: rng.choice(_SIZES) for name in names})
+
+
+def find_troupes(cast: Cast) -> tuple[type[Troupe], ...]:
+    """Return the troupes of a cast.
+
+    Raises:
+        InvalidRequest: There is none of a name.
+    """
+    for name, _ in cast.sizes:
+        if name not in TROUPES:
+            raise InvalidRequest(f"there is no troupe {name!r} in the simulation; there are {', '.join(TROUPES)}")
+    return tuple(TROUPES[name] for name, _ in cast.sizes)
