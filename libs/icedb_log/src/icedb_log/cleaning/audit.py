@@ -11,6 +11,7 @@ bounded by a chunk, and nothing is written more than twice.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import version
 from typing import Any, Final, Literal
 
@@ -35,6 +36,12 @@ AuditStep = Literal["announce", "conclude"]
 MAX_FOUND: Final = 100
 """Names of each kind of holder that a run's first line lists; their number is always there."""
 MAX_REASON_CHARS: Final = 300
+
+
+@cache
+def _release() -> str:
+    """Return the release of this library; it is looked up in files."""
+    return version("icedb-log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +109,7 @@ class AuditLog:
             "kind": facts.kind,
             "table": self._paths.name,
             "owner": self._owner,
-            "release": version("icedb-log"),
+            "release": _release(),
             "store_now_ms": facts.store_now_ms,
             "policy": dict(facts.policy),
             "found": {

@@ -48,6 +48,11 @@ class Dropped(BaseModel):
     """Whether the last look at what came late was taken, or is being taken (T6)."""
 
 
+def describe_missing(name: str) -> str:
+    """Return what is said of a table that is not there, and to whoever may not know that it is."""
+    return f"table {name[:80]!r} does not exist; see `icedb table list`, or create it with `icedb table create`"
+
+
 def describe_drop(name: str, mark: Dropped, *, modified_ms: int) -> str:
     """Return what whoever asks for a dropped table is told: since when, and what to do."""
     who = f" by {mark.dropped_by}" if mark.dropped_by else ""

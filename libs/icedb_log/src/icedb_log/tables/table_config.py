@@ -5,6 +5,7 @@ Owns ``_icedb/table.json``: its model, and how it is read and created. What of i
 """
 
 import re
+from functools import lru_cache
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -12,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from icedb_log.errors import InvalidRequest, NotFound, PreconditionFailed, UnsupportedFormat
 from icedb_log.keys import TablePaths, check_table_name
 from icedb_log.storage.object_store import ObjectInfo, ObjectStore
-from icedb_log.tables.drop_mark import Dropped, describe_drop, require_purged
+from icedb_log.tables.drop_mark import Dropped, describe_drop, describe_missing, require_purged
 
 Transform = Literal["identity", "year", "month", "day", "hour", "bucket", "truncate"]
 TIME_TRANSFORMS: Final = ("year", "month", "day", "hour")
@@ -303,6 +304,10 @@ class TableConfig(_Model):
         return self.log_grace_ms // 4
 
 
+_parse: Final = lru_cache(maxsize=256)(TableConfig.model_validate_json)
+"""Each run reads its table's configuration again, and hardly ever another one."""
+
+
 def check_column_name(column: str) -> str:
     """Return the column name if it can be one, else raise ValueError (printable, not empty, at most 255 bytes)."""
     if not column or not column.isprintable() or len(column.encode()) > MAX_COLUMN_NAME_BYTES:
@@ -342,15 +347,10 @@ def load_any_config(store: ObjectStore, paths: TablePaths) -> tuple[TableConfig,
     return decode_table_config(paths, stored.body), stored.info
 
 
-def describe_missing(name: str) -> str:
-    """Return what is said of a table that is not there, and to whoever may not know that it is."""
-    return f"table {name[:80]!r} does not exist; see `icedb table list`, or create it with `icedb table create`"
-
-
 def decode_table_config(paths: TablePaths, body: bytes) -> TableConfig:
     """Read a configuration from its bytes. Raises UnsupportedFormat."""
     try:
-        return TableConfig.model_validate_json(body)
+        return _parse(body)
     except ValidationError as error:
         what_to_do = "upgrade, or bring it back from a backup"
         raise UnsupportedFormat(f"{paths.config_key}: {_first_message(error)}; {what_to_do}") from error
