@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable
 
 import pytest
+from icedb_log.cleaning.pin_creation import create_pin
 from icedb_log.repair.fsck_data import find_partition_problem
 from icedb_log.storage.object_store import list_all
 from icedb_log.tables.table_config import PartitionField, encode_table_config
@@ -200,6 +201,17 @@ def test_a_lost_log_is_an_error() -> None:
 
 def test_a_first_commit_that_was_cut_off_is_no_lost_log_for_certain() -> None:
     table = SmallTable(has_footers=True)
+    table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, table.paths.log_prefix)]
+    with contextlib.suppress(Crash):
+        table.append(1)
+    report = check(table)
+    assert codes(report, "error") == set()
+    assert codes(report, "warning") == {"log-lost"}
+
+
+def test_a_pin_of_an_empty_table_is_no_proof_that_its_log_is_lost() -> None:
+    table = SmallTable(has_footers=True)
+    create_pin(table.store, table.paths, "empty", clock=table.clock)
     table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, table.paths.log_prefix)]
     with contextlib.suppress(Crash):
         table.append(1)

@@ -137,7 +137,7 @@ class _Fsck:
         same = config if config is not None and self._config_etag() == self._etag else None
         check_fences(self._found, self._paths, fences, before=before, after=after, config=same)
         if not before.files and not after.files:
-            check_lost(self._found, self._paths, walk, fences=fences, has_pins=bool(pins.files))
+            check_lost(self._found, self._paths, walk, fences=fences, has_pins=any(pins.files.values()))
         check_pins(self._found, self._store, self._paths, pins, walk.missing)
         check_state(self._found, self._store, self._paths, walk, config=config)
         self._check_objects(walk)
