@@ -21,6 +21,7 @@ from icedb_log.model import FileMarker
 from icedb_log.model import Snapshot as LogSnapshot
 from icedb_log.serving.batch_commits import check_batch_id, check_commit_time, find_commit
 from icedb_log.serving.changes import compare_snapshots
+from icedb_log.serving.commit_wait import await_commit
 from icedb_log.serving.selection import select_files
 from icedb_log.serving.table_cache import TableCache, TableState
 from icedb_log.storage.store_clock import check_has_come
@@ -29,7 +30,6 @@ from icedb_log.tables.table_columns import unite_columns
 from icedb_log.tables.table_config import TableConfig, read_table_config
 from icedb_log.warehouse import Warehouse
 
-from icedb_client.commit_wait import await_commit
 from icedb_client.file_list import MarkerFiles
 from icedb_client.read_requests import (
     AcquireLease,
@@ -154,6 +154,7 @@ class StoreReads:
                 read=lambda: table.read(max_staleness_ms=0),
                 clock=self._clock,
                 timeout_ms=self._timeout_ms,
+                setting="ICEDB_SNAPSHOT_TIMEOUT_MS",
             )
             read = _Read(read.paths, read.config, state)
         if request.as_of_ms is not None:

@@ -10,7 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Final
+from types import TracebackType
+from typing import Final, Protocol
 
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, Unavailable
@@ -34,6 +35,28 @@ a store that is slow holds so many threads and no more."""
 
 LOG_GRACE_PARTS_PER_REFRESH: Final = 2
 """R2: a refresh may take at most this fraction of the log files' grace period."""
+
+
+class Signal(Protocol):
+    """A lock that can be waited at, as :class:`threading.Condition` is."""
+
+    def __enter__(self) -> bool:
+        """Take it."""
+        ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        """Give it back."""
+        ...
+
+    def wait(self, timeout: float | None = None, /) -> bool:
+        """Give it back until :meth:`notify_all` is called; ``False``: not within so many seconds."""
+        ...
+
+    def notify_all(self) -> None:
+        """Wake up all who wait."""
+        ...
 
 
 class PastFolds:
@@ -111,6 +134,7 @@ class CachedTable:
         wait_ms: How long a caller waits for a read that another caller has begun.
         on_refresh: Called with the duration in milliseconds of each successful read.
         fetch_pool: ``FETCH_THREADS`` threads that log files are fetched by, shared with other tables.
+        new_signal: Makes what its callers wait for each other at; not of threads where callers are none.
     """
 
     def __init__(
@@ -122,6 +146,7 @@ class CachedTable:
         wait_ms: int,
         on_refresh: Callable[[int], None],
         fetch_pool: Executor | None = None,
+        new_signal: Callable[[], Signal] = threading.Condition,
     ) -> None:
         self._store = store
         self._paths = paths
@@ -129,7 +154,7 @@ class CachedTable:
         self._wait_ms = wait_ms
         self._on_refresh = on_refresh
         self._fetch_pool = fetch_pool
-        self._changed = threading.Condition()
+        self._changed = new_signal()
         self._begun = 0
         self._ended = 0
         self._state: TableState | None = None
@@ -137,7 +162,7 @@ class CachedTable:
         self._is_reading = False
         self._past = PastFolds()
         self._source: TableSource | None = None
-        self._source_lock = threading.Lock()
+        self._source_lock = new_signal()
 
     def known_state(self, *, max_staleness_ms: int) -> TableState | None:
         """Return what is in memory if it is at most ``max_staleness_ms`` old and not 0; never waits."""

@@ -1,4 +1,4 @@
-"""Read your own writes without a service: reads a table's log until it names a batch.
+"""Read your own writes in one thread: reads a table's log until it names a batch.
 
 What is looked at in which order, and why: :mod:`icedb_log.serving.batch_commits`.
 """
@@ -28,6 +28,7 @@ def await_commit(
     read: Callable[[], TableState],
     clock: Clock,
     timeout_ms: int,
+    setting: str,
 ) -> TableState:
     """Return a state whose log has a batch.
 
@@ -38,6 +39,7 @@ def await_commit(
         read: Reads the table's log now.
         clock: For the waiting.
         timeout_ms: How long at most.
+        setting: What bounds that, for whoever waited in vain.
 
     Raises:
         InvalidRequest: The batch was refused: it is in quarantine.
@@ -58,8 +60,6 @@ def await_commit(
         was_staged = True
         left_ms = deadline_ms - clock.monotonic_ms()
         if left_ms <= 0:
-            raise Unavailable(
-                describe_staged(paths.name, batch_id, waited_ms=timeout_ms, setting="ICEDB_SNAPSHOT_TIMEOUT_MS")
-            )
+            raise Unavailable(describe_staged(paths.name, batch_id, waited_ms=timeout_ms, setting=setting))
         clock.sleep_ms(min(pause_ms, left_ms))
         pause_ms = min(LONGEST_PAUSE_MS, 2 * pause_ms)
