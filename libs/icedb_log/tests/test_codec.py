@@ -125,6 +125,21 @@ def test_a_field_that_overwrites_a_wire_field_in_existing_readers_is_corrupt(num
         decode_log_file(KEY, changed(number, **{name: 1}))
 
 
+@pytest.mark.parametrize("number", [0, 2, 4])
+@pytest.mark.parametrize("depth", [300, 1010])
+def test_a_field_that_could_not_be_written_again_is_corrupt(number, depth):
+    body = changed(number, x="here").replace(b'"here"', b"[" * depth + b"]" * depth)
+    with pytest.raises(CorruptLog, match=rf"{KEY}: line {number}: field 'x' is nested too deeply"):
+        decode_log_file(KEY, body)
+
+
+@pytest.mark.parametrize(("number", "name"), [(0, "t"), (0, "cid"), (1, "c"), (2, "p"), (4, "b"), (4, "s")])
+def test_a_value_too_deep_to_be_shown_is_corrupt(number, name):
+    body = changed(number, **{name: "here"}).replace(b'"here"', b"[" * 1010 + b"]" * 1010)
+    with pytest.raises(CorruptLog, match=rf"{KEY}: line {number}"):
+        decode_log_file(KEY, body)
+
+
 def test_a_tombstone_at_time_zero_is_never_written():
     with pytest.raises(InvariantViolated, match="tmb"):
         encode_log_file(LogFile(1, markers=(FileMarker("p", 1, 1, tombstoned_ms=0),)))

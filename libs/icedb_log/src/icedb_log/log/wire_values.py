@@ -70,13 +70,26 @@ def read_optional_text(key: str, number: int, line: dict[str, Any], name: str) -
 def read_extra(key: str, number: int, line: dict[str, Any], known: frozenset[str]) -> Mapping[str, Any]:
     """Return the fields that are not known. Raises CorruptLog for one that existing readers would take for theirs."""
     unknown = {name: value for name, value in line.items() if name not in known}
-    for name in unknown:
+    for name, value in unknown.items():
         if name.casefold() in WIRE_NAMES:
             # Readers that ignore case, and readers that do not, would see two different tables.
             raise CorruptLog(f"{key}: line {number}: field {show(name)} overwrites a wire field in existing readers")
+        if isinstance(value, list | dict):
+            _check_depth(key, number, name, value)
     return unknown or EMPTY
+
+
+def _check_depth(key: str, number: int, name: str, value: object) -> None:
+    """Refuse what can be read and not written: such a log file could be neither merged nor stripped."""
+    try:
+        orjson.dumps({name: value})
+    except orjson.JSONEncodeError as error:
+        raise CorruptLog(f"{key}: line {number}: field {show(name)} is nested too deeply to be carried on") from error
 
 
 def show(value: object) -> str:
     """Return the beginning of a value, for messages."""
-    return repr(value)[:_SHOWN_CHARS]
+    try:
+        return repr(value)[:_SHOWN_CHARS]
+    except RecursionError:
+        return f"a deeply nested {type(value).__name__}"

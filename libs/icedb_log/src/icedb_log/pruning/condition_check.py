@@ -7,18 +7,12 @@ a misspelt column would read the whole table. So what users give is checked firs
 from collections.abc import Mapping
 from typing import Any, Final
 
-import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
-from sqlglot.tokenizer_core import TokenType
 
 from icedb_log.errors import InvalidRequest
+from icedb_log.pruning.bounded_parser import MAX_CONDITION_CHARS, TooMuchWork, is_text, parse_condition
 
-MAX_CONDITION_CHARS: Final = 64 * 1024
-_MAX_STEPS_PER_TOKEN: Final = 50
-"""Steps of the parser. It takes 1 to 5 for what people write, and 2^levels where it guesses and goes back."""
-_MIN_STEPS: Final = 1000
-_MAX_STEPS: Final = 200_000
 _MAX_NAMED_COLUMNS: Final = 50
 _SHOWN_CHARS: Final = 120
 _EXAMPLE: Final = "for example event = 'signup' and amount >= 10"
@@ -31,30 +25,6 @@ _REFUSED: Final[tuple[tuple[tuple[type, ...], str], ...]] = (
     ((exp.Star,), "a star"),
     ((exp.DDL, exp.DML, exp.Command), "a statement"),
 )
-
-
-class _TooMuchWork(Exception):
-    """The parser goes back and forth: it would not end in time."""
-
-
-class _BoundedParser(sqlglot.Dialect.get_or_raise("duckdb").parser_class):  # type: ignore[misc]  # a class that is looked up
-    """DuckDB's parser, which gives up where it would take for ever: ``array[array[…]]`` doubles at each level."""
-
-    _steps_left = 0
-
-    def parse_bounded(self, condition: str) -> list[Any]:
-        """Return the conditions of a text. Raises SqlglotError, RecursionError, _TooMuchWork."""
-        tokens = self.dialect.tokenize(condition)
-        if any(token.token_type is TokenType.SEMICOLON for token in tokens):
-            return []
-        self._steps_left = min(_MAX_STEPS, _MIN_STEPS + _MAX_STEPS_PER_TOKEN * len(tokens))
-        return list(self.parse_into(exp.Condition, tokens, condition))
-
-    def _advance(self, times: int = 1) -> None:
-        self._steps_left -= 1
-        if self._steps_left < 0:
-            raise _TooMuchWork
-        super()._advance(times)
 
 
 def check_condition(condition: str, schema: Mapping[str, str], *, table: str) -> None:
@@ -71,6 +41,8 @@ def check_condition(condition: str, schema: Mapping[str, str], *, table: str) ->
     where = f"table {table}: where={condition[:_SHOWN_CHARS]!r}"
     if not condition.strip():
         raise InvalidRequest(f"{where} is empty: leave it out, or give a condition, {_EXAMPLE}")
+    if not is_text(condition):
+        raise InvalidRequest(f"{where} has a character that is half of one (a lone surrogate): send text in UTF-8")
     if len(condition) > MAX_CONDITION_CHARS:
         raise InvalidRequest(f"{where}… has {len(condition)} characters; at most {MAX_CONDITION_CHARS}")
     tree = _parse(condition, where)
@@ -87,10 +59,10 @@ def check_condition(condition: str, schema: Mapping[str, str], *, table: str) ->
 def _parse(condition: str, where: str) -> Any:
     several = f"{where} has a semicolon, or more than one statement: give one condition, {_EXAMPLE}"
     try:
-        parts = _BoundedParser(dialect="duckdb").parse_bounded(condition)
+        parts = parse_condition(condition, "duckdb")
     except SqlglotError as error:
         raise InvalidRequest(f"{where} is not understood{_place(error)}: give one SQL condition, {_EXAMPLE}") from error
-    except (RecursionError, _TooMuchWork):
+    except TooMuchWork:
         raise InvalidRequest(f"{where} is nested too deeply; write it flatter, e.g. with IN") from None
     if len(parts) != 1 or parts[0] is None:
         raise InvalidRequest(several)

@@ -14,11 +14,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from icedb_log.model import FileMarker
+from icedb_log.pruning.bounded_parser import TooMuchWork, is_text, parse_condition
 from icedb_log.pruning.condition_terms import (
     ColumnTerm,
     DomainsOfFile,
@@ -89,11 +89,12 @@ class FilePruner:
         return tuple(marker for marker in markers if self.may_be_true(marker))
 
     def _compile_text(self, condition: str) -> _Test:
-        if _UNCLEAR.search(condition):
+        if _UNCLEAR.search(condition) or not is_text(condition):
             return _anything
         try:
-            return self._compile(sqlglot.parse_one(condition, read=self._dialect, into=exp.Condition))
-        except (SqlglotError, RecursionError):
+            parts = parse_condition(condition, self._dialect)
+            return self._compile(parts[0]) if len(parts) == 1 and parts[0] is not None else _anything
+        except (SqlglotError, RecursionError, TooMuchWork):
             return _anything
 
     def _compile(self, node: Any) -> _Test:

@@ -15,6 +15,7 @@ import orjson
 
 from icedb_log.errors import CorruptLog
 from icedb_log.keys import TablePaths, parse_log_key
+from icedb_log.log.wire_values import show
 from icedb_log.model import FORMAT_VERSION
 
 MAX_PROBLEMS: Final = 50
@@ -107,8 +108,12 @@ class _WireCheck:
             self._add(number, "is not a JSON object")
             return None
         # What our own encoder writes comes back byte for byte: then no name stands there twice.
-        if orjson.dumps(value) != text:
-            self._check_unique(number, text)
+        try:
+            if orjson.dumps(value) != text:
+                self._check_unique(number, text)
+        except orjson.JSONEncodeError:
+            self._add(number, "is nested too deeply: it could not be written again")
+            return None
         if not is_schema:
             for name in value:
                 folded = name.casefold()
@@ -128,18 +133,18 @@ class _WireCheck:
 
     def _check_metadata(self, metadata: dict[str, Any]) -> int | None:
         if metadata.get("v") != FORMAT_VERSION or not _is_integer(metadata.get("v")):
-            self._add(0, f"v is {_show(metadata.get('v'))}, not the integer {FORMAT_VERSION}")
+            self._add(0, f"v is {show(metadata.get('v'))}, not the integer {FORMAT_VERSION}")
         time_ms = parse_log_key(self._key).time_ms
         if metadata.get("t") != time_ms or not _is_integer(metadata.get("t")):
-            self._add(0, f"t is {_show(metadata.get('t'))}, the name says {time_ms}")
+            self._add(0, f"t is {show(metadata.get('t'))}, the name says {time_ms}")
         if metadata.get("sch") != 1 or not _is_integer(metadata.get("sch")):
-            self._add(0, f"sch is {_show(metadata.get('sch'))}: the schema line is line 1")
+            self._add(0, f"sch is {show(metadata.get('sch'))}: the schema line is line 1")
         first = metadata.get("f")
         has_tombstones = "tmb" in metadata
         if has_tombstones and not (_is_integer(metadata["tmb"]) and metadata["tmb"] == _FIRST_TOMBSTONE):
-            self._add(0, f"tmb is {_show(metadata['tmb'])}: log tombstones begin in line {_FIRST_TOMBSTONE}")
+            self._add(0, f"tmb is {show(metadata['tmb'])}: log tombstones begin in line {_FIRST_TOMBSTONE}")
         if not isinstance(first, int) or isinstance(first, bool) or not _FIRST_TOMBSTONE <= first <= len(self._lines):
-            self._add(0, f"f is {_show(first)} of {len(self._lines)} lines")
+            self._add(0, f"f is {show(first)} of {len(self._lines)} lines")
             return None
         if has_tombstones == (first == _FIRST_TOMBSTONE):
             self._add(0, f"f is {first} and tmb is {'there' if has_tombstones else 'not there'}")
@@ -148,12 +153,12 @@ class _WireCheck:
     def _check_schema(self, schema: dict[str, Any]) -> None:
         for column, sql_type in schema.items():
             if not isinstance(sql_type, str) or not sql_type:
-                self._add(1, f"the type of column {_show(column)} is {_show(sql_type)}")
+                self._add(1, f"the type of column {show(column)} is {show(sql_type)}")
 
     def _check_tombstone(self, number: int, line: dict[str, Any]) -> None:
         path = line.get("p")
         if not isinstance(path, str) or not is_log_key(self._paths, path):
-            self._add(number, f"{_show(path)} is no log file of this table", is_path=True)
+            self._add(number, f"{show(path)} is no log file of this table", is_path=True)
         self._check_integers(number, line, "t")
 
     def _check_marker(self, number: int, line: dict[str, Any]) -> None:
@@ -169,24 +174,20 @@ class _WireCheck:
         for name in names:
             value = line.get(name)
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
-                self._add(number, f"{name} is {_show(value)}, not an integer from 0 to 2^63 - 1")
+                self._add(number, f"{name} is {show(value)}, not an integer from 0 to 2^63 - 1")
 
 
 def find_path_problem(paths: TablePaths, path: object) -> str | None:
     """Return why a marker's path is none of a data file of the table; ``None`` if it is one."""
     if not isinstance(path, str) or not path.startswith(paths.data_prefix):
-        return f"{_show(path)} is no data file of this table: it lies outside {paths.data_prefix}"
+        return f"{show(path)} is no data file of this table: it lies outside {paths.data_prefix}"
     rest = path[len(paths.data_prefix) :]
     if _DOTS.search(rest):
-        return f"{_show(path)} has a component '.' or '..'"
+        return f"{show(path)} has a component '.' or '..'"
     if not _PATH.fullmatch(rest):
-        return f"{_show(path)} is not a Hive path of the characters A-Z a-z 0-9 - _ . that ends with .parquet"
+        return f"{show(path)} is not a Hive path of the characters A-Z a-z 0-9 - _ . that ends with .parquet"
     return None
 
 
 def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _show(value: object) -> str:
-    return repr(value)[:_SHOWN]

@@ -1,0 +1,78 @@
+"""Reads conditions in SQL with a bound on the work. Pure.
+
+The parser guesses and goes back where a text can mean several things, which doubles the work at each level of
+``array[array[…]]``, and it calls itself for each level of nesting. What users send must end in time, either way.
+"""
+
+from typing import Any, Final
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
+
+MAX_CONDITION_CHARS: Final = 64 * 1024
+_MAX_STEPS_PER_TOKEN: Final = 50
+"""Steps of the parser. It takes 1 to 5 for what people write, and 2^levels where it guesses and goes back."""
+_MIN_STEPS: Final = 1000
+_MAX_STEPS: Final = 200_000
+
+
+class TooMuchWork(Exception):
+    """The parser goes back and forth, or too deep: it would not end in time."""
+
+
+def is_text(condition: str) -> bool:
+    """Whether a text has a UTF-8 form: arguments of a command, and escapes of JSON, may hold lone surrogates."""
+    try:
+        condition.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def parse_condition(condition: str, dialect: str) -> list[Any]:
+    """Return the conditions of a text: one, if it is one; none where it has a semicolon.
+
+    Args:
+        condition: At most :data:`MAX_CONDITION_CHARS` characters.
+        dialect: ``duckdb`` or ``spark``.
+
+    Raises:
+        SqlglotError: It is no condition.
+        TooMuchWork: It is too long or nested too deeply to be read in time.
+    """
+    if len(condition) > MAX_CONDITION_CHARS:
+        raise TooMuchWork
+    parser = _PARSERS[dialect](dialect=dialect)
+    tokens = parser.dialect.tokenize(condition)
+    if any(token.token_type is TokenType.SEMICOLON for token in tokens):
+        return []
+    parser.bound(len(tokens))
+    try:
+        return list(parser.parse_into(exp.Condition, tokens, condition))
+    except RecursionError:
+        raise TooMuchWork from None
+
+
+def _bound_parser(dialect: str) -> Any:
+    base: Any = sqlglot.Dialect.get_or_raise(dialect).parser_class
+
+    class BoundedParser(base):  # type: ignore[misc]  # a class that is looked up
+        """A parser that gives up."""
+
+        _steps_left = 0
+
+        def bound(self, token_count: int) -> None:
+            """Say how long a text is that comes next."""
+            self._steps_left = min(_MAX_STEPS, _MIN_STEPS + _MAX_STEPS_PER_TOKEN * token_count)
+
+        def _advance(self, times: int = 1) -> None:
+            self._steps_left -= 1
+            if self._steps_left < 0:
+                raise TooMuchWork
+            super()._advance(times)
+
+    return BoundedParser
+
+
+_PARSERS: Final = {dialect: _bound_parser(dialect) for dialect in ("duckdb", "spark")}

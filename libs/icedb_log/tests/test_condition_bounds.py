@@ -1,0 +1,37 @@
+"""Conditions that would take for ever to be read, or that are no text: refused where people are told, kept by pruning."""
+
+import pytest
+from icedb_log.errors import InvalidRequest
+from icedb_log.model import FileMarker
+from icedb_log.pruning.condition_check import check_condition
+from icedb_log.pruning.file_pruning import FilePruner
+from icedb_log.tables.table_config import PartitionField, TableConfig
+
+CONFIG = TableConfig.create(
+    name="events", partition=(PartitionField.parse("u=bucket[4](name)"),), declared={"name": "VARCHAR", "n": "BIGINT"}
+)
+MARKER = FileMarker("wh/events/_data/u=1/a.parquet", 1, 1, row_count=1, stats={"n": (1, 5, 0)})
+TOO_MUCH = {
+    "guesses": "array[" * 40 + "1" + "]" * 40 + " IS NULL",
+    "levels": "(" * 20_000 + "n = 9" + ")" * 20_000,
+    "a long text": f"n = 9 OR name = '{'x' * 70_000}'",
+    "half a character": "name = '\ud800'",
+}
+
+
+@pytest.mark.parametrize("condition", TOO_MUCH.values(), ids=TOO_MUCH)
+@pytest.mark.parametrize("dialect", ["spark", "duckdb"])
+def test_a_condition_that_takes_too_long_to_read_keeps_every_file(condition, dialect):
+    assert FilePruner(condition, CONFIG, schema=CONFIG.declared, dialect=dialect).may_be_true(MARKER)
+
+
+@pytest.mark.parametrize("condition", TOO_MUCH.values(), ids=TOO_MUCH)
+def test_it_is_refused_where_somebody_can_be_told(condition):
+    with pytest.raises(InvalidRequest, match="table events: where="):
+        check_condition(condition, CONFIG.declared, table="events")
+
+
+@pytest.mark.parametrize("dialect", ["spark", "duckdb"])
+def test_an_ordinary_condition_still_leaves_files_out(dialect):
+    pruner = FilePruner("n = 9 OR (name = 'a' AND n > 7)", CONFIG, schema=CONFIG.declared, dialect=dialect)
+    assert not pruner.may_be_true(MARKER)
