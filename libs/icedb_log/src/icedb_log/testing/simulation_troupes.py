@@ -14,10 +14,22 @@ from icedb_log.testing.simulation_erasures import ErasureTroupe
 from icedb_log.testing.simulation_leases import LeaseTroupe
 from icedb_log.testing.simulation_outsiders import OutsiderTroupe
 from icedb_log.testing.simulation_pins import PinTroupe
+from icedb_log.testing.simulation_retention import RetentionTroupe
+from icedb_log.testing.simulation_serving import ServingTroupe
 from icedb_log.testing.simulation_views import ViewTroupe
 
 TROUPES: Final[dict[str, type[Troupe]]] = {
-    troupe.name: troupe for troupe in (CheckTroupe, ErasureTroupe, LeaseTroupe, OutsiderTroupe, PinTroupe, ViewTroupe)
+    troupe.name: troupe
+    for troupe in (
+        CheckTroupe,
+        ErasureTroupe,
+        LeaseTroupe,
+        OutsiderTroupe,
+        PinTroupe,
+        RetentionTroupe,
+        ServingTroupe,
+        ViewTroupe,
+    )
 }
 
 _MORE: Final = (0, 0, 0, 1, 1, 2)
