@@ -57,9 +57,9 @@ unit: install ## tests beside the packages, the simulation, and the wire: no ser
 integration: install node ## tests with real Redis, S3 over HTTP, Spark, Prometheus, and the whole stack; JOBS=2
 	$(PYTEST) tests/e2e tests/integration deploy/tests
 
-soak: install node engines ## long tests, and the simulation for as long as asked; SECONDS=600
+soak: install node engines ## long tests, and the simulation for as long as asked; SECONDS=600 JOBS=2
 	$(BIN)/pytest -q -m soak tests libs
-	$(BIN)/python -m icedb_log.testing.simulation --seconds $(SECONDS)
+	$(BIN)/python -m icedb_log.testing.simulation --seconds $(SECONDS) --jobs $(JOBS)
 
 node: install $(NODE_EXAMPLE)/node_modules/.installed ## npm packages of the Node.js example; Node.js itself from PyPI where there is none
 

@@ -1,5 +1,6 @@
 """Schedules of the simulation: they hold, they do something, and they can be run again."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,6 +9,8 @@ from collections import Counter
 import pytest
 from icedb_log.testing.faulty_store import FaultyStore
 from icedb_log.testing.simulation import ScheduleFailed, main, run_schedule
+from icedb_log.testing.simulation_cast import PLAIN
+from icedb_log.testing.simulation_shrink import check_seeds
 
 BLOCK = 70
 BLOCKS = 8
@@ -21,9 +24,7 @@ def totals():
 
 @pytest.mark.parametrize("first", range(0, BLOCKS * BLOCK, BLOCK))
 def test_every_rule_holds_in_many_schedules(first, totals):
-    block = Counter()
-    for seed in range(first, first + BLOCK):
-        block.update(run_schedule(seed).counters)
+    block = check_seeds(range(first, first + BLOCK))
     assert block["commits"] > 3 * BLOCK
     assert block["merges"] > BLOCK
     totals.update(block)
@@ -74,5 +75,16 @@ def test_a_failure_names_its_seed_and_shows_how_it_came_about(monkeypatch):
 
 
 def test_the_command_runs_the_seeds_that_it_is_given(capsys):
-    assert main(["--seeds", "3..5", "--seconds", "60"]) == 0
-    assert capsys.readouterr().out.startswith("3 schedules")
+    assert main(["--seeds", "3..5", "--jobs", "1"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["schedules"], summary["failed"], summary["first_seed"], summary["last_seed"]) == (3, 0, 3, 5)
+    assert summary["counters"]["commits"] > 0
+    assert sum(summary["faults"].values()) > 0
+    assert sum(summary["casts"].values()) >= 3
+
+
+def test_processes_share_the_seeds(capsys):
+    assert main(["--seeds", "0..29", "--jobs", "2", "--cast", "plain"]) == 0
+    shared = json.loads(capsys.readouterr().out)
+    assert (shared["schedules"], shared["jobs"], shared["casts"]) == (30, 2, {"plain": 30})
+    assert shared["counters"] == check_seeds(range(30), PLAIN)

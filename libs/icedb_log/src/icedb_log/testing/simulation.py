@@ -5,16 +5,17 @@ rule broke. ``python -m icedb_log.testing.simulation --seconds 600`` runs as man
 """
 
 import argparse
+import os
+import signal
 import sys
-from collections import Counter
-from collections.abc import Iterable
 from typing import Final
 
-from icedb_log.clock import SystemClock
 from icedb_log.testing.simulation_cast import Cast
 from icedb_log.testing.simulation_rules import ALL_RULES
 from icedb_log.testing.simulation_schedule import ScheduleFailed, run_schedule
+from icedb_log.testing.simulation_script import decode_replay
 from icedb_log.testing.simulation_search import check_mutations, find_failure
+from icedb_log.testing.simulation_soak import Soak, run_soak
 
 __all__ = ["ScheduleFailed", "find_failure", "main", "run_schedule"]
 
@@ -22,32 +23,11 @@ MAX_MUTATED_SCHEDULES: Final = 3000
 """How long to look for a schedule that notices a rule switched off."""
 
 
-def run_seeds(seeds: Iterable[int], cast: Cast | None, *, seconds: float, keep_going: bool = False) -> int:
-    """Run schedules until the seeds or the time are used up; print failures and totals; return how many failed."""
-    clock = SystemClock()
-    started_ms = clock.monotonic_ms()
-    totals: Counter[str] = Counter()
-    count = failed = 0
-    for seed in seeds:
-        if clock.monotonic_ms() - started_ms > seconds * 1000:
-            break
-        count += 1
-        try:
-            totals.update(run_schedule(seed, cast).counters)
-        except ScheduleFailed as error:
-            failed += 1
-            sys.stdout.write(f"{error}\n" if failed == 1 else f"{str(error).splitlines()[0]}\n")
-            if not keep_going:
-                break
-    elapsed_s = (clock.monotonic_ms() - started_ms) / 1000
-    sys.stdout.write(f"{count} schedules in {elapsed_s:.1f} s, {failed} failed; {dict(totals)}\n")
-    return failed
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run schedules, or the mutation check, from the command line; exit code 1 if something is wrong."""
     parser = argparse.ArgumentParser(prog="python -m icedb_log.testing.simulation", description=__doc__)
     parser.add_argument("--seeds", default="0..1000000000", help="first..last seed, both included")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; as many as there are cores")
     parser.add_argument("--seconds", type=float, default=60.0, help="stop after this time")
     parser.add_argument("--keep-going", action="store_true", help="go on after a failure")
     parser.add_argument(
@@ -58,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--cast", type=Cast.parse, help="who plays: erasers:2,lessees:1, or plain; else each seed draws"
     )
+    parser.add_argument("--replay", metavar="TEXT", help="run one schedule as a failure has printed it")
     options = parser.parse_args(arguments)
     first, _, last = options.seeds.partition("..")
     seeds = range(int(first), int(last or first) + 1)
@@ -65,7 +46,23 @@ def main(arguments: list[str] | None = None) -> int:
         wanted = options.mutations.split(",")
         chosen = [rule for rule in ALL_RULES if options.mutations == "all" or rule.rule in wanted]
         return 1 if check_mutations(chosen, seeds[:MAX_MUTATED_SCHEDULES]) else 0
-    return 1 if run_seeds(seeds, options.cast, seconds=options.seconds, keep_going=options.keep_going) else 0
+    if options.replay:
+        return _replay(options.replay)
+    jobs = min(options.jobs, len(seeds))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it says what was done so far
+    soak = Soak(seeds, options.cast, options.seconds, jobs, options.keep_going)
+    return 1 if run_soak(soak).failed else 0
+
+
+def _replay(text: str) -> int:
+    replay = decode_replay(text)
+    try:
+        run_schedule(replay.seed, replay.cast, script=replay.script, trace_tail=None)
+    except ScheduleFailed as error:
+        sys.stdout.write(f"{error}\n")
+        return 1
+    sys.stdout.write("nothing fails\n")
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,114 @@
+"""A failing schedule is recorded, run again from its record, and shrunk to what it takes to fail."""
+
+import re
+
+import pytest
+from icedb_log.errors import InvalidRequest
+from icedb_log.testing.simulation import find_failure, main, run_schedule
+from icedb_log.testing.simulation_cast import PLAIN, Cast
+from icedb_log.testing.simulation_mutations import mutated
+from icedb_log.testing.simulation_rules import ALL_RULES
+from icedb_log.testing.simulation_schedule import ScheduleFailed
+from icedb_log.testing.simulation_script import decode_replay, encode_replay
+from icedb_log.testing.simulation_shrink import FailureKind, shrink_failure
+from icedb_log.testing.simulation_troupes import TROUPES, draw_cast
+from icedb_log.testing.simulation_world import Script, Violation
+
+SECONDS = 60
+
+
+def acting(run):
+    return [step.actor for step in run.script.steps if step.actor]
+
+
+def rule_named(name):
+    (rule,) = [rule for rule in ALL_RULES if rule.name == name]
+    return rule
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_schedule_is_the_same_when_it_is_run_from_its_record(seed):
+    run = run_schedule(seed)
+    again = run_schedule(seed, run.cast, script=run.script)
+    assert again == run
+    replay = decode_replay(encode_replay(run))
+    assert (replay.seed, replay.cast, replay.script) == (seed, run.cast, run.script)
+
+
+@pytest.mark.parametrize(
+    ("name", "most_steps", "most_faults"),
+    [("no intent is written", 40, 0), ("ids in the log are not looked at", 60, 1)],
+)
+def test_what_fails_is_shrunk_to_what_it_takes(name, most_steps, most_faults):
+    mutation = rule_named(name)
+    failed = find_failure(mutation, range(400))
+    with mutated(mutation):
+        shrunk = shrink_failure(failed, seconds=SECONDS)
+        short = shrunk.failure
+        assert FailureKind.of(short.error) == FailureKind.of(failed.error)
+        assert len(acting(short.run)) <= most_steps < len(acting(failed.run))
+        assert len(short.run.faults) <= most_faults
+        lines = str(shrunk).splitlines()
+        assert lines[0].startswith(f"seed {failed.run.seed}, cast plain: Violation: ")
+        assert lines[2].startswith("shrunk from ")
+        assert any(line.startswith("actors: ") for line in lines)
+        assert any("flusher" in line and "/_log/" in line for line in lines)
+        text = re.search(r"--replay '(.+)'$", str(shrunk))[1]
+        replay = decode_replay(text)
+        with pytest.raises(ScheduleFailed) as again:
+            run_schedule(replay.seed, replay.cast, script=replay.script)
+        assert FailureKind.of(again.value.error) == FailureKind.of(failed.error)
+        assert again.value.run.trace_hash == short.run.trace_hash
+        assert main(["--replay", text]) == 1
+    assert main(["--replay", text]) == 0
+
+
+def test_without_an_actor_and_without_a_fault_the_others_draw_what_they_drew():
+    run = run_schedule(11, PLAIN, trace_tail=None)
+    left_out = acting(run)[-1]
+    script = Script(tuple(step for step in run.script.steps if step.actor != left_out), frozenset())
+    try:
+        without = run_schedule(11, PLAIN, script=script, trace_tail=None)
+    except ScheduleFailed as error:
+        raise AssertionError("nothing may fail without faults") from error
+    assert without.faults == {}
+
+    def first_key_of(run, kind):
+        return next(line.key for line in run.trace if line.actor.startswith(kind) and line.what == "create")
+
+    assert left_out not in acting(without)
+    assert first_key_of(run, "producer") == first_key_of(without, "producer")
+
+
+def test_failures_are_of_one_kind_whatever_their_keys_and_numbers():
+    one = FailureKind.of(
+        Violation("batch 018bcfe5-97d8-7e20-9050-31b75cbc9a30 was committed by lake/a/_log/1_2.jsonl (I3)")
+    )
+    two = FailureKind.of(
+        Violation("batch 018bcfe5-6800-782a-bdf3-0e64a3782f6d was committed by lake/a/_log/4_5.jsonl (I3)")
+    )
+    assert one == two
+    assert one != FailureKind.of(Violation("batch 018bcfe5-6800-782a-bdf3-0e64a3782f6d was refused (I5)"))
+    assert FailureKind.of(Violation("rows twice [], missing [1, 2]")) == FailureKind.of(
+        Violation("rows twice [], missing [3]")
+    )
+    assert FailureKind.of(Violation("rows twice [], missing [1]")) != FailureKind.of(
+        Violation("rows twice [1], missing []")
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1|plain|flusher1", "x|plain||", "1|plain|flusher 1*|", "1|nobody|a|", "1|a:0|a|"]
+)
+def test_a_text_that_is_no_replay_is_refused(text):
+    with pytest.raises(InvalidRequest):
+        decode_replay(text)
+
+
+def test_a_seed_draws_who_plays():
+    casts = [draw_cast(seed) for seed in range(300)]
+    assert 100 < casts.count(PLAIN) < 200
+    assert {name for cast in casts for name, _ in cast.sizes} == set(TROUPES)
+    assert all(Cast.parse(str(cast)) == cast for cast in casts)
+    with pytest.raises(InvalidRequest, match="no troupe"):
+        run_schedule(1, Cast.parse("clowns:1"))
