@@ -2,7 +2,7 @@
 
 import pytest
 from icedb_log.errors import InvalidRequest
-from icedb_parts.query.user_sql import check_condition, check_user_sql
+from icedb_parts.query.user_sql import blank_comments, check_condition, check_user_sql
 
 
 def check(query):
@@ -54,6 +54,9 @@ def test_a_query_over_the_rows_is_fine(query):
         ("SELECT Java_Method('java.lang.System', 'exit', 1) FROM _rows", "reaches beyond the query"),
         ("SELECT from_protobuf(a, 'M', '/etc/x') FROM _rows", "reaches beyond the query"),
         ("SELECT other.f(a) FROM _rows", "bare names"),
+        ("SELECT some_udf(a) FROM _rows", "some_udf is none of the functions"),
+        ("SELECT from_xml(a, 'a string', map('rowValidationXSDPath', '/etc/x')) FROM _rows", "its options name files"),
+        ("SELECT " + "array[" * 40 + "1" + "]" * 40 + " FROM _rows", "nested too deeply|line"),
         ("SELECT TRANSFORM(a) USING 'cat' AS (b) FROM _rows", "run a program"),
         ("SELECT /*+ BROADCAST(_rows) */ a FROM _rows", "hints"),
         ("SELECT :a FROM _rows", "parameters have no value"),
@@ -104,6 +107,7 @@ def test_a_condition_is_about_one_row():
         ("reflect('java.lang.System', 'exit', 1) IS NULL", "reaches beyond"),
         ("other.f(a) = 1", "bare names"),
         ("a = :b", "parameters"),
+        ("array[" * 40 + "1" + "]" * 40 + " = 1", "nested too deeply"),
         ("*", "name the columns"),
         ("(" * 5000 + "a" + ")" * 5000, "nested too deeply"),
         ("a = '" + "x" * 70_000 + "'", "70006 characters"),
@@ -112,3 +116,16 @@ def test_a_condition_is_about_one_row():
 def test_any_other_condition_is_refused_with_the_reason(condition, reason):
     with pytest.raises(InvalidRequest, match=rf"condition: .*{reason}.*; write one condition"):
         check_condition(condition, what="condition")
+
+
+@pytest.mark.parametrize(
+    ("text", "blanked"),
+    [
+        ("SELECT a -- x\n, b", "SELECT a     \n, b"),
+        ("SELECT /* a /* b */ c */ '--é😀/*', `/*`, r'\\d' ;", "SELECT                   '--é😀/*', `/*`, r'\\d'  "),
+        ('SELECT 5L, 3BD, 1e3, X\'1F\', "a""b", a::int', 'SELECT 5L, 3BD, 1e3, X\'1F\', "a""b", a::int'),
+        ("SELECT a -- \\\n || 'x'", "SELECT a     \n || 'x'"),
+    ],
+)
+def test_comments_become_blanks_and_all_else_stays(text, blanked):
+    assert blank_comments(text) == blanked

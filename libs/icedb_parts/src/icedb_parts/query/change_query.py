@@ -16,7 +16,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as spark_types
 
 from icedb_parts.limits import FlushUnitLimits
-from icedb_parts.query.insert_query import QueryProblem, make_spark_schema, query_errors, require_no_files, rows_view
+from icedb_parts.query.guarded_query import guard_condition, run_query
+from icedb_parts.query.insert_query import QueryProblem, make_spark_schema, query_errors, rows_view
 from icedb_parts.query.query_types import (
     ROWS_VIEW,
     SOURCE_FILES_VIEW,
@@ -55,11 +56,13 @@ def check_row_change(
         rows = spark.createDataFrame([], schema=make_spark_schema(schema))
         with query_errors(f"a check of a {WORDS[change.kind]}"):
             if change.kind == "delete":
-                _check_boolean(rows.select(sf.expr(change.sql).alias("gone")))
-                rows.where(sf.expr(change.sql)).schema  # noqa: B018 - lets Spark analyse it
+                is_gone = sf.expr(guard_condition(spark, change.sql))
+                _check_boolean(rows.select(is_gone.alias("gone")))
+                rows.where(is_gone).schema  # noqa: B018 - lets Spark analyse it
                 return ()
             with rows_view(rows, name=VIEWS[change.kind]):
-                return read_change_columns(spark.sql(change.sql), config, schema, change)
+                result = run_query(spark, change.sql, view=VIEWS[change.kind])
+                return read_change_columns(result, config, schema, change)
     except QueryProblem as problem:
         raise InvalidRequest(f"{what}: {problem}") from problem
 
@@ -71,9 +74,7 @@ def read_change_columns(
 
     Raises:
         InvalidRequest: Not the table's columns and types.
-        QueryProblem: It reads files.
     """
-    require_no_files(result, view=VIEWS[change.kind])
     return read_output_columns(
         result.schema,
         config,

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as spark_types
 
 from icedb_parts.limits import FlushUnitLimits
+from icedb_parts.query.guarded_query import ReachesBeyond, run_query
 from icedb_parts.query.query_types import ROWS_VIEW, SPARK_TYPES, read_output_columns
 from icedb_parts.query.user_sql import check_user_sql
 from icedb_parts.spark.spark_runner import summarize
@@ -23,6 +24,7 @@ _CONDITION: Final = re.compile(r"(?s)\[[A-Z][A-Z0-9_.]+\].*?(?=\s*SQLSTATE: |\n|
 _QUERY_STATES: Final = ("0A", "21", "22", "42", "P0")
 """Classes of SQLSTATE that blame the query or the rows: unsupported, cardinality, data, names and syntax, raised."""
 _SHOWN_CHARS: Final = 400
+_OUT_OF_MEMORY: Final = "java.lang.OutOfMemoryError"
 
 _view_lock = threading.RLock()
 """The view has one name in a session: one query at a time."""
@@ -52,8 +54,7 @@ def check_insert_query(spark: SparkSession, config: TableConfig) -> Mapping[str,
     try:
         rows = spark.createDataFrame([], schema=make_spark_schema(config.source))
         with rows_view(rows), query_errors("a check of an insert_query"):
-            result: Any = spark.sql(config.insert_query)
-            require_no_files(result)
+            result = run_query(spark, config.insert_query, view=ROWS_VIEW)
             columns = read_output_columns(
                 result.schema,
                 config,
@@ -82,20 +83,20 @@ def rows_view(rows: Any, *, name: str = ROWS_VIEW) -> Iterator[None]:
             rows.sparkSession.catalog.dropTempView(name)
 
 
-def require_no_files(result: Any, *, view: str = ROWS_VIEW) -> None:
-    """Raise QueryProblem if a query reads files, whatever the static check thought of it."""
-    files = result.inputFiles()
-    if files:
-        raise QueryProblem(f"it reads {files[0][:200]}; only {view} can be read")
-
-
 @contextmanager
 def query_errors(what: str) -> Iterator[None]:
     """Tell errors that blame the query or its rows (QueryProblem) from those of Spark itself (Unavailable)."""
     try:
         yield
+    except ReachesBeyond as error:
+        raise QueryProblem(str(error)) from error
     except (PySparkException, Py4JError, OSError) as error:
         text = str(error)
+        if _OUT_OF_MEMORY in text:
+            raise QueryProblem(
+                "it needs more memory than Spark has: let it make smaller values, or give Spark more "
+                "(ICEDB_SPARK_MEMORY_MB)"
+            ) from error
         state = _SQLSTATE.search(text)
         if state and state["state"].startswith(_QUERY_STATES):
             raise QueryProblem(_explain(text)) from error

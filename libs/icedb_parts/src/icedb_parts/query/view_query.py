@@ -1,14 +1,15 @@
 """A ``view_query`` before it is used: what columns it gives, asked of Spark with no row at all."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.tables.table_config import TableConfig
 from pyspark.sql import SparkSession
 
 from icedb_parts.limits import FlushUnitLimits
-from icedb_parts.query.insert_query import QueryProblem, make_spark_schema, query_errors, require_no_files, rows_view
+from icedb_parts.query.guarded_query import run_query
+from icedb_parts.query.insert_query import QueryProblem, make_spark_schema, query_errors, rows_view
 from icedb_parts.query.query_types import ROWS_VIEW, read_output_columns
 from icedb_parts.query.user_sql import check_user_sql
 
@@ -40,8 +41,7 @@ def check_view_query(spark: SparkSession, config: TableConfig, source_schema: Ma
     try:
         rows = spark.createDataFrame([], schema=make_spark_schema(source_schema))
         with rows_view(rows), query_errors(f"a check of a {VIEW_QUERY}"):
-            result: Any = spark.sql(config.view_query)
-            require_no_files(result)
+            result = run_query(spark, config.view_query, view=ROWS_VIEW)
             columns = read_output_columns(
                 result.schema,
                 config,

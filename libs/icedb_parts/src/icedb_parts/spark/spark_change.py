@@ -36,6 +36,7 @@ from icedb_parts.query.change_query import (
     read_change_columns,
     require_known_types,
 )
+from icedb_parts.query.guarded_query import guard_condition, run_query
 from icedb_parts.query.insert_query import QueryProblem, query_errors, rows_view
 from icedb_parts.query.query_types import quote_spark, store_column
 from icedb_parts.spark.change_tasks import ANSWER_SCHEMA, GROUP_OUTPUTS, make_change_task
@@ -122,7 +123,7 @@ class SparkRowChanger(SparkJobs):
         reader = FileRows(runner, job.paths, columns, is_whole=False, engine=self._limits.engine)
         with _change_errors(job.config, job.change), query_errors(what), runner.watch(what, is_users=True):
             rows = reader.read(files, sizes)
-            gone = _is_gone(job.change).cast(spark_types.LongType())
+            gone = _is_gone(runner.spark, job.change).cast(spark_types.LongType())
             answers = (
                 rows.select(reader.hidden.ordinal, reader.hidden.error, gone.alias(reader.hidden.gone))
                 .groupBy(reader.hidden.ordinal)
@@ -197,7 +198,7 @@ class _ChangeRun:
             marked = rows.select(
                 hidden.ordinal,
                 hidden.error,
-                _is_gone(self._change).alias(hidden.gone),
+                _is_gone(self._runner.spark, self._change).alias(hidden.gone),
                 *(sf.col(quote_spark(name)).alias(f"c{place}") for place, name in enumerate(self._job.schema)),
             )
             dealt = marked.repartitionById(task_count, marked[hidden.ordinal] % task_count)
@@ -255,7 +256,7 @@ class _ChangeRun:
             query_errors(what),
             self._runner.watch(what, is_users=self._is_users),
         ):
-            result = spark.sql(self._change.sql)
+            result = run_query(spark, self._change.sql, view=VIEWS[self._change.kind])
             found = read_change_columns(result, self._job.config, self._job.schema, self._change)
             order_of = {name: place for place, name in enumerate(self._job.schema)}
             columns = sorted(found, key=lambda column: order_of[column.name])
@@ -306,9 +307,9 @@ class _ChangeRun:
         return outputs
 
 
-def _is_gone(change: RowChange) -> Any:
+def _is_gone(spark: SparkSession, change: RowChange) -> Any:
     """Return the column that says whether a row is removed: a condition that is NULL keeps it."""
-    return sf.coalesce(sf.expr(change.sql), sf.lit(False))
+    return sf.coalesce(sf.expr(guard_condition(spark, change.sql)), sf.lit(False))
 
 
 def _raise_sent(texts: Iterable[str | None]) -> None:

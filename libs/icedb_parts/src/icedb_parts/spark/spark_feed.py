@@ -16,7 +16,8 @@ from icedb_log.model import FileMarker
 from icedb_log.views.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
 
 from icedb_parts.limits import JobLimits, share_threads
-from icedb_parts.query.insert_query import QueryProblem, make_spark_schema, query_errors, require_no_files, rows_view
+from icedb_parts.query.guarded_query import run_query
+from icedb_parts.query.insert_query import QueryProblem, make_spark_schema, query_errors, rows_view
 from icedb_parts.query.query_tasks import make_encode_task
 from icedb_parts.query.query_types import ROWS_VIEW, OutputColumn, read_output_columns, store_column
 from icedb_parts.query.user_sql import check_user_sql
@@ -130,8 +131,7 @@ class _FeedRun:
         spark: Any = self._runner.spark
         rows = spark.createDataFrame([], schema=make_spark_schema(self._job.source_schema))
         with rows_view(rows), query_errors(self._what), self._runner.watch(self._what):
-            result = spark.sql(self._query)
-            require_no_files(result)
+            result = run_query(spark, self._query, view=ROWS_VIEW)
             try:
                 return read_output_columns(
                     result.schema,
@@ -206,7 +206,9 @@ class _FeedRun:
         unit = EncodeUnit(self._job.paths, self._job.config, columns, engine, what=VIEW_QUERY)
         with rows_view(rows), query_errors(self._what), self._runner.watch(self._what), file_errors():
             try:
-                stored = spark.sql(self._query).select(*(store_column(column) for column in outputs))
+                stored = run_query(spark, self._query, view=ROWS_VIEW).select(
+                    *(store_column(column) for column in outputs)
+                )
                 bodies = blobs.keep_any(stored.mapInArrow(make_encode_task(unit, first=first), schema=BLOB_SCHEMA))
             except InvalidRequest as error:
                 raise QueryProblem(str(error)) from error

@@ -15,7 +15,8 @@ from icedb_log.jobs import FlushJob, FlushOutput, RejectedBatch
 from icedb_log.tables.table_config import TableConfig
 
 from icedb_parts.limits import JobLimits, share_threads
-from icedb_parts.query.insert_query import QueryProblem, make_spark_schema, query_errors, require_no_files, rows_view
+from icedb_parts.query.guarded_query import run_query
+from icedb_parts.query.insert_query import QueryProblem, make_spark_schema, query_errors, rows_view
 from icedb_parts.query.query_tasks import make_decode_task, make_encode_task
 from icedb_parts.query.query_types import ROWS_VIEW, read_output_columns, store_column
 from icedb_parts.query.user_sql import check_user_sql
@@ -152,8 +153,7 @@ class QueryRun:
         first = blobs.unit_count
         what = f"the insert_query of table {self._job.paths.name}"
         with rows_view(rows), query_errors(what), self._runner.watch(what):
-            result = spark.sql(self._query)
-            require_no_files(result)
+            result = run_query(spark, self._query, view=ROWS_VIEW)
             try:
                 outputs = read_output_columns(
                     result.schema,

@@ -43,6 +43,7 @@ _QUERY_OPTIONS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",  # a cast that fails is an error, never a silent NULL
     "spark.sql.runSQLOnFiles": "false",  # SQL of users reads our views, no files
+    "spark.sql.variable.substitute": "false",  # ${env:…} in SQL of users would be this process's environment
 }
 
 _MASTER: Final = re.compile(r"local(\[(\*|[1-9]\d*)(,\d+)?\])?|(spark|k8s|yarn)(://.+)?|sc://[^/\s]+.*")
@@ -230,6 +231,8 @@ def _session_options(settings: SparkSettings) -> dict[str, str]:
     }
     if settings.is_local:
         options["spark.driver.host"] = options["spark.driver.bindAddress"] = LOOPBACK
+        # A value that does not fit into memory fails its query, not the JVM of all tables.
+        options["spark.executor.killOnFatalError.depth"] = "0"
     else:
         options |= REAPER_OPTIONS
     return {**options, **settings.options}
