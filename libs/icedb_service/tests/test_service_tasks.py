@@ -132,3 +132,20 @@ def test_beat_knows_each_sweep_with_its_interval(app, settings):
         "icedb.merge.sweep": settings.merge_sweep_interval_ms / 1000,
         "icedb.janitor.sweep": settings.janitor_sweep_interval_ms / 1000,
     }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"table": 5}, "table"),
+        ({"table": None}, "table"),
+        ({"table": ["events"]}, "table"),
+        ({"table": "events", "full": "false"}, "full"),
+        ({"table": "events", "full": 0}, "full"),
+        ({"table": "events", "full": None}, "full"),
+    ],
+)
+def test_an_argument_of_another_type_is_refused_by_its_name(app, context, arguments, named):
+    result = define_task(app, context, TaskOptions(MERGE_MERGE), merge)(**arguments)
+    assert result["outcome"] == "refused"
+    assert f"argument {named}: " in result["error"]["message"]

@@ -267,6 +267,22 @@ def test_a_message_is_taken_once(bench, work):
     assert bench.staged_ids() == [kwargs["batch_id"]] == [results[0]["staged_as"]]
 
 
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [(float("nan"), "JSON compliant"), ([float("inf")], "JSON compliant"), ("\ud800", "surrogates")],
+)
+def test_a_row_that_is_no_json_is_refused_and_not_changed(bench, work, value, reason):
+    with pytest.raises(InvalidRequest, match=reason):
+        work.run((), message(bench, rows=[{"a": None}, {"a": value}]))
+    assert bench.staged_ids() == []
+
+
+def test_an_integer_of_any_size_is_staged_as_it_is(bench, work):
+    work.run((), message(bench, rows=[{"a": 10**30, "b": None}]))
+    (batch,) = list_staged(bench.store, bench.paths).batches
+    assert json.loads(bench.store.get(batch.key).body) == {"a": 10**30, "b": None}
+
+
 def test_back_pressure_is_waited_out(bench, work, patience):
     bench.gate.refusal = Overloaded("full", retry_after_ms=3_000)
     patience.wait = lambda timeout: setattr(bench.gate, "refusal", None) or bench.clock.advance(int(timeout * 1000))

@@ -8,12 +8,13 @@ work, possibly at once. Each task says in its docstring why that is harmless.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, get_type_hints
 
 from celery import Celery, Task
 from icedb_log.errors import InvalidRequest
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from icedb_service.access.task_access import Needs, TaskAccess, needs_nothing
 from icedb_service.logs import get_logger
@@ -23,6 +24,9 @@ from icedb_service.wakeup import Wakeups
 
 EX_RECYCLE: Final = 0x9B
 """Exit code that the pool takes for an orderly replacement of a child."""
+
+
+_STRICT: Final = ConfigDict(strict=True, arbitrary_types_allowed=True)
 
 
 class TaskContext(Protocol):
@@ -76,6 +80,7 @@ class IceDBTask(Task):  # type: ignore[misc]  # Celery has no types
     context: TaskContext
     options: TaskOptions
     signature_of_run: inspect.Signature
+    types_of_arguments: Mapping[str, TypeAdapter[Any]]
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Run once for a message; returns the JSON result, never raises an error of ours."""
@@ -93,9 +98,24 @@ class IceDBTask(Task):  # type: ignore[misc]  # Celery has no types
             bound = self.signature_of_run.bind(*args, **kwargs)
         except TypeError as error:
             raise InvalidRequest(f"{self.options.name}{self.signature_of_run}: {error}") from error
+        for name, value in bound.arguments.items():
+            self._check_argument(name, value)
         self.context.access.require(self.request, self.options.needs(bound.arguments))
         work: Work = self.run(*args, **kwargs)
         return work
+
+    def _check_argument(self, name: str, value: Any) -> None:
+        """Refuse a value of another type than the task's: the text ``"false"`` would count as true."""
+        known = self.types_of_arguments.get(name)
+        if known is None:
+            return
+        try:
+            known.validate_python(value)
+        except (ValidationError, RecursionError) as error:
+            found = f"is {type(value).__name__}"
+            if isinstance(error, ValidationError):
+                found = str(error.errors(include_url=False, include_input=False, include_context=False)[0]["msg"])
+            raise InvalidRequest(f"{self.options.name}: argument {name}: {found}; {self.signature_of_run}") from None
 
     def _make_room(self, table: str | None) -> None:
         """Leave the process, so that the pool starts one with a fresh engine; the work is woken again."""
@@ -124,6 +144,8 @@ def define_task(app: Celery, context: TaskContext, options: TaskOptions, functio
     def run(_self: IceDBTask, *args: Any, **kwargs: Any) -> Work:
         return function(*args, **kwargs)
 
+    signature = inspect.signature(function).replace(return_annotation=inspect.Signature.empty)
+    hints = {name: hint for name, hint in get_type_hints(function).items() if name in signature.parameters}
     kind = type(
         options.name,
         (IceDBTask,),
@@ -132,7 +154,8 @@ def define_task(app: Celery, context: TaskContext, options: TaskOptions, functio
             "run": run,
             "context": context,
             "options": options,
-            "signature_of_run": inspect.signature(function).replace(return_annotation=inspect.Signature.empty),
+            "signature_of_run": signature,
+            "types_of_arguments": {name: TypeAdapter(hint, config=_STRICT) for name, hint in hints.items()},
             "__doc__": function.__doc__,
             "__module__": function.__module__,
         },

@@ -5,6 +5,7 @@ Pure. The field descriptions are the documentation of the message.
 
 import base64
 import binascii
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Self
 
@@ -78,13 +79,27 @@ class EnqueueMessage(BaseModel):
 
     def _body(self) -> bytes:
         if self.rows is not None:
-            return b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in self.rows)
+            return b"".join(self._encode_row(number, row) for number, row in enumerate(self.rows))
         if self.data is not None:
             return self.data.encode()
         try:
             return base64.b64decode(self.data_base64 or "", validate=True)
         except binascii.Error as error:
             raise InvalidRequest(f"batch {self.batch_id}: data_base64 is not Base64: {error}") from error
+
+    def _encode_row(self, number: int, row: Mapping[str, Any]) -> bytes:
+        try:
+            line = orjson.dumps(row)
+        except TypeError:  # an integer above 64 bits, or more levels than it takes: what becomes of it, the flush says
+            line = b""
+        try:
+            if not line or b"null" in line:  # which is also what becomes of NaN
+                text = json.dumps(row, ensure_ascii=False, allow_nan=False)
+                line = line or text.encode()
+        except (ValueError, RecursionError) as error:
+            reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+            raise InvalidRequest(f"batch {self.batch_id}: row {number} is no JSON: {reason}") from None
+        return line + b"\n"
 
 
 def read_message(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> EnqueueMessage:
