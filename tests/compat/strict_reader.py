@@ -17,7 +17,7 @@ from pathlib import Path
 
 MAX_LOG_FILES = 1000
 MAX_INTEGER = 2**63 - 1
-LOG_NAME = re.compile(r"([0-9]{13})_(?:m_)?[0-9a-f]+\.jsonl")
+LOG_NAME = re.compile(r"([0-9]{13})_(?:m_)?[A-Za-z0-9]([A-Za-z0-9._-]{0,198}[A-Za-z0-9])?\.jsonl")
 PARTITION = re.compile(r"[A-Za-z0-9_.-]+=[A-Za-z0-9_.-]+")
 FILE_NAME = re.compile(r"[A-Za-z0-9_.-]+\.parquet")
 

@@ -63,7 +63,7 @@ def test_what_we_write_is_good(strict_reader):
         (b'"id":"BIGINT"', b'"id":""'),
         (b'"id":"BIGINT"', b'"id":7'),
         (b'"id":"BIGINT"', b'"id":"BIGINT","id":"BIGINT"'),
-        (b"1600000000000_0a.jsonl", b"1600000000000_0A.jsonl"),
+        (b"1600000000000_0a.jsonl", b"1600000000000_0 a.jsonl"),
         (b"/_log/1600000000000", b"/_log/old/1600000000000"),
         (b'"b":10', b'"b":-1'),
         (b'"b":10', b'"b":9223372036854775808'),

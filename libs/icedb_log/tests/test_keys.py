@@ -56,6 +56,20 @@ def test_keys_sort_by_time_and_a_merge_after_an_append_of_its_millisecond(time_m
     assert append < merge < later
 
 
+@pytest.mark.parametrize(
+    ("name", "parsed"),
+    [
+        ("0000000000001_web-1.example.org", LogName(1, False, "web-1.example.org")),
+        ("0000000000001_m_web-1", LogName(1, True, "web-1")),
+        ("0000000000001_MacBook_Pro.local", LogName(1, False, "MacBook_Pro.local")),
+        ("0000000000001_m", LogName(1, False, "m")),
+        ("0000000000001_mars", LogName(1, False, "mars")),
+    ],
+)
+def test_other_writers_put_the_name_of_their_host_where_we_have_a_commit_id(name, parsed):
+    assert parse_log_key(f"wh/t/_log/{name}.jsonl") == parsed
+
+
 @pytest.mark.parametrize("time_ms", [-1, 10**13])
 def test_a_time_that_does_not_fit_its_digits_is_refused(time_ms):
     with pytest.raises(InvalidRequest, match="13 digits"):
@@ -71,8 +85,12 @@ def test_a_time_that_does_not_fit_its_digits_is_refused(time_ms):
         "00000000000001_00.jsonl",
         "0000000000001_.jsonl",
         "0000000000001_m_.jsonl",
-        "0000000000001_AB.jsonl",
-        "0000000000001_n_00.jsonl",
+        "0000000000001_a b.jsonl",
+        "0000000000001_-a.jsonl",
+        "0000000000001_a-.jsonl",
+        "0000000000001_.jsonl.jsonl",
+        "0000000000001_größe.jsonl",
+        f"0000000000001_{'a' * 201}.jsonl",
         "0000000000001_00.json",
         "0000000000001_00.jsonl.tmp",
         "0000000000001_00.jsonl\n",

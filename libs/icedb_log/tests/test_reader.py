@@ -226,7 +226,7 @@ def test_the_stores_time_is_from_before_the_first_log_file_was_listed(table):
 
 
 @pytest.mark.parametrize(
-    "name", ["", "readme", "1_00.jsonl", "0000000000001_m_.jsonl", "0000000000001_XX.jsonl", "0000000000001_00.json"]
+    "name", ["", "readme", "1_00.jsonl", "0000000000001_m_.jsonl", "0000000000001_X X.jsonl", "0000000000001_00.json"]
 )
 def test_s3_anything_else_below_the_log_is_corrupt(table, name):
     write(table, 1, live("1"))

@@ -18,7 +18,10 @@ ROLES: Final[tuple[Role, ...]] = ("ingest", "merge")
 TABLE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 PIN_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _PIN_OBJECT: Final = re.compile(r"(?P<name>[a-z0-9][a-z0-9_-]{0,62})\.(?P<id>[0-9a-f]{32})\.jsonl")
-_LOG_NAME: Final = re.compile(r"(?P<ms>[0-9]{13})_(?P<merged>m_)?(?P<id>[0-9a-f]+)\.jsonl")
+# Ours end with a commit id; other writers of the wire put the name of their host there.
+_LOG_NAME: Final = re.compile(
+    r"(?P<ms>[0-9]{13})_(?P<merged>m_)?(?P<id>[A-Za-z0-9](?:[A-Za-z0-9._-]{0,198}[A-Za-z0-9])?)\.jsonl"
+)
 _AUDIT_NAME: Final = re.compile(r"(?P<ms>[0-9]{13})_(?P<run>[0-9a-f]{32})(_(?P<part>[0-9]{5}))?\.jsonl")
 _PARTITION: Final = re.compile(r"[A-Za-z0-9_]+=[A-Za-z0-9._-]*(/[A-Za-z0-9_]+=[A-Za-z0-9._-]*)*")
 _UUID7_HEX: Final = re.compile(r"[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}")
@@ -34,7 +37,13 @@ file; one Arrow IPC stream or file. The suffix after the dot is the compression 
 
 @dataclass(frozen=True, slots=True)
 class LogName:
-    """The parsed last component of a log file's key."""
+    """The parsed last component of a log file's key.
+
+    Attributes:
+        time_ms: The commit's time, unix ms.
+        is_merged: Whether a merge, a rewrite or a removal wrote it.
+        commit_id: Of the commit; in log files of other writers whatever stands there, mostly the name of a host.
+    """
 
     time_ms: int
     is_merged: bool
@@ -252,7 +261,7 @@ class TablePaths:
 
     def data_key(self, *, partition: str, file_id: str) -> str:
         """Return the key of a data file in a Hive partition (``d=2023-06-07/u=a``; empty: no partitioning)."""
-        if partition and not _PARTITION.fullmatch(partition):
+        if not is_partition_path(partition):
             raise InvalidRequest(f"table {self.name}: {partition[:120]!r} is not an encoded partition path")
         folder = f"{partition}/" if partition else ""
         return f"{self.data_prefix}{folder}{file_id}.parquet"
@@ -288,6 +297,11 @@ class TablePaths:
         return data_key[len(self.data_prefix) :].rpartition("/")[0]
 
 
+def is_partition_path(path: str) -> bool:
+    """Return whether data files may be written below a partition path: Hive form, encoded values; empty is none."""
+    return not path or _PARTITION.fullmatch(path) is not None
+
+
 def file_time_ms(key: str) -> int | None:
     """Return when a data file got its name, by its writer's clock, unix ms; ``None`` for names that do not say.
 
@@ -307,6 +321,11 @@ def parse_log_key(key: str) -> LogName:
     if match is None:
         raise CorruptLog(f"{key}: not the name of a log file; only log files may stand below _log")
     return LogName(int(match["ms"]), match["merged"] is not None, match["id"])
+
+
+def is_log_folder(key: str) -> bool:
+    """Return whether a key lies right below a ``_log`` folder."""
+    return f"/{key}".rpartition("/")[0].endswith("/_log")
 
 
 def parse_audit_key(key: str) -> AuditName | None:

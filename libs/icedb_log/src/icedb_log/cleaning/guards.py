@@ -12,6 +12,7 @@ and the metrics say (docs/guards.md):
 | ``commit`` | a log file whose committer may still look at it (J9) | the committer has gone on, or is too late |
 | ``refusal`` | a log file that refused a batch which is still staged (J2) | a flush has moved the batch |
 | ``view`` | an append that a view has not taken (V4) | the view is fed |
+| ``live`` | a dead log file that alone names a live data file: another writer's removal dropped it (J2) | a merge |
 
 An object that several of them hold is told with the one that ends last.
 """
@@ -24,9 +25,9 @@ from icedb_log.cleaning.leases import Lease
 from icedb_log.keys import Role, parse_log_key
 from icedb_log.model import LogView
 
-Guard = Literal["grace", "lease", "pin", "versions", "commit", "refusal", "view"]
+Guard = Literal["grace", "lease", "pin", "versions", "commit", "refusal", "view", "live"]
 
-LOG_GUARDS: Final[tuple[Guard, ...]] = ("grace", "lease", "versions", "commit", "refusal", "view")
+LOG_GUARDS: Final[tuple[Guard, ...]] = ("grace", "lease", "versions", "commit", "refusal", "view", "live")
 """What a dead log file is asked about before it goes."""
 DATA_GUARDS: Final[tuple[Guard, ...]] = ("grace", "lease", "versions", "pin")
 """What a dead data file is asked about before it goes."""

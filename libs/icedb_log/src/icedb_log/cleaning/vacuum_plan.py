@@ -98,6 +98,9 @@ def plan_vacuum(view: LogView, *, config: TableConfig, holds: Holds = NO_HOLDS) 
             else:
                 log_keys.append(file.key)
                 died[file.key] = death
+    sole = _find_sole_namers(view, frozenset(log_keys))
+    waiting += (Waiting(key, "live", None) for key in log_keys if key in sole)
+    log_keys = [key for key in log_keys if key not in sole]
     log_keys += _expired_seals(view, config)
     dead_logs = set(log_keys)
     doomed_logs = [file for file in view.files if file.key in dead_logs]
@@ -111,7 +114,7 @@ def plan_vacuum(view: LogView, *, config: TableConfig, holds: Holds = NO_HOLDS) 
     for path in held:
         del died_data[path]
     data_paths = tuple(sorted(died_data))
-    died_data.update(died)
+    died_data.update((key, death) for key, death in died.items() if key not in sole)
     return VacuumPlan(
         log_keys=tuple(sorted(log_keys)),
         batch_ids={file.key: file.log.batch_ids for file in doomed_logs if file.log.batch_ids},
@@ -184,6 +187,22 @@ def strip_log_file(
         markers=tuple(m if m.tombstoned_ms is None else _keep_proof(m, file.modified_ms) for m in markers),
         horizon_ms=max([read_horizon_ms(view), log.horizon_ms or 0, *stripped_ms]) or None,
     )
+
+
+def _find_sole_namers(view: LogView, doomed: Collection[str]) -> set[str]:
+    """Return those of some dead log files without which a live data file would be named by nobody (J2).
+
+    A merge of ours carries every marker of the log files that it puts to death (M1). A partition removal of another
+    writer may name the removed data files alone: without its inputs, all others that they name would be lost.
+    """
+    dead = [file for file in view.files if file.key in doomed]
+    named = {marker.path for file in dead for marker in file.log.markers if marker.tombstoned_ms is None}
+    for file in view.files:
+        if not named:
+            return set()
+        keeps_all = file.key not in doomed
+        named.difference_update(m.path for m in file.log.markers if keeps_all or m.tombstoned_ms is not None)
+    return {file.key for file in dead if any(marker.path in named for marker in file.log.markers)}
 
 
 def _keep_proof(tombstone: _Tombstone, modified_ms: int) -> _Tombstone:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from icedb_log.clock import format_ms
 from icedb_log.errors import BelowHorizon, SchemaConflict
-from icedb_log.keys import parse_log_key
+from icedb_log.keys import is_log_folder, parse_log_key
 from icedb_log.log.compact_fold import CompactFold, fold_compact
 from icedb_log.log.compact_markers import CompactMarkers
 from icedb_log.log.live_files import LiveFiles, path_digest, sum_digests
@@ -115,7 +115,8 @@ def read_horizon_ms(view: LogView) -> int:
     """Return the newest tombstone time of any log file already deleted (R3); 0 if none was.
 
     Recorded by the janitor when it strips (``horizon_ms``); between the delete and the strip it follows from
-    the tombstones of log files that are not there any more.
+    the tombstones of log files that are not there any more. Merges of other writers say nothing of what their cleaner
+    has deleted: nothing before the newest of them is certain.
     """
     # A seal may stand where a commit landed and was vacuumed (F1): the commit's log file is gone all the same.
     present = {file.key for file in view.files if not file.log.is_seal}
@@ -126,7 +127,19 @@ def read_horizon_ms(view: LogView) -> int:
         for tombstone in file.log.log_tombstones
         if tombstone.path not in present
     )
-    return max(*recorded, *vanished, 0, 0)
+    return max(*recorded, *vanished, _newest_foreign_merge_ms(view), 0)
+
+
+def _newest_foreign_merge_ms(view: LogView) -> int:
+    """Return the time of the newest merge of a writer that gives its commits no id; 0 if there is none.
+
+    WARN: R3: such a writer's cleaner writes what it keeps of all merges into one new log file and deletes the others,
+    tombstones and all. A state before that is missing rows, or has removed ones, and nothing in the log tells.
+    """
+    foreign = (file for file in view.files if file.log.commit_id is None and not file.log.is_seal)
+    # What a pin holds is folded as well, and its key is none of a log file.
+    names = (parse_log_key(file.key) for file in foreign if is_log_folder(file.key))
+    return max((name.time_ms for name in names if name.is_merged), default=0)
 
 
 def newest_feed(states: Iterable[FeedState | None]) -> FeedState | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from icedb_log.jobs import MergeGroup
-from icedb_log.keys import TablePaths
+from icedb_log.keys import TablePaths, is_partition_path
 from icedb_log.merging.log_folding import (
     FoldPlan,
     Wanted,
@@ -204,6 +204,8 @@ class MergeIndex:
         if files is None:
             return None
         partition = self.paths.partition_of(f"{folder}/")
+        if not is_partition_path(partition):
+            return None  # of another writer, with characters that no key of ours may hold: left as it is
         groups = plan(partition, files.values(), self.config)
         if not groups:
             return None

@@ -189,10 +189,12 @@ def _make_columns(unit: ReadFilesUnit, file: NumberedFile, path: Path, engine: A
     """Return each column with what is selected for it: the file's, with the table's type, or NULL."""
     found = {}
     known = {name.lower(): name for name in unit.columns}
+    folders = unit.paths.partition_of(file.path).split("/")
+    fields = {folder.partition("=")[0].lower() for folder in folders}
     for name, sql_type, *_ in engine.execute(f"DESCRIBE SELECT * FROM {_scan(path)}").fetchall():  # noqa: S608
         table_name = known.get(name.lower())
-        if table_name is None and not unit.is_whole:
-            continue
+        if table_name is None and (not unit.is_whole or name.lower() in fields):
+            continue  # other writers repeat the values of the path in the files that they merge
         table_type = None if table_name is None else unit.columns[table_name]
         if table_type is None or table_name != name or not _is_read_as(sql_type, table_type):
             there = (

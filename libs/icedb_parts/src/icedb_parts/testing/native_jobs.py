@@ -1,0 +1,160 @@
+"""The data path without Spark: flush, merge and delete with real Parquet files, in the process of the test.
+
+Units of work, their plans and their checks are those of the services; only what Spark does besides is left out:
+tasks run one after the other, and a deletion's condition is evaluated by the native engine.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import duckdb
+import pyarrow as pa
+from icedb_log.clock import Clock
+from icedb_log.jobs import CheckAlive, CountJob, MergedGroup, MergeJob, RowChange
+from icedb_log.keys import TablePaths
+from icedb_log.model import FileMarker
+from icedb_log.pruning.file_pruning import FilePruner
+from icedb_log.storage.object_store import ObjectStore
+from icedb_log.storage.stores import StoreSettings
+from icedb_log.tables.table_config import TableConfig
+from icedb_log.warehouse import Warehouse
+
+from icedb_parts.limits import MIB, EngineLimits, JobLimits
+from icedb_parts.spark.spark_flush import SparkBatchWriter
+from icedb_parts.spark.spark_merge import SparkGroupMerger
+from icedb_parts.spark.spark_runner import SparkRunner, UnitKind
+from icedb_parts.units.change_unit import ChangedGroup, ChangeUnit, write_change
+from icedb_parts.units.flush_unit import flush_unit
+from icedb_parts.units.merge_unit import merge_unit
+from icedb_parts.units.read_unit import NumberedFile, ReadFilesUnit, read_files
+from icedb_parts.units.work_units import FLUSH_UNITS, MERGE_UNITS, encode
+
+LIMITS = JobLimits(engine=EngineLimits(memory_bytes=256 * MIB, thread_count=1))
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenSettings(StoreSettings):
+    """Settings of a store that is open already."""
+
+    url: str = "file:///unused"
+    store: Any = field(default=None, repr=False)
+
+    def open(self) -> Warehouse:
+        return Warehouse(self.store)
+
+
+class NativeRunner(SparkRunner):
+    """Runs units here, one after the other."""
+
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+        super().__init__(cast(Any, None), _OpenSettings(store=store))
+        self._objects = store
+        self._clock = clock
+
+    def checking(self, check_alive: CheckAlive | None) -> "NativeRunner":
+        """Return itself: nothing runs beside it that could be stopped."""
+        del check_alive
+        return self
+
+    def run(self, kind: UnitKind, bodies: Sequence[str]) -> list[str]:
+        """Run units and return their results in the same order. Raises what a unit raises."""
+        if kind == "flush":
+            return [
+                encode(flush_unit(FLUSH_UNITS.validate_json(body), self._objects, clock=self._clock)) for body in bodies
+            ]
+        return [
+            encode(merge_unit(MERGE_UNITS.validate_json(body), self._objects, clock=self._clock)) for body in bodies
+        ]
+
+
+class NativeWriter(SparkBatchWriter):
+    """A :class:`icedb_log.jobs.BatchWriter`; for small flushes without an ``insert_query``."""
+
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+        self._runner = NativeRunner(store, clock)
+        self._clock = clock
+        self._limits = LIMITS
+
+
+class NativeMerger(SparkGroupMerger):
+    """A :class:`icedb_log.jobs.GroupMerger`."""
+
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+        self._runner = NativeRunner(store, clock)
+        self._clock = clock
+        self._limits = LIMITS
+
+
+class NativeChanger(NativeMerger):
+    """A :class:`icedb_log.jobs.RowChanger`; deletions only, with conditions that Spark and DuckDB read alike."""
+
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+        super().__init__(store, clock)
+        self._store = store
+
+    def check_change(self, config: TableConfig, schema: Mapping[str, str], change: RowChange) -> None:
+        """Take any deletion."""
+        del config, schema
+        if change.kind != "delete":
+            raise NotImplementedError(change.kind)
+
+    def select_files(
+        self, paths: TablePaths, config: TableConfig, change: RowChange, files: Sequence[FileMarker]
+    ) -> tuple[FileMarker, ...]:
+        """Return the files that can hold rows that a deletion removes."""
+        del paths
+        return FilePruner(change.sql, config).select(files)
+
+    def count_rows(self, job: CountJob) -> tuple[int, ...]:
+        """Count the rows that a deletion would remove, for each file of a job."""
+        files = tuple(NumberedFile(number, each.path, each.row_count) for number, each in enumerate(job.files))
+        unit = ReadFilesUnit(job.paths, job.schema, is_whole=False, files=files, engine=LIMITS.engine)
+        counts = [0] * len(files)
+        for chunk in self._marked(unit, job.change):
+            for ordinal, is_gone in zip(chunk.column(0).to_pylist(), chunk.column(2).to_pylist(), strict=True):
+                counts[ordinal] += is_gone
+        return tuple(counts)
+
+    def merge_groups(self, job: MergeJob) -> tuple[MergedGroup, ...]:
+        """Merge every group of a job, without the rows that its deletion removes."""
+        if job.change is None:
+            return super().merge_groups(job)
+        self.check_change(job.config, job.schema, job.change)
+        files = tuple(
+            NumberedFile(number, marker.path, marker.row_count)
+            for number, group in enumerate(job.groups)
+            for marker in group.inputs
+        )
+        read = ReadFilesUnit(job.paths, job.schema, is_whole=True, files=files, engine=LIMITS.engine)
+        write = ChangeUnit(
+            paths=job.paths,
+            config=job.config,
+            columns=job.schema,
+            groups=tuple(ChangedGroup(each.partition, tuple(m.path for m in each.inputs)) for each in job.groups),
+            kind="delete",
+            checks_partition=False,
+            commit_id=job.commit_id,
+            time_ms=job.time_ms,
+            engine=LIMITS.engine,
+        )
+        outputs = {
+            output.ordinal: output
+            for output in write_change(write, self._marked(read, job.change), self._store, clock=self._clock)
+        }
+        return tuple(
+            MergedGroup(group, outputs[number].files, outputs[number].rows_read, outputs[number].rows_removed)
+            for number, group in enumerate(job.groups)
+        )
+
+    def _marked(self, unit: ReadFilesUnit, change: RowChange) -> Iterator[pa.RecordBatch]:
+        """Yield rows as a write task wants them: ordinal, error, whether removed, then the columns."""
+        for chunk in read_files(unit, self._store):
+            named = pa.Table.from_batches([chunk]).rename_columns(["ordinal", *unit.columns]).drop(["ordinal"])
+            with duckdb.connect() as engine:
+                engine.execute("SET TimeZone = 'UTC'")
+                engine.register("rows", named)
+                sql = f"SELECT coalesce(({change.sql}), false) AS gone FROM rows"  # noqa: S608 - a test's own condition
+                gone = engine.execute(sql).to_arrow_table().column(0).combine_chunks()
+            arrays = [chunk.column(0), pa.nulls(chunk.num_rows, pa.string()), gone, *chunk.columns[1:]]
+            yield pa.RecordBatch.from_arrays(arrays, ["o", "e", "g", *(f"c{n}" for n in range(len(unit.columns)))])
