@@ -149,3 +149,10 @@ def test_an_argument_of_another_type_is_refused_by_its_name(app, context, argume
     result = define_task(app, context, TaskOptions(MERGE_MERGE), merge)(**arguments)
     assert result["outcome"] == "refused"
     assert f"argument {named}: " in result["error"]["message"]
+
+
+@pytest.mark.parametrize("name", ["self", "_self"])
+def test_an_argument_that_python_knows_is_refused_like_any_other(app, context, name):
+    result = define_task(app, context, TaskOptions(MERGE_MERGE), merge)(**{"table": "events", name: "x"})
+    assert result["outcome"] == "refused"
+    assert name in result["error"]["message"]

@@ -82,7 +82,7 @@ class IceDBTask(Task):  # type: ignore[misc]  # Celery has no types
     signature_of_run: inspect.Signature
     types_of_arguments: Mapping[str, TypeAdapter[Any]]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Run once for a message; returns the JSON result, never raises an error of ours."""
         table = args[0] if args else kwargs.get("table")
         table = table if isinstance(table, str) else None
@@ -141,7 +141,7 @@ def define_task(app: Celery, context: TaskContext, options: TaskOptions, functio
     if not (function.__doc__ or "").strip():
         raise InvalidRequest(f"task {options.name} has no docstring; state its delivery contract there")
 
-    def run(_self: IceDBTask, *args: Any, **kwargs: Any) -> Work:
+    def run(_self: IceDBTask, /, *args: Any, **kwargs: Any) -> Work:
         return function(*args, **kwargs)
 
     signature = inspect.signature(function).replace(return_annotation=inspect.Signature.empty)

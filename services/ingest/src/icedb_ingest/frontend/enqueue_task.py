@@ -108,7 +108,7 @@ class EnqueueWork:
 def register_enqueue(app: Celery, work: EnqueueWork) -> Task:
     """Define the task on the worker's application."""
 
-    def enqueue(self: Task, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def enqueue(self: Task, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
         batch_id = kwargs.get("batch_id")
         try:
             return work.run(args, kwargs, self.request)
