@@ -30,7 +30,7 @@ def test_every_name_keeps_to_the_scheme(reference):
     names = re.findall(r"^\| `(icedb_[a-z_]+)` \| ([a-z]+) \|", reference["render_metrics_page"](), re.MULTILINE)
     assert len(names) > 50
     for name, kind in names:
-        assert re.match(r"icedb_(ingest|frontend|merge|janitor|snapshot|gateway|table|access)_[a-z_]+$", name), name
+        assert re.match(r"icedb_(ingest|frontend|merge|janitor|snapshot|gateway|table|access|clock)_[a-z_]+$", name), name
         assert name.endswith("_total") == (kind == "counter"), name
 
 
@@ -41,7 +41,7 @@ def test_every_metric_that_dashboards_and_alerts_ask_for_exists(reference):
     for path in [*deploy.rglob("*.yml"), *deploy.rglob("*.yaml"), *deploy.rglob("dashboards/*.json")]:
         asked |= set(
             re.findall(
-                r"icedb_(?:ingest|frontend|merge|janitor|snapshot|gateway|table|access)_[a-z_]+",
+                r"icedb_(?:ingest|frontend|merge|janitor|snapshot|gateway|table|access|clock)_[a-z_]+",
                 path.read_text(encoding="utf-8"),
             )
         )

@@ -5,11 +5,13 @@ ignores conditional writes is refused at once.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 
+from icedb_service.clocks import require_near_clock
 from icedb_service.logs import get_logger
 from icedb_service.redis_clients import open_redis, ping_redis
 from icedb_service.settings import ServiceSettings
@@ -39,7 +41,7 @@ def wait_until_available(what: str, check: Callable[[], object], *, clock: Clock
 
 
 def wait_for_servers(settings: ServiceSettings, *, clock: Clock, needs_redis: bool = True) -> None:
-    """Wait until Redis and the store answer, and probe the store.
+    """Wait until Redis and the store answer, probe the store, and wait until this host's clock is near the store's.
 
     Raises:
         InvalidRequest: The store's address cannot be right.
@@ -48,6 +50,14 @@ def wait_for_servers(settings: ServiceSettings, *, clock: Clock, needs_redis: bo
     if needs_redis:
         wait_until_available("redis", lambda: _ping(settings), clock=clock)
     wait_until_available("store", lambda: _probe(settings), clock=clock)
+    wait_for_clock(settings, clock=clock)
+
+
+def wait_for_clock(settings: ServiceSettings, *, clock: Clock) -> None:
+    """Wait until this host's clock is near enough to the store's (``ICEDB_CLOCK_SKEW_LIMIT_MS``)."""
+    warehouse = settings.store_settings.open()
+    check = partial(require_near_clock, warehouse, clock=clock, limit_ms=settings.clock_skew_limit_ms)
+    wait_until_available("clock", check, clock=clock)
 
 
 def _probe(settings: ServiceSettings) -> None:

@@ -7,7 +7,7 @@ import threading
 from icedb_log.clock import SystemClock
 from icedb_service.logs import get_logger
 from icedb_service.main import EXIT_FAILURE, run_main
-from icedb_service.preflight import wait_until_available
+from icedb_service.preflight import wait_for_clock, wait_until_available
 
 from icedb_gateway.service import Gateway
 from icedb_gateway.settings import GatewaySettings
@@ -24,6 +24,7 @@ def serve(settings: GatewaySettings) -> int:
         signal.signal(number, lambda *_: stopping.set())
     root = f"{warehouse.root}/" if warehouse.root else ""
     wait_until_available("store", lambda: warehouse.store.list_page(root, limit=1), clock=clock)
+    wait_for_clock(settings, clock=clock)
     gateway = Gateway(warehouse, settings=settings, clock=clock)
     gateway.start()
     scheme = "http" if settings.tls_cert_file is None else "https"

@@ -4,20 +4,19 @@ Stops in this order: not ready any more, no new connections, running requests en
 """
 
 import asyncio
-import threading
 from http.server import ThreadingHTTPServer
 from typing import Final
 
 from icedb_log.clock import Clock
-from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.serving.table_cache import TableCache
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.guard import AccessGuard
 from icedb_service.access.opening import open_guard
 from icedb_service.asgi.http_server import HttpServer, HttpServerOptions
 from icedb_service.asgi.pulse import Pulse
+from icedb_service.asgi.server_thread import ServerThread
+from icedb_service.clocks import watch_clock
 from icedb_service.http_server import check_port_is_free, start_metrics_server
-from icedb_service.logs import get_logger
 from icedb_service.reading.blocking_work import BlockingWork
 from icedb_service.reading.table_names import TableNames
 from icedb_service.reading.table_reads import TableReads
@@ -32,7 +31,6 @@ from icedb_gateway.operations import Operations
 from icedb_gateway.settings import GatewaySettings
 from icedb_gateway.views import TableViews
 
-START_LIMIT_S: Final = 30
 STOP_MARGIN_S: Final = 15
 MS_PER_S: Final = 1000
 READ_TIMEOUT_SETTING: Final = "ICEDB_GATEWAY_READ_TIMEOUT_MS"
@@ -74,12 +72,10 @@ class Gateway:
             settings, clock=clock, metrics=self.metrics.access, door="s3", hosts=(settings.gateway_host,)
         )
         self._tls = ssl_context(settings, clock=clock)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping = asyncio.Event()
-        self._started = threading.Event()
-        self._failure: BaseException | None = None
+        watch_clock(warehouse.store, self.metrics.clock, clock=clock, settings=settings)
         self._metrics_server: ThreadingHTTPServer | None = None
-        self._thread = threading.Thread(target=self._run, name="gateway")
+        stop_limit_s = settings.gateway_shutdown_ms / MS_PER_S + STOP_MARGIN_S
+        self._thread = ServerThread(self._serve, name="gateway", what="the gateway", stop_limit_s=stop_limit_s)
 
     @property
     def is_enforced(self) -> bool:
@@ -93,21 +89,15 @@ class Gateway:
             Unavailable: An address cannot be listened on.
         """
         check_port_is_free(self._settings.metrics_host, self._settings.metrics_port)
-        self._thread.start()
-        if not self._started.wait(START_LIMIT_S):
-            self._failure = Unavailable(f"the gateway did not start within {START_LIMIT_S} s")
-        if self._failure is not None:
+        try:
+            self._thread.start()
+        except BaseException:
             self.stop()
-            if isinstance(self._failure, IceDBError):
-                raise self._failure
-            raise RuntimeError("the gateway does not start") from self._failure
+            raise
 
     def stop(self) -> None:
         """Stop serving. May be called again."""
-        if self._loop is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stopping.set)
-        if self._thread.ident is not None:
-            self._thread.join(self._settings.gateway_shutdown_ms / MS_PER_S + STOP_MARGIN_S)
+        self._thread.stop()
         if self._metrics_server is not None:
             self._metrics_server.shutdown()
             self._metrics_server.server_close()
@@ -117,18 +107,7 @@ class Gateway:
         """Whether it serves."""
         return self._thread.is_alive()
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - the thread's last stop; start() raises it, or it is logged
-            if self._started.is_set():
-                get_logger().exception("gateway_crashed")
-            self._failure = error
-        finally:
-            self._started.set()
-
     async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
         settings = self._settings
 
         async def show(is_ready: bool) -> None:  # noqa: FBT001 - a callback with one meaning
@@ -144,8 +123,8 @@ class Gateway:
             self.port = server.port
             self._metrics_server = await asyncio.to_thread(self._serve_metrics, pulse)
             beating = asyncio.create_task(pulse.run())
-            self._started.set()
-            await self._stopping.wait()
+            self._thread.show_started()
+            await self._thread.wait_for_stop()
         finally:
             if beating is not None:
                 beating.cancel()

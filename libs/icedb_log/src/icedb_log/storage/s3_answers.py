@@ -1,6 +1,7 @@
 """What S3's answers tell about objects, as the values of :mod:`icedb_log.storage.object_store`. Pure."""
 
 from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from botocore.utils import parse_timestamp
@@ -36,6 +37,11 @@ def parse_time(value: Any) -> datetime:
             pass
     parsed: datetime = parse_timestamp(value)
     return parsed
+
+
+def parse_date_ms(date: str) -> int:
+    """Return the time of a ``Date`` header, unix ms, in whole seconds. Raises ValueError."""
+    return int(parsedate_to_datetime(date).timestamp()) * 1000
 
 
 def strip_quotes(etag: str) -> str:

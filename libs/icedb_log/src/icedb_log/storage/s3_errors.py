@@ -140,6 +140,8 @@ def _explain_setup(status: int, code: str, words: str) -> str | None:
     """Return what an operator has to set right, with the remedy, or ``None``."""
     if code == "NoSuchBucket":
         return "no such bucket; create it, or correct ICEDB_STORE"
+    if code == "RequestTimeTooSkewed":
+        return f"this host's clock and the store's are too far apart ({words}); set the one that is wrong (NTP)"
     if status in _DENIED_STATUS:
         return (
             f"access denied ({words}); check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and that they may get, put, "

@@ -63,6 +63,8 @@ class Pulse:
             await asyncio.to_thread(self._warehouse.store.list_page, f"{root}/" if root else "", limit=1)
         except IceDBError as error:
             problem = str(error)
+        except Exception as error:  # noqa: BLE001 - no more files or threads, say: that is over some time, the pulse is not
+            problem = f"the store could not be looked at ({type(error).__name__}: {error})"
         if bool(problem) != bool(self._problem):
             get_logger().info("store_seen", is_reachable=not problem, problem=problem)
         self._problem = problem

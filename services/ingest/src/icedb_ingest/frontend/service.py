@@ -5,13 +5,11 @@ wake-ups are sent. What was acknowledged is durable at every moment of it.
 """
 
 import asyncio
-import threading
 from collections.abc import Callable
 from http.server import ThreadingHTTPServer
 from typing import Final
 
 from icedb_log.clock import Clock
-from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.ingest.pressure import PressureGate
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.grpc_access import GrpcAccess
@@ -19,8 +17,9 @@ from icedb_service.access.http_access import HttpAccess
 from icedb_service.access.opening import open_guard
 from icedb_service.asgi.http_server import HttpServer, HttpServerOptions
 from icedb_service.asgi.pulse import Pulse
+from icedb_service.asgi.server_thread import ServerThread
+from icedb_service.clocks import watch_clock
 from icedb_service.http_server import check_port_is_free, start_metrics_server
-from icedb_service.logs import get_logger
 from icedb_service.tls import ssl_context
 from pydantic import SecretStr
 from starlette.applications import Starlette
@@ -38,7 +37,6 @@ from icedb_ingest.frontend.settings import KIB, FrontendSettings
 from icedb_ingest.frontend.tables import TableDirectory
 from icedb_ingest.frontend.waker import Waker
 
-START_LIMIT_S: Final = 30
 STOP_MARGIN_S: Final = 15
 MS_PER_S: Final = 1000
 
@@ -90,14 +88,12 @@ class Frontend:
         self._settings = settings
         self._clock = clock
         self._guard = open_guard(settings, clock=clock, metrics=self.metrics.access, hosts=(settings.frontend_host,))
+        watch_clock(warehouse.store, self.metrics.clock, clock=clock, settings=settings)
         self._waker = Waker(wake)
         self._desk = make_desk(warehouse, settings=settings, clock=clock, on_staged=self._waker.ask)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping = asyncio.Event()
-        self._started = threading.Event()
-        self._failure: BaseException | None = None
         self._metrics_server: ThreadingHTTPServer | None = None
-        self._thread = threading.Thread(target=self._run, name="frontend")
+        stop_limit_s = settings.frontend_shutdown_ms / MS_PER_S + STOP_MARGIN_S
+        self._thread = ServerThread(self._serve, name="frontend", what="the front end", stop_limit_s=stop_limit_s)
 
     def start(self) -> None:
         """Serve; returns when every door listens.
@@ -107,21 +103,15 @@ class Frontend:
         """
         check_port_is_free(self._settings.metrics_host, self._settings.metrics_port)
         self._waker.start()
-        self._thread.start()
-        if not self._started.wait(START_LIMIT_S):
-            self._failure = Unavailable(f"the front end did not start within {START_LIMIT_S} s")
-        if self._failure is not None:
+        try:
+            self._thread.start()
+        except BaseException:
             self.stop()
-            if isinstance(self._failure, IceDBError):
-                raise self._failure
-            raise RuntimeError("the front end does not start") from self._failure
+            raise
 
     def stop(self) -> None:
         """Stop in order. May be called again."""
-        if self._loop is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stopping.set)
-        if self._thread.ident is not None:
-            self._thread.join(self._settings.frontend_shutdown_ms / MS_PER_S + STOP_MARGIN_S)
+        self._thread.stop()
         self._waker.stop()
         if self._metrics_server is not None:
             self._metrics_server.shutdown()
@@ -132,18 +122,7 @@ class Frontend:
         """Whether it serves."""
         return self._thread.is_alive()
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - the thread's last stop; start() raises it, or it is logged
-            if self._started.is_set():
-                get_logger().exception("frontend_crashed")
-            self._failure = error
-        finally:
-            self._started.set()
-
     async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
         settings, clock = self._settings, self._clock
         counter = Counter(self._desk, settings=settings, metrics=self.metrics, clock=clock)
         groups = EventGroups(
@@ -170,8 +149,8 @@ class Frontend:
             self.grpc_port, self.http_port = grpc_server.port, http_server.port
             self._metrics_server = await asyncio.to_thread(self._serve_metrics, pulse)
             beating = asyncio.create_task(pulse.run())
-            self._started.set()
-            await self._stopping.wait()
+            self._thread.show_started()
+            await self._thread.wait_for_stop()
         finally:
             if beating is not None:
                 beating.cancel()

@@ -1,0 +1,107 @@
+"""The thread of a server's event loop: what its owner sees of start, stop and crash."""
+
+import asyncio
+import threading
+
+import pytest
+from icedb_log.errors import Unavailable
+from icedb_service.asgi.server_thread import ServerThread
+from structlog.testing import capture_logs
+
+
+class Server:
+    """A server that does what a test says, and notes what it did."""
+
+    def __init__(self, *, before=None, after=None, limit_s=30.0):
+        self.before, self.after, self.seen = before, after, []
+        self.thread = ServerThread(self._serve, name="door", what="the door", start_limit_s=limit_s, stop_limit_s=30.0)
+
+    async def _serve(self):
+        try:
+            if self.before is not None:
+                await self.before()
+            self.seen.append("serves")
+            self.thread.show_started()
+            if self.after is not None:
+                await self.after()
+            await self.thread.wait_for_stop()
+        finally:
+            self.seen.append("gave back")
+
+
+async def refuse():
+    raise Unavailable("the address is taken")
+
+
+async def fail():
+    raise ValueError("a bug")
+
+
+def test_it_serves_until_it_is_stopped_and_gives_back_what_it_holds():
+    server = Server()
+    server.thread.start()
+    assert (server.seen, server.thread.is_alive()) == (["serves"], True)
+    server.thread.stop()
+    assert (server.seen, server.thread.is_alive()) == (["serves", "gave back"], False)
+    server.thread.stop()
+
+
+def test_what_it_raises_before_it_serves_is_raised_by_start():
+    server = Server(before=refuse)
+    with pytest.raises(Unavailable, match="taken"):
+        server.thread.start()
+    assert (server.seen, server.thread.is_alive()) == (["gave back"], False)
+
+
+def test_a_bug_at_the_start_keeps_its_cause():
+    with pytest.raises(RuntimeError, match="the door does not start") as caught:
+        Server(before=fail).thread.start()
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_a_server_that_does_not_start_in_time_is_stopped(monkeypatch):
+    entered, released = threading.Event(), threading.Event()
+
+    async def hang():
+        entered.set()
+        await asyncio.to_thread(released.wait, 30)
+
+    def give_up(_limit_s):
+        """The time is over while it hangs; then what it waits for comes."""
+        assert entered.wait(30)
+        released.set()
+        return False
+
+    server = Server(before=hang, limit_s=5.0)
+    monkeypatch.setattr(server.thread._ready, "wait", give_up)
+    with pytest.raises(Unavailable, match="did not start within 5 s"):
+        server.thread.start()
+    assert server.seen[-1] == "gave back"
+    assert not server.thread.is_alive()
+
+
+def test_a_crash_is_logged_and_seen():
+    server = Server(after=fail)
+    with capture_logs() as logs:
+        server.thread.start()
+        server.thread.stop()
+    assert [line["event"] for line in logs] == ["door_crashed"]
+    assert server.seen == ["serves", "gave back"]
+    assert not server.thread.is_alive()
+
+
+def test_who_stops_before_the_start_stops_it():
+    server = Server()
+    server.thread.stop()
+    server.thread.start()
+    assert (server.seen, server.thread.is_alive()) == ([], False)
+
+
+def test_stop_waits_for_no_loop_that_is_gone():
+    """Between the end of the loop and the end of the thread there is a moment in which nobody takes the message."""
+    server = Server()
+    server.thread.start()
+    server.thread._loop.call_soon_threadsafe(server.thread._stopping.set)
+    server.thread._thread.join()
+    server.thread.stop()
+    assert server.thread._loop.is_closed()
