@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from icedb_log.errors import CommitOutcomeUnknown, IceDBError, InvalidRequest, NotFound, PreconditionFailed, Unavailable
+from icedb_log.errors import CommitOutcomeUnknown, IceDBError, InvalidRequest, PreconditionFailed, Unavailable
 from icedb_log.storage.object_store import (
     MAX_KEYS_PER_PAGE,
     DeleteReport,
@@ -117,8 +117,9 @@ class FaultyStore:
         }
 
     def stop_faults(self) -> None:
-        """Be a good store from now on."""
+        """Be a good store from now on, and a quick one: listings are as long as they were asked for."""
         self.faults = FaultRates()
+        self._page_keys = MAX_KEYS_PER_PAGE
 
     def probe(self) -> None:
         """Take the inner store as it is."""
@@ -286,7 +287,7 @@ class FaultyStore:
 
     def _delete_all(self, keys: Sequence[str]) -> None:
         for key in keys:
-            if holds(self.inner, key):
+            if self.inner.holds(key):
                 self._world.note("delete", key)
                 for observer in self._observers:
                     observer.on_delete(key)
@@ -297,7 +298,7 @@ class FaultyStore:
             return False
         if key not in self._stubborn:
             dice = zlib.crc32(key.encode(), self._world.seed % _HASH_SPACE) / _HASH_SPACE
-            is_drawn = dice < self.faults.stubborn and holds(self.inner, key)
+            is_drawn = dice < self.faults.stubborn and self.inner.holds(key)
             self._stubborn[key] = is_drawn and self._world.lets_happen(f"stubborn {key}", "stubborn")
         return self._stubborn[key]
 
@@ -337,12 +338,3 @@ class FaultyStore:
 
 def _flight_ms(rng: random.Random) -> int:
     return int(REQUEST_LIFE_MS * rng.random() ** 3)
-
-
-def holds(store: MemoryObjectStore, key: str) -> bool:
-    """Return whether an object is there."""
-    try:
-        store.head(key)
-    except NotFound:
-        return False
-    return True

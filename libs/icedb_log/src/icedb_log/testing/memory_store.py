@@ -71,6 +71,10 @@ class MemoryObjectStore:
             raise _not_found(key)
         return stored.info
 
+    def holds(self, key: str) -> bool:
+        """Return whether an object is there."""
+        return key in self._objects
+
     def put_if_absent(self, key: str, body: bytes) -> str:
         """Create an object. Raises PreconditionFailed if it exists."""
         check_key(key)

@@ -20,7 +20,6 @@ from icedb_log.errors import (
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView
-from icedb_log.testing.faulty_store import holds
 from icedb_log.testing.simulation_actors import ORDINARY, Simulation
 from icedb_log.testing.simulation_cast import Part, Troupe
 from icedb_log.testing.simulation_settings import PATHS, Settings
@@ -141,7 +140,7 @@ def _read(sim: Simulation, reader: LogReader, lease: Lease) -> LogView | None:
         if _is_over(sim, lease):
             return None
         raise Violation(f"the time of lease {lease.lease_id} cannot be read: {error} (J4)") from error
-    gone = [marker.path for marker in snapshot.live if not holds(sim.store.inner, marker.path)]
+    gone = [marker.path for marker in snapshot.live if not sim.store.inner.holds(marker.path)]
     if _is_over(sim, lease):
         return None
     if gone:

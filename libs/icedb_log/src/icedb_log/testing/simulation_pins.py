@@ -18,7 +18,6 @@ from icedb_log.log.reader import LogReader
 from icedb_log.model import Snapshot
 from icedb_log.storage.object_store import ObjectInfo, StoredObject
 from icedb_log.tables.table_changes import alter_table_config
-from icedb_log.testing.faulty_store import holds
 from icedb_log.testing.simulation_actors import ORDINARY, Simulation
 from icedb_log.testing.simulation_cast import Backstage, Part, Troupe
 from icedb_log.testing.simulation_settings import PATHS, Settings
@@ -203,6 +202,6 @@ def _read_versions(sim: Simulation, reader: LogReader) -> None:
         except IceDBError as error:
             raise Violation(f"one of the newest {count} states cannot be read: {error} (J8)") from error
         model.check_past_read(mark, at_ms, replace(snapshot, is_stable=False))
-        gone = [marker.path for marker in snapshot.live if not holds(sim.store.inner, marker.path)]
+        gone = [marker.path for marker in snapshot.live if not sim.store.inner.holds(marker.path)]
         if gone:
             raise Violation(f"{gone[0]} of one of the newest {count} states is gone (J8)")

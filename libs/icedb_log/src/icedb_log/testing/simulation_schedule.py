@@ -1,19 +1,23 @@
 """One schedule of the simulation, from its seed to the quiet after it."""
 
 import random  # noqa: TID251 - a seeded generator is what the simulation is made of
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
+from typing import Final
 
 from icedb_log.tables.table_config import create_table
-from icedb_log.testing.faulty_store import FaultyStore, holds
+from icedb_log.testing.faulty_store import FaultyStore
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.simulation_actors import BODIES, Simulation, next_name, spawn_actor
 from icedb_log.testing.simulation_audit import AuditWatch
 from icedb_log.testing.simulation_cast import Backstage, Cast, Troupe
+from icedb_log.testing.simulation_facts import Counters
 from icedb_log.testing.simulation_model import SimModel
 from icedb_log.testing.simulation_quiesce import quiesce
 from icedb_log.testing.simulation_settings import PATHS, Settings, draw_settings
 from icedb_log.testing.simulation_troupes import draw_cast, find_troupes
 from icedb_log.testing.simulation_world import TRACE_TAIL, Actor, Script, TraceLine, World
+
+_COUNTERS: Final = tuple(field.name for field in fields(Counters))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +106,8 @@ class _Schedule:
 
         inner = MemoryObjectStore(store_now_ms)
         create_table(inner, PATHS, settings.config)
-        model = SimModel(settings, store_now_ms=store_now_ms, exists=lambda key: holds(inner, key))
-        backstage = Backstage(settings, model, store_now_ms, lambda key: holds(inner, key))
+        model = SimModel(settings, store_now_ms=store_now_ms, exists=inner.holds)
+        backstage = Backstage(settings, model, store_now_ms, inner.holds)
         self._troupes: list[Troupe] = [troupe(backstage) for troupe in find_troupes(cast)]
         audit_watch = AuditWatch(named=model.named)
         store = FaultyStore(inner, world=world, observers=(audit_watch, *self._troupes, model))
@@ -129,7 +133,7 @@ class _Schedule:
     def describe(self) -> Run:
         """Return what happened so far."""
         world = self._world
-        counters = asdict(self._sim.model.counters)
+        counters = {name: getattr(self._sim.model.counters, name) for name in _COUNTERS}
         for troupe in self._troupes:
             counters.update(troupe.counters())
         script = Script(tuple(world.steps), frozenset(world.faults))

@@ -221,7 +221,8 @@ class World:
             if not ready and sleeping:
                 self.now_ms = max(self.now_ms, sleeping[0][0])
             wait_ms = self.now_ms - before_ms
-            self._wake_and_land()
+            if (sleeping and sleeping[0][0] <= self.now_ms) or self._in_flight:
+                self._wake_and_land()
             if not ready:
                 self.steps.append(Step(wait_ms, ""))
                 continue
