@@ -12,6 +12,7 @@ import grpc
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, Overloaded
 from icedb_service.grpc_errors import call_status
+from icedb_service.grpc_requests import require_readable, tolerant
 from icedb_service.logs import get_logger
 
 from icedb_snapshot.answers import AnswerTooLarge
@@ -49,16 +50,18 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
 
     def _wrap(self, handler: Any, method: str) -> Any:
         codec = {
-            "request_deserializer": handler.request_deserializer,
+            "request_deserializer": tolerant(handler.request_deserializer),
             "response_serializer": handler.response_serializer,
         }
 
         async def call(request: Any, context: Any) -> Any:
             async with self._watch(context, method):
+                require_readable(request)
                 return await handler.unary_unary(request, context)
 
         async def stream(request: Any, context: Any) -> None:
             async with self._watch(context, method):
+                require_readable(request)
                 stuck = await self._send(handler.unary_stream(request, context), context, method)
                 if stuck is not None:
                     await stuck  # a status can follow only after what is being sent; the rest is let go already

@@ -15,6 +15,7 @@ from icedb_proto import ingest_pb2
 from icedb_service.access.grpc_access import GrpcAccess
 from icedb_service.access.verbs import ANYBODY, Identity, Verb
 from icedb_service.grpc_errors import call_status
+from icedb_service.grpc_requests import require_readable
 from icedb_service.logs import get_logger
 
 from icedb_ingest.frontend.counter import Counter
@@ -81,6 +82,7 @@ class GrpcDoor:
         """Accept one batch of a call or a stream."""
         counter = self._counter
         with counter.metrics.offered("grpc"):
+            require_readable(request)
             self._access.guard.require(sender, Verb.APPEND, request.table)
             started_ms = counter.clock.monotonic_ms()
             offer = _read_request(request, counter)

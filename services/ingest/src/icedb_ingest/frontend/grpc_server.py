@@ -8,6 +8,7 @@ from grpc_reflection.v1alpha import reflection
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 from icedb_proto import ingest_pb2
+from icedb_service.grpc_requests import tolerant
 from icedb_service.tls import server_credentials
 
 from icedb_ingest.frontend.grpc_door import GrpcDoor
@@ -80,7 +81,7 @@ class GrpcServer:
 
 def _handlers(door: GrpcDoor) -> dict[str, Any]:
     codec = {
-        "request_deserializer": ingest_pb2.AppendRequest.FromString,
+        "request_deserializer": tolerant(ingest_pb2.AppendRequest.FromString),
         "response_serializer": ingest_pb2.AppendResponse.SerializeToString,
     }
     return {
