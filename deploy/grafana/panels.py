@@ -371,6 +371,32 @@ ROWS: dict[str, tuple[Graph, ...]] = {
     ),
     "Snapshots": SNAPSHOTS,
     "S3 gateway": GATEWAY,
+    "Clocks": (
+        Graph(
+            "Clock skew",
+            "s",
+            (Query("max by (job, instance) (abs(icedb_clock_skew_seconds))", "{{job}} {{instance}}"),),
+            "How far the clock of each service's host is from the store's, in either direction.",
+        ),
+        Graph(
+            "Clock jumps",
+            "short",
+            (
+                Query(
+                    "sum by (job, direction) (increase(icedb_clock_jumps_total[$__rate_interval]))",
+                    "{{job}} {{direction}}",
+                ),
+            ),
+            "Times that the wall clock of a service's host was set by half a second or more.",
+        ),
+        Graph(
+            "Held back by the vacuum",
+            "s",
+            (Query(by_table("max", "icedb_janitor_clock_held_back_seconds")),),
+            "How far the store's clock ran ahead of what can have passed; ages are measured without it.",
+            alerts=("IceDBStoreClockJumped",),
+        ),
+    ),
     "Services": (
         Graph(
             "Runs that did not end well",

@@ -11,6 +11,7 @@ from icedb_log.clock import Clock
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
 from icedb_log.storage.object_store import ObjectStore
+from icedb_log.storage.steady_time import SteadyTime
 from icedb_log.tables.table_config import read_table_config
 
 MAX_TABLES: Final = 256
@@ -36,6 +37,7 @@ class LogReaders:
         self._clock = clock
         self._max_tables = max_tables
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._steady: dict[str, SteadyTime] = {}
         self._lock = threading.Lock()
 
     def of_table(self, store: ObjectStore, paths: TablePaths) -> LogReader:
@@ -55,6 +57,11 @@ class LogReaders:
             while len(self._kept) > self._max_tables:
                 self._kept.popitem(last=False)
             return kept.reader
+
+    def steady_of(self, paths: TablePaths) -> SteadyTime:
+        """Return what was heard of the store's time in runs over the table. Never forgotten: it is a few numbers."""
+        with self._lock:
+            return self._steady.setdefault(paths.prefix, SteadyTime(1))
 
     def pins_of(self, paths: TablePaths) -> PinReader:
         """Return what is kept of the table's pins with its reader."""

@@ -96,6 +96,11 @@ class JanitorMetrics(WorkerMetrics):
             "Since when each vacuum or purge of the table has had deletes that failed, unix time; 0: the last had none",
         )
 
+        self.held_back = self._by_table(
+            "clock_held_back_seconds",
+            "How far the store's clock has run ahead of what can have passed since earlier vacuums; ages are measured "
+            "without it, for a grace period or two",
+        )
         self.purging = self._by_table(
             "purge_unfinished_timestamp_seconds",
             "When a run of the table's purge last ended before the purge did, unix time",
@@ -128,6 +133,7 @@ class JanitorMetrics(WorkerMetrics):
         self._record_failing(paths, has_failed=bool(result.failed), now_ms=now_ms)
         self.rewrites.labels("stripped").inc(result.stripped_count)
         self.rewrites.labels("contended").inc(result.contended_count)
+        self.held_back.labels(paths.name).set(result.held_back_ms / 1000)
         held = Tally(item.guard for item in result.waiting)
         for guard in GUARDS:
             self.waiting.labels(paths.name, guard).set(held[guard])

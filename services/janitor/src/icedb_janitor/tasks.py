@@ -16,6 +16,7 @@ from icedb_log.cleaning.vacuum import VacuumResult, vacuum_table
 from icedb_log.erasure.erasures import note_deletions
 from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.keys import TablePaths
+from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
 from icedb_service.access.task_access import needs
 from icedb_service.access.verbs import Verb
 from icedb_service.logs import get_logger
@@ -75,11 +76,13 @@ class JanitorTasks:
                 read_view=partial(self._readers.of_table, store),
                 pins=self._readers.pins_of(paths),
                 leases=self._readers.leases_of(paths),
+                steady=self._readers.steady_of(paths),
                 audit=tools.audit,
                 check_alive=tools.check_alive,
                 max_objects=self._settings.janitor_objects_per_run,
             )
             self._metrics.record_vacuum(paths, result, now_ms=self._context.clock.now_ms())
+            _warn_of_clock(result)
             warn_of_failures("deletes_failed", result.failed)
             self._note_deletions(paths, result.deleted_data)
             details = _describe_vacuum(result)
@@ -142,6 +145,15 @@ class JanitorTasks:
             return
         if noted_count:
             self._context.wakeups.try_wake(MERGE_ERASE, paths.name)
+
+
+def _warn_of_clock(result: VacuumResult) -> None:
+    if result.held_back_ms > MAX_STORE_GAP_MS:
+        get_logger().warning(
+            "store_clock_jumped",
+            held_back_ms=result.held_back_ms,
+            mitigation="ages are measured without the jump for a grace period or two",
+        )
 
 
 def _describe_vacuum(result: VacuumResult) -> dict[str, Any]:
