@@ -107,6 +107,7 @@ def _worker(settings: ServiceSettings) -> dict[str, Any]:
         "worker_max_tasks_per_child": None,
         "worker_proc_alive_timeout": CHILD_START_LIMIT_S,
         "worker_cancel_long_running_tasks_on_connection_loss": False,
+        "worker_consumer": "icedb_service.message_guard:GuardedConsumer",
         "worker_enable_remote_control": False,
         "worker_send_task_events": False,
         "worker_hijack_root_logger": False,

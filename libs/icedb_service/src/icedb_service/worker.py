@@ -30,6 +30,7 @@ from icedb_service.celery_app import make_app
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
 from icedb_service.logs import get_logger
 from icedb_service.main import EXIT_FAILURE
+from icedb_service.message_guard import refuse_compression
 from icedb_service.metrics import WorkerMetrics
 from icedb_service.names import Queue
 from icedb_service.preflight import wait_for_servers, wait_until_available
@@ -246,6 +247,7 @@ def run_worker(service: WorkerService[E], settings: ServiceSettings, *, clock: C
     clock = clock or SystemClock()
     check_port_is_free(settings.metrics_host, settings.metrics_port)
     wait_for_servers(settings, clock=clock)
+    refuse_compression()
     app = make_app(settings, service.queue)
     context = WorkerContext(settings, app=app, metrics=service.metrics, open_engine=service.open_engine, clock=clock)
     service.register_tasks(app, context)

@@ -18,6 +18,7 @@ from icedb_service.celery_app import make_app
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
 from icedb_service.logs import get_logger
 from icedb_service.main import EXIT_FAILURE, run_main
+from icedb_service.message_guard import refuse_compression
 from icedb_service.names import INGEST_FLUSH
 from icedb_service.preflight import wait_for_servers
 from icedb_service.redis_clients import open_redis, ping_redis
@@ -61,7 +62,10 @@ def serve(settings: FrontendSettings) -> int:
     metrics = FrontendMetrics()
     access = TaskAccess(open_guard(settings, clock=clock, metrics=metrics.access, door="task"))
     wait_for_servers(settings, clock=clock)
-    redis = open_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms)
+    metrics.dependencies.watch_store()
+    count = metrics.dependencies.counter_of("queue")
+    redis = open_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms, on_failure=count)
+    refuse_compression()
     app = make_enqueue_app(settings)
     wakeups = Wakeups(make_app(settings), redis, settings=settings, counter=metrics.wakes)
     waker = Waker(partial(wakeups.wake, INGEST_FLUSH))

@@ -1,0 +1,199 @@
+"""Hostile messages in a worker's queue: none runs anything but the task it names, and none ends the worker."""
+
+import base64
+import bz2
+import contextlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+import uuid
+import zlib
+
+import pytest
+from icedb_log.clock import SystemClock
+from icedb_service.celery_app import make_app
+from icedb_service.names import JANITOR_SWEEP, JANITOR_VACUUM
+from icedb_service.redis_clients import open_redis
+from icedb_service.settings import ServiceSettings
+from icedb_service.testing.redis_server import RedisServer
+
+pytestmark = pytest.mark.redis
+
+CLOCK = SystemClock()
+LIMIT_S = 60
+TOKEN = "icedbt_" + "s3cret" * 5
+
+# Each task leaves a file of the table's name.
+WORKER = """
+from pathlib import Path
+from icedb_janitor.metrics import JanitorMetrics
+from icedb_service.main import run_main
+from icedb_service.runs import Work
+from icedb_service.settings import ServiceSettings
+from icedb_service.tasks import TaskOptions, define_task
+from icedb_service.worker import NoEngine, WorkerService, run_worker
+
+def register(app, context):
+    def vacuum(table):
+        '''Delivery: once.'''
+        Path("ran", str(table)).touch()
+        return Work(is_idle=False)
+    define_task(app, context, TaskOptions("icedb.janitor.vacuum"), vacuum)
+
+def serve(settings):
+    return run_worker(WorkerService("janitor", JanitorMetrics(), NoEngine, register, threads=1), settings)
+
+run_main(ServiceSettings, "janitor", serve)
+"""
+
+
+def make(body=None, *, task=JANITOR_VACUUM, content_type="application/json", encoding="utf-8", raw=None, **headers):
+    """Return a message as kombu puts it into Redis."""
+    task_id = str(uuid.uuid4())
+    payload = raw if raw is not None else json.dumps([["evil"], {}, {}] if body is None else body).encode()
+    return json.dumps(
+        {
+            "body": base64.b64encode(payload).decode(),
+            "content-type": content_type,
+            "content-encoding": encoding,
+            "headers": {"task": task, "id": task_id, "lang": "py", "authorization": f"Bearer {TOKEN}", **headers},
+            "properties": {
+                "correlation_id": task_id,
+                "delivery_info": {"exchange": "", "routing_key": "janitor"},
+                "delivery_mode": 2,
+                "delivery_tag": str(uuid.uuid4()),
+                "body_encoding": "base64",
+                "priority": 0,
+            },
+        }
+    )
+
+
+class Boom:
+    def __reduce__(self):
+        return os.mkdir, ("ran/pickled",)
+
+
+SIGNATURE = {
+    "task": JANITOR_VACUUM,
+    "args": ["evil"],
+    "kwargs": {},
+    "options": {"queue": "janitor"},
+    "subtask_type": None,
+}
+MESSAGES = {
+    "pickle": make(
+        raw=pickle.dumps(([Boom()], {}, {})), content_type="application/x-python-serialize", encoding="binary"
+    ),
+    "yaml": make(raw=b"[[evil], {}, {}]", content_type="application/x-yaml"),
+    "raw": make(raw=b"[['evil'], {}, {}]", content_type="application/data", encoding="binary"),
+    "unknown task": make(task="os.system"),
+    "unknown task without id": make(task="os.system", id=None),
+    "sweep that this worker does not have": make(task=JANITOR_SWEEP),
+    "celery.map": make([[], {"task": SIGNATURE, "it": [["evil"]]}, {}], task="celery.map"),
+    "celery.chain": make([[["evil"]], {}, {}], task="celery.chain"),
+    "celery.chord_unlock": make([["g", SIGNATURE], {}, {}], task="celery.chord_unlock"),
+    "celery.backend_cleanup": make([[], {}, {}], task="celery.backend_cleanup"),
+    "task is a list": make(task=["icedb.janitor.vacuum"]),
+    "no task": make(task=None),
+    "no id": make(id=None),
+    "id is an object": make(id={"a": 1}),
+    "long id": make(id="x" * 10_000),
+    "id with a newline": make(id="a\nb"),
+    "link": make([["linked"], {}, {"callbacks": [SIGNATURE]}]),
+    "errback": make([[], {"wrong": 1}, {"errbacks": [SIGNATURE]}]),
+    "chain": make([["chained"], {}, {"chain": [SIGNATURE]}]),
+    "chord": make([["chorded"], {}, {"chord": SIGNATURE}]),
+    "chord in headers": make(chord=SIGNATURE),
+    "group": make(group="g"),
+    "eta": make(eta="2999-01-01T00:00:00+00:00"),
+    "bad eta": make(eta={}),
+    "time limit": make(timelimit=[1_000_000, None]),
+    "short time limit": make(timelimit=[0.001, 0.001]),
+    "bad expires": make(expires={"a": 1}),
+    "worse expires": make(expires="not a time"),
+    "shadow": make(shadow="\x1b[31mroot\n"),
+    "stamps": make(stamps={"a": [1]}),
+    "compressed": make(raw=zlib.compress(json.dumps([["evil"], {}, {}]).encode()), compression="application/x-gzip"),
+    "bomb": make(raw=zlib.compress(b" " * 50_000_000), compression="zlib"),
+    "bz2": make(raw=bz2.compress(json.dumps([["evil"], {}, {}]).encode()), compression="bzip2"),
+    "unknown compression": make(compression="nope"),
+    "body is a number": make(5),
+    "body is null": make(raw=b"null"),
+    "body is text": make("evil"),
+    "body is an object": make({"args": ["evil"], "kwargs": {}}),
+    "protocol 1": make({"task": JANITOR_VACUUM, "id": "1", "args": ["evil"], "kwargs": {}}, task=None),
+    "body of four": make([["evil"], {}, {}, {}]),
+    "args are an object": make([{"table": "evil"}, {}, {}]),
+    "kwargs are a list": make([["evil"], [], {}]),
+    "embed is a list": make([["evil"], {}, [SIGNATURE]]),
+    "no JSON": make(raw=b"\xff\xfe{{{"),
+    "deep JSON": make(raw=b"[" * 200_000),
+    "huge number": make(raw=b"[[" + b"9" * 100_000 + b"], {}, {}]"),
+    "retries": make(retries="many"),
+    "root": make(root_id={"a": 1}),
+    "headers are a list": json.dumps({**json.loads(make()), "headers": []}),
+}
+
+
+@pytest.fixture(scope="module")
+def redis_server():
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("messages")
+    (folder / "ran").mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def worker(redis_server, folder):
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("ICEDB_")}
+    env = inherited | {"ICEDB_STORE": f"file://{folder / 'warehouse'}", "ICEDB_REDIS_URL": redis_server.url}
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-c", WORKER], env=env, cwd=folder, stderr=log)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(LIMIT_S)
+            finally:
+                process.kill()
+                process.wait()
+
+
+def test_no_message_runs_more_than_its_task_and_none_ends_the_worker(worker, redis_server, folder):
+    app = make_app(ServiceSettings(store=f"file://{folder / 'warehouse'}", redis_url=redis_server.url))
+    settled = []
+    with contextlib.closing(open_redis(redis_server.url, timeout_ms=5000)) as redis, contextlib.closing(app):
+        for number, (name, message) in enumerate(MESSAGES.items()):
+            redis.lpush("janitor", message)
+            mark = f"after_{number}"
+            app.send_task(JANITOR_VACUUM, args=[mark], ignore_result=True)
+            deadline_ms = CLOCK.monotonic_ms() + LIMIT_S * 1000
+            while not (folder / "ran" / mark).exists():
+                assert worker.poll() is None, f"{name} ended the worker"
+                assert CLOCK.monotonic_ms() < deadline_ms, f"{name} holds up the worker"
+                CLOCK.sleep_ms(5)
+            settled.append(mark)
+        assert redis.llen("janitor") == 0
+        assert redis.hlen("unacked") == 0, "what is refused is not delivered again"
+    assert sorted(path.name for path in (folder / "ran").iterdir()) == sorted(settled), "nothing else ran"
+    log = (folder / "log").read_text()
+    assert "s3crets3cret" not in log
+    assert log.count("message_refused") >= 40
+    assert "\x1b" not in log
+
+
+def test_workers_take_no_orders_but_tasks(tmp_path):
+    conf = make_app(ServiceSettings(store=f"file://{tmp_path}"), "janitor").conf
+    assert conf.accept_content == conf.result_accept_content == ["json"]
+    assert conf.worker_enable_remote_control is False
+    assert conf.task_always_eager is False
+    assert conf.worker_send_task_events is False
