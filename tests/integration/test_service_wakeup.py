@@ -1,8 +1,12 @@
 """Wake-ups over a real Redis: duplicates collapse, lost ones come again."""
 
+from datetime import datetime
+
+import orjson
 import pytest
 from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
+from icedb_log.storage.store_clock import MAX_HOST_GAP_MS
 from icedb_service.celery_app import make_app
 from icedb_service.metrics import WAKE_OUTCOMES, make_counter, make_registry
 from icedb_service.names import INGEST_FLUSH, INGEST_SWEEP, MERGE_MERGE
@@ -77,6 +81,14 @@ def test_a_wake_up_that_nobody_took_in_expires_with_its_message(wakeups, redis):
     while not wakeups.wake(INGEST_FLUSH, "events"):
         assert clock.monotonic_ms() < deadline_ms
         clock.sleep_ms(50)
+
+
+def test_a_worker_whose_clock_is_minutes_ahead_takes_a_wake_up(wakeups, redis):
+    """When a message ends is a time of the sender's clock, and Celery compares it with the worker's own."""
+    wakeups.wake(INGEST_FLUSH, "events")
+    message = orjson.loads(redis.lindex("ingest", 0))
+    expires_ms = datetime.fromisoformat(message["headers"]["expires"]).timestamp() * 1000
+    assert expires_ms - SystemClock().now_ms() > MAX_HOST_GAP_MS
 
 
 def test_a_message_that_could_not_be_sent_does_not_hold_back_the_next(wakeups, server, redis):

@@ -13,6 +13,7 @@ import orjson
 from celery import Celery
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
+from icedb_log.storage.store_clock import MAX_HOST_GAP_MS
 from kombu.exceptions import KombuError
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -108,7 +109,8 @@ class WakeupSender:
                     task,
                     args=[table],
                     queue=QUEUES[task],
-                    expires=self._settings.message_expiry_ms / SECOND_MS,
+                    # As long again as the clocks of two hosts may be apart: the worker compares it with its own.
+                    expires=(self._settings.message_expiry_ms + MAX_HOST_GAP_MS) / SECOND_MS,
                     ignore_result=True,
                     retry=False,
                 )

@@ -10,12 +10,15 @@ makes good what is lost, and duplicates collapse here. The contract, for any sen
   sends a new message; whoever staged before that is seen by the run.
 * A worker that starts deletes the keys of its queue: its predecessor may have died with messages in its hands.
 * A message that was sent without the key is taken, too; it only may be a duplicate.
+* A message expires later than its key, by as much as the clocks of two hosts may be apart: its end is a time of the
+  sender's clock, and Celery compares it with the worker's. A worker that is a minute ahead would drop every wake-up.
 """
 
 from typing import Final
 
 from celery import Celery
 from icedb_log.errors import Unavailable
+from icedb_log.storage.store_clock import MAX_HOST_GAP_MS
 from kombu.exceptions import KombuError
 from redis import Redis
 from redis.exceptions import RedisError
@@ -75,7 +78,7 @@ class Wakeups:
                 task,
                 args=[] if table is None else [table],
                 queue=TASKS[task],
-                expires=self._settings.message_expiry_ms / 1000,
+                expires=(self._settings.message_expiry_ms + MAX_HOST_GAP_MS) / 1000,
                 ignore_result=True,
                 retry=False,
             )
