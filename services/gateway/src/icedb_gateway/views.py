@@ -23,6 +23,7 @@ from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker, Snapshot
 from icedb_log.serving.table_cache import TableState
+from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
 from icedb_log.warehouse import Warehouse
 from icedb_service.reading.table_reads import TableReads
 
@@ -221,7 +222,9 @@ class TableViews:
         as_of_ms = ref.as_of_ms
         if as_of_ms is None:
             return state.snapshot
-        if as_of_ms > self._clock.now_ms():
+        # By the store's clock, as far as is known: a gateway whose own is ahead would call a state final that is not.
+        now_ms = state.view.store_now_ms + max(0, self._clock.monotonic_ms() - state.started_ms)
+        if as_of_ms > now_ms + MAX_STORE_GAP_MS:
             raise invalid_argument(f"{ref}: this time has not come yet; leave out what follows the @ for the newest")
         return await self._reads.work.run_compute(lambda: state.at(as_of_ms))
 
