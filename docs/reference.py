@@ -15,6 +15,9 @@ from icedb_janitor.settings import JanitorSettings
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_service.access.metrics import AccessMetrics
+from icedb_service.beat import BeatMetrics
+from icedb_service.clocks import ClockMetrics
+from icedb_service.dependency_metrics import DependencyMetrics
 from icedb_service.metrics import add_build_info, make_registry
 from icedb_service.reference import render_metrics, render_settings
 from icedb_service.settings import ServiceSettings, SparkServiceSettings
@@ -53,6 +56,8 @@ def render_metrics_page() -> str:
     ExporterMetrics(snapshot)
     add_build_info(snapshot, "snapshot", package="icedb-snapshot")
     AccessMetrics(snapshot)
+    ClockMetrics(snapshot)
+    DependencyMetrics(snapshot)
     tables = CollectorRegistry()
     TableMetrics(tables)
     sections = {
@@ -66,6 +71,7 @@ def render_metrics_page() -> str:
         "Janitor": ("Served by the janitor.", JanitorMetrics().registry),
         "Snapshot": ("Served by the snapshot service.", snapshot),
         "S3 gateway": ("Served by the S3 gateway.", GatewayMetrics().registry),
+        "Beat": ("Served by beat where `ICEDB_METRICS_PORT` is set for it.", BeatMetrics().registry),
     }
     parts = [NOTE, METRICS]
     for title, (text, registry) in sections.items():

@@ -32,6 +32,13 @@ class ClientSettings(BaseSettings):
     s3_region: str | None = None
     """Region of the bucket; empty: what boto3 finds."""
 
+    s3_connect_timeout_ms: Annotated[int, Field(ge=100, le=MINUTE_MS)] = 3 * SECOND_MS
+    """How long a connection to S3 may take, milliseconds."""
+
+    s3_read_timeout_ms: Annotated[int, Field(ge=500, le=10 * MINUTE_MS)] = 20 * SECOND_MS
+    """How long to wait for the next bytes of an answer of S3, milliseconds; a write that runs into it may
+    have landed."""
+
     snapshot_address: str | None = None
     """`host:port` of the snapshot service; empty: snapshots are read straight from the store. Several replicas with
     commas between are asked in turn, and so are all machines that one name stands for."""
@@ -118,7 +125,12 @@ class ClientSettings(BaseSettings):
         """How to reach S3; ``None`` when the store is a directory."""
         if self.store is not None and not self.store.startswith("s3:"):
             return None
-        return S3Options(endpoint_url=self.s3_endpoint, region=self.s3_region)
+        return S3Options(
+            endpoint_url=self.s3_endpoint,
+            region=self.s3_region,
+            connect_timeout_s=self.s3_connect_timeout_ms / SECOND_MS,
+            read_timeout_s=self.s3_read_timeout_ms / SECOND_MS,
+        )
 
     @property
     def store_settings(self) -> StoreSettings:

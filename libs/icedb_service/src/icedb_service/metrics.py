@@ -15,6 +15,8 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from icedb_service.access.metrics import AccessMetrics
+from icedb_service.clocks import ClockMetrics
+from icedb_service.dependency_metrics import DependencyMetrics
 from icedb_service.names import Component
 
 WakeCounter = Counter
@@ -134,6 +136,8 @@ class WorkerMetrics:
             for outcome in OUTCOMES:
                 self.runs.labels(task, outcome)
         self.access = AccessMetrics(self.registry)
+        self.clock = ClockMetrics(self.registry)
+        self.dependencies = DependencyMetrics(self.registry)
         add_build_info(self.registry, component, package=package)
 
     def forget_tables(self, kept: Collection[str]) -> None:

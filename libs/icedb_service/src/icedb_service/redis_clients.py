@@ -4,31 +4,55 @@ The retry is for a pooled connection that the server closed meanwhile. Anything 
 of lock masters block a worker for seconds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from icedb_log.errors import Unavailable
 from redis import Redis
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from icedb_service.settings import redact_url
 
 
-def open_redis(url: str, *, timeout_ms: int) -> Redis:
+class _CountingRedis(Redis):
+    """A client that tells of each command that was not answered."""
+
+    on_failure: Callable[[], None]
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send a command. Raises what the base class does."""
+        try:
+            return super().execute_command(*args, **options)
+        except (RedisConnectionError, RedisTimeoutError):
+            self.on_failure()
+            raise
+
+
+def _count_nothing() -> None:
+    """For clients of which nobody counts anything."""
+
+
+def open_redis(url: str, *, timeout_ms: int, on_failure: Callable[[], None] = _count_nothing) -> Redis:
     """Return a client; connects on first use. Safe for many threads, not across a fork.
 
     Args:
         url: ``redis://[user:password@]host:port/db`` or ``rediss://``.
         timeout_ms: Longest wait to connect, and for each answer.
+        on_failure: Called for each command that was not answered, from the thread that sent it.
     """
-    return Redis.from_url(
+    client: _CountingRedis = _CountingRedis.from_url(
         url,
         socket_timeout=timeout_ms / 1000,
         socket_connect_timeout=timeout_ms / 1000,
         retry=Retry(NoBackoff(), 1),
     )
+    client.on_failure = on_failure
+    return client
 
 
 @contextmanager

@@ -67,6 +67,8 @@ class TableLock:
         )
         self._valid_until_ms = 0
         self._refused = False
+        self.is_lost = False
+        """Whether it was found lost when it was renewed or given back."""
         self._ending = threading.Event()
         self._renewal = threading.Thread(target=self._renew_until_end, name=f"renew {name}", daemon=True)
 
@@ -93,6 +95,7 @@ class TableLock:
         try:
             self._lock.release()
         except (QuorumIsImpossible, ReleaseUnlockedLock, RedisError) as failure:
+            self.is_lost = self._refused or isinstance(failure, ReleaseUnlockedLock)
             # Harmless: what is left of it runs out by itself.
             get_logger().info("lock_not_released", lock=self._name, error=type(failure).__name__, ttl_ms=self._ttl_ms)
 

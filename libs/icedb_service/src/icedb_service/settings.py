@@ -44,6 +44,14 @@ class ServiceSettings(BaseSettings):
     s3_region: str | None = None
     """Region of the bucket; empty: what boto3 finds."""
 
+    s3_connect_timeout_ms: Annotated[int, Field(ge=100, le=MINUTE_MS)] = 3 * SECOND_MS
+    """How long a connection to S3 may take, milliseconds. Shorter notices a dead server sooner; longer survives a busy
+    one."""
+
+    s3_read_timeout_ms: Annotated[int, Field(ge=500, le=10 * MINUTE_MS)] = 20 * SECOND_MS
+    """How long to wait for the next bytes of an answer of S3, milliseconds. Shorter notices a server that hangs sooner;
+    a conditional write that runs into it may have landed, which costs a read to find out (W2)."""
+
     redis_url: str = "redis://127.0.0.1:6379/0"
     """Redis for the queues, results and wake-ups. It holds nothing that cannot be lost."""
 
@@ -58,6 +66,14 @@ class ServiceSettings(BaseSettings):
     lock_ttl_ms: Annotated[int, Field(ge=500, le=10 * MINUTE_MS)] = 15 * SECOND_MS
     """How long a lock outlives a worker that died, milliseconds. Renewed every third of it. Shorter hands work over
     sooner, longer rides out pauses."""
+
+    clock_skew_warn_ms: Annotated[int, Field(ge=2 * SECOND_MS)] = 30 * SECOND_MS
+    """How far this host's clock and the store's may be apart before the log and an alert say so, milliseconds. Nothing
+    is lost or deleted early by any skew; docs/clocks.md says what suffers. The store tells whole seconds."""
+
+    clock_skew_limit_ms: Annotated[int, Field(ge=2 * SECOND_MS)] = 5 * MINUTE_MS
+    """With its clock further off than this a service does not begin to work: it waits, and says so, milliseconds. One
+    that works goes on. S3 itself refuses requests of a host that is 15 minutes off."""
 
     message_expiry_ms: Annotated[int, Field(ge=SECOND_MS)] = MINUTE_MS
     """How long a wake-up may wait in a queue, milliseconds. An expired one is made good by the next sweep. Longer
@@ -153,6 +169,11 @@ class ServiceSettings(BaseSettings):
                     f"{env_name(name)} < {env_name('message_expiry_ms')} must hold, but "
                     f"{interval_ms} >= {self.message_expiry_ms}"
                 )
+        if self.clock_skew_warn_ms > self.clock_skew_limit_ms:
+            raise ValueError(
+                f"{env_name('clock_skew_warn_ms')} <= {env_name('clock_skew_limit_ms')} must hold, but "
+                f"{self.clock_skew_warn_ms} > {self.clock_skew_limit_ms}"
+            )
         if 4 * self.redis_timeout_ms > self.lock_ttl_ms:
             raise ValueError(
                 f"4 * {env_name('redis_timeout_ms')} <= {env_name('lock_ttl_ms')} must hold (a renewal has to fit), "
@@ -178,8 +199,15 @@ class ServiceSettings(BaseSettings):
     @property
     def store_settings(self) -> StoreSettings:
         """What is needed to open the warehouse, also from another process."""
-        s3 = S3Options(endpoint_url=self.s3_endpoint, region=self.s3_region) if self.store.startswith("s3:") else None
-        return StoreSettings(self.store, s3)
+        if not self.store.startswith("s3:"):
+            return StoreSettings(self.store, None)
+        options = S3Options(
+            endpoint_url=self.s3_endpoint,
+            region=self.s3_region,
+            connect_timeout_s=self.s3_connect_timeout_ms / SECOND_MS,
+            read_timeout_s=self.s3_read_timeout_ms / SECOND_MS,
+        )
+        return StoreSettings(self.store, options)
 
 
 class SparkServiceSettings(ServiceSettings):

@@ -27,6 +27,7 @@ from redis import Redis
 from icedb_service.access.opening import open_guard
 from icedb_service.access.task_access import TaskAccess
 from icedb_service.celery_app import make_app
+from icedb_service.clocks import watch_clock
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
 from icedb_service.logs import get_logger
 from icedb_service.main import EXIT_FAILURE
@@ -124,6 +125,7 @@ class WorkerContext(Generic[E]):
         with self._opening:
             if self._warehouse is None:
                 self._warehouse = self.settings.store_settings.open()
+                watch_clock(self._warehouse.store, self.metrics.clock, clock=self.clock, settings=self.settings)
             return self._warehouse
 
     @property
@@ -131,7 +133,11 @@ class WorkerContext(Generic[E]):
         """Wake-ups, over this process's own connections."""
         with self._opening:
             if self._wakeups is None:
-                redis = open_redis(self.settings.redis_url, timeout_ms=self.settings.redis_timeout_ms)
+                redis = open_redis(
+                    self.settings.redis_url,
+                    timeout_ms=self.settings.redis_timeout_ms,
+                    on_failure=self.metrics.dependencies.counter_of("queue"),
+                )
                 self._wakeups = Wakeups(self._app, redis, settings=self.settings, counter=self.metrics.wakes)
             return self._wakeups
 
@@ -140,7 +146,10 @@ class WorkerContext(Generic[E]):
         with self._opening:
             if not self._masters:
                 timeout_ms = self.settings.redis_timeout_ms
-                self._masters = tuple(open_redis(url, timeout_ms=timeout_ms) for url in self.settings.lock_master_urls)
+                count = self.metrics.dependencies.counter_of("locks")
+                self._masters = tuple(
+                    open_redis(url, timeout_ms=timeout_ms, on_failure=count) for url in self.settings.lock_master_urls
+                )
         return CountedLock(self, table, masters=self._masters)
 
     def is_engine_alive(self) -> bool:
@@ -209,9 +218,9 @@ class CountedLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if isinstance(error, LockLost):
-            self._locks.labels("lost").inc()
         self._lock.__exit__(kind, error, traceback)
+        if isinstance(error, LockLost) or self._lock.is_lost:
+            self._locks.labels("lost").inc()
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +306,14 @@ def _connect_signals(context: WorkerContext[Any]) -> list[Callable[..., None]]:
     def close_child(**_ignored: object) -> None:
         context.close()
 
+    def tell_expired(request: Any = None, *, expired: bool = False, **_ignored: object) -> None:
+        if expired:
+            get_logger().warning(
+                "message_expired",
+                task=getattr(request, "name", None),
+                mitigation="a sweep does the work; if this host's clock is ahead of the senders', set it (NTP)",
+            )
+
     def limit_shutdown(**_ignored: object) -> None:
         timer = threading.Timer(context.settings.shutdown_grace_ms / 1000, _end_now, (context,))
         timer.daemon = True
@@ -306,12 +323,14 @@ def _connect_signals(context: WorkerContext[Any]) -> list[Callable[..., None]]:
     signals.worker_process_init.connect(open_child)
     signals.worker_process_shutdown.connect(close_child)
     signals.worker_shutting_down.connect(limit_shutdown)
-    return [keep_our_logging, open_child, close_child, limit_shutdown]
+    signals.task_revoked.connect(tell_expired)
+    return [keep_our_logging, open_child, close_child, tell_expired, limit_shutdown]
 
 
 def _open_here(context: WorkerContext[Any]) -> None:
     """Open what tasks need, in the process that runs them."""
     _serve_metrics(context)
+    context.metrics.dependencies.watch_store()
     try:
         _ = context.engine
     except IceDBError as error:

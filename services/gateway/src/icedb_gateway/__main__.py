@@ -26,6 +26,7 @@ def serve(settings: GatewaySettings) -> int:
     wait_until_available("store", lambda: warehouse.store.list_page(root, limit=1), clock=clock)
     wait_for_clock(settings, clock=clock)
     gateway = Gateway(warehouse, settings=settings, clock=clock)
+    gateway.metrics.dependencies.watch_store()
     gateway.start()
     scheme = "http" if settings.tls_cert_file is None else "https"
     get_logger().info(

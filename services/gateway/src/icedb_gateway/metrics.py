@@ -3,6 +3,8 @@
 from typing import Final, Literal
 
 from icedb_service.access.metrics import AccessMetrics
+from icedb_service.clocks import ClockMetrics
+from icedb_service.dependency_metrics import DependencyMetrics
 from icedb_service.metrics import add_build_info, make_counter, make_registry
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -48,6 +50,7 @@ class GatewayMetrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or make_registry()
+        self.dependencies = DependencyMetrics(self.registry)
         self.requests = Counter(
             "icedb_gateway_requests_total",
             "Requests by what they asked for (bucket: HeadBucket, location, versioning) and what became of them; "
@@ -105,6 +108,7 @@ class GatewayMetrics:
             for outcome in OUTCOMES:
                 self.requests.labels(operation, outcome)
         self.access = AccessMetrics(self.registry)
+        self.clock = ClockMetrics(self.registry)
         add_build_info(self.registry, "gateway", package="icedb-gateway")
 
     def count_refusal(self, code: str) -> None:

@@ -13,6 +13,8 @@ from icedb_log.warehouse import Warehouse
 from icedb_service.access.grpc_access import GrpcAccess
 from icedb_service.access.metrics import AccessMetrics
 from icedb_service.access.opening import open_guard
+from icedb_service.clocks import ClockMetrics, watch_clock
+from icedb_service.dependency_metrics import DependencyMetrics
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
 from icedb_service.logs import configure_logging, get_logger
 from icedb_service.main import EXIT_FAILURE, EXIT_USAGE
@@ -63,8 +65,10 @@ def start_service(warehouse: Warehouse, *, settings: SnapshotSettings, clock: Cl
     registry = make_registry()
     add_build_info(registry, "snapshot", package="icedb-snapshot")
     metrics = SnapshotMetrics(registry)
+    DependencyMetrics(registry).watch_store()
     host = settings.snapshot_address.rpartition(":")[0]
     guard = open_guard(settings, clock=clock, metrics=AccessMetrics(registry), hosts=(host,))
+    watch_clock(warehouse.store, ClockMetrics(registry), clock=clock, settings=settings)
     tables = TableCache(
         warehouse,
         clock=clock,

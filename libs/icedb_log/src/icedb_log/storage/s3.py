@@ -10,10 +10,10 @@ ETags go in and out without quotes: some gateways match only that form, and the 
 server's: ``Last-Modified`` and ``Date``, both in whole seconds (J1).
 """
 
-import email.utils
+import contextlib
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -45,7 +45,8 @@ from icedb_log.storage.object_store import (
     StoredObject,
 )
 from icedb_log.storage.probe import probe_conditional_writes
-from icedb_log.storage.s3_answers import if_match_of, info_of, parse_time, part_of, strip_quotes
+from icedb_log.storage.request_failures import report_failure
+from icedb_log.storage.s3_answers import if_match_of, info_of, parse_date_ms, parse_time, part_of, strip_quotes
 from icedb_log.storage.s3_copies import copy_object
 from icedb_log.storage.s3_deletes import add_content_md5, send_delete
 from icedb_log.storage.s3_errors import (
@@ -55,6 +56,7 @@ from icedb_log.storage.s3_errors import (
     is_beyond_the_end,
     status_of,
 )
+from icedb_log.storage.s3_failures import reason_of, report_failed_tries
 from icedb_log.storage.s3_options import S3Options
 from icedb_log.storage.s3_plain_reads import PlainReads, find_target
 from icedb_log.storage.s3_presign import presign_get
@@ -99,7 +101,11 @@ class _Clients:
 
 
 class S3ObjectStore:
-    """Objects of one bucket. Safe for use by many threads, and in a child forked later."""
+    """Objects of one bucket. Safe for use by many threads, and in a child forked later.
+
+    Attributes:
+        on_time: See :class:`icedb_log.storage.clock_watch.TellsTime`.
+    """
 
     def __init__(
         self, bucket: str, options: S3Options, *, scratch_prefix: str = "", clock: Clock | None = None
@@ -112,6 +118,7 @@ class S3ObjectStore:
             scratch_prefix: Where :meth:`probe` may write: empty, or ending with ``/``.
             clock: For the waits after a 409 and between deletes, and for the names of scratch objects.
         """
+        self.on_time: Callable[[int], None] | None = None
         self._bucket = bucket
         self._options = options
         self._scratch_prefix = check_folder_prefix(scratch_prefix)
@@ -309,6 +316,9 @@ class S3ObjectStore:
             raise InvalidRequest(
                 f"{self._where}: cannot be reached so: {error}; check ICEDB_S3_ENDPOINT and ICEDB_S3_REGION"
             ) from error
+        for client in (retrying, once):
+            report_failed_tries(client)
+            client.meta.events.register("after-call.s3", self._tell_time)
         if options.endpoint_url is not None:
             once.meta.events.register("before-call.s3.DeleteObjects", add_content_md5)
         ca_bundle = botocore_session.get_config_variable("ca_bundle")
@@ -337,6 +347,7 @@ class S3ObjectStore:
             try:
                 return answer, stream.read()
             except BotoCoreError as error:
+                report_failure("read", reason_of(error))
                 if is_last:
                     raise explain_read(error, where=self._where, key=key) from error
             finally:
@@ -366,12 +377,18 @@ class S3ObjectStore:
         """Return the server's clock as its answer shows it, in whole seconds."""
         date = answer["ResponseMetadata"]["HTTPHeaders"].get("date", "")
         try:
-            return int(email.utils.parsedate_to_datetime(date).timestamp()) * 1000
+            return parse_date_ms(date)
         except ValueError as error:
             raise UnsupportedFormat(
                 f"{self._where}: answers carry no usable Date header ({date!r}), by which ages are told; let the "
                 "proxy in between pass it on"
             ) from error
+
+    def _tell_time(self, http_response: Any, **_ignored: object) -> None:
+        """Tell who listens what time an answer shows: the middle of the second that it names."""
+        if self.on_time is not None:
+            with contextlib.suppress(ValueError):
+                self.on_time(parse_date_ms(http_response.headers.get("date", "")) + 500)
 
 
 def _make_config(options: S3Options, attempts: int) -> Config:

@@ -21,6 +21,9 @@ from botocore.httpsession import get_cert_path
 from botocore.utils import get_environ_proxies
 from urllib3.exceptions import HTTPError
 
+from icedb_log.storage.request_failures import report_failure
+from icedb_log.storage.s3_failures import reason_of
+
 MAX_IDLE_CONNECTIONS: Final = 64
 """Connections kept open for the next reads."""
 
@@ -87,7 +90,10 @@ class PlainReads:
             path, headers = self._sign(key, {"If-Match": etag} | ({"Range": byte_range} if byte_range else {}))
             answer = self._pool.urlopen("GET", path, headers=headers, redirect=False, decode_content=False)
             described = _describe(answer.headers) if answer.status in _OK else None
-        except (OSError, ValueError, HTTPError, BotoCoreError, ClientError):
+        except (OSError, HTTPError) as error:
+            report_failure("read", reason_of(error))
+            return None
+        except (ValueError, BotoCoreError, ClientError):
             return None
         return None if described is None else (described, answer.data)
 

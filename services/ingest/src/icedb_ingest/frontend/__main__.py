@@ -29,7 +29,9 @@ def serve(settings: FrontendSettings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     metrics = FrontendMetrics()
-    redis = open_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms)
+    metrics.dependencies.watch_store()
+    count = metrics.dependencies.counter_of("queue")
+    redis = open_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms, on_failure=count)
     wakeups = Wakeups(make_app(settings), redis, settings=settings, counter=metrics.wakes)
     frontend = Frontend(
         settings.store_settings.open(),

@@ -15,6 +15,7 @@ from icedb_log.clock import SystemClock
 from icedb_service.access.opening import open_guard
 from icedb_service.access.task_access import TaskAccess
 from icedb_service.celery_app import make_app
+from icedb_service.clocks import watch_clock
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
 from icedb_service.logs import get_logger
 from icedb_service.main import EXIT_FAILURE, run_main
@@ -70,6 +71,7 @@ def serve(settings: FrontendSettings) -> int:
     wakeups = Wakeups(make_app(settings), redis, settings=settings, counter=metrics.wakes)
     waker = Waker(partial(wakeups.wake, INGEST_FLUSH))
     warehouse = settings.store_settings.open()
+    watch_clock(warehouse.store, metrics.clock, clock=clock, settings=settings)
 
     desk = make_desk(warehouse, settings=settings, clock=clock, on_staged=waker.ask)
 

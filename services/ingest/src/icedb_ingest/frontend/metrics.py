@@ -16,6 +16,8 @@ from icedb_log.errors import (
 )
 from icedb_service.access.metrics import AccessMetrics
 from icedb_service.access.rate_limits import RateLimited
+from icedb_service.clocks import ClockMetrics
+from icedb_service.dependency_metrics import DependencyMetrics
 from icedb_service.metrics import WAKE_OUTCOMES, add_build_info, make_counter, make_registry
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -83,6 +85,7 @@ class FrontendMetrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or make_registry()
+        self.dependencies = DependencyMetrics(self.registry)
         self.batches = Counter(
             "icedb_frontend_batches_total",
             "Batches offered (webhook: requests); overloaded: back-pressure of the table; busy: this process is full; "
@@ -127,6 +130,7 @@ class FrontendMetrics:
             "icedb_frontend_store_up", "1 if the store answered the last check", registry=self.registry
         )
         self.access = AccessMetrics(self.registry)
+        self.clock = ClockMetrics(self.registry)
         for door in DOORS:
             self.ack_time.labels(door)
             self.accepted_bytes.labels(door)

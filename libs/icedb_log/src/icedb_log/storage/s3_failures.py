@@ -1,0 +1,49 @@
+"""Reports each try of a request to S3 that failed, whatever boto3 makes of it afterwards."""
+
+from typing import Any, Final
+
+from botocore.exceptions import (
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    ProxyConnectionError,
+    ReadTimeoutError,
+)
+from urllib3.exceptions import ConnectTimeoutError as PlainConnectTimeoutError
+from urllib3.exceptions import NewConnectionError
+from urllib3.exceptions import ReadTimeoutError as PlainReadTimeoutError
+
+from icedb_log.storage.request_failures import Operation, Reason, reason_of_status, report_failure
+
+_BY_VERB: Final[tuple[tuple[str, Operation], ...]] = (
+    ("List", "list"),
+    ("Delete", "delete"),
+    ("Get", "read"),
+    ("Head", "read"),
+)
+_UNREACHABLE: Final = (EndpointConnectionError, ProxyConnectionError, NewConnectionError)
+_TIMEOUTS: Final = (ConnectTimeoutError, ReadTimeoutError, PlainConnectTimeoutError, PlainReadTimeoutError)
+
+
+def report_failed_tries(client: Any) -> None:
+    """Make a client of boto3 report each of its tries that failed."""
+    client.meta.events.register("needs-retry.s3", _look)
+
+
+def reason_of(error: BaseException) -> Reason:
+    """Return what kind of failure an exception on the way to S3 is."""
+    if isinstance(error, _TIMEOUTS):
+        return "timeout"
+    return "unreachable" if isinstance(error, _UNREACHABLE) else "broken"
+
+
+def _look(*, operation: Any, response: Any = None, caught_exception: Any = None, **_: Any) -> None:
+    """Botocore calls it after each try; what it returns says nothing about a retry."""
+    reason = reason_of(caught_exception) if caught_exception is not None else None
+    if reason is None and response is not None:
+        reason = reason_of_status(response[0].status_code)
+    if reason is not None:
+        report_failure(_operation_of(operation.name), reason)
+
+
+def _operation_of(name: str) -> Operation:
+    return next((kind for verb, kind in _BY_VERB if name.startswith(verb)), "write")
