@@ -151,6 +151,17 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
                 return psutil.Process(info["pid"])
         raise Unavailable(f"{program_name} does not run now:\n{self.read_log_tail(program_name)}")
 
+    def hold_down(self, program_name: str) -> None:
+        """Keep a program from being started again, until :meth:`start_again`; what still runs of it is stopped."""
+        self._rpc("stopProcess", self._process_name(program_name), True)
+
+    def start_again(self, program_name: str) -> None:
+        """Start a program that was held down. Raises Unavailable if supervisord does not, or if it runs already."""
+        self._rpc("startProcess", self._process_name(program_name), False)
+
+    def _process_name(self, program_name: str) -> str:
+        return next(one.process_name for one in self.layout.programs() if one.name == program_name)
+
     def read_log_tail(self, program_name: str, *, line_count: int = LOG_TAIL_LINES) -> str:
         """Return the last lines of a program's log."""
         path = log_path(self.layout.run_dir, program_name)
@@ -208,7 +219,8 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
             conditions.append(Condition("gateway", lambda: answers_ok(layout.ports.gateway, "/readyz")))
             conditions.append(Condition("enqueue", lambda: answers_ok(layout.ports.enqueue_metrics, "/readyz")))
         conditions.append(Condition("beat", lambda: "beat" in self._names_in_state(RUNNING_STATE)))
-        return conditions
+        names = self.program_names
+        return [condition for condition in conditions if condition.program in names]
 
     def _wait_for(self, conditions: list[Condition], deadline_ms: int) -> None:
         waiting = list(conditions)

@@ -30,6 +30,7 @@ class Program:
         env: Variables on top of supervisord's own.
         stop_wait_s: Seconds from SIGTERM to SIGKILL of its whole process group.
         starts_at_once: Start it with supervisord; otherwise when it is asked for.
+        start_retries: How often it may end within its first second, one time after the other.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Program:
     env: Mapping[str, str] = field(default_factory=dict)
     stop_wait_s: int = 10
     starts_at_once: bool = False
+    start_retries: int = 3
 
     @property
     def process_name(self) -> str:
@@ -104,7 +106,7 @@ def _program_fields(program: Program, run_dir: Path) -> dict[str, object]:
         "autorestart": "unexpected",
         "exitcodes": EXIT_USAGE,
         "startsecs": 1,
-        "startretries": 3,
+        "startretries": program.start_retries,
         # A worker gets SIGTERM alone, so that its running job ends well; what is left is killed as a group.
         "stopasgroup": "false",
         "killasgroup": "true",

@@ -1,0 +1,190 @@
+"""The stack that is made to fail: as ``make up STORE=s3`` starts it, with three Redis masters for locks, short times,
+and the store behind the fault proxy. Pure values.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, Self
+
+from icedb_log.storage.stores import S3Options, StoreSettings
+
+from icedb_local.ports import LOOPBACK, find_free_ports
+from icedb_local.stack_layout import (
+    S3_ACCESS_KEY,
+    S3_SECRET_KEY,
+    SERVERS,
+    StackLayout,
+    StackPorts,
+    find_redis_server,
+)
+from icedb_local.supervisor_config import Program
+
+Engine = Literal["spark", "light"]
+
+LOCK_MASTERS: Final = ("lock-1", "lock-2", "lock-3")
+BROKER: Final = "redis"
+SCRATCH_USERS: Final = ("ingest", "merger")
+SERVICES_DOOR: Final = "services"
+WATCHERS_DOOR: Final = "watchers"
+START_RETRIES: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast everything is: what takes hours in production takes seconds here.
+
+    Attributes:
+        log_grace_ms: Of tables; three quarters of it are the time in which a producer may send a batch again.
+        data_grace_ms: Of tables.
+        orphan_age_ms: Of tables; a commit gives up after half of it.
+        lock_ttl_ms: How long a process has to stand still to lose its lock.
+        read_timeout_ms: After how long a request to the store is given up.
+        sweep_ms: Time between sweeps.
+    """
+
+    log_grace_ms: int = 40_000
+    data_grace_ms: int = 45_000
+    orphan_age_ms: int = 90_000
+    lock_ttl_ms: int = 3_000
+    read_timeout_ms: int = 4_000
+    sweep_ms: int = 1_000
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Settings of the services."""
+        return {
+            "ICEDB_FLUSH_INTERVAL_MS": "300",
+            "ICEDB_MERGE_WAKE_COMMITS": "3",
+            "ICEDB_INGEST_SWEEP_INTERVAL_MS": str(self.sweep_ms),
+            "ICEDB_MERGE_SWEEP_INTERVAL_MS": str(self.sweep_ms),
+            "ICEDB_JANITOR_SWEEP_INTERVAL_MS": str(self.sweep_ms),
+            "ICEDB_ORPHAN_SWEEP_INTERVAL_MS": str(max(1_000, 5 * self.sweep_ms)),
+            "ICEDB_LOCK_TTL_MS": str(self.lock_ttl_ms),
+            "ICEDB_S3_READ_TIMEOUT_MS": str(self.read_timeout_ms),
+            "ICEDB_S3_CONNECT_TIMEOUT_MS": "1000",
+            "ICEDB_MESSAGE_EXPIRY_MS": str(max(5_000, 5 * self.sweep_ms)),
+            "ICEDB_TASK_TIME_LIMIT_MS": "120000",
+            "ICEDB_SNAPSHOT_LAG_INTERVAL_MS": "2000",
+            "ICEDB_SNAPSHOT_READ_TIMEOUT_MS": "10000",
+            "ICEDB_FRONTEND_ACK_TIMEOUT_MS": "8000",
+            "ICEDB_FRONTEND_TABLE_CACHE_MS": "2000",
+            "ICEDB_GATEWAY_STALENESS_MS": "0",
+            "ICEDB_GATEWAY_READ_TIMEOUT_MS": "10000",
+            # Runs that are cut off leave more in small tables than a log that was lost would leave in large ones.
+            "ICEDB_JANITOR_ORPHAN_SHARE": "1",
+            "ICEDB_SPARK_MEMORY_MB": "512",
+            "ICEDB_SPARK_MASTER": "local[2]",
+            "ICEDB_TASK_MEMORY_MB": "256",
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ChaosLayout(StackLayout):
+    """Where the stack lives and what it runs.
+
+    Attributes:
+        pace: How fast it is.
+        engine: ``light`` runs units of work in the workers' own processes, without Spark.
+        lock_ports: Of the Redis masters for locks.
+        proxy_ports: Of the fault proxy, by door.
+        beat_metrics_port: Where beat serves its metrics.
+        left_out: Programs that are not started.
+    """
+
+    pace: Pace = dataclasses.field(default_factory=Pace)
+    engine: Engine = "spark"
+    lock_ports: tuple[int, ...] = ()
+    proxy_ports: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    beat_metrics_port: int = 0
+    left_out: frozenset[str] = frozenset()
+
+    @classmethod
+    def make(cls, run_dir: Path, *, pace: Pace, engine: Engine, left_out: frozenset[str] = frozenset()) -> Self:
+        """Return a layout on free ports."""
+        *lock_ports, services_port, watchers_port, beat_port = find_free_ports(len(LOCK_MASTERS) + 3)
+        return cls(
+            run_dir,
+            "s3",
+            StackPorts.find_free(),
+            pace.env,
+            has_frontend=True,
+            pace=pace,
+            engine=engine,
+            lock_ports=tuple(lock_ports),
+            proxy_ports={SERVICES_DOOR: services_port, WATCHERS_DOOR: watchers_port},
+            beat_metrics_port=beat_port,
+            left_out=left_out,
+        )
+
+    @property
+    def door_settings(self) -> StoreSettings:
+        """How readers and producers reach the store: through a door of their own of the proxy."""
+        return self._settings_at(self.proxy_ports[WATCHERS_DOOR])
+
+    @property
+    def server_settings(self) -> StoreSettings:
+        """How the last look reaches the store: past the proxy."""
+        return self._settings_at(self.ports.s3)
+
+    @property
+    def redis_ports(self) -> dict[str, int]:
+        """Name of each Redis server and its port."""
+        return {BROKER: self.ports.redis, **dict(zip(LOCK_MASTERS, self.lock_ports, strict=True))}
+
+    @property
+    def metrics_ports(self) -> dict[str, int]:
+        """Name of each service that runs, and the port of its metrics."""
+        names = ("snapshot", "ingest", "merger", "janitor", "frontend", "enqueue", "gateway")
+        found = {name: self.ports.metrics_of(name) for name in names} | {"beat": self.beat_metrics_port}
+        return {name: port for name, port in found.items() if name not in self.left_out}
+
+    def scratch_dir(self, program_name: str) -> Path:
+        """Return the folder for temporary files of a worker."""
+        return self.run_dir / f"scratch-{program_name}"
+
+    def service_env(self) -> dict[str, str]:
+        """Return the environment of every service: the store is behind the proxy, locks have their own masters."""
+        masters = ",".join(f"redis://{LOOPBACK}:{port}/0" for port in self.lock_ports)
+        return StackLayout.service_env(self) | {
+            "ICEDB_S3_ENDPOINT": f"http://{LOOPBACK}:{self.proxy_ports[SERVICES_DOOR]}",
+            "ICEDB_REDLOCK_URLS": masters,
+        }
+
+    def programs(self) -> tuple[Program, ...]:
+        """Return every program, in the order of starting."""
+        masters = tuple(self._lock_master(name, port) for name, port in self.redis_ports.items() if name != BROKER)
+        programs = (*masters, *StackLayout.programs(self))
+        return tuple(self._adapt(program) for program in programs if program.name not in self.left_out)
+
+    def _lock_master(self, name: str, port: int) -> Program:
+        directory = self.run_dir / "redis"
+        command = (
+            find_redis_server(), "--port", str(port), "--bind", LOOPBACK, "--dir", str(directory),
+            "--save", "", "--appendonly", "no", "--daemonize", "no",
+        )  # fmt: skip
+        return Program(name=name, group=SERVERS, priority=90, command=command, directory=directory, starts_at_once=True)
+
+    def _adapt(self, program: Program) -> Program:
+        env, command = dict(program.env), program.command
+        if program.name in SCRATCH_USERS:
+            scratch = str(self.scratch_dir(program.name))
+            env |= {"TMPDIR": scratch, "SPARK_LOCAL_DIRS": scratch}
+            if self.engine == "light":
+                command = (command[0], "-m", "icedb_local.chaos.light_worker", program.name)
+        if program.name == "beat":
+            env["ICEDB_METRICS_PORT"] = str(self.beat_metrics_port)
+        return dataclasses.replace(program, env=env, command=command, start_retries=START_RETRIES)
+
+    def _settings_at(self, port: int) -> StoreSettings:
+        base = StackLayout.store_settings.fget(self)  # type: ignore[attr-defined]
+        options = S3Options(
+            endpoint_url=f"http://{LOOPBACK}:{port}",
+            region="us-east-1",
+            access_key_id=S3_ACCESS_KEY,
+            secret_access_key=S3_SECRET_KEY,
+            connect_timeout_s=1.0,
+            read_timeout_s=self.pace.read_timeout_ms / 1000,
+        )
+        return StoreSettings(base.url, options)

@@ -1,0 +1,414 @@
+"""One run, from the first process to the last look: start, load, faults, quiet, judgement.
+
+Order at the end, which is what makes the judgement certain: faults end; requests that were held back land; every program
+runs; batches sent from now on come through all doors and are read; producers stop; nothing is left to do and the
+grace periods have passed; readers stop; then everything is read once more past the proxy.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import psutil
+from icedb_client import Client, ClientSettings
+from icedb_log.clock import Clock
+from icedb_log.errors import IceDBError, Unavailable
+from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
+from icedb_log.warehouse import Warehouse
+
+from icedb_local.chaos.aftermath import Garbage, check_table, find_garbage, read_quarantine
+from icedb_local.chaos.batch_ledger import BatchLedger
+from icedb_local.chaos.chaos_layout import BROKER, LOCK_MASTERS, ChaosLayout
+from icedb_local.chaos.chaos_producers import ChaosProducer, Send, make_grpc_door, make_http_door, make_staging_door
+from icedb_local.chaos.chaos_readers import ChaosReader, PastReader, make_client_read, make_gateway_read
+from icedb_local.chaos.conductor import Conductor
+from icedb_local.chaos.content_checker import ContentChecker
+from icedb_local.chaos.fault_plan import PlanShape, draw_faults
+from icedb_local.chaos.fault_proxy import FaultProxy
+from icedb_local.chaos.fault_records import InjectedFault
+from icedb_local.chaos.injector import Injector
+from icedb_local.chaos.metric_history import Scraper
+from icedb_local.chaos.outages import Outages, find_recovery_ms
+from icedb_local.chaos.small_disks import SmallDisks
+from icedb_local.stack import LocalStack
+from icedb_local.stack_layout import S3_ACCESS_KEY, S3_SECRET_KEY
+
+TABLES: Final = ("events", "clicks")
+GATEWAY_BUCKET: Final = "icedb"
+READY_DEADLINE_MS: Final = 120_000
+RECOVERY_DEADLINE_MS: Final = 120_000
+POLL_MS: Final = 100
+STUCK_SETTLE_MS: Final = 3_000
+RETRY_PARTS: Final = 2
+"""A batch is tried for half the table's retry window: what is under way then is still in time."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ChaosPlan:
+    """What a run is to do.
+
+    Attributes:
+        seed: Of faults and rows.
+        seconds: How long faults go on at most.
+        fault_count: After so many faults that met somebody it is enough; 0: go by time alone.
+        shape: Of the plan of faults.
+        each_kind_once: Stop as soon as each kind has been tried once.
+        pause_s: Of each producer between two batches.
+        scrape_s: Between scrapes.
+    """
+
+    seed: int
+    seconds: int
+    fault_count: int = 0
+    shape: PlanShape = field(default_factory=PlanShape)
+    each_kind_once: bool = False
+    pause_s: float = 0.3
+    scrape_s: float = 0.5
+
+
+@dataclass(slots=True)
+class ChaosRun:
+    """A run and, when it has ended, what it found.
+
+    Attributes:
+        plan: What to do.
+        layout: The stack's.
+        clock: For everything.
+        say: Told how far it is.
+    """
+
+    plan: ChaosPlan
+    layout: ChaosLayout
+    clock: Clock
+    say: Say
+    ledger: BatchLedger = field(default_factory=BatchLedger)
+    faults: list[InjectedFault] = field(default_factory=list)
+    outages: list[Outages] = field(default_factory=list)
+    garbage: dict[str, Garbage] = field(default_factory=dict)
+    quarantine: dict[str, list[str]] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)
+    snapshot_count: int = 0
+    how_disks: str = ""
+    checker: ContentChecker = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the judge."""
+        self.checker = ContentChecker(self.ledger, seed=self.plan.seed)
+
+    def run(self) -> None:
+        """Do it all. What must not be is in the checker afterwards. Raises Unavailable if the stack does not start."""
+        layout = self.layout
+        os.environ.update({"AWS_ACCESS_KEY_ID": S3_ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": S3_SECRET_KEY})
+        folders = {name: layout.scratch_dir(name) for name in ("ingest", "merger")}
+        with contextlib.ExitStack() as exits:
+            disks = exits.enter_context(SmallDisks(folders))
+            self.how_disks = disks.how
+            proxy = exits.enter_context(FaultProxy(layout.ports.s3, layout.proxy_ports))
+            stack = exits.enter_context(LocalStack(layout, clock=self.clock))
+            self.say(f"the stack is up; disks get full by {disks.how}")
+            warehouse = layout.server_settings.open()
+            for table in TABLES:
+                create_table(warehouse.store, warehouse.table(table), self._config(table))
+            scraper = exits.enter_context(
+                Scraper(layout.metrics_ports, interval_s=self.plan.scrape_s, clock=self.clock)
+            )
+            injector = Injector(layout, stack, proxy, disks, clock=self.clock)
+            with self._readers() as readers:
+                with self._producers() as producers:
+                    self._wait_for_progress(producers, readers, what="to begin", deadline_ms=READY_DEADLINE_MS)
+                    self._fail(injector, scraper)
+                    self._mend(injector, proxy, stack)
+                    self._wait_for_progress(producers, readers, what="to recover", deadline_ms=RECOVERY_DEADLINE_MS)
+                self._wait_for_quiet(warehouse)
+                self._look_for_survivors(stack)
+            self._judge(warehouse, readers)
+            self.figures = _sum_figures(scraper)
+            self.outages = [one.outages for one in (*producers, *readers)]
+            self.snapshot_count = len({name for reader in readers for name in reader.snapshots})
+
+    def _config(self, table: str) -> TableConfig:
+        pace = self.layout.pace
+        return TableConfig.create(
+            name=table,
+            partition=(PartitionField.parse("d=day(ts)"),) if table == TABLES[0] else (),
+            sort=("batch",),
+            merge_fan_in=3,
+            target_file_bytes=1024 * 1024,
+            log_grace_ms=pace.log_grace_ms,
+            data_grace_ms=pace.data_grace_ms,
+            orphan_age_ms=pace.orphan_age_ms,
+        )
+
+    def _client(self, *, is_served: bool) -> Client:
+        settings = self.layout.door_settings
+        assert settings.s3 is not None
+        return Client(
+            settings=ClientSettings(
+                store=settings.url,
+                s3_endpoint=settings.s3.endpoint_url,
+                s3_region=settings.s3.region,
+                s3_connect_timeout_ms=1_000,
+                s3_read_timeout_ms=self.layout.pace.read_timeout_ms,
+                snapshot_address=self.layout.snapshot_address if is_served else None,
+                snapshot_timeout_ms=10_000,
+                redis_url=self.layout.redis_url,
+            ),
+            clock=self.clock,
+        )
+
+    @contextlib.contextmanager
+    def _readers(self) -> Iterator[tuple[ChaosReader, ...]]:
+        layout = self.layout
+        common = {
+            "tables": TABLES,
+            "checker": self.checker,
+            "data_grace_ms": layout.pace.data_grace_ms,
+            "clock": self.clock,
+        }
+        served, direct = self._client(is_served=True), self._client(is_served=False)
+        readers = (
+            ChaosReader("service", make_client_read(served), **common),
+            ChaosReader("store", make_client_read(direct), **common),
+            ChaosReader("gateway", make_gateway_read(layout.ports.gateway, GATEWAY_BUCKET), **common),
+            PastReader("past", make_client_read(served), keep_ms=layout.pace.log_grace_ms // 2, **common),
+        )
+        with contextlib.ExitStack() as exits:
+            exits.callback(served.close)
+            exits.callback(direct.close)
+            for reader in readers:
+                exits.enter_context(reader)
+            yield readers
+
+    @contextlib.contextmanager
+    def _producers(self) -> Iterator[tuple[ChaosProducer, ...]]:
+        layout = self.layout
+        client = self._client(is_served=False)
+        doors: Mapping[str, Send] = {
+            "staging": make_staging_door(client),
+            "http": make_http_door(layout.ports.http),
+            "grpc": make_grpc_door(layout.grpc_address),
+        }
+        window_ms = layout.pace.log_grace_ms - layout.pace.log_grace_ms // 4
+        producers = tuple(
+            ChaosProducer(
+                door,
+                send,
+                ledger=self.ledger,
+                checker=self.checker,
+                tables=TABLES,
+                retry_ms=window_ms // RETRY_PARTS,
+                pause_s=self.plan.pause_s,
+                seed=self.plan.seed,
+                clock=self.clock,
+            )
+            for door, send in doors.items()
+        )
+        with contextlib.ExitStack() as exits:
+            exits.callback(client.close)
+            for producer in producers:
+                exits.enter_context(producer)
+            yield producers
+
+    def _fail(self, injector: Injector, scraper: Scraper) -> None:
+        conductor = Conductor(
+            injector,
+            scraper,
+            up=partial(_is_up, scraper),
+            say=self._say_fault,
+            clock=self.clock,
+            settle_ms=STUCK_SETTLE_MS + int(2_000 * self.plan.scrape_s),
+        )
+        self.faults = conductor.faults
+        end_ms = self.clock.monotonic_ms() + 1000 * self.plan.seconds
+        kinds_left = self._kinds_left(conductor)
+
+        def is_over() -> bool:
+            is_enough = 0 < self.plan.fault_count <= conductor.effect_count
+            is_late = self.clock.monotonic_ms() >= end_ms
+            return (
+                is_enough or is_late or bool(self.checker.violations) or (self.plan.each_kind_once and not kinds_left())
+            )
+
+        conductor.run(draw_faults(self.plan.seed, self.plan.shape), is_over)
+        # What the last fault did shows in the scrapes that come.
+        rounds = scraper.rounds
+        deadline_ms = self.clock.monotonic_ms() + READY_DEADLINE_MS
+        while scraper.rounds < rounds + 3 and self.clock.monotonic_ms() < deadline_ms:
+            self.clock.sleep_ms(POLL_MS)
+        conductor.judge()
+        self.say(f"{conductor.effect_count} faults that met somebody; now everything is mended")
+
+    def _kinds_left(self, conductor: Conductor) -> Callable[[], bool]:
+        from icedb_local.chaos.fault_kinds import KINDS  # noqa: PLC0415
+
+        return lambda: len({fault.planned.kind.name for fault in conductor.faults}) < len(KINDS)
+
+    def _mend(self, injector: Injector, proxy: FaultProxy, stack: LocalStack) -> None:
+        proxy.faults.clear()
+        proxy.open_doors()
+        for name in (BROKER, *LOCK_MASTERS):
+            injector.ensure_running(name)
+        deadline_ms = self.clock.monotonic_ms() + RECOVERY_DEADLINE_MS
+        waiting = list(stack.program_names)
+        while waiting or proxy.late_count:
+            for name in tuple(waiting):
+                with contextlib.suppress(Unavailable, psutil.NoSuchProcess):
+                    stack.find_process(name)
+                    waiting.remove(name)
+            if self.clock.monotonic_ms() > deadline_ms:
+                self.checker.note(f"{', '.join(waiting)} did not come back", table="", reader="supervisor")
+                return
+            self.clock.sleep_ms(POLL_MS)
+
+    def _wait_for_progress(
+        self,
+        producers: tuple[ChaosProducer, ...],
+        readers: tuple[ChaosReader, ...],
+        *,
+        what: str,
+        deadline_ms: int,
+    ) -> None:
+        """Wait until a batch of each door that is sent from now on is seen, and each reader has read."""
+        since_ms = self.clock.monotonic_ms()
+        reads = {reader.outages.name: reader.outages.success_count for reader in readers}
+        doors = {producer.outages.name.split()[-1] for producer in producers}
+
+        def missing() -> list[str]:
+            seen = self.checker.first_seen_ms
+            through = {
+                entry.door
+                for entry in self.ledger.entries().values()
+                if entry.sent_ms >= since_ms and entry.number in seen
+            }
+            waiting = [f"door {door}" for door in sorted(doors - through)]
+            return waiting + [
+                reader.outages.name for reader in readers if reader.outages.success_count <= reads[reader.outages.name]
+            ]
+
+        while left := missing():
+            if self.clock.monotonic_ms() > since_ms + deadline_ms:
+                words = f"waited {deadline_ms // 1000} s for {', '.join(left)} {what}"
+                self.checker.note(words, table="", reader="conductor")
+                return
+            self.clock.sleep_ms(POLL_MS)
+
+    def _wait_for_quiet(self, warehouse: Warehouse) -> None:
+        """Wait until nothing is staged and nothing dead is left, and no longer than all grace periods together allow."""
+        pace = self.layout.pace
+        limit_ms = 60_000 + 2 * (pace.log_grace_ms + pace.data_grace_ms + pace.orphan_age_ms)
+        self.say(f"waiting for the janitor, at most {limit_ms // 1000} s")
+        deadline_ms = self.clock.monotonic_ms() + limit_ms
+        while True:
+            for table in TABLES:
+                self.garbage[table] = find_garbage(warehouse, table, clock=self.clock)
+            if not any(one.total for one in self.garbage.values()):
+                return
+            if self.clock.monotonic_ms() > deadline_ms:
+                for table, one in self.garbage.items():
+                    if one.total:
+                        self.checker.note(f"garbage is left: {one}", table=table, reader="janitor")
+                return
+            self.clock.sleep_ms(5 * POLL_MS)
+
+    def _look_for_survivors(self, stack: LocalStack) -> None:
+        """Every service must answer on its metrics port, be it the first process or the twentieth."""
+        deadline_ms = self.clock.monotonic_ms() + RECOVERY_DEADLINE_MS
+        from icedb_local.chaos.metric_history import read_metrics  # noqa: PLC0415
+
+        for name, port in self.layout.metrics_ports.items():
+            while read_metrics(port) is None:
+                if self.clock.monotonic_ms() > deadline_ms:
+                    tail = stack.read_log_tail(name, line_count=3)
+                    self.checker.note(f"{name} serves no metrics any more: {tail}", table="", reader="scraper")
+                    break
+                self.clock.sleep_ms(POLL_MS)
+
+    def _judge(self, warehouse: Warehouse, readers: tuple[ChaosReader, ...]) -> None:
+        past = {fault.planned.number for fault in self.faults if fault.seen == "unseen"}
+        for fault in self.faults:
+            if fault.end_ms is not None and fault.has_effect:
+                fault.recovery_ms = find_recovery_ms(
+                    fault.end_ms, list(self.ledger.entries().values()), self.checker.first_seen_ms
+                )
+            if fault.planned.number in past:
+                words = (
+                    f"fault {fault.planned.number} ({fault.planned.kind.name} {fault.planned.target}) left no trace: "
+                )
+                self.checker.note(words + fault.trace, table="", reader="metrics")
+        settings = self.layout.server_settings
+        assert settings.s3 is not None
+        client = Client(
+            settings=ClientSettings(store=settings.url, s3_endpoint=settings.s3.endpoint_url, s3_region="us-east-1"),
+            clock=self.clock,
+        )
+        last = ChaosReader(
+            "last look",
+            make_client_read(client),
+            tables=TABLES,
+            checker=self.checker,
+            data_grace_ms=1,
+            clock=self.clock,
+        )
+        for table in TABLES:
+            try:
+                last.look_at_the_end(table)
+                report = check_table(warehouse, table, clock=self.clock)
+            except IceDBError as error:
+                self.checker.note(f"cannot be read: {error}", table=table, reader="last look")
+                continue
+            if not report.is_sound:
+                findings = "; ".join(f"{one.code} {one.key}: {one.message}" for one in report.findings[:5])
+                self.checker.note(f"icedb fsck: {findings}", table=table, reader="fsck")
+            self._judge_quarantine(warehouse, table)
+
+    def _judge_quarantine(self, warehouse: Warehouse, table: str) -> None:
+        """Only what came too late may be there: requests that were held back, of batches that are accounted for."""
+        entries = {entry.batch_id: entry for entry in self.ledger.entries(table).values()}
+        reasons = self.quarantine[table] = []
+        for batch in read_quarantine(warehouse, table):
+            reasons.append(batch.reason)
+            entry = entries.get(batch.batch_id)
+            if entry is None or "window" not in batch.reason:
+                words = f"batch {batch.batch_id} ({entry}) is in quarantine: {batch.reason}"
+                self.checker.note(words, table=table, reader="quarantine")
+
+    def _say_fault(self, fault: InjectedFault) -> None:
+        planned = fault.planned
+        words = f"fault {planned.number}: {planned.kind.name} {planned.target}".rstrip()
+        self.say(f"{words}, {planned.duration_ms} ms")
+
+
+def _is_up(scraper: Scraper, target: str) -> bool:
+    """Whether a service answered the last scrape; what serves no metrics counts as up."""
+    scrapes = scraper.history.scrapes.get(target)
+    return not scrapes or scrapes[-1].values is not None
+
+
+def _sum_figures(scraper: Scraper) -> dict[str, float]:
+    total = scraper.history.total
+    return {
+        "commits of merges": total("merger", "icedb_merge_commits_total"),
+        "deleted data files": total("janitor", "icedb_janitor_deleted_objects_total", 'kind="data_file"'),
+        "deleted log files": total("janitor", "icedb_janitor_deleted_objects_total", 'kind="log_file"'),
+        "deleted orphans": total("janitor", "icedb_janitor_deleted_objects_total", 'kind="orphan"'),
+        "failed store requests": sum(
+            total(name, "icedb_store_request_failures_total") for name in scraper.history.scrapes
+        ),
+        "lost locks": sum(
+            total(service, f"icedb_{name}_lock_attempts_total", 'outcome="lost"')
+            for service, name in (("ingest", "ingest"), ("merger", "merge"), ("janitor", "janitor"))
+        ),
+        "fenced runs": sum(
+            total(service, f"icedb_{name}_runs_total", 'outcome="fenced"')
+            for service, name in (("ingest", "ingest"), ("merger", "merge"))
+        ),
+        "commits without an answer": sum(
+            total(service, f"icedb_{name}_runs_total", 'outcome="outcome_unknown"')
+            for service, name in (("ingest", "ingest"), ("merger", "merge"))
+        ),
+    }

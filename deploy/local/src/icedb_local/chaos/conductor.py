@@ -1,0 +1,131 @@
+"""Begins faults as the plan says, lets them overlap, ends them, and looks whether metrics told of them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final
+
+from icedb_log.clock import Clock
+from icedb_log.errors import Unavailable
+
+from icedb_local.chaos.fault_plan import PlannedFault
+from icedb_local.chaos.fault_records import InjectedFault
+from icedb_local.chaos.injector import Effect, Injector
+from icedb_local.chaos.metric_history import Scraper
+
+POLL_MS: Final = 20
+MAX_OVERLAPPING: Final = 3
+GIVE_UP_MS: Final = 3_000
+"""How long a fault waits for its target to be there."""
+
+
+@dataclass(slots=True)
+class _Running:
+    record: InjectedFault
+    block: AbstractContextManager[Effect]
+    effect: Effect
+
+
+class Conductor:
+    """Runs a plan. Used from one thread.
+
+    Args:
+        injector: Does it.
+        scraper: Sees it.
+        up: Whether a service answers now, so that it may be made to fail again.
+        say: Told of each fault as it begins, for people and logs.
+        clock: For times and waits.
+        settle_ms: How long after its end a fault may still show in metrics.
+    """
+
+    def __init__(
+        self,
+        injector: Injector,
+        scraper: Scraper,
+        *,
+        up: Callable[[str], bool],
+        say: Callable[[InjectedFault], None],
+        clock: Clock,
+        settle_ms: int,
+    ) -> None:
+        self.faults: list[InjectedFault] = []
+        self._injector = injector
+        self._scraper = scraper
+        self._up = up
+        self._say = say
+        self._clock = clock
+        self._settle_ms = settle_ms
+        self._running: list[_Running] = []
+
+    @property
+    def effect_count(self) -> int:
+        """Faults that met somebody and have ended."""
+        return sum(fault.has_effect for fault in self.faults)
+
+    def run(self, plan: Iterator[PlannedFault], is_over: Callable[[], bool]) -> None:
+        """Inject faults until it is over; none lasts when this returns, however it returns."""
+        try:
+            next_ms = self._clock.monotonic_ms()
+            while not is_over():
+                planned = next(plan)
+                self._wait_until(next_ms, planned)
+                next_ms = max(next_ms + planned.gap_ms, self._clock.monotonic_ms())
+                self._begin(planned)
+        finally:
+            self._end_all()
+
+    def judge(self) -> None:
+        """Look for the traces of all faults; called when the metrics of the last one are in."""
+        history = self._scraper.history
+        for fault in self.faults:
+            traces = fault.planned.kind.traces_of(fault.planned.target)
+            if not traces or not fault.must_show or not fault.has_effect or fault.end_ms is None:
+                continue
+            span = {"begin_ms": fault.begin_ms, "end_ms": fault.end_ms + self._settle_ms}
+            found = next((trace for trace in traces if history.shows(trace, **span)), None)
+            fault.seen = "seen" if found is not None else "unseen"
+            fault.trace = str(found) if found is not None else " or ".join(map(str, traces))
+
+    def _wait_until(self, next_ms: int, planned: PlannedFault) -> None:
+        """Wait for the fault's turn, for room, and for its target, but for this one not for ever."""
+        deadline_ms = max(next_ms, self._clock.monotonic_ms()) + GIVE_UP_MS
+        while True:
+            self._end_due()
+            now_ms = self._clock.monotonic_ms()
+            is_free = len(self._running) < MAX_OVERLAPPING and not any(
+                one.record.planned.resources & planned.resources for one in self._running
+            )
+            if now_ms >= next_ms and is_free and (self._up(planned.target) or now_ms > deadline_ms):
+                return
+            self._clock.sleep_ms(POLL_MS)
+
+    def _begin(self, planned: PlannedFault) -> None:
+        record = InjectedFault(planned, self._clock.monotonic_ms())
+        self.faults.append(record)
+        block = self._injector.inject(planned)
+        try:
+            effect = block.__enter__()
+        except Unavailable as error:
+            record.end_ms, record.trace = self._clock.monotonic_ms(), f"not there: {str(error)[:80]}"
+            return
+        self._running.append(_Running(record, block, effect))
+        self._say(record)
+
+    def _end_due(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        for one in tuple(self._running):
+            if now_ms >= one.record.begin_ms + one.record.planned.duration_ms:
+                self._end(one)
+
+    def _end_all(self) -> None:
+        for one in tuple(self._running):
+            self._end(one)
+
+    def _end(self, one: _Running) -> None:
+        self._running.remove(one)
+        try:
+            one.block.__exit__(None, None, None)
+        finally:
+            one.record.end_ms = self._clock.monotonic_ms()
+            one.record.count = one.effect.count
+            one.record.must_show = one.effect.must_show

@@ -1,0 +1,158 @@
+"""Compares what readers find with what producers sent. The only judge of a run; pure but for its memory and a lock.
+
+What must hold of every read, whoever read it and whatever failed meanwhile: each batch is one that was sent to that
+table, and is there whole, once and unchanged; whatever a read that had *ended* before this one *began* had found is
+there. Of a read of the past: the same again, whenever it is repeated. At the end: everything that was acknowledged.
+"""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from icedb_local.chaos.batch_ledger import BatchEntry, BatchLedger
+from icedb_local.chaos.batches import BatchContent, expected_content
+
+MAX_VIOLATIONS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What one reader found in one snapshot of a table.
+
+    Attributes:
+        reader: Who.
+        table: Which.
+        began_ms: Before the snapshot was asked for, monotonic.
+        ended_ms: After the last row was read.
+        found: Content of each batch by number.
+        snapshot: What names it, for messages.
+        as_of_ms: The time that was asked for; ``None``: the newest.
+    """
+
+    reader: str
+    table: str
+    began_ms: int
+    ended_ms: int
+    found: Mapping[int, BatchContent] = field(repr=False)
+    snapshot: str = ""
+    as_of_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """Something that must not be.
+
+    Attributes:
+        what: In words.
+        table: Where.
+        reader: Who found it.
+        snapshot: In which snapshot.
+        batches: The numbers of the batches that it is about, at most ten.
+        entries: What the ledger says of them.
+    """
+
+    what: str
+    table: str
+    reader: str
+    snapshot: str
+    batches: tuple[int, ...]
+    entries: tuple[BatchEntry, ...]
+
+
+class ContentChecker:
+    """The judge.
+
+    Args:
+        ledger: What was sent.
+        seed: Of the rows.
+    """
+
+    def __init__(self, ledger: BatchLedger, *, seed: int) -> None:
+        self._ledger = ledger
+        self._seed = seed
+        self._lock = threading.Lock()
+        self._seen_ms: dict[str, dict[int, int]] = {}
+        self._violations: list[Violation] = []
+        self.checked_count = 0
+        self.checked_rows = 0
+
+    @property
+    def violations(self) -> tuple[Violation, ...]:
+        """What was found so far."""
+        with self._lock:
+            return tuple(self._violations)
+
+    @property
+    def first_seen_ms(self) -> dict[int, int]:
+        """Number of each batch that was seen, and when the first read that found it ended."""
+        with self._lock:
+            return {number: ms for seen in self._seen_ms.values() for number, ms in seen.items()}
+
+    def check(self, read: Read) -> None:
+        """Judge a read of the newest state or of the past."""
+        with self._lock:
+            self.checked_count += 1
+            self.checked_rows += sum(content.rows for content in read.found.values())
+            before = dict(self._seen_ms.get(read.table, {}))
+        self._check_content(read)
+        if read.as_of_ms is not None:
+            return
+        gone = [number for number, seen_ms in before.items() if seen_ms < read.began_ms and number not in read.found]
+        self._note(read, "was there in an earlier read and is gone", gone)
+        with self._lock:
+            seen = self._seen_ms.setdefault(read.table, {})
+            for number in read.found:
+                seen[number] = min(seen.get(number, read.ended_ms), read.ended_ms)
+
+    def check_same(self, read: Read, earlier: Read) -> None:
+        """Judge a read of a past that was stable when ``earlier`` read it."""
+        differing = [
+            number
+            for number in read.found.keys() | earlier.found.keys()
+            if read.found.get(number) != earlier.found.get(number)
+        ]
+        self._note(read, f"the same time as of {read.as_of_ms} has other rows than before", differing)
+
+    def check_end(self, read: Read) -> None:
+        """Judge a read of the newest state after everything became quiet."""
+        self.check(read)
+        lost = [
+            number
+            for number, entry in self._ledger.entries(read.table).items()
+            if entry.state == "acknowledged" and number not in read.found
+        ]
+        self._note(read, "was acknowledged and is not there at the end", lost)
+
+    def note(self, what: str, *, table: str, reader: str, snapshot: str = "") -> None:
+        """Record something else that must not be."""
+        with self._lock:
+            if len(self._violations) < MAX_VIOLATIONS:
+                self._violations.append(Violation(what, table, reader, snapshot, (), ()))
+
+    def _check_content(self, read: Read) -> None:
+        sent = self._ledger.entries(read.table)
+        self._note(read, "is there and was never sent", [number for number in read.found if number not in sent])
+        twice, part, changed = [], [], []
+        for number, content in read.found.items():
+            expected = expected_content(self._seed, number)
+            if number not in sent or content == expected:
+                continue
+            if content.rows > content.distinct_rows:
+                twice.append(number)
+            elif content.rows < expected.rows:
+                part.append(number)
+            else:
+                changed.append(number)
+        self._note(read, "has rows twice", twice)
+        self._note(read, "is there in part", part)
+        self._note(read, "has other rows than were sent", changed)
+
+    def _note(self, read: Read, what: str, numbers: list[int]) -> None:
+        if not numbers:
+            return
+        shown = tuple(sorted(numbers)[:10])
+        entries = tuple(entry for number in shown if (entry := self._ledger.entry(number)) is not None)
+        with self._lock:
+            if len(self._violations) < MAX_VIOLATIONS:
+                words = f"{len(numbers)} batches, e.g. {shown[0]}: {what}"
+                self._violations.append(Violation(words, read.table, read.reader, read.snapshot, shown, entries))

@@ -1,0 +1,218 @@
+"""Makes things fail, and mends them. Every fault is a block: inside it lasts, after it what was broken is whole again.
+
+Only processes of the stack that it was given are touched, each by its id.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final
+
+import psutil
+import redis
+from icedb_log.clock import Clock
+from icedb_log.errors import Unavailable
+
+from icedb_local.chaos.chaos_layout import BROKER, LOCK_MASTERS, SERVICES_DOOR, ChaosLayout
+from icedb_local.chaos.fault_plan import PlannedFault
+from icedb_local.chaos.fault_proxy import FaultProxy
+from icedb_local.chaos.small_disks import SmallDisks
+from icedb_local.ports import LOOPBACK
+from icedb_local.stack import LocalStack
+
+QUORUM: Final = LOCK_MASTERS[:2]
+LOCK_WAIT_MS: Final = 2_000
+LOCK_POLL_MS: Final = 2
+START_TRIES: Final = 50
+START_PAUSE_MS: Final = 100
+
+
+@dataclass(slots=True)
+class Effect:
+    """What a fault has really done.
+
+    Attributes:
+        count: Requests, processes, servers or keys that it met, told when it has ended.
+        must_show: Whether it met a service, so that metrics have to tell.
+    """
+
+    count: int = 0
+    must_show: bool = True
+
+
+class Injector:
+    """Begins and ends faults.
+
+    Args:
+        layout: The stack's.
+        stack: It runs.
+        proxy: Before its store.
+        disks: Of its workers.
+        clock: For waits.
+    """
+
+    def __init__(
+        self, layout: ChaosLayout, stack: LocalStack, proxy: FaultProxy, disks: SmallDisks, *, clock: Clock
+    ) -> None:
+        self._layout = layout
+        self._stack = stack
+        self._proxy = proxy
+        self._disks = disks
+        self._clock = clock
+        self._by_name: dict[str, Callable[[PlannedFault], AbstractContextManager[Effect]]] = {
+            "kill": self._kill,
+            "kill_child": self._kill_child,
+            "stop": self._stop,
+            "s3_stop": self._stop,
+            "s3_cut": self._cut,
+            "disk_full": self._fill_disk,
+        }
+
+    def inject(self, planned: PlannedFault) -> AbstractContextManager[Effect]:
+        """Return the block in which a fault lasts. Raises Unavailable on entry if its target is not there now."""
+        name = planned.kind.name
+        if planned.kind.proxy is not None:
+            return self._at_proxy(planned)
+        if name in self._by_name:
+            return self._by_name[name](planned)
+        names = QUORUM if name.startswith("locks_") else (planned.target,)
+        what = name.rpartition("_")[2]
+        if what == "empty":
+            return self._empty(names)
+        return self._hold_down(names) if what == "down" else self._stop_all(names)
+
+    @contextlib.contextmanager
+    def _at_proxy(self, planned: PlannedFault) -> Iterator[Effect]:
+        effect = Effect()
+        assert planned.kind.proxy is not None
+        hits = self._proxy.begin(planned.kind.proxy)
+        try:
+            yield effect
+        finally:
+            self._proxy.end(hits)
+            effect.count = hits.total
+            effect.must_show = hits.by_door[SERVICES_DOOR] > 0
+
+    @contextlib.contextmanager
+    def _cut(self, _: PlannedFault) -> Iterator[Effect]:
+        effect = Effect(max(1, self._proxy.close_doors()))
+        try:
+            yield effect
+        finally:
+            self._proxy.open_doors()
+
+    @contextlib.contextmanager
+    def _kill(self, planned: PlannedFault) -> Iterator[Effect]:
+        with _there():
+            self._stack.find_process(planned.target).kill()
+        yield Effect(1)
+
+    @contextlib.contextmanager
+    def _kill_child(self, planned: PlannedFault) -> Iterator[Effect]:
+        with _there():
+            children = self._stack.find_process(planned.target).children(recursive=True)
+            workers = [child for child in children if "java" in child.name() or "icedb" in " ".join(child.cmdline())]
+            if not workers:
+                raise Unavailable(f"{planned.target} has no child now")
+            workers[planned.number % len(workers)].kill()
+        yield Effect(1)
+
+    @contextlib.contextmanager
+    def _stop(self, planned: PlannedFault) -> Iterator[Effect]:
+        with _there():
+            process = self._stack.find_process(planned.target)
+            tree = [process, *process.children(recursive=True)]
+        with _suspended(tree):
+            yield Effect(len(tree))
+
+    @contextlib.contextmanager
+    def _stop_all(self, names: tuple[str, ...]) -> Iterator[Effect]:
+        with _suspended([self._stack.find_process(name) for name in names]):
+            yield Effect(len(names))
+
+    @contextlib.contextmanager
+    def _hold_down(self, names: tuple[str, ...]) -> Iterator[Effect]:
+        processes = [self._stack.find_process(name) for name in names]
+        try:
+            for name, process in zip(names, processes, strict=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+                with contextlib.suppress(Unavailable):  # it is on its way down
+                    self._stack.hold_down(name)
+            yield Effect(len(names))
+        finally:
+            for name in names:
+                self.ensure_running(name)
+
+    @contextlib.contextmanager
+    def _empty(self, names: tuple[str, ...]) -> Iterator[Effect]:
+        clients = [redis.Redis(LOOPBACK, self._layout.redis_ports[name], socket_timeout=1.0) for name in names]
+        effect = Effect()
+        try:
+            if len(names) > 1:
+                self._wait_for_a_lock(clients)
+            for client in clients:
+                effect.count += int(client.dbsize())
+                client.flushall()
+        except redis.RedisError as error:
+            raise Unavailable(f"{', '.join(names)} does not answer: {error}") from error
+        finally:
+            for client in clients:
+                client.close()
+        effect.count = effect.count if BROKER not in names else max(1, effect.count)
+        yield effect
+
+    @contextlib.contextmanager
+    def _fill_disk(self, planned: PlannedFault) -> Iterator[Effect]:
+        with _there():
+            process = self._stack.find_process(planned.target)
+            tree = [process, *process.children(recursive=True)]
+        effect = Effect()
+        with self._disks.full(planned.target, tree):
+            before_ns = self._disks.last_use_ns(planned.target)
+            yield effect
+            # Nothing was made in it, so nobody has met it.
+            effect.count = int(self._disks.last_use_ns(planned.target) != before_ns)
+
+    def ensure_running(self, name: str) -> None:
+        """Start a program if it does not run. Raises Unavailable if it does not come up."""
+        for _ in range(START_TRIES):
+            with contextlib.suppress(Unavailable):
+                self._stack.find_process(name)
+                return
+            with contextlib.suppress(Unavailable):
+                self._stack.start_again(name)
+            self._clock.sleep_ms(START_PAUSE_MS)
+        raise Unavailable(f"{name} does not start:\n{self._stack.read_log_tail(name)}")
+
+    def _wait_for_a_lock(self, clients: list["redis.Redis"]) -> None:
+        """Wait a moment for somebody to hold a lock, so that losing it is felt."""
+        deadline_ms = self._clock.monotonic_ms() + LOCK_WAIT_MS
+        while self._clock.monotonic_ms() < deadline_ms:
+            if all(client.dbsize() for client in clients):
+                return
+            self._clock.sleep_ms(LOCK_POLL_MS)
+
+
+@contextlib.contextmanager
+def _there() -> Iterator[None]:
+    try:
+        yield
+    except psutil.NoSuchProcess as error:
+        raise Unavailable(f"the process has gone: {error}") from error
+
+
+@contextlib.contextmanager
+def _suspended(processes: list[psutil.Process]) -> Iterator[None]:
+    stopped: list[psutil.Process] = []
+    try:
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
+                stopped.append(process)
+        yield
+    finally:
+        for process in stopped:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()

@@ -1,0 +1,204 @@
+"""What the services' metrics said, and when: scraped as Prometheus would, kept as they came.
+
+A :class:`Trace` is what a fault must leave behind: a counter that rises, a service that does not answer, a process that
+is another one, or observations that are slow. Pure, but for :class:`Scraper`, which asks.
+"""
+
+import bisect
+import http.client
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, Self
+
+from icedb_log.clock import Clock
+
+from icedb_local.ports import LOOPBACK
+
+SCRAPE_TIMEOUT_S: Final = 1.0
+START_TIME: Final = "process_start_time_seconds"
+KEPT: Final = (
+    START_TIME,
+    "icedb_store_request_failures_total",
+    "icedb_redis_request_failures_total",
+    "icedb_ingest_runs_total",
+    "icedb_ingest_run_duration_seconds",
+    "icedb_ingest_lock_attempts_total",
+    "icedb_merge_runs_total",
+    "icedb_merge_lock_attempts_total",
+    "icedb_merge_commits_total",
+    "icedb_janitor_runs_total",
+    "icedb_janitor_run_duration_seconds",
+    "icedb_janitor_lock_attempts_total",
+    "icedb_janitor_deleted_objects_total",
+    "icedb_frontend_batches_total",
+    "icedb_frontend_ack_seconds",
+    "icedb_frontend_wakes_total",
+    "icedb_snapshot_refresh_duration_seconds",
+    "icedb_gateway_refresh_seconds",
+    "icedb_beat_wakes_total",
+)
+
+TraceKind = Literal["rises", "silent", "restarted", "slow"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What has to be seen of a fault.
+
+    Attributes:
+        kind: ``rises``: a counter; ``silent``: the metrics port does not answer; ``restarted``: the process has
+            another start time; ``slow``: a histogram has observations above ``above``.
+        metric: Of ``rises`` and ``slow``.
+        labels: Parts of a series' labels, e.g. ``use="locks"``.
+        service: Whose metrics; empty: any service's.
+        above: Of ``slow``: the bound of the highest bucket that counts as fast, as it is written.
+    """
+
+    kind: TraceKind
+    metric: str = ""
+    labels: tuple[str, ...] = ()
+    service: str = ""
+    above: str = ""
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        who = self.service or "any service"
+        labels = f"{{{', '.join(self.labels)}}}" if self.labels else ""
+        return {
+            "rises": f"`{self.metric}{labels}` of {who} rises",
+            "silent": f"`up` of {who} is 0",
+            "restarted": f"`{START_TIME}` of {who} changes",
+            "slow": f"`{self.metric}` of {who} has observations above {self.above} s",
+        }[self.kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """One answer of a metrics port, or none.
+
+    Attributes:
+        time_ms: When it was asked, monotonic.
+        values: Value of each series; ``None``: no answer.
+    """
+
+    time_ms: int
+    values: Mapping[str, float] | None
+
+
+@dataclass(slots=True)
+class MetricHistory:
+    """All scrapes of a run, by service."""
+
+    scrapes: dict[str, list[Scrape]] = field(default_factory=dict)
+
+    def add(self, service: str, scrape: Scrape) -> None:
+        """Add the newest scrape of a service."""
+        self.scrapes.setdefault(service, []).append(scrape)
+
+    def shows(self, trace: Trace, *, begin_ms: int, end_ms: int) -> bool:
+        """Whether a trace is there between two times."""
+        services = (trace.service,) if trace.service else tuple(self.scrapes)
+        return any(self._shows(trace, self.scrapes.get(name, []), begin_ms, end_ms) for name in services)
+
+    def total(self, service: str, metric: str, *labels: str) -> float:
+        """Return how much a counter rose over the whole run, over all restarts."""
+        answered = [one for one in self.scrapes.get(service, []) if one.values is not None]
+        first = sum(_select(answered[0].values, metric, labels).values()) if answered else 0.0
+        return first + sum(_rise(a, b, metric, labels) for a, b in zip(answered, answered[1:], strict=False))
+
+    def _shows(self, trace: Trace, scrapes: Sequence[Scrape], begin_ms: int, end_ms: int) -> bool:
+        first = bisect.bisect_left(scrapes, begin_ms, key=lambda scrape: scrape.time_ms)
+        last = bisect.bisect_right(scrapes, end_ms, key=lambda scrape: scrape.time_ms)
+        within = scrapes[first:last]
+        if trace.kind == "silent":
+            return any(scrape.values is None for scrape in within)
+        before = next((one for one in reversed(scrapes[:first]) if one.values is not None), None)
+        answered = [one for one in (before, *within) if one is not None and one.values is not None]
+        pairs = list(zip(answered, answered[1:], strict=False))
+        if trace.kind == "restarted":
+            return any(_start(a) != _start(b) for a, b in pairs)
+        if trace.kind == "rises":
+            return any(_rise(a, b, trace.metric, trace.labels) > 0 for a, b in pairs)
+        fast = (f'le="{trace.above}"',)
+        return any(
+            _rise(a, b, f"{trace.metric}_count", ()) > _rise(a, b, f"{trace.metric}_bucket", fast) for a, b in pairs
+        )
+
+
+class Scraper:
+    """A thread that asks every metrics port again and again; use as a context manager.
+
+    Args:
+        ports: Of each service.
+        interval_s: Between rounds.
+        clock: For times.
+    """
+
+    def __init__(self, ports: Mapping[str, int], *, interval_s: float, clock: Clock) -> None:
+        self.history = MetricHistory()
+        self._ports = ports
+        self._interval_s = interval_s
+        self._clock = clock
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="scraper", daemon=True)
+        self.rounds = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            for service, port in self._ports.items():
+                time_ms = self._clock.monotonic_ms()
+                self.history.add(service, Scrape(time_ms, read_metrics(port)))
+            self.rounds += 1
+            self._stop.wait(self._interval_s)
+
+
+def read_metrics(port: int) -> dict[str, float] | None:
+    """Ask a metrics port for the series that are kept; ``None``: it does not answer."""
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=SCRAPE_TIMEOUT_S)
+    try:
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+    return parse_metrics(text)
+
+
+def parse_metrics(text: str) -> dict[str, float]:
+    """Return the kept series of Prometheus' text format."""
+    values: dict[str, float] = {}
+    for line in text.splitlines():
+        if line.startswith(KEPT):
+            series, _, value = line.rpartition(" ")
+            values[series] = float(value)
+    return values
+
+
+def _select(values: Mapping[str, float] | None, metric: str, labels: Sequence[str]) -> dict[str, float]:
+    return {
+        series: value
+        for series, value in (values or {}).items()
+        if series.partition("{")[0] == metric and all(label in series for label in labels)
+    }
+
+
+def _start(scrape: Scrape) -> float | None:
+    return (scrape.values or {}).get(START_TIME)
+
+
+def _rise(before: Scrape, after: Scrape, metric: str, labels: Sequence[str]) -> float:
+    now = _select(after.values, metric, labels)
+    if _start(before) != _start(after):  # another process: it began at 0
+        return sum(now.values())
+    then = _select(before.values, metric, labels)
+    return sum(max(0.0, value - then.get(series, 0.0)) for series, value in now.items())

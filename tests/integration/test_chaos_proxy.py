@@ -1,0 +1,194 @@
+"""The fault proxy before a real S3 server: each kind of trouble is what its name says, and is told to those who count.
+
+What the store makes of it is looked at, too: an unknown outcome stays unknown, and what landed is found.
+"""
+
+import threading
+
+import pytest
+from icedb_local.chaos.fault_proxy import FaultProxy
+from icedb_local.chaos.proxy_faults import WRITES, ProxyFault
+from icedb_log.clock import SystemClock
+from icedb_log.errors import CommitOutcomeUnknown, NotFound, PreconditionFailed, Unavailable
+from icedb_log.storage.request_failures import listen_to_failures, stop_listening
+from icedb_log.storage.s3 import S3ObjectStore
+from icedb_log.storage.s3_options import S3Options
+
+pytestmark = pytest.mark.s3
+
+SHORT_TIMEOUT_S = 0.5
+"""Where the answer never comes."""
+CLOCK = SystemClock()
+
+
+class Rig:
+    """A proxy with a store behind it, and one that goes past it."""
+
+    def __init__(self, proxy, server):
+        self.proxy = proxy
+        self.direct = S3ObjectStore(server.bucket, server.options)
+        self.bucket = server.bucket
+        self.store = self.open_store()
+        self.failures = []
+
+    def open_store(self, **options):
+        """A store behind the proxy."""
+        url = f"http://127.0.0.1:{self.proxy.ports['services']}"
+        keys = {"access_key_id": "dev", "secret_access_key": "dev"}
+        return S3ObjectStore(self.bucket, S3Options(endpoint_url=url, **keys, **options))
+
+    def during(self, fault):
+        """A block in which a fault is active."""
+        return _During(self.proxy, fault)
+
+    def key(self):
+        return f"chaos-proxy/{CLOCK.new_id()}"
+
+
+class _During:
+    def __init__(self, proxy, fault):
+        self.proxy, self.fault = proxy, fault
+
+    def __enter__(self):
+        self.hits = self.proxy.begin(self.fault)
+        return self.hits
+
+    def __exit__(self, *_):
+        self.proxy.end(self.hits)
+
+
+@pytest.fixture(scope="module")
+def proxy(s3_server):
+    port = int(s3_server.endpoint_url.rpartition(":")[2])
+    with FaultProxy(port, {"services": 0, "watchers": 0}) as running:
+        yield running
+
+
+@pytest.fixture
+def rig(proxy, s3_server):
+    made = Rig(proxy, s3_server)
+
+    def note(operation, reason):
+        made.failures.append((operation, reason))
+
+    listen_to_failures(note)
+    yield made
+    stop_listening(note)
+    proxy.faults.clear()
+    proxy.open_doors()
+
+
+def wait_until(condition):
+    tick = threading.Event()
+    for _ in range(2000):
+        if condition():
+            return
+        tick.wait(0.01)
+    raise AssertionError("it never came")
+
+
+def test_without_a_fault_everything_passes(rig):
+    key, body = rig.key(), bytes(range(256)) * 4000
+    rig.store.put_if_absent(key, body)
+    assert rig.store.get(key).body == body
+    assert rig.store.get_range(key, start=10, length=5).body == body[10:15]
+    assert [info.key for info in rig.store.list_page("chaos-proxy/", limit=1000).objects][-1] == key
+    assert rig.store.head(key).size_bytes == len(body)
+    with pytest.raises(PreconditionFailed):
+        rig.store.put_if_absent(key, b"another")
+    rig.store.put(key, b"")
+    assert rig.store.get(key).body == b""
+    assert rig.store.delete([key]).deleted == (key,)
+    with pytest.raises(NotFound):
+        rig.store.get(key)
+    assert rig.failures == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "has_landed", "reason"),
+    [
+        (ProxyFault("status", WRITES, status=500), False, "server_error"),
+        (ProxyFault("status", WRITES, status=507), False, "server_error"),
+        (ProxyFault("status", WRITES, status=503), False, "throttled"),
+        (ProxyFault("status_after", WRITES, status=500), True, "server_error"),
+        (ProxyFault("drop", WRITES), True, "broken"),
+        (ProxyFault("reset", WRITES), False, "broken"),
+        (ProxyFault("hold", WRITES, delay_ms=50), False, "broken"),
+    ],
+    ids=lambda value: value.action + str(value.status) if isinstance(value, ProxyFault) else None,
+)
+def test_a_write_without_an_answer_is_unknown(rig, fault, has_landed, reason):
+    key = rig.key()
+    with rig.during(fault) as hits, pytest.raises(CommitOutcomeUnknown):
+        rig.store.put_if_absent(key, b"body")
+    assert hits.by_door == {"services": 1}
+    assert rig.failures == [("write", reason)]
+    if has_landed:
+        assert rig.direct.get(key).body == b"body"
+    else:
+        with pytest.raises(NotFound):
+            rig.direct.get(key)
+
+
+def test_an_answer_that_never_comes_is_a_timeout(rig):
+    store = rig.open_store(read_timeout_s=SHORT_TIMEOUT_S)
+    with rig.during(ProxyFault("hold", WRITES, delay_ms=600_000)), pytest.raises(CommitOutcomeUnknown):
+        store.put_if_absent(rig.key(), b"body")
+    assert rig.failures == [("write", "timeout")]
+
+
+def test_a_write_lands_after_its_client_has_given_up(rig):
+    key = rig.key()
+    with rig.during(ProxyFault("late", WRITES, delay_ms=2000)), pytest.raises(CommitOutcomeUnknown):
+        rig.store.put_if_absent(key, b"late")
+    assert rig.proxy.late_count == 1
+    with pytest.raises(NotFound):
+        rig.direct.get(key)
+    wait_until(lambda: rig.proxy.late_count == 0)
+    assert rig.direct.get(key).body == b"late"
+
+
+def test_half_a_body_is_no_body(rig):
+    key, body = rig.key(), b"0123456789" * 1000
+    etag = rig.direct.put(key, body)
+    with rig.during(ProxyFault("truncate", frozenset({"GET"}), limit=2)) as hits:
+        assert rig.store.get(key).body == body, "the third try came whole"
+        assert hits.total == 2
+    with rig.during(ProxyFault("truncate", frozenset({"GET"}))):
+        with pytest.raises(Unavailable):
+            rig.store.get(key)
+        with pytest.raises(Unavailable):
+            rig.store.get(key, if_match=etag)
+    assert set(rig.failures) == {("read", "broken")}
+
+
+def test_retries_that_go_well_are_told_all_the_same(rig):
+    key = rig.key()
+    rig.direct.put(key, b"x")
+    with rig.during(ProxyFault("status", status=503, limit=1)):
+        assert rig.store.get(key).body == b"x"
+    assert rig.failures == [("read", "throttled")]
+
+
+def test_a_door_that_is_closed_refuses_and_breaks_what_is_open(rig):
+    key = rig.key()
+    rig.store.put(key, b"x")
+    rig.proxy.close_doors()
+    with pytest.raises(Unavailable, match="cannot connect"):
+        rig.store.put_if_absent(rig.key(), b"y")
+    with pytest.raises(Unavailable):
+        rig.store.get(key)
+    rig.proxy.open_doors()
+    assert rig.store.get(key).body == b"x"
+    assert {reason for _, reason in rig.failures} <= {"unreachable", "broken"}
+    assert ("write", "unreachable") in rig.failures
+
+
+def test_a_fault_meets_only_what_it_wants_and_so_often(rig):
+    fault = ProxyFault("status", frozenset({"PUT"}), target="/_log/", status=500, limit=1)
+    with rig.during(fault) as hits:
+        rig.store.put_if_absent(rig.key(), b"x")
+        with pytest.raises(CommitOutcomeUnknown):
+            rig.store.put_if_absent(f"{rig.key()}/_log/1.jsonl", b"x")
+        rig.store.put_if_absent(f"{rig.key()}/_log/1.jsonl", b"x")
+    assert hits.total == 1
