@@ -52,6 +52,7 @@ def _patterns() -> Iterator[tuple[ObjectKind, str]]:
     yield "config", re.escape(here.config_key)
     yield "staged_batch", below(here.staging_prefix, rf"{_ID}\.({formats})")
     yield "quarantine", below(here.quarantine_prefix, rf"{_ID}\.(json|batch\.({formats})|rows-[0-9a-f]+\.ndjson\.zst)")
+    yield "quarantine", below(here.quarantine_prefix, rf"{_ID}\.ndjson(\.(gz|zst))?")  # of revision 1 (upgrades.md)
     for role in ROLES:
         yield "fence", re.escape(here.fence_key(role))
     yield "lease", below(here.leases_prefix, rf"{_NAME}\.json")

@@ -71,7 +71,7 @@ class RowFileFeeder:
             for partition, part in sorted(rows.items())
         )
         types = {
-            column: {int: "BIGINT", str: "VARCHAR"}[type(value)]
+            column: {int: "BIGINT", str: "VARCHAR", float: "DOUBLE"}[type(value)]
             for part in rows.values()
             for row in part
             for column, value in row.items()

@@ -1,4 +1,4 @@
-"""The data path without Spark: flush, merge and delete with real Parquet files, in the process of the test.
+"""The data path without Spark: flush, merge, delete and feed with real Parquet files, in the process of the test.
 
 Units of work, their plans and their checks are those of the services; only what Spark does besides is left out:
 tasks run one after the other, and a deletion's condition is evaluated by the native engine.
@@ -18,6 +18,7 @@ from icedb_log.pruning.file_pruning import FilePruner
 from icedb_log.storage.object_store import ObjectStore
 from icedb_log.storage.stores import StoreSettings
 from icedb_log.tables.table_config import TableConfig
+from icedb_log.views.feed_jobs import FeedJob, FeedOutput
 from icedb_log.warehouse import Warehouse
 
 from icedb_parts.limits import MIB, EngineLimits, JobLimits
@@ -77,6 +78,40 @@ class NativeWriter(SparkBatchWriter):
         self._limits = LIMITS
 
 
+class NativeFeeder:
+    """A :class:`icedb_log.views.feed_jobs.ViewFeeder`; for views that take all rows as they are."""
+
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def feed_rows(self, job: FeedJob) -> FeedOutput:
+        """Copy the rows of a job's commits: one group for each partition, written as a change without a removal."""
+        markers = [marker for commit in job.commits for marker in commit.files]
+        folders = sorted({job.source.partition_of(marker.path) for marker in markers})
+        files = tuple(
+            NumberedFile(folders.index(job.source.partition_of(marker.path)), marker.path, marker.row_count)
+            for marker in markers
+        )
+        read = ReadFilesUnit(job.source, job.source_schema, is_whole=True, files=files, engine=LIMITS.engine)
+        write = ChangeUnit(
+            paths=job.paths,
+            config=job.config,
+            columns=job.source_schema,
+            groups=tuple(ChangedGroup(folder, ()) for folder in folders),
+            kind="flush",
+            checks_partition=False,
+            commit_id=job.commit_id,
+            time_ms=job.time_ms,
+            engine=LIMITS.engine,
+        )
+        outputs = write_change(write, _marked(read, "false", self._store), self._store, clock=self._clock)
+        made = tuple(marker for output in outputs for marker in output.files)
+        row_count = sum(output.rows_read for output in outputs)
+        schema = {**job.schema, **job.source_schema}
+        return FeedOutput(made, schema, job.commits, (), (), row_count=row_count, rows_read=row_count)
+
+
 class NativeMerger(SparkGroupMerger):
     """A :class:`icedb_log.jobs.GroupMerger`."""
 
@@ -111,7 +146,7 @@ class NativeChanger(NativeMerger):
         files = tuple(NumberedFile(number, each.path, each.row_count) for number, each in enumerate(job.files))
         unit = ReadFilesUnit(job.paths, job.schema, is_whole=False, files=files, engine=LIMITS.engine)
         counts = [0] * len(files)
-        for chunk in self._marked(unit, job.change):
+        for chunk in _marked(unit, job.change.sql, self._store):
             for ordinal, is_gone in zip(chunk.column(0).to_pylist(), chunk.column(2).to_pylist(), strict=True):
                 counts[ordinal] += is_gone
         return tuple(counts)
@@ -138,23 +173,22 @@ class NativeChanger(NativeMerger):
             time_ms=job.time_ms,
             engine=LIMITS.engine,
         )
-        outputs = {
-            output.ordinal: output
-            for output in write_change(write, self._marked(read, job.change), self._store, clock=self._clock)
-        }
+        rows = _marked(read, job.change.sql, self._store)
+        written = write_change(write, rows, self._store, clock=self._clock)
+        outputs = {output.ordinal: output for output in written}
         return tuple(
             MergedGroup(group, outputs[number].files, outputs[number].rows_read, outputs[number].rows_removed)
             for number, group in enumerate(job.groups)
         )
 
-    def _marked(self, unit: ReadFilesUnit, change: RowChange) -> Iterator[pa.RecordBatch]:
-        """Yield rows as a write task wants them: ordinal, error, whether removed, then the columns."""
-        for chunk in read_files(unit, self._store):
+
+def _marked(unit: ReadFilesUnit, condition: str, store: ObjectStore) -> Iterator[pa.RecordBatch]:
+    """Yield rows as a write task wants them: ordinal, error, whether the condition removes them, then the columns."""
+    sql = f"SELECT coalesce(({condition}), false) AS gone FROM rows"  # noqa: S608 - a test's own condition
+    with duckdb.connect() as engine:
+        engine.execute("SET TimeZone = 'UTC'")
+        for chunk in read_files(unit, store):
             named = pa.Table.from_batches([chunk]).rename_columns(["ordinal", *unit.columns]).drop(["ordinal"])
-            with duckdb.connect() as engine:
-                engine.execute("SET TimeZone = 'UTC'")
-                engine.register("rows", named)
-                sql = f"SELECT coalesce(({change.sql}), false) AS gone FROM rows"  # noqa: S608 - a test's own condition
-                gone = engine.execute(sql).to_arrow_table().column(0).combine_chunks()
+            gone = engine.register("rows", named).execute(sql).to_arrow_table().column(0).combine_chunks()
             arrays = [chunk.column(0), pa.nulls(chunk.num_rows, pa.string()), gone, *chunk.columns[1:]]
             yield pa.RecordBatch.from_arrays(arrays, ["o", "e", "g", *(f"c{n}" for n in range(len(unit.columns)))])

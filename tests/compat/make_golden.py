@@ -1,0 +1,355 @@
+"""Write a small table with something of everything that this release writes, as a golden folder.
+
+``python tests/compat/make_golden.py REVISION`` writes ``tests/compat/golden/REVISION``: once for each revision of the format,
+by the code of that revision; ``docs/upgrades.md`` says when there is a new one. Same code, same bytes: the clock stands still.
+
+The objects of the store lie below ``objects/``, each under its key; ``times.json`` has LastModified of each, by the store's
+clock; ``expected.json`` says what a reader has to find. Rows are known by their ``id``.
+"""
+
+import contextlib
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from icedb_log.changes.partition_removal import remove_chosen_partitions
+from icedb_log.changes.row_changes import delete_rows
+from icedb_log.cleaning.audit import AuditLog
+from icedb_log.cleaning.lease_holding import acquire_lease
+from icedb_log.cleaning.orphans import sweep_orphans
+from icedb_log.cleaning.pin_creation import create_pin
+from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.clock import new_batch_id
+from icedb_log.erasure.erasure_run import advance_erasure
+from icedb_log.erasure.erasures import create_erasure
+from icedb_log.errors import BelowHorizon
+from icedb_log.following.follower import Follower
+from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.idempotency import bind_key, mark_staged
+from icedb_log.ingest.pressure import measure_pressure, publish_pressure
+from icedb_log.ingest.staging import stage_batch
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.merging.merge import merge_table
+from icedb_log.storage.object_store import list_all
+from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
+from icedb_log.testing.fake_clock import FakeClock
+from icedb_log.testing.memory_store import MemoryObjectStore
+from icedb_log.testing.scripted_store import Crash, Effect, Fault, ScriptedStore
+from icedb_log.trash.drop import drop_table
+from icedb_log.views.feeds import feed_view
+from icedb_log.views.views import create_view
+from icedb_log.warehouse import Warehouse
+from icedb_parts.testing.native_jobs import NativeChanger, NativeFeeder, NativeMerger, NativeWriter
+
+GOLDEN = Path(__file__).with_name("golden")
+START_MS = 1_790_000_000_000
+MINUTE_MS = 60_000
+LOG_GRACE_MS = 10 * MINUTE_MS
+DATA_GRACE_MS = 60 * MINUTE_MS
+CONFIG = {
+    "sort": ("user", "id"),
+    "declared": {"id": "BIGINT", "user": "VARCHAR"},
+    "evolution": "widen",
+    "on_bad_rows": "quarantine_rows",
+    "merge_fan_in": 2,
+    "log_grace_ms": LOG_GRACE_MS,
+    "data_grace_ms": DATA_GRACE_MS,
+    "orphan_age_ms": 3 * DATA_GRACE_MS,
+    "seal_age_ms": 24 * DATA_GRACE_MS,
+}
+
+
+class Story:
+    """Tables ``<revision>_events``, ``<revision>_copy`` (a view of it) and ``<revision>_gone`` (dropped), step by step."""
+
+    def __init__(self, revision):
+        self.revision = revision
+        self.clock = FakeClock(START_MS, seed=revision)
+        self.inner = MemoryObjectStore(self.clock.now_ms)
+        self.store = ScriptedStore(self.inner)
+        self.warehouse = Warehouse(self.store)
+        self.paths = self.warehouse.table(f"{revision}_events")
+        self.copy = self.warehouse.table(f"{revision}_copy")
+        self.gone = self.warehouse.table(f"{revision}_gone")
+        self.config = self.make_config(self.paths.name)
+        self.ids = set()
+        self.before_view, self.copied = set(), None
+        self.past = []
+        self.committed = {}
+        self.expected = {}
+
+    def make_config(self, name, **fields):
+        return TableConfig.create(name=name, partition=(PartitionField.parse("d=day(ts)"),), **{**CONFIG, **fields})
+
+    def make_reader(self, paths):
+        return LogReader(self.store, paths, clock=self.clock, fetch_threads=1)
+
+    def run(self, function, paths=None, **options):
+        result = function(self.store, paths or self.paths, clock=self.clock, **options)
+        self.clock.advance(1)
+        return result
+
+    def row(self, number, *, day=1, user="ann", **values):
+        return {"id": number, "ts": f"2026-09-{day:02d}T08:00:{number % 60:02d}Z", "user": user, **values}
+
+    def stage(self, *rows, body=None, staging_format="ndjson", paths=None):
+        if body is None:
+            body = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+        batch_id = new_batch_id(self.clock)
+        stage_batch(self.store, paths or self.paths, body=body, staging_format=staging_format, batch_id=batch_id)
+        self.clock.advance(1)
+        return batch_id
+
+    def flush(self, paths=None):
+        result = self.run(flush_table, paths, writer=NativeWriter(self.store, self.clock), owner="flush@golden")
+        self.clock.advance(1000)
+        return result
+
+    def append(self, *rows):
+        batch_id = self.stage(*rows)
+        self.flush()
+        self.ids |= {row["id"] for row in rows}
+        self.committed[batch_id] = rows
+        self.remember()
+        return batch_id
+
+    def remember(self):
+        """Remember what is live now, for time travel."""
+        self.past.append({"as_of_ms": self.clock.now_ms(), "ids": sorted(self.ids)})
+        self.clock.advance(1)
+
+    def merge(self, paths=None, **options):
+        merger = NativeMerger(self.store, self.clock)
+        return self.run(merge_table, paths, merger=merger, owner="merge@golden", **options)
+
+    # The steps, in their order.
+
+    def append_days(self):
+        create_table(self.store, self.paths, self.config)
+        self.clock.advance(10)
+        self.append(self.row(1, amount=10), self.row(2, user="bob", amount=20))
+        self.append(self.row(3, amount=30), self.row(4, day=2, user="eve"))
+        self.append(self.row(5, day=2, amount=50), self.row(6, day=3))
+
+    def begin_view(self):
+        config = self.make_config(self.copy.name, view_of=self.paths.name, view_query="select * from _rows")
+        create_view(self.store, self.copy, config, clock=self.clock)
+        self.before_view, self.copied = set(self.ids), set()
+        self.clock.advance(1)
+
+    def refuse_batches(self):
+        self.expected["refused"] = self.stage(body=b'{"id": 7,\n')
+        self.flush()
+
+    def set_bad_rows_aside(self):
+        batch_id = self.stage(self.row(7), {**self.row(8), "ts": "yesterday"})
+        self.flush()
+        self.ids.add(7)
+        self.expected["bad_rows_of"] = batch_id
+        self.remember()
+
+    def widen(self):
+        self.append(self.row(9, amount=1.5))
+
+    def merge_and_vacuum(self):
+        self.merge(full=True)
+        self.remember()
+        self.clock.advance(2 * LOG_GRACE_MS)
+        audit = AuditLog(self.store, self.paths, clock=self.clock, owner="janitor@golden")
+        vacuum_table(self.store, self.paths, clock=self.clock, reader=self.make_reader(self.paths), audit=audit)
+        self.clock.advance(1)
+
+    def append_more(self):
+        for number in (10, 11, 12):
+            self.append(self.row(number, day=1 + number % 2, user="bob"))
+
+    def leave_a_seal(self):
+        batch_id = self.stage(self.row(13))
+        self.crash_before_commit()
+        self.clock.advance(MINUTE_MS)
+        self.flush()
+        self.ids.add(13)
+        self.committed[batch_id] = (self.row(13),)
+        self.remember()
+
+    def crash_before_commit(self):
+        self.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "/_log/")]
+        with contextlib.suppress(Crash):
+            self.flush()
+        assert not self.store.script
+
+    def delete_and_remove(self):
+        changer = NativeChanger(self.store, self.clock)
+        self.run(delete_rows, changer=changer, owner="delete@golden", condition="id = 2")
+        self.ids.discard(2)
+        self.remember()
+        self.run(
+            remove_chosen_partitions,
+            owner="drop@golden",
+            choose=lambda _, infos: {"d=2026-09-03"} & {i.path for i in infos},
+        )
+        self.ids.discard(6)
+        self.remember()
+
+    def feed(self):
+        self.run(feed_view, self.copy, feeder=NativeFeeder(self.store, self.clock), owner="feed@golden")
+        self.copied = self.ids - self.before_view
+
+    def grow_old(self):
+        """Let everything expire that is dead by now; nothing cleans up."""
+        self.clock.advance(2 * DATA_GRACE_MS)
+
+    def merge_again(self):
+        self.append(self.row(14, user="eve"))
+        self.append(self.row(15, day=2))
+        self.merge(full=True)
+        self.remember()
+        self.append(self.row(16))
+
+    def hold(self):
+        self.run(acquire_lease, ttl_ms=DATA_GRACE_MS, holder="reader@golden")
+
+    def pin(self):
+        self.run(create_pin, name="q3", note="before the migration")
+        self.expected["pin"] = {"name": "q3", "ids": sorted(self.ids)}
+
+    def follow(self):
+        follower = Follower(self.store, self.paths, clock=self.clock, lease_ms=DATA_GRACE_MS, holder="stream@golden")
+        self.expected["position"] = follower.begin().to_json()
+        self.append(self.row(17, day=2))
+        self.expected["follows"] = [17]
+
+    def press(self):
+        pressure = measure_pressure(log_files=500, backlog_files=1, config=self.config)
+        publish_pressure(self.store, self.paths, pressure, clock=self.clock)
+
+    def find_orphans(self):
+        self.store.put(self.paths.data_key(partition="d=2026-09-01", file_id="0" * 32), b"# no Parquet\n")
+        self.clock.advance(4 * DATA_GRACE_MS)
+        self.run(sweep_orphans)
+
+    def stage_batches(self):
+        """Batches that nobody has flushed: in two formats, and one by a producer's key."""
+        rows = [self.row(20, user="bob")]
+        self.expected["staged"] = {self.stage(*rows): [20]}
+        csv = b"id,ts,user\n21,2026-09-02T08:00:21Z,ann\n"
+        self.expected["staged"][self.stage(body=csv, staging_format="csv")] = [21]
+        body = f"{json.dumps(self.row(22))}\n".encode()
+        binding = bind_key(self.store, self.paths, key="order 22", content_sha256="00" * 32, clock=self.clock)
+        stage_batch(self.store, self.paths, body=body, staging_format="ndjson", batch_id=binding.batch_id)
+        mark_staged(self.store, binding)
+        self.expected["staged"][binding.batch_id] = [22]
+        self.clock.advance(1)
+
+    def ask_for_erasure(self):
+        erasure = create_erasure(self.store, self.paths, condition="user = 'eve'", clock=self.clock)
+        self.expected["erasure"] = erasure.erasure_id
+        self.clock.advance(1)
+
+    def carry_on_erasure(self):
+        changer = NativeChanger(self.store, self.clock)
+        self.run(advance_erasure, erasure_id=self.expected["erasure"], changer=changer, owner="erase@golden")
+        self.ids -= {4, 14}
+        self.remember()
+
+    def drop(self):
+        create_table(self.store, self.gone, self.make_config(self.gone.name))
+        self.stage(self.row(1), self.row(2), paths=self.gone)
+        self.flush(self.gone)
+        drop_table(self.store, self.gone, clock=self.clock)
+        self.clock.advance(1)
+
+    def crash(self):
+        """Both fences name a commit: the one of ingest never landed, that of the merger did."""
+        self.expected.setdefault("staged", {})[self.stage(self.row(30, user="zoe"))] = [30]
+        self.crash_before_commit()
+        self.store.script = [Fault("put_if_absent", Effect.CRASH_AFTER, "/_log/")]
+        with contextlib.suppress(Crash):
+            self.merge(full=True)
+        assert not self.store.script
+        self.clock.advance(MINUTE_MS)
+
+    # The end.
+
+    def tell(self):
+        """Return what a reader has to find."""
+        view = self.make_reader(self.paths).read()
+        readable = [each for each in self.past if self.is_readable(view, each)]
+        known = {batch_id for file in view.files for batch_id in file.log.batch_ids}
+        names = {"events": self.paths.name}
+        if self.copied is not None:
+            names["copy"] = self.copy.name
+        return {
+            "revision": self.revision,
+            "now_ms": self.clock.now_ms(),
+            "tables": names,
+            "ids": sorted(self.ids),
+            "copied": sorted(self.copied or ()),
+            "past": readable,
+            "retries": {batch_id: rows for batch_id, rows in self.committed.items() if batch_id in known},
+            **self.expected,
+        }
+
+    def is_readable(self, view, past):
+        try:
+            fold(view, as_of_ms=past["as_of_ms"])
+        except BelowHorizon:
+            return False
+        return True
+
+    def objects(self):
+        """Return every object with its content and LastModified."""
+        return {info.key: self.inner.get(info.key) for info in list_all(self.inner, "").objects}
+
+
+STEPS = (
+    "append_days",
+    "begin_view",
+    "refuse_batches",
+    "set_bad_rows_aside",
+    "widen",
+    "feed",
+    "merge_and_vacuum",
+    "append_more",
+    "leave_a_seal",
+    "delete_and_remove",
+    "find_orphans",
+    "grow_old",
+    "merge_again",
+    "hold",
+    "pin",
+    "follow",
+    "press",
+    "ask_for_erasure",
+    "carry_on_erasure",
+    "drop",
+    "stage_batches",
+    "crash",
+)
+
+
+def make_story(revision):
+    """Return the story of a revision, told to its end."""
+    story = Story(revision)
+    for step in STEPS:
+        getattr(story, step)()
+    return story
+
+
+def write_golden(story, folder):
+    """Write a golden folder anew."""
+    shutil.rmtree(folder, ignore_errors=True)
+    objects = story.objects()
+    for key, stored in objects.items():
+        path = folder / "objects" / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(stored.body)
+    times = {key: stored.info.modified_ms for key, stored in objects.items()}
+    for name, value in (("times.json", times), ("expected.json", story.tell())):
+        (folder / name).write_text(f"{json.dumps(value, indent=1)}\n")
+
+
+if __name__ == "__main__":
+    write_golden(make_story(sys.argv[1]), GOLDEN / sys.argv[1])
