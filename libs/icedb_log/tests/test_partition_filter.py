@@ -108,3 +108,9 @@ def test_values_are_read_from_paths(path, values):
 def test_a_table_without_partitions_says_so():
     with pytest.raises(InvalidRequest, match="not partitioned"):
         PartitionMatcher([PartitionFilter.equals("d", "x")], TableConfig.create(name="plain"))
+
+
+@pytest.mark.parametrize("condition", [{"any_of": frozenset({"\ud800"})}, {"at_least": "\udcff"}])
+def test_a_value_that_is_no_text_is_refused(config, condition):
+    with pytest.raises(InvalidRequest, match="half a character"):
+        PartitionMatcher([PartitionFilter("country", **condition)], config)

@@ -21,15 +21,6 @@ class TooMuchWork(Exception):
     """The parser goes back and forth, or too deep: it would not end in time."""
 
 
-def is_text(condition: str) -> bool:
-    """Whether a text has a UTF-8 form: arguments of a command, and escapes of JSON, may hold lone surrogates."""
-    try:
-        condition.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def parse_condition(condition: str, dialect: str) -> list[Any]:
     """Return the conditions of a text: one, if it is one; none where it has a semicolon.
 

@@ -11,7 +11,8 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from icedb_log.errors import InvalidRequest
-from icedb_log.pruning.bounded_parser import MAX_CONDITION_CHARS, TooMuchWork, is_text, parse_condition
+from icedb_log.pruning.bounded_parser import MAX_CONDITION_CHARS, TooMuchWork, parse_condition
+from icedb_log.texts import is_text
 
 _MAX_NAMED_COLUMNS: Final = 50
 _SHOWN_CHARS: Final = 120

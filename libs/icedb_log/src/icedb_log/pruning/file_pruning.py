@@ -18,7 +18,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from icedb_log.model import FileMarker
-from icedb_log.pruning.bounded_parser import TooMuchWork, is_text, parse_condition
+from icedb_log.pruning.bounded_parser import TooMuchWork, parse_condition
 from icedb_log.pruning.condition_terms import (
     ColumnTerm,
     DomainsOfFile,
@@ -30,6 +30,7 @@ from icedb_log.pruning.condition_terms import (
 from icedb_log.pruning.file_domains import Domain, DomainReader, may_hold
 from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_log.tables.transforms import transform_value
+from icedb_log.texts import is_text
 
 Dialect = Literal["spark", "duckdb"]
 

@@ -14,6 +14,7 @@ from typing import Final, Self
 from icedb_log.errors import InvalidRequest
 from icedb_log.tables.partition_path import HIVE_NULL, decode_partition_value
 from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.texts import is_text
 
 MAX_FILTERS: Final = 64
 MAX_VALUES_PER_FILTER: Final = 10_000
@@ -203,6 +204,8 @@ class PartitionMatcher:
         shape, example = _SHAPES.get(field.transform, (None, ""))
         for value in values:
             what = f"table {config.name}: partition field {field}: value {value[:80]!r}"
+            if not is_text(value):
+                raise InvalidRequest(f"{what} has half a character (a lone surrogate): give text in UTF-8")
             if len(value.encode()) > MAX_VALUE_BYTES:
                 raise InvalidRequest(f"{what} is longer than {MAX_VALUE_BYTES} bytes")
             if shape is not None and not shape.fullmatch(value):
