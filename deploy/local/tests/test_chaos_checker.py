@@ -1,0 +1,107 @@
+"""The judge of a chaos run goes red for everything that must not be, and for nothing else."""
+
+from dataclasses import replace
+
+import pytest
+from icedb_local.chaos.batch_ledger import BatchLedger
+from icedb_local.chaos.batches import encode_batch, expected_content
+from icedb_local.chaos.content_checker import ContentChecker, Read
+
+SEED = 5
+TABLE = "events"
+
+
+@pytest.fixture
+def ledger():
+    made = BatchLedger()
+    for number in range(4):
+        made.record_sent(table=TABLE, door="http", batch_id=f"id-{number}", now_ms=number)
+    return made
+
+
+@pytest.fixture
+def checker(ledger):
+    return ContentChecker(ledger, seed=SEED)
+
+
+def whole(*numbers):
+    return {number: expected_content(SEED, number) for number in numbers}
+
+
+def read(found, *, began_ms=100, ended_ms=110, as_of_ms=None):
+    return Read("service", TABLE, began_ms, ended_ms, found, "snapshot-1", as_of_ms)
+
+
+def words(checker):
+    return [violation.what for violation in checker.violations]
+
+
+def test_a_batch_is_what_its_lines_say():
+    lines = encode_batch(SEED, 3).splitlines()
+    assert len(lines) == expected_content(SEED, 3).rows
+    assert encode_batch(SEED, 3) == encode_batch(SEED, 3) != encode_batch(SEED, 4)
+
+
+def test_nothing_wrong_is_nothing_found(checker):
+    checker.check(read(whole(0)))
+    checker.check(read(whole(0, 1), began_ms=120, ended_ms=130))
+    checker.check_end(read(whole(0, 1), began_ms=140, ended_ms=150))
+    assert words(checker) == []
+    assert checker.checked_count == 3
+    assert checker.first_seen_ms == {0: 110, 1: 130}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "expected"),
+    [
+        (lambda batch: replace(batch, rows=batch.rows + 1), "rows twice"),
+        (lambda batch: replace(batch, rows=batch.rows * 2, checksum=batch.checksum * 2), "rows twice"),
+        (lambda batch: replace(batch, rows=batch.rows - 1, distinct_rows=batch.rows - 1), "in part"),
+        (lambda batch: replace(batch, checksum=batch.checksum + 1), "other rows"),
+        (lambda batch: replace(batch, last_row=batch.last_row + 1), "other rows"),
+    ],
+)
+def test_a_batch_that_is_not_whole_once_and_unchanged(checker, spoil, expected):
+    checker.check(read({0: expected_content(SEED, 0), 1: spoil(expected_content(SEED, 1))}))
+    (violation,) = checker.violations
+    assert expected in violation.what
+    assert violation.batches == (1,)
+    assert violation.entries[0].batch_id == "id-1", "who reads of it finds the batch in the logs"
+    assert violation.snapshot == "snapshot-1"
+
+
+def test_rows_that_nobody_sent(checker):
+    checker.check(read(whole(7)))
+    assert "never sent" in words(checker)[0]
+
+
+def test_rows_of_another_table(checker, ledger):
+    other = ledger.record_sent(table="clicks", door="http", batch_id="id-4", now_ms=4)
+    checker.check(read(whole(other.number)))
+    assert "never sent" in words(checker)[0]
+
+
+def test_what_was_there_is_gone(checker):
+    checker.check(read(whole(0, 1), ended_ms=110))
+    checker.check(read(whole(1), began_ms=105, ended_ms=112))
+    assert words(checker) == [], "that read began before the other one had ended"
+    checker.check(read(whole(1), began_ms=111, ended_ms=120))
+    assert "is gone" in words(checker)[0]
+
+
+def test_the_past_may_lack_what_is_newer_and_may_not_change(checker):
+    checker.check(read(whole(0, 1)))
+    earlier = read(whole(0), began_ms=120, ended_ms=130, as_of_ms=7)
+    checker.check(earlier)
+    checker.check_same(read(whole(0), began_ms=140, as_of_ms=7), earlier)
+    assert words(checker) == []
+    checker.check_same(read(whole(0, 1), began_ms=150, as_of_ms=7), earlier)
+    checker.check_same(read({}, began_ms=160, as_of_ms=7), earlier)
+    assert [violation.batches for violation in checker.violations] == [(1,), (0,)]
+
+
+@pytest.mark.parametrize(("state", "is_lost"), [("acknowledged", True), ("unknown", False), ("sent", False)])
+def test_at_the_end_what_was_acknowledged_is_there(checker, ledger, state, is_lost):
+    ledger.record_settled(2, state, now_ms=50)
+    checker.check_end(read(whole(0)))
+    assert [violation.batches for violation in checker.violations] == ([(2,)] if is_lost else [])

@@ -1,0 +1,135 @@
+"""What a chaos run is made of: faults from a seed, what metrics must show of them, and the sums of the report."""
+
+import itertools
+
+import pytest
+from icedb_local.chaos.batch_ledger import BatchEntry
+from icedb_local.chaos.fault_kinds import KINDS
+from icedb_local.chaos.fault_plan import PlannedFault, PlanShape, draw_faults
+from icedb_local.chaos.fault_records import InjectedFault, sum_kinds
+from icedb_local.chaos.metric_history import START_TIME, MetricHistory, Scrape, Trace, parse_metrics
+from icedb_local.chaos.outages import Outages, find_recovery_ms
+from icedb_local.chaos.proxy_faults import ActiveFaults, ProxyFault
+
+COUNTER = "icedb_store_request_failures_total"
+RISES = Trace("rises", COUNTER, ('reason="timeout"',))
+
+
+def draw(seed, count, **shape):
+    return list(itertools.islice(draw_faults(seed, PlanShape(**shape)), count))
+
+
+def test_a_seed_is_a_plan():
+    assert draw(7, 200) == draw(7, 200) != draw(8, 200)
+
+
+def test_each_kind_comes_once_before_any_comes_twice():
+    faults = draw(3, len(KINDS) + 40)
+    assert {fault.kind.name for fault in faults[: len(KINDS)]} == {kind.name for kind in KINDS}
+
+
+def test_what_is_left_out_is_no_target_and_nothing_lasts_longer_than_it_may():
+    faults = draw(3, 600, left_out=("enqueue", "gateway"), longest_ms=900)
+    assert not {"enqueue", "gateway"} & {fault.target for fault in faults}
+    assert max(fault.duration_ms for fault in faults) == 900
+
+
+def test_every_kind_is_seen_or_says_why_not():
+    for kind in KINDS:
+        for target in kind.targets:
+            assert kind.traces_of(target) or kind.why_untraced, kind.name
+
+
+def scrape(time_ms, *, start=1.0, **counts):
+    values = {START_TIME: start} | {f'{COUNTER}{{operation="read",reason="{k}"}}': float(v) for k, v in counts.items()}
+    return Scrape(time_ms, values)
+
+
+def history(*scrapes):
+    made = MetricHistory()
+    for one in scrapes:
+        made.add("ingest", one)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("trace", "scrapes", "is_shown"),
+    [
+        (RISES, [scrape(5, timeout=1), scrape(15, timeout=2)], True),
+        (RISES, [scrape(5, timeout=2), scrape(15, timeout=2)], False),
+        (RISES, [scrape(5, timeout=1), scrape(15, timeout=1, broken=9)], False),
+        (RISES, [scrape(5, timeout=1), scrape(15, timeout=1), scrape(30, timeout=2)], False),
+        (RISES, [scrape(5, timeout=9), scrape(15, start=2.0, timeout=1)], True),
+        (RISES, [scrape(5, timeout=9), Scrape(12, None), scrape(15, timeout=9)], False),
+        (Trace("silent", service="ingest"), [scrape(5), Scrape(15, None)], True),
+        (Trace("silent", service="ingest"), [Scrape(5, None), scrape(15)], False),
+        (Trace("silent", service="merger"), [scrape(5), Scrape(15, None)], False),
+        (Trace("restarted", service="ingest"), [scrape(5), Scrape(12, None), scrape(15, start=2.0)], True),
+        (Trace("restarted", service="ingest"), [scrape(5), scrape(15)], False),
+    ],
+)
+def test_a_trace_is_looked_for_between_two_times(trace, scrapes, is_shown):
+    assert history(*scrapes).shows(trace, begin_ms=10, end_ms=20) is is_shown
+
+
+def test_slow_observations_are_those_above_a_bucket():
+    trace = Trace("slow", "icedb_x_seconds", above="0.25")
+
+    def seen(fast, every):
+        return {START_TIME: 1.0, 'icedb_x_seconds_bucket{le="0.25"}': fast, "icedb_x_seconds_count": every}
+
+    shown = history(Scrape(5, seen(3.0, 4.0)), Scrape(15, seen(3.0, 5.0)))
+    hidden = history(Scrape(5, seen(3.0, 4.0)), Scrape(15, seen(5.0, 6.0)))
+    assert shown.shows(trace, begin_ms=10, end_ms=20)
+    assert not hidden.shows(trace, begin_ms=10, end_ms=20)
+
+
+def test_totals_go_on_over_restarts():
+    made = history(scrape(1, timeout=2), scrape(2, timeout=5), Scrape(3, None), scrape(4, start=2.0, timeout=1))
+    assert made.total("ingest", COUNTER, 'reason="timeout"') == 6
+
+
+def test_only_the_series_that_count_are_kept():
+    text = f'# HELP x y\n{COUNTER}{{operation="read",reason="timeout"}} 3.0\npython_info 1.0\n{START_TIME} 1.7e9\n'
+    assert parse_metrics(text) == {f'{COUNTER}{{operation="read",reason="timeout"}}': 3.0, START_TIME: 1.7e9}
+
+
+def test_a_proxy_fault_that_met_nobody_has_no_hits():
+    active = ActiveFaults()
+    first = active.add(ProxyFault("drop", frozenset({"PUT"}), target="/_log/", limit=1))
+    second = active.add(ProxyFault("reset"))
+    assert active.take("GET", "/b/t/_log/1", door="services") is second.fault
+    assert active.take("PUT", "/b/t/_log/1", door="services") is first.fault
+    assert active.take("PUT", "/b/t/_log/2", door="watchers") is second.fault
+    active.remove(second)
+    assert active.take("PUT", "/b/t/_log/2", door="services") is None
+    assert (first.total, dict(second.by_door)) == (1, {"services": 1, "watchers": 1})
+
+
+def test_recovery_is_until_a_batch_sent_after_the_fault_is_seen():
+    entries = [
+        BatchEntry(number, "events", "http", str(number), sent_ms) for number, sent_ms in ((0, 90), (1, 105), (2, 120))
+    ]
+    assert find_recovery_ms(100, entries, {0: 101, 1: 150, 2: 140}) == 40
+    assert find_recovery_ms(100, entries, {0: 101}) is None
+
+
+def test_the_longest_outage_is_between_two_successes():
+    outages = Outages("reader", now_ms=0)
+    for now_ms in (10, 50, 60):
+        outages.record_success(now_ms=now_ms)
+    outages.record_failure("Unavailable")
+    assert (outages.longest_ms, outages.success_count, dict(outages.failures)) == (40, 3, {"Unavailable": 1})
+
+
+def test_faults_that_met_nobody_do_not_count():
+    planned = PlannedFault(1, KINDS[0], "ingest", 0, 0)
+    faults = [
+        InjectedFault(planned, 0, end_ms=1, count=2, seen="seen", recovery_ms=300),
+        InjectedFault(planned, 5, end_ms=6, count=1, seen="unseen", recovery_ms=100),
+        InjectedFault(planned, 7, end_ms=8, count=0),
+    ]
+    (figures,) = sum_kinds(faults)
+    assert (figures.fault_count, figures.met_count, figures.idle_count) == (2, 3, 1)
+    assert (figures.seen_count, figures.unseen_count) == (1, 1)
+    assert (figures.recovery_median_ms, figures.recovery_longest_ms) == (300, 300)
