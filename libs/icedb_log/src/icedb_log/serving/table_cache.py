@@ -20,10 +20,11 @@ from icedb_log.log.fold import Folded, fold
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView, Snapshot
 from icedb_log.storage.object_store import ObjectStore
+from icedb_log.tables.drop_mark import BELIEVED_MS
 from icedb_log.tables.table_config import TableConfig, read_table_config
 from icedb_log.warehouse import Warehouse
 
-CONFIG_MAX_AGE_MS: Final = 10_000
+CONFIG_MAX_AGE_MS: Final = BELIEVED_MS
 """How long a table's configuration is believed: policies may change, partitions and sort order may not."""
 
 PAST_FOLDS: Final = 4
@@ -261,9 +262,10 @@ class CachedTable:
         started_ms = self._clock.monotonic_ms()
         source = self.read_source()
         view = source.reader.read()
-        if self._is_another(view):
-            # WARN: T4: the configuration is remembered for ten seconds, in which a table can be dropped, purged and
-            # created anew with other partitions: filters would be matched by the old ones, and rows be missing.
+        if self._may_be_gone(source, view):
+            # WARN: T4: after the log. The configuration is remembered for ten seconds, and this may sleep: meanwhile a
+            # table can be dropped and purged (what is left of its log, maybe nothing, would be served), and created
+            # anew with other partitions (filters would be matched by the old ones, and rows be missing).
             with self._source_lock:
                 self._source = None
             before, source = source.config, self.read_source()
@@ -279,13 +281,14 @@ class CachedTable:
         self._on_refresh(self._clock.monotonic_ms() - started_ms)
         return state
 
-    def _is_another(self, view: LogView) -> bool:
-        """Whether nothing of what was there at the last read is there now: purged, and maybe created anew."""
+    def _may_be_gone(self, source: TableSource, view: LogView) -> bool:
+        """Whether the table may have been purged before its log was read: then its configuration says so."""
+        if self._clock.monotonic_ms() - source.read_ms > CONFIG_MAX_AGE_MS:
+            return True
+        if all(file.log.is_seal for file in view.files):  # a purge leaves seals
+            return True
         state = self._state
-        if state is None:
-            return False
-        before = {file.key for file in state.view.files}
-        return bool(before or view.files) and before.isdisjoint(file.key for file in view.files)
+        return state is not None and bool({f.key for f in state.view.files} - {f.key for f in view.files})
 
 
 def _versions(view: LogView) -> set[tuple[str, str]]:

@@ -23,6 +23,9 @@ DropState = Literal["trash", "purging", "purged"]
 """``trash``: all is there, undrop brings it back; ``purging``: being deleted; ``purged``: gone, the name is free."""
 
 MAX_NOTE_CHARS: Final = 2000
+
+BELIEVED_MS: Final = 10_000
+"""How long who answers many readers believes that a table is there; it stays in the trash for as much longer (T1)."""
 _MINUTE_MS: Final = 60_000
 
 

@@ -68,6 +68,8 @@ class Simulation:
     batch_count: int = 0
     bodies: dict[str, Callable[["Simulation", Actor], None]] = field(default_factory=dict)
     """What actors of each kind do."""
+    at_calm: list[Callable[["Simulation"], None]] = field(default_factory=list)
+    """What is done first when the faults are over."""
     at_rest: list[Callable[["Simulation"], None]] = field(default_factory=list)
     """What else is worked off each time when the faults are over."""
 

@@ -63,6 +63,9 @@ class Troupe:
     name: ClassVar[str]
     """In casts."""
 
+    plays_alone: ClassVar[bool] = False
+    """Whether a seed lets no other troupe play with it."""
+
     def __init__(self, backstage: Backstage) -> None:
         self.backstage = backstage
 
@@ -81,6 +84,9 @@ class Troupe:
 
     def on_delete(self, key: str) -> None:
         """Take note of an object that is about to be deleted, before the oracle does. Raises Violation."""
+
+    def calm(self, sim: Simulation) -> None:
+        """Bring about that the table can come to rest: the faults are over, and nothing is in flight any more."""
 
     def rest(self, sim: Simulation) -> None:
         """Work off what is left: the faults are over. Called once in each round of the quiet."""

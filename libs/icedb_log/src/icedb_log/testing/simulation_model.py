@@ -57,11 +57,35 @@ class SimModel:
         self._log_died_ms: dict[str, int] = {}
         self._deleted_logs_died_ms = 0
         self._stable_ms = 0
+        self.is_blind = False
+        self._refused_before: set[str] = set()
+
+    def begin_anew(self, settings: Settings) -> None:
+        """Forget the table: another one has its name. Batches are known as before, and nobody has accepted them.
+
+        Args:
+            settings: With the configuration of the new one.
+        """
+        self.settings = settings
+        self._refused_before.update(self.refused)
+        for known in (self.named, self.dead, self.retriable, self.retried):
+            known.clear()  # not replaced: others look at them, too
+        self.committed, self.refused, self.landed, self.logs = {}, {}, [], {}
+        self.types, self._first_types = {}, {}
+        self.leases, self.lease_ends, self._log_died_ms = {}, {}, {}
+        self._promises.clear()
+        self.removed.rows.clear()
+        self.removed.removals.clear()
+        self._deleted_logs_died_ms = self._stable_ms = 0
+        for batch in self.batches.values():
+            batch.is_acknowledged = batch.is_quarantined = batch.has_reason = False
 
     # What the store took.
 
     def on_put(self, key: str, body: bytes) -> None:
         """Take note of an object that was just written, and check what it changes."""
+        if self.is_blind and not key.startswith(PATHS.data_prefix):
+            return  # a table that is being purged, or was: what is there counts for nothing
         if key.startswith(PATHS.log_prefix):
             self._on_log_put(key, body)
         elif key.startswith(PATHS.data_prefix):
@@ -76,6 +100,8 @@ class SimModel:
 
     def on_delete(self, key: str) -> None:
         """Check that an object may go."""
+        if self.is_blind:
+            return
         if key.startswith(PATHS.log_prefix):
             self._on_log_delete(key)
         elif key.startswith(PATHS.data_prefix):
@@ -138,6 +164,8 @@ class SimModel:
             self.counters.quarantined_rows += 1
             return
         if batch.batch_id not in self.refused:
+            if batch.batch_id in self._refused_before:
+                return  # by somebody who worked on a table that had the name before: an operator sees it
             raise Violation(f"batch {batch.batch_id} is in quarantine, but no commit refused it (I5)")
         batch.is_quarantined, batch.has_reason, batch.bad_rows_key = True, True, ""
         self.counters.quarantined += 1
@@ -218,6 +246,16 @@ class SimModel:
         now_ms = self._store_now_ms()
         if key in self.named and key not in self.dead:
             raise Violation(f"{key} was deleted while it is live (J1, J2)")
+        self.check_promises(key)
+        for lease_id, held in self.leases.items():
+            if self.lease_ends[lease_id] > now_ms and key in held.live:
+                raise Violation(f"{key} was deleted while lease {lease_id} at {held.lease.at_ms} pins it (J4)")
+        self.counters.deleted_data += key in self.named
+        self.counters.deleted_orphans += key not in self.named
+
+    def check_promises(self, key: str) -> None:
+        """Check that no read counts on a data file that is deleted."""
+        now_ms = self._store_now_ms()
         while self._promises and self._promises[0].until_ms <= now_ms:
             self._promises.popleft()
         for promise in self._promises:
@@ -225,11 +263,6 @@ class SimModel:
                 raise Violation(
                     f"{key} was deleted {promise.until_ms - now_ms} ms before the grace of a read was over (J1)"
                 )
-        for lease_id, held in self.leases.items():
-            if self.lease_ends[lease_id] > now_ms and key in held.live:
-                raise Violation(f"{key} was deleted while lease {lease_id} at {held.lease.at_ms} pins it (J4)")
-        self.counters.deleted_data += key in self.named
-        self.counters.deleted_orphans += key not in self.named
 
     # What readers saw.
 

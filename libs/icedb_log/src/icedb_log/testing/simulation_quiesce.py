@@ -31,6 +31,8 @@ def quiesce(sim: Simulation) -> None:
     """
     sim.store.stop_faults()
     sim.world.land_all()
+    for calm in sim.at_calm:
+        calm(sim)
     clock = SimClock(sim.world)
     reader = sim.make_reader(clock)
     mark = sim.model.begin_read()

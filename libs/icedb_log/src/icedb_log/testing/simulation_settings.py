@@ -24,6 +24,9 @@ MAX_STALL_MS = 40 * MINUTE_MS
 SEAL_AGE_MS = 4 * 60 * MINUTE_MS
 """Longer than a stall and a request together: what rule F4 asks for."""
 
+MAX_CLOCK_STEPS = 2
+"""How often a worker's clock jumps, at most."""
+
 PATHS = TablePaths("events", "lake/events")
 
 
@@ -73,6 +76,8 @@ class Settings:
         jump_ms: By how much at most.
         think_ms: How long an actor rests between two runs, at most.
         skew_ms: How far a worker's clock may be off.
+        clock_step_ms: How far a worker's clock may jump, forwards or backwards, once or twice in its life.
+        clock_drift: By which part a worker's clock may run faster or slower than the store's.
         resolution_ms: Of the store's clock: S3 tells whole seconds.
         burst: Probability that an actor goes on at the next step instead of giving way.
         page_keys: Keys in a page of a listing, whatever was asked for: more pages are not atomic (R1).
@@ -97,6 +102,13 @@ class Settings:
     resolution_ms: int
     burst: float
     page_keys: int
+    clock_step_ms: int = 0
+    clock_drift: float = 0.0
+
+    @property
+    def clock_error_ms(self) -> int:
+        """How far a worker's clock may be off at most, with its jumps and its drift over some hours."""
+        return self.skew_ms + MAX_CLOCK_STEPS * self.clock_step_ms + int(self.clock_drift * 4 * 60 * MINUTE_MS)
 
 
 def draw_orphan_policy(seed: int) -> OrphanPolicy:

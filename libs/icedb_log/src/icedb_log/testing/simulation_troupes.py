@@ -16,6 +16,7 @@ from icedb_log.testing.simulation_outsiders import OutsiderTroupe
 from icedb_log.testing.simulation_pins import PinTroupe
 from icedb_log.testing.simulation_retention import RetentionTroupe
 from icedb_log.testing.simulation_serving import ServingTroupe
+from icedb_log.testing.simulation_trash import TrashTroupe
 from icedb_log.testing.simulation_views import ViewTroupe
 
 TROUPES: Final[dict[str, type[Troupe]]] = {
@@ -28,6 +29,7 @@ TROUPES: Final[dict[str, type[Troupe]]] = {
         PinTroupe,
         RetentionTroupe,
         ServingTroupe,
+        TrashTroupe,
         ViewTroupe,
     )
 }
@@ -42,6 +44,7 @@ def draw_cast(seed: int) -> Cast:
     """Return the cast of a schedule for which nobody asked for another one. Does not move the other draws."""
     rng = random.Random(seed << 32 | zlib.crc32(b"cast"))
     names = rng.sample(sorted(TROUPES), rng.choice(_MORE))
+    names = [name for name in names if TROUPES[name].plays_alone][:1] or names
     return Cast.of({name: rng.choice(_SIZES) for name in names})
 
 

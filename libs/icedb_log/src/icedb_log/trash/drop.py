@@ -13,7 +13,7 @@ from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Pre
 from icedb_log.ingest.staging import list_staged
 from icedb_log.keys import TablePaths
 from icedb_log.storage.object_store import ObjectInfo, ObjectStore
-from icedb_log.tables.drop_mark import MAX_NOTE_CHARS, Dropped, describe_drop
+from icedb_log.tables.drop_mark import BELIEVED_MS, MAX_NOTE_CHARS, Dropped, describe_drop
 from icedb_log.tables.table_config import DAY_MS, TableConfig, encode_table_config, load_any_config
 from icedb_log.trash.claims import Claim, find_claims, find_lasting_pins
 from icedb_log.views.views import detach_view, source_of
@@ -115,6 +115,12 @@ def drop_table(
             # W2: also where the answer to this call's own write was lost: the id tells.
             is_mine = has_written and (found.drop_id == drop_id or found.state == "purging")
             return DropResult(found, info.modified_ms, is_mine, _count_staged(store, paths), detached_from)
+        if has_written and found is None and config.undropped == drop_id:
+            # WARN: T1: not once more, with the same id: taken back again, table.json would be what it was before, and
+            # a request that was meant for that state and is under way since would find it.
+            raise InvalidRequest(
+                f"table {paths.name}: was dropped, and somebody has taken it back since; drop it again if it has to go"
+            )
         try:
             _require_free(store, paths, config, request)
         except InvalidRequest as error:
@@ -232,7 +238,8 @@ def _next_mark(
     return Dropped(
         state="trash",
         drop_id=drop_id,
-        keep_ms=max(request.keep_ms, config.data_grace_ms),
+        # T1: who remembers the table answers readers for a while yet, who count on the grace period from then on.
+        keep_ms=max(request.keep_ms, config.data_grace_ms + BELIEVED_MS),
         dropped_by=request.dropped_by,
         note=request.note,
     )
