@@ -100,7 +100,7 @@ def test_a_directory_and_a_bucket_tell_the_time_and_a_store_in_memory_does_not(t
     heard = []
     store = LocalObjectStore(Path(tmp_path))
     assert isinstance(store, TellsTime)
-    store.on_time = heard.append
+    store.time_listeners.append(heard.append)
     page = store.list_page("")
     assert heard == [page.store_now_ms]
     assert isinstance(S3ObjectStore("bucket", S3Options()), TellsTime)

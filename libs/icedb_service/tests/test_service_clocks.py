@@ -18,7 +18,7 @@ class Store:
     """Tells a time that is off from the host's, in whole seconds, and takes a while to answer."""
 
     def __init__(self, clock, *, off_ms=0, took_ms=0):
-        self.on_time = None
+        self.time_listeners = []
         self.clock, self.off_ms, self.took_ms = clock, off_ms, took_ms
 
     def list_page(self, _prefix, *, limit):
@@ -48,14 +48,14 @@ def test_gauges_show_the_skew_and_the_counter_the_jumps(clock, settings):
     assert value(registry, "icedb_clock_skew_warn_seconds") == 30
     assert value(registry, "icedb_clock_jumps_total", direction="back") == 0
     with capture_logs() as logs:
-        store.on_time(clock.now_ms() + 29_000)
+        store.time_listeners[0](clock.now_ms() + 29_000)
         assert logs == []
-        store.on_time(clock.now_ms() + 90_000)
-        store.on_time(clock.now_ms() + 90_000)
+        store.time_listeners[0](clock.now_ms() + 90_000)
+        store.time_listeners[0](clock.now_ms() + 90_000)
         assert [line["event"] for line in logs] == ["clock_skewed"]
         assert value(registry, "icedb_clock_skew_seconds") == -90
         clock.set_wall(clock.now_ms() - 3_600_000)
-        store.on_time(clock.now_ms())
+        store.time_listeners[0](clock.now_ms())
     assert [line["event"] for line in logs] == ["clock_skewed", "clock_jumped", "clock_agrees"]
     assert value(registry, "icedb_clock_skew_seconds") == 0
     assert value(registry, "icedb_clock_jumps_total", direction="back") == 1

@@ -156,7 +156,7 @@ class Client(Reads):
             Unavailable: The store did not confirm; call again with the same ``batch_id``.
         """
         self.door.check(table)
-        return self.door.stage(table, to_body(rows, data_format), batch_id or new_batch_id(self.clock))
+        return self.door.stage(table, to_body(rows, data_format), batch_id or new_batch_id(self.door.clock))
 
     def enqueue_file(
         self,

@@ -14,6 +14,7 @@ from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import Overloaded, Unavailable
 from icedb_log.ingest.pressure import PressureGate
 from icedb_log.ingest.staging import stage_batch
+from icedb_log.storage.aligned_clock import AlignedClock
 from icedb_log.tables.table_config import TableConfig, read_table_config
 from icedb_log.views.views import require_takes_batches
 from icedb_log.warehouse import Warehouse
@@ -93,7 +94,7 @@ class StagingDoor:
     """
 
     def __init__(self, warehouse: Warehouse, *, clock: Clock, wake: Callable[[str], bool]) -> None:
-        self.clock = clock
+        self.clock: Clock = AlignedClock(clock, warehouse.store, may_ask=True)  # I3: ids have the store's time
         self._warehouse = warehouse
         self._wake = wake
         self._gate = PressureGate(warehouse.store, clock=clock)

@@ -68,7 +68,7 @@ class ServiceClock:
     def listen_to(self, store: ObjectStore) -> None:
         """Listen to the answers of a store, if it tells what time they show."""
         if isinstance(store, TellsTime):
-            store.on_time = self._watch.hear
+            store.time_listeners.append(self._watch.hear)
 
     def _show_skew(self, skew_ms: int) -> None:
         self._metrics.skew.set(skew_ms / MS_PER_S)

@@ -10,6 +10,7 @@ from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound, Unavailable
 from icedb_log.ingest.quarantine import QuarantinedBatch, find_reason, list_quarantined
 from icedb_log.ingest.quarantine_ops import drop_quarantined, retry_quarantined
+from icedb_log.storage.aligned_clock import AlignedClock
 from rich.markup import escape
 
 from icedb_client.cli.exits import FAILED, exit_code
@@ -135,8 +136,10 @@ def retry(
     with open_client(context, table=table) as client:
         store, paths = client.warehouse.store, client.warehouse.table(table)
 
+        clock = AlignedClock(SystemClock(), store, may_ask=True)
+
         def work(batch_id: str) -> str:
-            return retry_quarantined(store, paths, batch_id, clock=SystemClock(), force=force)
+            return retry_quarantined(store, paths, batch_id, clock=clock, force=force)
 
         results = _for_each(_choose(client, table, batch_ids, take_all=take_all), work)
         is_woken = any(result.error is None for result in results) and client.workers.wake(INGEST_FLUSH, table)

@@ -25,10 +25,11 @@ class TellsTime(Protocol):
     """A store that says what time its answers tell.
 
     Attributes:
-        on_time: Called with the store's clock, unix ms, by any thread, whenever an answer shows it. Must not raise.
+        time_listeners: Each is called with the store's clock, unix ms, by any thread, whenever an answer shows it. None
+            may raise.
     """
 
-    on_time: Callable[[int], None] | None
+    time_listeners: list[Callable[[int], None]]
 
 
 class ClockWatch:
@@ -63,11 +64,16 @@ class ClockWatch:
             self._on_jump(jumped_ms)
         self._on_skew(skew_ms)
 
+    @staticmethod
+    def is_jump(step_ms: int) -> bool:
+        """Whether a step of the wall clock against the monotonic one is one."""
+        return abs(step_ms) >= JUMP_MS
+
     def _compare(self, wall_ms: int, monotonic_ms: int) -> int:
         """Return by how much the wall clock was set since the last look; 0: it was not."""
         known, self._looked = self._looked, (wall_ms, monotonic_ms)
         jumped_ms = 0 if known is None else (wall_ms - known[0]) - (monotonic_ms - known[1])
-        if abs(jumped_ms) < JUMP_MS:
+        if not self.is_jump(jumped_ms):
             return 0
         self._least, self._least_before = None, None
         return jumped_ms

@@ -82,7 +82,7 @@ class LocalObjectStore:
     Attributes:
         max_parallel_reads: Small files come from the page cache: threads would wait for the interpreter alone, and
             2,000 log files take them more than twice as long.
-        on_time: See :class:`icedb_log.storage.clock_watch.TellsTime`.
+        time_listeners: See :class:`icedb_log.storage.clock_watch.TellsTime`.
     """
 
     max_parallel_reads: Final = 1
@@ -101,7 +101,7 @@ class LocalObjectStore:
             raise InvalidRequest(f"directory store {str(root)!r}: give an absolute path")
         if root.exists() and not root.is_dir():
             raise InvalidRequest(f"directory store {root}: is a file; give a directory")
-        self.on_time: Callable[[int], None] | None = None
+        self.time_listeners: list[Callable[[int], None]] = []
         self._root = str(root).rstrip("/")
         self._own = f"{self._root}/{STORE_FOLDER}"
         self._clock = clock or SystemClock()
@@ -398,8 +398,8 @@ class LocalObjectStore:
         """Return the file system's clock, read off a file that is touched; the host's if nothing can be written."""
         now_ms = touch_clock(f"{self._own}/clock")
         now_ms = self._clock.now_ms() if now_ms is None else now_ms
-        if self.on_time is not None:
-            self.on_time(now_ms)
+        for tell in self.time_listeners:
+            tell(now_ms)
         return now_ms
 
 

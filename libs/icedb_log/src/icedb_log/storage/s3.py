@@ -104,7 +104,7 @@ class S3ObjectStore:
     """Objects of one bucket. Safe for use by many threads, and in a child forked later.
 
     Attributes:
-        on_time: See :class:`icedb_log.storage.clock_watch.TellsTime`.
+        time_listeners: See :class:`icedb_log.storage.clock_watch.TellsTime`.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class S3ObjectStore:
             scratch_prefix: Where :meth:`probe` may write: empty, or ending with ``/``.
             clock: For the waits after a 409 and between deletes, and for the names of scratch objects.
         """
-        self.on_time: Callable[[int], None] | None = None
+        self.time_listeners: list[Callable[[int], None]] = []
         self._bucket = bucket
         self._options = options
         self._scratch_prefix = check_folder_prefix(scratch_prefix)
@@ -386,9 +386,11 @@ class S3ObjectStore:
 
     def _tell_time(self, http_response: Any, **_ignored: object) -> None:
         """Tell who listens what time an answer shows: the middle of the second that it names."""
-        if self.on_time is not None:
+        if self.time_listeners:
             with contextlib.suppress(ValueError):
-                self.on_time(parse_date_ms(http_response.headers.get("date", "")) + 500)
+                now_ms = parse_date_ms(http_response.headers.get("date", "")) + 500
+                for tell in self.time_listeners:
+                    tell(now_ms)
 
 
 def _make_config(options: S3Options, attempts: int) -> Config:

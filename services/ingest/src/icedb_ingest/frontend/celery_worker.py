@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from celery import Celery, signals
 from icedb_log.clock import SystemClock
+from icedb_log.storage.aligned_clock import AlignedClock
 from icedb_service.access.opening import open_guard
 from icedb_service.access.task_access import TaskAccess
 from icedb_service.celery_app import make_app
@@ -73,7 +74,8 @@ def serve(settings: FrontendSettings) -> int:
     warehouse = settings.store_settings.open()
     watch_clock(warehouse.store, metrics.clock, clock=clock, settings=settings)
 
-    desk = make_desk(warehouse, settings=settings, clock=clock, on_staged=waker.ask)
+    aligned = AlignedClock(clock, warehouse.store, may_ask=True)  # I3: ids have the store's time
+    desk = make_desk(warehouse, settings=settings, clock=aligned, on_staged=waker.ask)
 
     def check_store() -> None:
         warehouse.store.list_page(f"{warehouse.root}/" if warehouse.root else "", limit=1)

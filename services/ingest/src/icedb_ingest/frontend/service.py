@@ -11,6 +11,7 @@ from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.ingest.pressure import PressureGate
+from icedb_log.storage.aligned_clock import AlignedClock
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.grpc_access import GrpcAccess
 from icedb_service.access.http_access import HttpAccess
@@ -86,11 +87,11 @@ class Frontend:
         self.metrics = metrics or FrontendMetrics()
         self._warehouse = warehouse
         self._settings = settings
-        self._clock = clock
+        self._clock = AlignedClock(clock, warehouse.store, may_ask=False)  # I3: ids have the store's time
         self._guard = open_guard(settings, clock=clock, metrics=self.metrics.access, hosts=(settings.frontend_host,))
         watch_clock(warehouse.store, self.metrics.clock, clock=clock, settings=settings)
         self._waker = Waker(wake)
-        self._desk = make_desk(warehouse, settings=settings, clock=clock, on_staged=self._waker.ask)
+        self._desk = make_desk(warehouse, settings=settings, clock=self._clock, on_staged=self._waker.ask)
         self._metrics_server: ThreadingHTTPServer | None = None
         stop_limit_s = settings.frontend_shutdown_ms / MS_PER_S + STOP_MARGIN_S
         self._thread = ServerThread(self._serve, name="frontend", what="the front end", stop_limit_s=stop_limit_s)
