@@ -18,7 +18,10 @@ SOURCES := libs services deploy proto tests bench conftest.py
 # A file's tests stay together, in the order given, so that the long ones come first and servers are shared.
 PYTEST := $(BIN)/pytest -q -m 'not soak' --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install demo up test lint types imports unit integration soak node engines bench format proto dashboards docs constraints clean
+# Values of tests and documents that look like secrets and are none.
+NO_SECRETS := hush|hunter2|pw|icedb_alpha-token-0123456789|9c56cc51b374c3ba[0-9a-f]{48}|e3b0c44298fc1c14[0-9a-f]{48}
+
+.PHONY: audit help install demo up test lint types imports unit integration soak node engines bench format proto dashboards docs constraints clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -41,9 +44,19 @@ test: install ## everything that CI checks
 	@$(MAKE) --no-print-directory -j 2 lint types imports
 	@$(MAKE) --no-print-directory unit integration
 
-lint: install ## style of the code
+lint: install ## style of the code, and what bandit finds
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml libs services deploy
+
+audit: lint ## lint, secrets in files (half a minute), and known vulnerabilities of the tested versions (asks PyPI)
+	@git ls-files -z -- . ':!deploy/grafana/dashboards' ':!bench/results' ':!*.svg' ':!*_pb2*' ':!tests/compat/golden' \
+		| xargs -0 $(BIN)/detect-secrets-hook --no-verify --disable-plugin KeywordDetector --exclude-secrets '^($(NO_SECRETS))$$'
+	@$(UV) pip install --quiet --python $(BIN)/python --constraints constraints.txt --group audit
+	@$(BIN)/pip-audit --disable-pip --no-deps --requirement constraints.txt --progress-spinner off > .audit 2>&1; code=$$?; cat .audit; \
+	if [ $$code -ne 0 ] && ! grep -q "^Found .* known vulnerabilit" .audit; then \
+		echo "audit: the list of known vulnerabilities could NOT be asked (no network?): nothing is known about them"; fi; \
+	rm -f .audit; exit $$code
 
 types: install ## mypy, strict
 	$(BIN)/mypy $(wildcard libs/*/src) $(wildcard services/*/src) deploy/local/src

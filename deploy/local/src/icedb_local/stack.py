@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import xmlrpc.client
+import xmlrpc.client  # of our own supervisor, over a socket of this user  # nosec B411
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -196,7 +196,7 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
         if self._socket_dir is None:
             parent = tempfile.gettempdir()
             is_short = len(parent.encode()) + SOCKET_NAME_BYTES <= MAX_SOCKET_PATH
-            self._socket_dir = Path(tempfile.mkdtemp(prefix="icedb-", dir=parent if is_short else "/tmp"))
+            self._socket_dir = Path(tempfile.mkdtemp(prefix="icedb-", dir=parent if is_short else "/tmp"))  # a folder of its own  # nosec B108
         return self._socket_dir / "supervisor.sock"
 
     def _server_conditions(self) -> list[Condition]:
