@@ -196,7 +196,8 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
         if self._socket_dir is None:
             parent = tempfile.gettempdir()
             is_short = len(parent.encode()) + SOCKET_NAME_BYTES <= MAX_SOCKET_PATH
-            self._socket_dir = Path(tempfile.mkdtemp(prefix="icedb-", dir=parent if is_short else "/tmp"))  # a folder of its own  # nosec B108
+            folder = parent if is_short else "/tmp"  # mkdtemp makes one of this user's own in it  # nosec B108
+            self._socket_dir = Path(tempfile.mkdtemp(prefix="icedb-", dir=folder))
         return self._socket_dir / "supervisor.sock"
 
     def _server_conditions(self) -> list[Condition]:
