@@ -1,17 +1,22 @@
 """What the simulation found, each as the shortest history that shows it."""
 
 import pytest
-from icedb_log.errors import Fenced, Unavailable
+from icedb_log.errors import Fenced, InvalidRequest, Unavailable
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.log.fold import fold
 from icedb_log.merging.merge import merge_table
+from icedb_log.storage.store_clock import check_store_clock
+from icedb_log.tables.drop_mark import BELIEVED_MS
 from icedb_log.tables.table_changes import alter_table_config
+from icedb_log.tables.table_config import create_table
 from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.testing.lease_steps import put_lease
 from icedb_log.testing.row_files import RowFileMerger, RowFileWriter
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable
+from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
+from icedb_log.trash.purge import purge_table
 
 
 @pytest.fixture
@@ -206,3 +211,47 @@ def test_i5_a_flush_that_sleeps_with_bad_rows_in_hand_is_fenced_and_halts_nothin
         table.flush()
     assert [entry.kind for entry in list_quarantined(table.store, table.paths)] == ["batch"]
     assert table.ids() == [0, 1]
+
+
+def test_t1_a_drop_that_was_taken_back_meanwhile_does_not_come_back(table):
+    def take_back():
+        undrop_table(table.store.inner, table.paths, clock=table.clock)
+
+    states = []
+    table.store.script.append(Fault("get", None, key="table.json"))
+    table.store.script.append(Fault("put_if_match", Effect.LOSE_ANSWER, key="table.json"))
+    table.store.script.append(Fault("get", None, key="table.json", before=take_back))
+    before = table.store.inner.head(table.paths.config_key).etag
+    with pytest.raises(InvalidRequest, match="taken it back"):
+        drop_table(table.store, table.paths, clock=table.clock)
+    states.append(table.store.inner.head(table.paths.config_key).etag)
+    drop_table(table.store, table.paths, clock=table.clock)
+    take_back()
+    states.append(table.store.inner.head(table.paths.config_key).etag)
+    assert len({before, *states}) == 3
+
+
+def test_t1_files_that_a_reader_was_given_by_who_remembers_the_table_stay_for_their_grace_period(table):
+    request = DropRequest(keep_ms=table.config.data_grace_ms)
+    mark = drop_table(table.store, table.paths, clock=table.clock, request=request).mark
+    assert mark.keep_ms == table.config.data_grace_ms + BELIEVED_MS
+
+
+def test_t5_a_purge_that_removes_the_scratch_object_halts_nobody(table):
+    key = table.paths.clock_key
+    table.store.script.append(Fault("list_page", None, key=key))
+    table.store.script.append(Fault("list_page", None, key=key, before=lambda: table.store.inner.delete([key])))
+    with pytest.raises(Unavailable, match="removed"):
+        check_store_clock(table.store, key, clock=table.clock)
+
+
+def test_t6_the_name_is_not_free_while_a_flush_of_the_old_table_may_delete_what_is_sent_again(table):
+    table.stage([{"id": 1, "p": "a"}])
+    table.flush()
+    drop_table(table.store, table.paths, clock=table.clock, request=DropRequest(is_forced=True))
+    drop_table(table.store, table.paths, clock=table.clock, request=DropRequest(is_forced=True))
+    assert purge_table(table.store, table.paths, clock=table.clock, owner="x").state == "purged"
+    with pytest.raises(InvalidRequest, match="the name is free in"):
+        create_table(table.store, table.paths, table.config)
+    table.clock.advance(table.config.log_grace_ms)
+    create_table(table.store, table.paths, table.config)

@@ -41,6 +41,7 @@ def purge(table):
 
 
 def create(table):
+    table.clock.advance(table.config.log_grace_ms)
     create_table(table.store, table.paths, TableConfig.create(name="t", **OTHER_LAYOUT))
 
 
@@ -148,6 +149,7 @@ def test_t4_the_janitor_never_goes_by_the_grace_periods_of_the_old_table(work):
     def live_longer(other):
         drop(other)
         purge(other)
+        other.clock.advance(other.config.log_grace_ms)
         graces = {"data_grace_ms": 10**7, "log_grace_ms": 10**7, "orphan_age_ms": 10**7}
         create_table(other.store, other.paths, TableConfig.create(name="t", **{**OTHER_LAYOUT, **graces}))
         other.append(100)

@@ -304,6 +304,7 @@ def test_a_detached_view_outlives_its_source_and_can_be_attached_to_the_next_one
         status = read_status(table.store, view.paths, clock=table.clock)
         assert (status.view.state, status.view.waiting_commits, view.ids()) == ("detached", 0, [10])
         purge_table(table.store, table.paths, clock=table.clock, owner="janitor")
+    table.clock.advance(table.config.log_grace_ms)
     create_table(table.store, table.paths, table.config)
     register_view(table.store, table.paths, "v", clock=table.clock, is_new=True)
     table.append(11)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable
 from icedb_log.log.codec import decode_log_file, encode_log_file
+from icedb_log.log.fence import seal
 from icedb_log.serving.table_cache import CONFIG_MAX_AGE_MS, TableCache
 from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
 from icedb_log.trash.purge import purge_table
@@ -172,6 +173,32 @@ def test_a_purged_table_is_not_an_empty_one(cache, tables, store, clock, warehou
         cache.table("events").read(max_staleness_ms=0)
 
 
+def test_t5_a_purged_table_is_not_an_empty_one_to_who_knows_it_as_empty(cache, tables, store, clock, warehouse):
+    tables.create()
+    assert cache.table("events").read(max_staleness_ms=0).snapshot.row_count == 0
+    tables.commit(files=[("d=2026-01-02", 5)])
+    drop_table(store, warehouse.table("events"), clock=clock, request=DropRequest(is_forced=True))
+    purge_table(store, warehouse.table("events"), clock=clock, owner="janitor")
+    with pytest.raises(NotFound):
+        cache.table("events").read(max_staleness_ms=0)
+
+
+@pytest.mark.parametrize("has_seal", [True, False])
+def test_t5_a_read_that_sleeps_before_its_listing_does_not_serve_what_a_purge_left(
+    cache, tables, store, clock, warehouse, has_seal
+):
+    tables.create()
+    tables.commit(files=[("d=2026-01-02", 5)])
+    paths = warehouse.table("events")
+    cache.table("events").read_source()
+    if has_seal:
+        seal(store, paths.log_key(time_ms=clock.now_ms(), commit_id="0" * 32, is_merged=False))
+    drop_table(store, paths, clock=clock, request=DropRequest(is_forced=True))
+    purge_table(store, paths, clock=clock, owner="janitor")
+    with pytest.raises(NotFound):
+        cache.table("events").read(max_staleness_ms=0)
+
+
 def test_folds_of_the_past_keep_no_log_file_in_memory_that_was_replaced(cache, tables, store):
     tables.create()
     key, _ = tables.commit(files=[("d=2026-01-02", 5)])
@@ -190,12 +217,13 @@ def test_folds_of_the_past_keep_no_log_file_in_memory_that_was_replaced(cache, t
 def test_t4_a_table_created_in_the_place_of_a_purged_one_is_told_from_it_at_once(
     cache, tables, store, clock, warehouse, had_rows
 ):
-    tables.create()
+    config = tables.create()
     if had_rows:
         tables.commit(files=[("d=2026-01-02", 5)])
     assert cache.table("events").read(max_staleness_ms=0).config.partition[0].name == "d"
     drop_table(store, warehouse.table("events"), clock=clock, request=DropRequest(is_forced=True))
     purge_table(store, warehouse.table("events"), clock=clock, owner="janitor")
+    clock.ms += config.log_grace_ms
     tables.create(partition=("country",))
     tables.commit(files=[("country=DE", 7)])
     state = cache.table("events").read(max_staleness_ms=0)

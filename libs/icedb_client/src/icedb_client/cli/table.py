@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 from icedb_log.clock import SystemClock
-from icedb_log.errors import HaltError, InvalidRequest
+from icedb_log.errors import HaltError, InvalidRequest, NotFound
 from icedb_log.tables.table_changes import alter_table_config, plan_change
 from icedb_log.tables.table_config import PartitionField, TableConfig, read_table_config
 from icedb_log.views.views import require_no_cycle
@@ -159,11 +159,14 @@ def create(
         is_new = True
         try:
             create_any_table(store, paths, config)
-        except InvalidRequest:
+        except InvalidRequest as error:
             if not if_not_exists:
                 raise
             is_new = False
-            there = read_table_config(store, paths)
+            try:
+                there = read_table_config(store, paths)
+            except NotFound:
+                raise error from None  # it says when the name is free
             if there != config.model_copy(update={"incarnation": there.incarnation, "undropped": there.undropped}):
                 raise InvalidRequest(
                     f"table {name!r} exists with another configuration; see `icedb table show {name}`"

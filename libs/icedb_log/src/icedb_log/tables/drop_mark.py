@@ -70,7 +70,9 @@ def describe_drop(name: str, mark: Dropped, *, modified_ms: int) -> str:
     return f"table {name!r} does not exist: it was dropped at {since} and purged; see `icedb table list`"
 
 
-def require_purged(name: str, mark: Dropped, *, modified_ms: int, age_ms: int, seal_age_ms: int) -> None:
+def require_purged(
+    name: str, mark: Dropped, *, modified_ms: int, age_ms: int, seal_age_ms: int, log_grace_ms: int
+) -> None:
     """Refuse a new table in place of a dropped one that is not purged for certain (T6).
 
     Args:
@@ -79,6 +81,7 @@ def require_purged(name: str, mark: Dropped, *, modified_ms: int, age_ms: int, s
         modified_ms: When its ``table.json`` was written last, unix ms by the store's clock.
         age_ms: How long ago that is, by the same clock.
         seal_age_ms: Its seal age: nothing that was under way lives longer (F4).
+        log_grace_ms: Its grace period of log files: no batch may be staged again for longer (I3).
 
     Raises:
         InvalidRequest: It is not; the message says what to do.
@@ -87,6 +90,14 @@ def require_purged(name: str, mark: Dropped, *, modified_ms: int, age_ms: int, s
         raise InvalidRequest(
             f"{describe_drop(name, mark, modified_ms=modified_ms)}; until it is purged no other table can have its "
             f"name (`icedb table drop {name} --force` purges it)"
+        )
+    # WARN: T6: a flush has committed a batch, or refused it, and sleeps before it deletes the staged copy. With --force
+    # there is a new table at once, the producer sends the batch again, and the flush deletes what was accepted.
+    wait_ms = (mark.dropped_ms or modified_ms) + log_grace_ms - modified_ms - age_ms
+    if wait_ms > 0:
+        raise InvalidRequest(
+            f"table {name!r} was dropped just now: workers may still delete what was sent to it, and producers send "
+            f"again; the name is free in {-(-wait_ms // _MINUTE_MS)} minutes; take another one until then"
         )
     # WARN: T5: a run of the purge that was cut off may be asleep just before its last deletes, of names that can come
     # again, such as a pin's. Nothing sleeps for longer than a seal is kept.

@@ -384,7 +384,14 @@ def _replace_purged(store: ObjectStore, paths: TablePaths, config: TableConfig) 
     if mark is None:
         return False
     age_ms = store.list_page(paths.config_key, limit=1).store_now_ms - info.modified_ms
-    require_purged(config.name, mark, modified_ms=info.modified_ms, age_ms=age_ms, seal_age_ms=found.seal_age_ms)
+    require_purged(
+        config.name,
+        mark,
+        modified_ms=info.modified_ms,
+        age_ms=age_ms,
+        seal_age_ms=found.seal_age_ms,
+        log_grace_ms=found.log_grace_ms,
+    )
     try:
         body = encode_table_config(config.model_copy(update={"incarnation": mark.drop_id}))
         store.put_if_match(paths.config_key, body, etag=info.etag)

@@ -58,6 +58,7 @@ class SimModel:
         self._deleted_logs_died_ms = 0
         self._stable_ms = 0
         self.is_blind = False
+        self.unpromised: set[str] = set()
         self._refused_before: set[str] = set()
 
     def begin_anew(self, settings: Settings) -> None:
@@ -110,7 +111,8 @@ class SimModel:
             self.batches[batch_id_of(key)].has_reason = False
         elif key.startswith(PATHS.staging_prefix):
             batch_id = key.rpartition("/")[2].partition(".")[0]
-            if batch_id not in self.committed and not self.batches[batch_id].is_quarantined:
+            is_known = batch_id in self.committed or self.batches[batch_id].is_quarantined
+            if not is_known and batch_id not in self.unpromised:
                 raise Violation(f"batch {batch_id} left staging, but is neither committed nor in quarantine (I1, I2)")
 
     def _on_log_put(self, key: str, body: bytes) -> None:

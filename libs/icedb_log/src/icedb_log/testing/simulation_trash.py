@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from icedb_log.cleaning.deletion import CHUNK_KEYS
+from icedb_log.clock import parse_uuid7_ms
 from icedb_log.errors import InvalidRequest
 from icedb_log.log.codec import decode_log_file
 from icedb_log.storage.object_store import StoredObject, list_all
@@ -80,8 +81,8 @@ class TrashTroupe(Troupe):
             self._empty_ms = self.backstage.store_now_ms()
         if key == PATHS.config_key:
             self._on_config(decode_table_config(PATHS, body))
-        elif key.startswith(PATHS.staging_prefix) and self._is_there:
-            self._staged.add(key.rpartition("/")[2].partition(".")[0])
+        elif key.startswith(PATHS.staging_prefix):
+            self._on_staged(key.rpartition("/")[2].partition(".")[0])
 
     def on_delete(self, key: str) -> None:
         """Check that what outlives its table does so, and that who reads in time can do so."""
@@ -101,6 +102,15 @@ class TrashTroupe(Troupe):
     def _is_there(self) -> bool:
         mark = self._config.dropped
         return mark is None or mark.state == "trash"
+
+    def _on_staged(self, batch_id: str) -> None:
+        """Take note of whether a batch is accepted: not without a table, and not when its id is too old (I3)."""
+        is_late = parse_uuid7_ms(batch_id) + self._config.retry_window_ms < self.backstage.store_now_ms()
+        if is_late or self._config.dropped is not None:
+            self.backstage.model.unpromised.add(batch_id)
+        else:
+            self.backstage.model.unpromised.discard(batch_id)
+            self._staged.add(batch_id)
 
     def _on_config(self, config: TableConfig) -> None:
         now_ms, before, mark = self.backstage.store_now_ms(), self._config.dropped, config.dropped
@@ -228,6 +238,7 @@ class TrashTroupe(Troupe):
             if mark.state == "trash":
                 drop_table(sim.store, PATHS, clock=clock, request=DropRequest(is_forced=True))
             self._purge_all(sim, clock)
+            sim.world.now_ms += sim.world.settings.config.log_grace_ms
             create_table(sim.store, PATHS, sim.world.settings.config)
         for batch in sim.model.batches.values():
             # Who enqueued it while the table was being purged, or was not there, was told nothing that holds.

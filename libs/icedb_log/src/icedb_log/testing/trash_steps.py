@@ -61,7 +61,8 @@ def purge(table: SmallTable, **options: Any) -> PurgeResult:
 
 
 def create_again(table: SmallTable, **fields: Any) -> None:
-    """Create another one of its name."""
+    """Create another one of its name, when it is free."""
+    table.clock.advance(table.config.log_grace_ms)
     config = TableConfig.create(name=table.paths.name, **{**DEFAULTS, **fields})
     create_table(table.store, table.paths, config)
     table.clock.advance(1)
