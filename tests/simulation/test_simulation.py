@@ -12,7 +12,7 @@ from icedb_log.testing.simulation import ScheduleFailed, main, run_schedule
 from icedb_log.testing.simulation_cast import PLAIN
 from icedb_log.testing.simulation_shrink import check_seeds
 
-BLOCK = 70
+BLOCK = 50
 BLOCKS = 8
 
 

@@ -29,7 +29,7 @@ LESSEE: Final = "lessee"
 STALL_RATE: Final = 0.02
 MAX_LEASES: Final = 4
 _OLDEST: Final = 6
-_STEPS: Final = 1600
+_STEPS: Final = 1000
 
 
 class LeaseTroupe(Troupe):

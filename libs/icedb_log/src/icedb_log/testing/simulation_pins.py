@@ -27,7 +27,7 @@ PINNER: Final = "pinner"
 VERSION_COUNTS: Final = (0, 1, 3, 8)
 STALL_RATE: Final = 0.01
 _OLDEST: Final = 6
-_STEPS: Final = 1600
+_STEPS: Final = 1000
 _NAMES: Final = ("a", "b", "c")
 
 

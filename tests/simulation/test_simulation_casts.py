@@ -1,0 +1,30 @@
+"""More schedules, with whatever cast their seeds draw: half of a minute's worth, beside those of test_simulation.py."""
+
+from collections import Counter
+
+import pytest
+from icedb_log.testing.simulation import run_schedule
+from icedb_log.testing.simulation_cast import PLAIN, Cast
+from icedb_log.testing.simulation_shrink import check_seeds
+from icedb_log.testing.simulation_troupes import TROUPES, draw_cast
+
+BLOCK = 50
+FIRST = 10_000
+BLOCKS = 8
+
+
+@pytest.mark.parametrize("first", range(FIRST, FIRST + BLOCKS * BLOCK, BLOCK))
+def test_every_rule_holds_in_many_schedules(first):
+    assert check_seeds(range(first, first + BLOCK))["commits"] > 2 * BLOCK
+
+
+def test_these_schedules_have_every_troupe():
+    seen = Counter(name for seed in range(FIRST, FIRST + BLOCKS * BLOCK) for name, _ in draw_cast(seed).sizes)
+    assert seen.keys() == TROUPES.keys()
+
+
+@pytest.mark.parametrize("name", sorted(TROUPES))
+def test_the_same_seed_is_the_same_schedule_with_any_troupe(name):
+    cast = Cast.of({name: 1})
+    assert run_schedule(3, cast) == run_schedule(3, cast)
+    assert run_schedule(3, cast).trace_hash != run_schedule(3, PLAIN).trace_hash
