@@ -1,7 +1,8 @@
-"""Writes docs/metrics.md, docs/settings.md and docs/schemas from the code: run ``python docs/reference.py``."""  # noqa: INP001 - a script
+"""Writes the pages of docs that follow from the code or from results: run ``python docs/reference.py``."""  # noqa: INP001 - a script
 
 import json
 from pathlib import Path
+from typing import Any
 
 from icedb_gateway.metrics import GatewayMetrics
 from icedb_gateway.settings import GatewaySettings
@@ -26,6 +27,8 @@ from icedb_snapshot.settings import SnapshotSettings
 from prometheus_client import CollectorRegistry
 
 HERE = Path(__file__).parent
+FIGURES = HERE.parent / "bench" / "results" / "reliability.json"
+FIGURES_BEGIN, FIGURES_END = "<!-- figures -->", "<!-- end of figures -->"
 NOTE = "<!-- Written by docs/reference.py from the code. Edit the code, then run it. -->\n"
 
 METRICS = """# Metrics
@@ -111,12 +114,42 @@ def render_enqueue_schema() -> str:
     return json.dumps(message_schema(), indent=2) + "\n"
 
 
+def render_reliability_page() -> str:
+    """Return docs/reliability.md with the figures of bench/results/reliability.json between its marks."""
+    page = (HERE / "reliability.md").read_text(encoding="utf-8")
+    before, _, rest = page.partition(FIGURES_BEGIN)
+    _, _, after = rest.partition(FIGURES_END)
+    figures = json.loads(FIGURES.read_text(encoding="utf-8"))
+    parts = [_render_figures(name, figures[name]) for name in ("simulation", "chaos", "fuzzing", "mutations")]
+    return f"{before}{FIGURES_BEGIN}\n\n" + "\n".join(parts) + f"\n{FIGURES_END}{after}"
+
+
+def _render_figures(name: str, figures: dict[str, Any]) -> str:
+    lines = [f"### {name.capitalize()}\n", f"`{figures['command']}`\n", "| figure | value |", "| --- | --- |"]
+    lines += [
+        f"| {key.replace('_', ' ')} | {_figure_text(value)} |" for key, value in figures.items() if key != "command"
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _figure_text(value: Any) -> str:
+    """Return a figure: nothing is made up for one that is not there."""
+    if value is None:
+        return "not run yet"
+    if isinstance(value, dict):
+        return "<br>".join(f"{key}: {_figure_text(each)}" for key, each in value.items())
+    if isinstance(value, list):
+        return "<br>".join(_figure_text(each) for each in value) or "none"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
 def main() -> None:
     """Write the pages and the schema."""
     (HERE / "schemas").mkdir(exist_ok=True)
     (HERE / "schemas" / "icedb.ingest.enqueue.schema.json").write_text(render_enqueue_schema(), encoding="utf-8")
     (HERE / "metrics.md").write_text(render_metrics_page(), encoding="utf-8")
     (HERE / "settings.md").write_text(render_settings_page(), encoding="utf-8")
+    (HERE / "reliability.md").write_text(render_reliability_page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
+PARTS = "ingest|frontend|merge|janitor|snapshot|gateway|table|access|clock|store|redis|beat"
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +20,7 @@ def reference():
     [
         ("metrics.md", "render_metrics_page"),
         ("settings.md", "render_settings_page"),
+        ("reliability.md", "render_reliability_page"),
         ("schemas/icedb.ingest.enqueue.schema.json", "render_enqueue_schema"),
     ],
 )
@@ -30,7 +32,7 @@ def test_every_name_keeps_to_the_scheme(reference):
     names = re.findall(r"^\| `(icedb_[a-z_]+)` \| ([a-z]+) \|", reference["render_metrics_page"](), re.MULTILINE)
     assert len(names) > 50
     for name, kind in names:
-        assert re.match(r"icedb_(ingest|frontend|merge|janitor|snapshot|gateway|table|access|clock)_[a-z_]+$", name), name
+        assert re.match(rf"icedb_({PARTS})_[a-z_]+$", name), name
         assert name.endswith("_total") == (kind == "counter"), name
 
 
@@ -41,7 +43,7 @@ def test_every_metric_that_dashboards_and_alerts_ask_for_exists(reference):
     for path in [*deploy.rglob("*.yml"), *deploy.rglob("*.yaml"), *deploy.rglob("dashboards/*.json")]:
         asked |= set(
             re.findall(
-                r"icedb_(?:ingest|frontend|merge|janitor|snapshot|gateway|table|access|clock)_[a-z_]+",
+                rf"icedb_(?:{PARTS})_[a-z_]+",
                 path.read_text(encoding="utf-8"),
             )
         )
