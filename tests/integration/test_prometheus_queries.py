@@ -222,6 +222,21 @@ def test_merge_lag_is_there_when_every_worker_is_dead(warehouse, snapshot_metric
         (stretch,) = panels["Stretch of flush intervals"]
         assert prometheus.query(stretch) == {key: 60}
 
+        # The service has heard what time it is at its store, and the rule about that compares what belongs together.
+        (skew,) = panels["Clock skew"]
+        assert [value < 2 for value in prometheus.query(skew).values()] == [True]
+        rules = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
+        (skewed,) = [rule["query"] for rule in rules if rule["name"] == "IceDBClockSkewed"]
+        assert prometheus.query(skewed) == {}
+        assert (
+            len(
+                prometheus.query(
+                    skewed.replace("(icedb_clock_skew_warn_seconds)", "(icedb_clock_skew_warn_seconds - 40)")
+                )
+            )
+            == 1
+        )
+
         # The rules see the table that is halted, the one that pushes back and the workers that are dead; `for` has
         # not passed yet.
         def pending() -> set[tuple[str, str]]:
