@@ -65,7 +65,7 @@ imports: install ## which package may import which
 	$(BIN)/lint-imports --config pyproject.toml
 
 unit: install ## tests beside the packages, the simulation, and the wire: no server; JOBS=2
-	$(PYTEST) tests/simulation tests/compat libs services proto deploy/local/tests
+	$(PYTEST) tests/simulation tests/compat tests/security libs services proto deploy/local/tests
 
 integration: install node ## tests with real Redis, S3 over HTTP, Spark, Prometheus, and the whole stack; JOBS=2
 	$(PYTEST) tests/e2e tests/integration deploy/tests

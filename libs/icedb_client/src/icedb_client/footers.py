@@ -1,7 +1,7 @@
 """Reading the footers of Parquet files in an object store, with ranged GETs and without an engine.
 
 One request for most files: the last 64 KiB usually hold the whole footer. Never a row of data is read, and nothing
-that a file holds can end the process (:mod:`icedb_client.parquet.thrift`).
+that a file holds can end the process (:mod:`icedb_log.thrift`).
 """
 
 from collections import deque

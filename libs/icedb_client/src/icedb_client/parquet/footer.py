@@ -9,11 +9,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from icedb_log.repair.footers import ColumnBounds
+from icedb_log.thrift import STRUCT, ThriftError, ThriftReader
 
 from icedb_client.parquet.bounds import GatheredBounds, Statistics, read_statistics
 from icedb_client.parquet.errors import BadFooter
 from icedb_client.parquet.schema import ParquetSchema, read_schema
-from icedb_client.parquet.thrift import STRUCT, ThriftError, ThriftReader
 
 
 @dataclass(slots=True)

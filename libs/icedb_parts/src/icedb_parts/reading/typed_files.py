@@ -9,11 +9,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from icedb_log.thrift import ThriftError
 
 from icedb_parts.errors import BatchRejected
 from icedb_parts.limits import MIB, FlushUnitLimits
 from icedb_parts.reading.batch_table import BatchTable
 from icedb_parts.reading.ipc_bounds import count_decoded_bytes
+from icedb_parts.reading.page_bounds import check_pages
 from icedb_parts.reading.typed_columns import convert_table, measure
 
 _IPC_MAGIC: Final = b"ARROW1\x00\x00"
@@ -23,7 +25,16 @@ _NESTED_ROWS: Final = (16, 8192)
 _NESTED_BYTES: Final = 256 * MIB
 """A string of a nested column is at most as long as its row group: so many rows with one each stay below this."""
 
-_DAMAGED: Final = (pa.ArrowException, OSError, EOFError, ValueError, LookupError, ArithmeticError, RecursionError)
+_DAMAGED: Final = (
+    pa.ArrowException,
+    OSError,
+    EOFError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+    ThriftError,
+)
 """What reading of damaged bytes may end in: one batch must not stop the flush of the others (I5)."""
 _TEXT: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
@@ -71,6 +82,7 @@ def _open_parquet(body: bytes, limits: FlushUnitLimits) -> pq.ParquetFile:
             f"the Parquet file has {metadata.num_rows} rows and {decoded_bytes} bytes without compression; "
             f"the limit is {limits.batch_decoded_bytes} bytes: send smaller batches"
         )
+    check_pages(body, limit_bytes=limits.batch_decoded_bytes)
     return pq.ParquetFile(pa.BufferReader(body), read_dictionary=strings)
 
 

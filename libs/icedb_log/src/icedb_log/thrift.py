@@ -38,11 +38,17 @@ class ThriftReader:
 
     Args:
         data: The bytes.
+        start: Where in them the first value begins.
     """
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, *, start: int = 0) -> None:
         self._data = data
-        self._at = 0
+        self._at = start
+
+    @property
+    def position(self) -> int:
+        """Where in the bytes the next value begins."""
+        return self._at
 
     def fields(self) -> Iterator[tuple[int, int]]:
         """Yield number and kind of each field of the struct that begins here.
