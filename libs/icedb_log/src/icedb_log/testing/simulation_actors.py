@@ -309,7 +309,7 @@ def _read(sim: Simulation, reader: LogReader) -> None:
     view = reader.read()
     model.check_read(mark, view, fold(view))
     at_ms = view.store_now_ms - int(rng.random() ** 2 * 12 * sim.world.settings.config.log_grace_ms)
-    longest_commit_ms = MAX_STALL_MS + REQUEST_LIFE_MS + abs(sim.world.settings.skew_ms)
+    longest_commit_ms = MAX_STALL_MS + REQUEST_LIFE_MS + sim.world.settings.clock_error_ms
     try:
         snapshot = fold(view, as_of_ms=at_ms, longest_commit_ms=longest_commit_ms)
     except InvalidRequest:

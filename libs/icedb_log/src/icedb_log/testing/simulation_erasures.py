@@ -162,7 +162,7 @@ def finish_erasures(sim: Simulation) -> None:
             return
         for erasure_id in open_ids:
             _advance(sim, actor, reader, erasure_id)
-        sim.world.now_ms += sim.world.settings.config.orphan_age_ms + 2 * sim.world.settings.skew_ms
+        sim.world.now_ms += sim.world.settings.config.orphan_age_ms + 2 * sim.world.settings.clock_error_ms
         _clean(sim, clock, reader)
     raise Violation(f"erasure {open_ids[0]} never ends (E6)")
 

@@ -46,7 +46,7 @@ def quiesce(sim: Simulation) -> None:
         _work_off(sim, clock)
         for run in runs:
             # A worker with a fast clock may have put a tombstone's time into the future.
-            sim.world.now_ms += SEAL_AGE_MS + 2 * sim.world.settings.skew_ms
+            sim.world.now_ms += SEAL_AGE_MS + 2 * sim.world.settings.clock_error_ms
             run()
         after = _content(sim)
         if after == before:

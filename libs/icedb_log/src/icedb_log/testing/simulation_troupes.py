@@ -10,6 +10,7 @@ from typing import Final
 from icedb_log.errors import InvalidRequest
 from icedb_log.testing.simulation_cast import Cast, Troupe
 from icedb_log.testing.simulation_checks import CheckTroupe
+from icedb_log.testing.simulation_clocks import ClockTroupe
 from icedb_log.testing.simulation_erasures import ErasureTroupe
 from icedb_log.testing.simulation_leases import LeaseTroupe
 from icedb_log.testing.simulation_outsiders import OutsiderTroupe
@@ -23,6 +24,7 @@ TROUPES: Final[dict[str, type[Troupe]]] = {
     troupe.name: troupe
     for troupe in (
         CheckTroupe,
+        ClockTroupe,
         ErasureTroupe,
         LeaseTroupe,
         OutsiderTroupe,

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from icedb_log.clock import make_uuid7_hex
-from icedb_log.testing.simulation_settings import START_MS, Settings
+from icedb_log.testing.simulation_settings import MAX_CLOCK_STEPS, START_MS, Settings
 
 TRACE_TAIL: Final = 60
 _STEP_MS: Final = 60
@@ -95,6 +95,18 @@ class Script:
     faults: frozenset[str]
 
 
+class ClockError(NamedTuple):
+    """What is wrong with the clock of one host, besides that it is ahead.
+
+    Attributes:
+        drift: By which part it runs too fast; negative: too slow.
+        steps: When it is set, by the world's time, and by how much.
+    """
+
+    drift: float
+    steps: tuple[tuple[int, int], ...]
+
+
 class World:
     """Time, randomness and whose turn it is.
 
@@ -145,6 +157,19 @@ class World:
     def make_rng(self, name: str) -> random.Random:
         """Return a generator of its own for whoever has this name."""
         return random.Random(self.seed << 32 | zlib.crc32(name.encode()))
+
+    def draw_clock_error(self) -> ClockError | None:
+        """Return what is wrong with the clock of who acts now: each time the same; ``None``: it goes as it should."""
+        actor, settings = self._current, self.settings
+        if actor is None or not (settings.clock_drift or settings.clock_step_ms):
+            return None
+        rng = self.make_rng(f"{actor.name} clock")
+        most_ms = settings.clock_step_ms
+        steps = tuple(
+            (START_MS + int(rng.random() * settings.steps * _STEP_MS), rng.randint(-most_ms, most_ms))
+            for _ in range(rng.randint(0, MAX_CLOCK_STEPS))
+        )
+        return ClockError(settings.clock_drift * rng.choice((-1, 0, 1)), steps)
 
     def lets_happen(self, fault: str, kind: str) -> bool:
         """Whether a fault that the seed has drawn happens, and take note of it.
@@ -294,14 +319,20 @@ class SimClock:
     def __init__(self, world: World, skew_ms: int = 0) -> None:
         self._world = world
         self._skew_ms = skew_ms
+        self._error = world.draw_clock_error()
 
     def now_ms(self) -> int:
         """Return the actor's wall clock."""
-        return self._world.now_ms + self._skew_ms
+        world = self._world
+        if self._error is None:
+            return world.now_ms + self._skew_ms
+        steps_ms = sum(by_ms for at_ms, by_ms in self._error.steps if at_ms <= world.now_ms)
+        return self.monotonic_ms() + self._skew_ms + steps_ms
 
     def monotonic_ms(self) -> int:
-        """Return the time that passed in the world."""
-        return self._world.now_ms
+        """Return the time that passed in the world, as far as this host can tell."""
+        now_ms = self._world.now_ms
+        return now_ms if self._error is None else now_ms + int((now_ms - START_MS) * self._error.drift)
 
     def sleep_ms(self, duration_ms: int) -> None:
         """Give way for at least ``duration_ms``."""
