@@ -227,9 +227,12 @@ class LogReader(ConsistentReader[ListedLogFile]):
 
     def _fetch_one(self, info: ObjectInfo) -> ListedLogFile:
         stored = self._store.get(info.key, if_match=info.etag)  # R1
-        log = decode_log_file(info.key, stored.body, is_compact=self._is_compact)
+        log = self._decode(info.key, stored.body)
         require_own_time(info.key, log)
         return ListedLogFile(info.key, info.etag, info.modified_ms, info.size_bytes, log)
+
+    def _decode(self, key: str, body: bytes) -> LogFile:
+        return decode_log_file(key, body, is_compact=self._is_compact)
 
     def _misses_a_dead_log_file(self, current: Mapping[str, ListedLogFile], second: Listing) -> bool:
         # WARN: R1: a log file landed behind the listing, and the merge that killed it before the listing came there.

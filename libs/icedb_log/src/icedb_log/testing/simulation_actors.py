@@ -25,6 +25,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge import merge_table
 from icedb_log.merging.merge_plan import Lane, MergeIndex, MergeLimits
+from icedb_log.model import LogFile
 from icedb_log.tables.partition_filter import PartitionFilter, PartitionMatcher
 from icedb_log.tables.table_changes import alter_table_config
 from icedb_log.tables.table_config import PartitionField, TableConfig
@@ -76,7 +77,18 @@ class Simulation:
     def make_reader(self, clock: SimClock) -> LogReader:
         """Return a reader that fetches in the actor's own greenlet."""
         max_refresh_ms = self.world.settings.config.log_grace_ms // 2
-        return LogReader(self.store, PATHS, clock=clock, max_refresh_ms=max_refresh_ms, fetch_threads=1)
+        return _Reader(self, clock=clock, max_refresh_ms=max_refresh_ms)
+
+
+class _Reader(LogReader):
+    """Fetches for itself, and takes from the others what the same bytes decode to."""
+
+    def __init__(self, sim: Simulation, *, clock: SimClock, max_refresh_ms: int) -> None:
+        super().__init__(sim.store, PATHS, clock=clock, max_refresh_ms=max_refresh_ms, fetch_threads=1)
+        self._model = sim.model
+
+    def _decode(self, key: str, body: bytes) -> LogFile:
+        return self._model.decode(key, body)
 
 
 def spawn_actor(sim: Simulation, kind: str, name: str) -> None:

@@ -15,7 +15,7 @@ from icedb_log.clock import parse_uuid7_ms
 from icedb_log.ingest.quarantine import batch_id_of, is_reason
 from icedb_log.keys import parse_staged_key
 from icedb_log.log.codec import decode_log_file
-from icedb_log.model import LogView, Snapshot
+from icedb_log.model import LogFile, LogView, Snapshot
 from icedb_log.testing.simulation_changes import Removal, RemovedRows
 from icedb_log.testing.simulation_data import BAD_BODY, ROW_BITS
 from icedb_log.testing.simulation_facts import Counters, HeldLease, Landed, Promise, ReadMark, SimBatch
@@ -47,6 +47,7 @@ class SimModel:
         self.removed = RemovedRows()
         self.landed: list[Landed] = []
         self.logs: dict[str, WireFile] = {}
+        self._decoded: dict[tuple[str, bytes], LogFile] = {}
         self.types: dict[str, str] = {}
         self._first_types: dict[str, str] = {}
         self.leases: dict[str, HeldLease] = {}
@@ -80,6 +81,13 @@ class SimModel:
         self._deleted_logs_died_ms = self._stable_ms = 0
         for batch in self.batches.values():
             batch.is_acknowledged = batch.is_quarantined = batch.has_reason = False
+
+    def decode(self, key: str, body: bytes) -> LogFile:
+        """Return what the library makes of a log file; the same bytes are decoded once."""
+        found = self._decoded.get((key, body))
+        if found is None:
+            found = self._decoded[key, body] = decode_log_file(key, body)
+        return found
 
     # What the store took.
 
@@ -117,7 +125,7 @@ class SimModel:
 
     def _on_log_put(self, key: str, body: bytes) -> None:
         file = read_wire(key, body)
-        ours = decode_log_file(key, body)
+        ours = self.decode(key, body)
         if file.markers != tuple((m.path, m.is_live) for m in ours.markers):
             raise Violation(f"{key}: a strict reader of the wire reads it otherwise")
         if key in self.logs:

@@ -1,5 +1,6 @@
 """Many schedules on all cores, and one line that says what they did."""
 
+import gc
 import hashlib
 import platform
 import sys
@@ -25,6 +26,9 @@ _BLOCK: Final = 25
 
 _WAITING: Final = 2
 """Blocks that wait for each process, so that it never does."""
+
+_GC_THRESHOLDS: Final = (50_000, 20, 1000)
+"""Objects that a process may make before it looks for cycles: a schedule makes more than Python expects."""
 
 _PROGRESS_MS: Final = 60_000
 
@@ -117,6 +121,7 @@ def run_block(seeds: range, cast: Cast | None) -> Totals:
         seeds: Of the schedules.
         cast: Who plays; ``None``: drawn from each seed.
     """
+    gc.set_threshold(*_GC_THRESHOLDS)
     totals = Totals()
     for seed in seeds:
         totals.schedules += 1
