@@ -177,3 +177,18 @@ def test_common_shapes_of_moments_are_read_fast():
     assert read_moments(pa.array(["2023-06-07T10:00:00Z", "2023-06-07T10:00:0xZ"])) is None
     assert read_days(pa.array([None], pa.string())).to_pylist() == [None]
     assert read_millis(pa.array([10**17])) is None
+
+
+OWN_NAMES = ("batch", "no", "line", "c0", "p0", "fast", "typed", "partitions", "row_count", "event", "f0", "filename")
+
+
+def test_columns_are_called_as_users_like_also_as_the_engine_calls_its_own(make_table, fast_batches):
+    """A column called batch took the place of the numbers that say which batch a row is of: rows went lost or came twice."""
+    table = make_table("batch", sort=("no",))
+    sent = [[dict.fromkeys(OWN_NAMES, f"{at}") | {"no": 10 * at + row} for row in range(3)] for at in range(4)]
+    batches = [table.stage(body="".join(json.dumps(row) + "\n" for row in rows).encode()) for rows in sent]
+    result = table.flush(*batches)
+    assert fast_batches == [4]
+    assert result.row_count == 12
+    found = sorted(table.rows(*result.files), key=lambda row: row["no"])
+    assert [{name: row[name] for name in OWN_NAMES} for row in found] == [row for rows in sent for row in rows]

@@ -36,6 +36,8 @@ GROUP_BYTES: Final = 4 * MIB
 MAX_GROWTH: Final = 4
 """Columns may take so many times the bytes of the lines; many columns of which each line has few take more."""
 CELL_BYTES: Final = 8
+FIRST_COLUMN: Final = 2
+"""Position of the first column of the batches in what the fast reader makes."""
 _OPEN, _CLOSE, _OPEN_ARRAY, _NEWLINE, _RETURN = b"{}[\n\r"
 
 
@@ -76,7 +78,8 @@ class FastRows:
     """What the fast reader made.
 
     Attributes:
-        table: ``batch``, ``no``, and the columns by name; None if it took no batch.
+        table: By position, since the batches may have columns of any name: the number of each row's batch, the row's
+            own, then the columns, from :data:`FIRST_COLUMN` on, in the order asked for; None if it took no batch.
         batches: The batches in it, all of their rows.
         forms: The form of each column that has a value.
     """
@@ -151,19 +154,19 @@ class _Reader:
         counts = [lines.row_count for lines in group.values()]
         if rows.num_rows != row_count:
             raise _Declined
-        arrays: dict[str, pa.ChunkedArray | pa.Array] = {
-            "batch": pa.concat_arrays(
-                [pa.repeat(pa.scalar(number, pa.int32()), len(group[number].lines)) for number in group]
-            ),
-            "no": pa.concat_arrays([lines.numbers for lines in group.values()]),
-        }
+        numbers = [pa.repeat(pa.scalar(number, pa.int32()), len(group[number].lines)) for number in group]
+        arrays: list[pa.ChunkedArray | pa.Array] = [
+            pa.concat_arrays(numbers),
+            pa.concat_arrays([lines.numbers for lines in group.values()]),
+        ]
         nested = self._read_nested(group) if self._nested else {}
         for name, column in self._columns.items():
             if column.form == Form.JSON:
-                arrays[name] = nested[name]
+                arrays.append(nested[name])
             else:
-                arrays[name] = _settle(rows.column(name), column, counts)
-        return pa.table(arrays, metadata={"batches": ",".join(map(str, group))})
+                arrays.append(_settle(rows.column(name), column, counts))
+        names = [*[""] * FIRST_COLUMN, *self._columns]
+        return pa.Table.from_arrays(arrays, names, metadata={"batches": ",".join(map(str, group))})
 
     def _read_nested(self, group: Mapping[int, BatchLines]) -> dict[str, pa.ChunkedArray]:
         lines = pa.concat_arrays([batch.lines for batch in group.values()])
@@ -198,8 +201,8 @@ class _Reader:
 
 def _find_forms(table: pa.Table, columns: Mapping[str, FastColumn]) -> dict[str, Form]:
     forms = {}
-    for name, column in columns.items():
-        values = table.column(name)
+    for place, (name, column) in enumerate(columns.items(), FIRST_COLUMN):
+        values = table.column(place)
         if column.form is not None and values.null_count < len(values):
             has_only_nested = column.form == Form.JSON and all(map(_is_nested, values.chunks))
             forms[name] = Form.NESTED if has_only_nested else column.form

@@ -16,7 +16,7 @@ from icedb_parts.limits import FlushUnitLimits
 from icedb_parts.reading.batch_table import BatchTable
 from icedb_parts.reading.column_forms import Form
 from icedb_parts.reading.event_frame import ColumnEvidence, EventFrame, Section
-from icedb_parts.reading.fast_lines import CELL_BYTES, MAX_GROWTH, FastColumn, read_fast
+from icedb_parts.reading.fast_lines import CELL_BYTES, FIRST_COLUMN, MAX_GROWTH, FastColumn, read_fast
 from icedb_parts.reading.json_types import INTEGERS, Kind, infer_type
 from icedb_parts.reading.raw_events import BatchKeys, RawEvents
 from icedb_parts.reading.staged_lines import BatchLines
@@ -66,7 +66,8 @@ class UnitSections:
         self.fast = set(rows.batches)
         self.fast_names = tuple(name for name in columns if name not in self._schema)
         self._fast_forms = dict(rows.forms)
-        table = rows.table.select(["batch", "no", *self._fast_forms])
+        places = {name: place for place, name in enumerate(columns, FIRST_COLUMN)}
+        table = rows.table.select([*range(FIRST_COLUMN), *(places[name] for name in self._fast_forms)])
         names = ["batch", "no", *map(self._frame.name_column, self._fast_forms)]
         self._frame.engine.register("fast", table.rename_columns(names))
 
