@@ -17,6 +17,7 @@ from icedb_client import Client
 from icedb_log.changes.row_changes import delete_rows
 from icedb_log.cleaning.orphan_plan import OrphanPolicy
 from icedb_log.cleaning.orphans import sweep_orphans
+from icedb_log.cleaning.pin_creation import create_pin
 from icedb_log.cleaning.pins import read_pinned, unpin
 from icedb_log.cleaning.vacuum import vacuum_table
 from icedb_log.clock import new_batch_id
@@ -37,10 +38,12 @@ from icedb_log.merging.merge import merge_table
 from icedb_log.repair.fsck import fsck_table
 from icedb_log.tables.status import read_status
 from icedb_log.tables.table_changes import alter_table_config
+from icedb_log.tables.table_config import TableConfig, read_table_config
 from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.testing.mirrored_store import MirroredStore
 from icedb_log.trash.drop import undrop_table
 from icedb_log.views.feeds import feed_view
+from icedb_log.views.views import create_view
 from icedb_log.warehouse import Warehouse
 from icedb_parts.testing.native_jobs import NativeChanger, NativeFeeder, NativeMerger, NativeWriter
 
@@ -338,3 +341,28 @@ def test_the_newest_golden_table_is_what_this_release_writes(make_golden):
     told = json.loads(json.dumps(story.tell()))
     assert [told[name] for name in ("ids", "copied")] == [expected[name] for name in ("ids", "copied")]
     assert [past["ids"] for past in told["past"]] == [past["ids"] for past in expected["past"]]
+
+
+def test_a_pin_and_a_view_keep_janitors_away_that_know_of_neither(golden):
+    """They refuse a configuration with fields that they do not know (docs/upgrades.md)."""
+    before = json.loads(golden.store.get(golden.paths.config_key).body)
+    config = golden.run(read_table_config_at)
+    golden.run(create_pin, name="mine")
+    after = json.loads(golden.store.get(golden.paths.config_key).body)
+    assert after.keys() == TableConfig.model_fields.keys()
+    assert {name: after[name] for name in before} == before
+    assert golden.run(read_table_config_at) == config
+    etag = golden.store.head(golden.paths.config_key).etag
+    view = config.model_copy(update={"name": "mine", "view_of": golden.paths.name, "view_query": "select * from _rows"})
+    golden.run(create_view, golden.warehouse.table("mine"), config=view)
+    assert golden.store.head(golden.paths.config_key).etag == etag  # once is enough
+
+    golden.store.put(golden.paths.config_key, json.dumps(before).encode())
+    other = view.model_copy(update={"name": "other"})
+    golden.run(create_view, golden.warehouse.table("other"), config=other)
+    assert json.loads(golden.store.get(golden.paths.config_key).body) == after
+
+
+def read_table_config_at(store, paths, *, clock):
+    del clock
+    return read_table_config(store, paths)

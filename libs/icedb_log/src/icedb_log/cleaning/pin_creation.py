@@ -28,8 +28,9 @@ from icedb_log.merging.merge_log import earliest_landing
 from icedb_log.model import LogView, Snapshot
 from icedb_log.storage.object_store import ObjectInfo, ObjectStore, StoredObject
 from icedb_log.storage.store_clock import MAX_STORE_GAP_MS, check_has_come
+from icedb_log.tables.renewed_config import renew_table_config
 from icedb_log.tables.same_table import require_same_table
-from icedb_log.tables.table_config import SECOND_MS, TableConfig, read_table_config
+from icedb_log.tables.table_config import SECOND_MS, TableConfig
 
 MIN_PIN_TTL_MS: Final = SECOND_MS
 MAX_PIN_TTL_MS: Final = 100 * 366 * 24 * 60 * 60 * 1000
@@ -82,7 +83,7 @@ def create_pin(
         Unavailable: The store did not answer, or it took too long.
     """
     _check_call(paths, name, ttl_ms=ttl_ms, note=note)
-    config = read_table_config(store, paths)
+    config = renew_table_config(store, paths)
     reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
     _choose(reader.read(), at_ms)  # what is refused anyway leaves no trace
     _require_free(store, paths, name)

@@ -29,6 +29,7 @@ from icedb_log.log.fold import newest_feed
 from icedb_log.log.reader import LogReader
 from icedb_log.model import ListedLogFile, ListedLogHead, LogView
 from icedb_log.storage.object_store import ObjectStore, list_all
+from icedb_log.tables.renewed_config import renew_table_config
 from icedb_log.tables.table_config import TableConfig, create_table, read_table_config
 
 ViewState = Literal["pending", "active", "detached"]
@@ -96,6 +97,7 @@ def register_view(
         is_new: A detached view is attached, too: it is fed with what is committed from now on.
 
     Raises:
+        NotFound: There is no source to register with.
         Unavailable: The store did not answer, or others kept changing the registration.
     """
     for _ in range(_MAX_ATTEMPTS):
@@ -104,6 +106,7 @@ def register_view(
             return found
         token = clock.new_id()
         if found is None or found.state == "detached":
+            renew_table_config(store, source)  # no janitor that knows of no views may clean the source from here on
             _replace(store, source, Registration(view, "pending", (), token), etag=etag)
             continue
         # WARN: V3: listed after the pending registration was there. The other way round: a commit lands after the
