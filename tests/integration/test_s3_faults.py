@@ -145,6 +145,7 @@ OUTCOMES = [
     (error_answer(404, "NoSuchKey"), PreconditionFailed),
     (error_answer(404, ""), PreconditionFailed),
     (error_answer(404, "NoSuchBucket"), Unavailable),
+    ((404, "", {}, b"default backend - 404"), CommitOutcomeUnknown),
     (error_answer(403, "AccessDenied"), Unavailable),
     (error_answer(403, "InvalidAccessKeyId"), Unavailable),
     (error_answer(400, "ExpiredToken"), Unavailable),
@@ -298,6 +299,7 @@ def test_a_refused_read_says_what_to_set():
         (error_answer(403, "AccessDenied"), Unavailable, "AWS_SECRET_ACCESS_KEY"),
         (error_answer(403, "SignatureDoesNotMatch"), Unavailable, "AWS_SECRET_ACCESS_KEY"),
         (error_answer(404, "NoSuchBucket"), Unavailable, "ICEDB_STORE"),
+        ((404, "", {}, b"default backend - 404"), Unavailable, "ICEDB_S3_ENDPOINT"),
         (error_answer(400, "AuthorizationHeaderMalformed"), Unavailable, "ICEDB_S3_REGION"),
         (error_answer(412, "PreconditionFailed"), PreconditionFailed, "list and read again"),
     ]
@@ -362,3 +364,30 @@ def test_a_full_disk_fails_a_download_with_its_path(tmp_path):
     with rude_store((200, "", headers, b"x")) as (store, _):
         target = tmp_path / "no" / "folder"
         assert str(target) in str(expect(Unavailable, lambda: store.download("key", target)))
+
+
+LISTED_NOTHING = (200, "", {}, b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>")
+
+
+@pytest.mark.parametrize(
+    ("then", "kind"),
+    [
+        (LISTED_NOTHING, NotFound),
+        (error_answer(404, "NoSuchBucket"), Unavailable),
+        (error_answer(403, "AccessDenied"), Unavailable),
+        ((404, "", {}, b"default backend - 404"), Unavailable),
+    ],
+)
+def test_a_head_without_words_is_asked_about(then, kind):
+    """Its 404 is that of an object, of a bucket, or of a proxy: nothing may be taken for gone that cannot be looked at."""
+    with rude_store((404, "", {}, b""), then) as (store, server):
+        expect(kind, lambda: store.head("a/b"))
+    assert [request[0] for request in server.requests[:2]] == ["HEAD", "GET"]
+
+
+def test_a_proxy_that_has_lost_its_servers_empties_no_listing():
+    with rude_store((404, "", {}, b"<html>404</html>")) as (store, _):
+        expect(Unavailable, lambda: store.list_page("a/"))
+        expect(Unavailable, lambda: store.list_folders("a/"))
+        expect(Unavailable, lambda: store.put("a/b", b"x"))
+        expect(Unavailable, lambda: store.get("a/b"))

@@ -120,6 +120,8 @@ def _run_check(check: Check) -> str:
         check()
     except IceDBError as error:
         return str(error)
+    except Exception as error:  # noqa: BLE001 - no more files or threads, say: an answer helps more than none
+        return f"{type(error).__name__}: {error}"
     return "ok"
 
 

@@ -29,6 +29,7 @@ from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import (
     CommitOutcomeUnknown,
     InvalidRequest,
+    NotFound,
     PreconditionFailed,
     Unavailable,
     UnsupportedFormat,
@@ -164,7 +165,13 @@ class S3ObjectStore:
     def head(self, key: str) -> ObjectInfo:
         """Read an object's metadata. Raises NotFound, Unavailable."""
         check_key(key)
-        answer = self._call("head_object", key, Key=key)
+        try:
+            answer = self._call("head_object", key, Key=key)
+        except NotFound:
+            # A HEAD has no body that says whose 404 it is: that of a bucket that is gone, or of a proxy, is the same.
+            # A listing raises then.
+            self.list_page(key, limit=1)
+            raise
         return info_of(key, answer, size_bytes=int(answer["ContentLength"]))
 
     def put_if_absent(self, key: str, body: bytes) -> str:

@@ -45,6 +45,10 @@ _NOT_SENT: Final = (
 _WRONG_REGION_STATUS: Final = (301, 307)
 _DENIED_STATUS: Final = (401, 403)
 _CREDENTIAL_CODES: Final = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired"})
+_NOT_S3: Final = (
+    "answered 404 without an error of S3's: something else answers there, such as a proxy that has lost its servers; "
+    "check ICEDB_S3_ENDPOINT and what stands before the store"
+)
 # Answers of status 400 that the same call may survive later.
 _PASSING_CODES: Final = _CREDENTIAL_CODES | {"RequestTimeout", "IncompleteBody", "BadDigest"}
 
@@ -58,6 +62,15 @@ def status_of(error: ClientError) -> int:
 def code_of(error: ClientError) -> str:
     """Return S3's name of an error, such as ``NoSuchKey``; for a HEAD it is the status."""
     return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def is_none_of_s3(error: ClientError) -> bool:
+    """Return whether a 404 is none of S3's: it names no error. That of a HEAD has no body to name one.
+
+    A load balancer that has lost its servers says 404 to everything. Taken for S3's, every object of every table would
+    be gone, and a table that cannot be looked at would be one that does not exist.
+    """
+    return code_of(error) in ("", str(_HTTP_NOT_FOUND)) and error.operation_name != "HeadObject"
 
 
 def is_denied(error: ClientError) -> bool:
@@ -98,6 +111,10 @@ def explain_conditional_write(error: Exception, *, where: str, key: str) -> IceD
     """
     if isinstance(error, ClientError):
         status = status_of(error)
+        if status == _HTTP_NOT_FOUND and code_of(error) == str(_HTTP_NOT_FOUND):
+            return CommitOutcomeUnknown(
+                f"{key}: {where}: {_NOT_S3}; whether the write landed is not known: read it back (W2)"
+            )
         is_refused = status == _HTTP_PRECONDITION_FAILED
         if is_refused or (status == _HTTP_NOT_FOUND and code_of(error) != "NoSuchBucket"):
             return PreconditionFailed(
@@ -119,7 +136,7 @@ def _explain_answer(error: ClientError, *, where: str, key: str) -> IceDBError:
     """Return what an answer with an error status means."""
     status, code = status_of(error), code_of(error)
     words = f"{code} {error.response.get('Error', {}).get('Message', '')}".strip()
-    setup = _explain_setup(status, code, words)
+    setup = _NOT_S3 if status == _HTTP_NOT_FOUND and is_none_of_s3(error) else _explain_setup(status, code, words)
     if setup is not None:
         return Unavailable(f"{key}: {where}: {setup}")
     if status == _HTTP_NOT_FOUND:
