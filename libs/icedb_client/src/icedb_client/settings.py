@@ -65,7 +65,7 @@ class ClientSettings(BaseSettings):
     client_key_file: Path | None = None
     """The key of the client's certificate (PEM)."""
 
-    redis_url: str = DEFAULT_REDIS_URL
+    redis_url: Annotated[str, Field(repr=False)] = DEFAULT_REDIS_URL
     """Redis that wakes the workers. Without it nothing is lost: the workers' periodic sweep finds what is staged."""
 
     redis_timeout_ms: Annotated[int, Field(ge=50, le=10_000)] = 300

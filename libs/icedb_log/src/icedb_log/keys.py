@@ -86,6 +86,13 @@ def check_pin_name(name: str) -> str:
     return name
 
 
+def _part(name: str) -> str:
+    """Return ``name`` if it is one component of a key and no way out of its folder, else raise InvalidRequest."""
+    if not name or "/" in name or "\0" in name or name in (".", ".."):
+        raise InvalidRequest(f"{name[:80]!r} cannot be a part of a key: it has to be a name without a slash")
+    return name
+
+
 @dataclass(frozen=True, slots=True)
 class TablePaths:
     """The keys of one table.
@@ -200,11 +207,11 @@ class TablePaths:
 
     def rebuild_key(self, rebuild_id: str) -> str:
         """Return the key of the record of a rebuild."""
-        return f"{self.rebuilds_prefix}{rebuild_id}.json"
+        return f"{self.rebuilds_prefix}{_part(rebuild_id)}.json"
 
     def damaged_key(self, rebuild_id: str, log_key: str) -> str:
         """Return the key of the copy of a damaged log file."""
-        return f"{self.damaged_prefix}{rebuild_id}/{log_key.removeprefix(self.log_prefix)}"
+        return f"{self.damaged_prefix}{_part(rebuild_id)}/{log_key.removeprefix(self.log_prefix)}"
 
     @property
     def purge_key(self) -> str:
@@ -222,7 +229,7 @@ class TablePaths:
 
     def lease_key(self, lease_id: str) -> str:
         """Return the key of a lease."""
-        return f"{self.leases_prefix}{lease_id}.json"
+        return f"{self.leases_prefix}{_part(lease_id)}.json"
 
     def audit_key(self, *, time_ms: int, run_id: str, part: int = 0) -> str:
         """Return the key of a part of the audit of one run of the janitor; they sort by the time of the run."""
@@ -239,32 +246,32 @@ class TablePaths:
 
     def import_key(self, import_id: str) -> str:
         """Return the key of an import's record."""
-        return f"{self.imports_prefix}{import_id}.json"
+        return f"{self.imports_prefix}{_part(import_id)}.json"
 
     def open_erasure_key(self, erasure_id: str) -> str:
         """Return the key of an erasure's record while it has not ended."""
-        return f"{self.open_erasures_prefix}{erasure_id}.json"
+        return f"{self.open_erasures_prefix}{_part(erasure_id)}.json"
 
     def closed_erasure_key(self, erasure_id: str) -> str:
         """Return the key of an erasure's record once it has ended."""
-        return f"{self.closed_erasures_prefix}{erasure_id}.json"
+        return f"{self.closed_erasures_prefix}{_part(erasure_id)}.json"
 
     def idempotency_key(self, key_sha256: str) -> str:
         """Return the key of the record of a producer's own key, given its SHA-256 in hex."""
-        return f"{self.idempotency_prefix}{key_sha256}.json"
+        return f"{self.idempotency_prefix}{_part(key_sha256)}.json"
 
     def log_key(self, *, time_ms: int, commit_id: str, is_merged: bool) -> str:
         """Return the key of a log file."""
         if not 0 <= time_ms <= MAX_MS:
             raise InvalidRequest(f"table {self.name}: {time_ms} does not fit 13 digits of unix milliseconds")
-        return f"{self.log_prefix}{time_ms:013d}_{'m_' if is_merged else ''}{commit_id}.jsonl"
+        return f"{self.log_prefix}{time_ms:013d}_{'m_' if is_merged else ''}{_part(commit_id)}.jsonl"
 
     def data_key(self, *, partition: str, file_id: str) -> str:
         """Return the key of a data file in a Hive partition (``d=2023-06-07/u=a``; empty: no partitioning)."""
         if not is_partition_path(partition):
             raise InvalidRequest(f"table {self.name}: {partition[:120]!r} is not an encoded partition path")
         folder = f"{partition}/" if partition else ""
-        return f"{self.data_prefix}{folder}{file_id}.parquet"
+        return f"{self.data_prefix}{folder}{_part(file_id)}.parquet"
 
     def staging_key(self, *, batch_id: str, staging_format: StagingFormat) -> str:
         """Return the key of a staged batch."""
@@ -279,7 +286,7 @@ class TablePaths:
 
     def refused_key(self, name: str) -> str:
         """Return the key of the record of a refused commit, given the name of its log file."""
-        return f"{self.refused_prefix}{name}.json"
+        return f"{self.refused_prefix}{_part(name)}.json"
 
     def sibling(self, name: str) -> "TablePaths":
         """Return the keys of another table of the same warehouse. Raises InvalidRequest for a bad name."""
@@ -288,7 +295,7 @@ class TablePaths:
 
     def quarantine_key(self, name: str) -> str:
         """Return the key of a quarantined object called ``name`` (no slash)."""
-        return f"{self.quarantine_prefix}{name}"
+        return f"{self.quarantine_prefix}{_part(name)}"
 
     def partition_of(self, data_key: str) -> str:
         """Return the partition path of a data file's key; empty without partitioning."""

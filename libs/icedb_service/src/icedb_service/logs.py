@@ -98,9 +98,17 @@ def get_logger() -> structlog.stdlib.BoundLogger:
 def _render(settings: ServiceSettings) -> list[structlog.typing.Processor]:
     strip = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     if settings.log_format == "console":
-        return [strip, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()), _hide_credentials]
+        return [strip, _make_visible, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()), _hide_credentials]
     render = structlog.processors.JSONRenderer(sort_keys=True)
     return [strip, structlog.processors.format_exc_info, render, _hide_credentials]
+
+
+def _make_visible(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Spell out line ends, escapes and marks of direction: a name of somebody else's is no line of ours."""
+    for name, value in event.items():
+        if isinstance(value, str) and not value.isprintable() and name != "exception":
+            event[name] = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in value)
+    return event
 
 
 def _hide_credentials(_logger: object, _method: str, line: Any) -> str:

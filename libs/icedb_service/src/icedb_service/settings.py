@@ -52,10 +52,10 @@ class ServiceSettings(BaseSettings):
     """How long to wait for the next bytes of an answer of S3, milliseconds. Shorter notices a server that hangs sooner;
     a conditional write that runs into it may have landed, which costs a read to find out (W2)."""
 
-    redis_url: str = "redis://127.0.0.1:6379/0"
+    redis_url: Annotated[str, Field(repr=False)] = "redis://127.0.0.1:6379/0"
     """Redis for the queues, results and wake-ups. It holds nothing that cannot be lost."""
 
-    redlock_urls: Annotated[tuple[str, ...], NoDecode] = ()
+    redlock_urls: Annotated[tuple[str, ...], NoDecode, Field(repr=False)] = ()
     """Redis masters for locks, comma separated; they must not replicate each other. Use an odd number: three
     survive the loss of one. Empty: the one of `ICEDB_REDIS_URL`."""
 
@@ -213,11 +213,11 @@ class ServiceSettings(BaseSettings):
 class SparkServiceSettings(ServiceSettings):
     """What services with a Spark session need in addition."""
 
-    spark_master: str = "local[*]"
+    spark_master: Annotated[str, Field(repr=False)] = "local[*]"
     """Where Spark runs: `local[n]` in the worker's own process tree, `spark://host:7077` or `k8s://…` on a cluster,
     `sc://host:15002` on a Spark Connect server. See docs/spark.md for what each needs."""
 
-    spark_options: Annotated[Mapping[str, str], NoDecode] = {}
+    spark_options: Annotated[Mapping[str, str], NoDecode, Field(repr=False)] = {}
     """Further options of Spark, a JSON object, e.g. `{"spark.cores.max": "4", "spark.driver.host": "merger"}`. For
     Spark Connect only `spark.sql.…`: the others are the server's."""
 

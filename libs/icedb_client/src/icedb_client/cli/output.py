@@ -5,13 +5,14 @@ With ``--json`` standard output holds one JSON document and nothing else.
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Final
 
 import orjson
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output and nothing else.")]
@@ -21,8 +22,28 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _KIB: Final = 1024
 _SPANS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 
-out: Final = Console(highlight=False)
-err: Final = Console(stderr=True, highlight=False)
+_LAYOUT: Final = "\n\t"
+
+
+class VisibleConsole(Console):
+    """A console on which text is text: what names and reasons of others hold cannot steer the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render, with a replacement character for each one that would not be seen."""
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(make_visible(segment.text), segment.style)
+
+
+def make_visible(text: str) -> str:
+    """Return text with a replacement character for escapes, controls and marks of direction; lines stay lines."""
+    return "".join(each if each.isprintable() or each in _LAYOUT else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
+out: Final = VisibleConsole(highlight=False)
+err: Final = VisibleConsole(stderr=True, highlight=False)
 
 
 def print_json(value: Any) -> None:

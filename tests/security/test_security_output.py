@@ -1,0 +1,106 @@
+"""What goes to terminals, logs and process lists: no text of others steers it, and no secret is in it."""
+
+import io
+import json
+import logging
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import structlog
+from icedb_client.cli.output import VisibleConsole, make_table, make_visible
+from icedb_log.storage.s3_options import S3Options
+from icedb_parts.spark.spark_session import SparkSettings
+from icedb_service.logs import configure_logging, get_logger
+from icedb_service.settings import ServiceSettings
+from rich.markup import escape
+
+ROOT = Path(__file__).parents[2]
+STEERS = "a\x1b[2J\x1b]0;owned\x07\x9b31m\r\n2026-01-01 [error] fake\u202edoc\x00"
+TOKEN = "icedbt_" + "A1b2" * 8
+
+
+def test_what_others_wrote_cannot_steer_a_terminal(tmp_path):
+    path = tmp_path / "out"
+    with path.open("w", encoding="utf-8") as file:
+        console = VisibleConsole(file=file, force_terminal=True, width=200)
+        table = make_table("name", "reason")
+        table.add_row(escape(STEERS), STEERS)
+        console.print(table)
+        console.print(f"[bold red]error:[/] {escape(STEERS)}", soft_wrap=True)
+    text = path.read_text(encoding="utf-8")
+    styles = re.compile(r"\x1b\[[0-9;]*m")
+    assert styles.search(text), "our own styles stay"
+    assert not {each for each in styles.sub("", text) if not each.isprintable()} - {"\n"}
+    assert make_visible("a\tb\nc é😀") == "a\tb\nc é😀"
+
+
+@pytest.fixture(params=["console", "json"])
+def write(request, monkeypatch):
+    """Return what a call logs, as it stands on standard error."""
+
+    def run(call):
+        root, stream = logging.getLogger(), io.StringIO()
+        monkeypatch.setattr(sys, "stderr", stream)
+        before = root.handlers, root.level
+        try:
+            configure_logging(ServiceSettings(store="file:///x", log_format=request.param), component="test")
+            call()
+        finally:
+            root.handlers, level = before
+            root.setLevel(level)
+            logging.captureWarnings(capture=False)
+            structlog.reset_defaults()
+        return stream.getvalue()
+
+    return run
+
+
+def test_a_value_in_a_log_makes_no_line_of_its_own(write):
+    text = write(lambda: get_logger().warning("access_denied", denied_table=STEERS, reason=STEERS))
+    assert text.count("\n") == 1
+    assert all(each.isprintable() for each in text.rstrip("\n"))
+    assert "access_denied" in text
+    if text.startswith("{"):
+        assert json.loads(text)["denied_table"] == STEERS
+
+
+def test_credentials_are_hidden_whoever_logs_them(write):
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    for log in (
+        lambda: get_logger().error("unknown", headers=headers, text=TOKEN),
+        lambda: logging.getLogger("celery").error("message %r", headers),
+    ):
+        text = write(log)
+        assert "[hidden]" in text
+        assert "A1b2A1b2" not in text
+
+
+def test_settings_and_options_do_not_show_their_secrets():
+    settings = ServiceSettings(store="file:///x", redis_url="redis://:hunter2@127.0.0.1/0")  # pragma: allowlist secret
+    options = S3Options("http://x", access_key_id="id", secret_access_key="hush-hush")  # pragma: allowlist secret
+    spark = SparkSettings(master="sc://host:1/;token=hush-hush")
+    for shown in (repr(settings), str(settings), repr(options), str(options), repr(spark), spark.shown_master):
+        assert "hunter2" not in shown
+        assert "hush-hush" not in shown
+
+
+SECRETS = re.compile(
+    r"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----\s+[A-Za-z0-9+/=]{20}|\bAKIA[0-9A-Z]{16}\b|\bghp_[A-Za-z0-9]{36}\b"
+    r"|\bxox[abprs]-[A-Za-z0-9-]{20,}|\bicedbt_[A-Za-z0-9_-]{43}\b|\bpypi-[A-Za-z0-9_-]{50,}"
+)
+
+
+def test_no_file_of_the_repository_holds_a_credential():
+    """The quick part of `make audit`: what is a credential by its form alone."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    found = []
+    for name in listed.decode().split("\0"):
+        path = ROOT / name
+        if name and path.is_file() and path.suffix not in (".parquet", ".svg"):
+            match = SECRETS.search(path.read_text(encoding="utf-8", errors="replace"))
+            if match:
+                found.append(f"{name}: {match[0][:12]}…")
+    assert found == []
