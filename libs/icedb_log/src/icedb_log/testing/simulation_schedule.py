@@ -144,7 +144,7 @@ class _Schedule:
             world.settings,
             script,
             world.faults,
-            tuple(world.trace),
+            tuple(map(TraceLine._make, world.trace)),
             world.trace_hash,
             counters,
         )

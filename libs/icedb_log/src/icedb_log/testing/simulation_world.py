@@ -25,6 +25,7 @@ from icedb_log.testing.simulation_settings import MAX_CLOCK_STEPS, START_MS, Set
 TRACE_TAIL: Final = 60
 _STEP_MS: Final = 60
 _ID_BITS: Final = 74
+_HASH_MASK: Final = 0xFFFFFFFF
 
 
 class Crash(BaseException):
@@ -124,7 +125,7 @@ class World:
         self.settings = settings
         self.now_ms = START_MS
         self.trace_hash = 0
-        self.trace: deque[TraceLine] = deque(maxlen=trace_tail)
+        self.trace: deque[tuple[int, str, str, str]] = deque(maxlen=trace_tail)
         self.steps: list[Step] = []
         self.faults: dict[str, str] = {}
         self._script = script
@@ -217,8 +218,9 @@ class World:
     def note(self, what: str, key: str) -> None:
         """Put a line into the trace."""
         name = "-" if self._current is None else self._current.name
-        self.trace_hash = zlib.crc32(f"{self.now_ms}{name}{what}{key}".encode(), self.trace_hash)
-        self.trace.append(TraceLine(self.now_ms, name, what, key))
+        # Who it was, and what he did, is in the steps and in the keys: a hash of all of it would cost too much.
+        self.trace_hash = zlib.crc32(key.encode(), (self.trace_hash ^ self.now_ms) & _HASH_MASK)
+        self.trace.append((self.now_ms, name, what, key))
 
     def run(self) -> None:
         """Run the schedule for its number of steps, then let every actor die where it stands.
