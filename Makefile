@@ -8,6 +8,8 @@ TS_COLUMN ?= ts
 W ?= merge
 SECONDS ?= 600
 JOBS ?= 2
+FAULTS ?= 0
+SEED ?=
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
@@ -21,7 +23,7 @@ PYTEST := $(BIN)/pytest -q -m 'not soak' --numprocesses $(JOBS) --dist loadfile 
 # Values of tests and documents that look like secrets and are none.
 NO_SECRETS := hush|hunter2|pw|icedb_alpha-token-0123456789|9c56cc51b374c3ba[0-9a-f]{48}|e3b0c44298fc1c14[0-9a-f]{48}
 
-.PHONY: audit help install demo up test lint types imports unit integration soak node engines bench format proto dashboards docs constraints clean
+.PHONY: audit help install demo up test lint types imports unit integration soak node engines chaos bench format proto dashboards docs constraints clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -83,6 +85,9 @@ $(NODE_EXAMPLE)/node_modules/.installed: $(NODE_EXAMPLE)/package.json
 
 engines: install ## engines that only long tests ask: ClickHouse in a Python package, 180 MB
 	@$(UV) pip install --quiet --python $(BIN)/python --constraints constraints.txt --group engines
+
+chaos: install ## let a whole stack fail in every way, and check every row; SECONDS=300, FAULTS=0 (any number), SEED= (a fresh one)
+	@$(BIN)/python -m icedb_local.chaos --seconds $(if $(filter file,$(origin SECONDS)),300,$(SECONDS)) --faults $(FAULTS) $(if $(SEED),--seed $(SEED))
 
 bench: install ## one workload for us and for the rivals in one run; W=merge
 	$(BIN)/python -m bench $(W)

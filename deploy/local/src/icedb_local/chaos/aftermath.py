@@ -1,10 +1,13 @@
 """What is left when everything is quiet: garbage, quarantine, and what ``icedb fsck`` says. Reads past the proxy."""
 
+import contextlib
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 
 from icedb_client.footers import ParquetFooterReader
 from icedb_log.clock import Clock
+from icedb_log.errors import NotFound
 from icedb_log.ingest.quarantine import QuarantinedBatch, list_quarantined
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
@@ -53,6 +56,18 @@ def find_garbage(warehouse: Warehouse, table: str, *, clock: Clock) -> Garbage:
         tombstones=len(state.tombstoned_ms),
         staged_batches=len(staged),
     )
+
+
+def save_bucket(warehouse: Warehouse, folder: Path) -> int:
+    """Copy all objects into a folder: the server keeps them in memory only. Returns how many."""
+    count = 0
+    for info in list_all(warehouse.store, f"{warehouse.root}/").objects:
+        path = folder / info.key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(NotFound):
+            path.write_bytes(warehouse.store.get(info.key).body)
+            count += 1
+    return count
 
 
 def check_table(warehouse: Warehouse, table: str, *, clock: Clock) -> FsckReport:

@@ -1,5 +1,7 @@
-"""The stack that is made to fail: as ``make up STORE=s3`` starts it, with three Redis masters for locks, short times,
-and the store behind the fault proxy. Pure values.
+"""The stack that is made to fail. Pure values.
+
+As ``make up STORE=s3`` starts it, with three Redis masters for locks, short times, and the store behind the fault
+proxy.
 """
 
 import dataclasses

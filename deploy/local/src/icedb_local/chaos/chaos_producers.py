@@ -33,7 +33,7 @@ RETRYABLE_CODES: Final = (
 )
 
 Send = Callable[[BatchEntry, bytes], None]
-"""Sends a batch once; returns when it is acknowledged. Raises Unavailable if it may be sent again, else another error."""
+"""Sends a batch once; returns when it is acknowledged. Raises Unavailable if it may be sent again."""
 
 
 class ChaosProducer:

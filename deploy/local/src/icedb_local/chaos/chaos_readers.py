@@ -1,8 +1,8 @@
 """Readers that never stop: each asks for a snapshot, reads every row of its data files, and has the checker judge it.
 
-Four of them: through the snapshot service, through the client straight on the store, through the S3 gateway with no client
-of ours, and one that reads the past twice. An error is an outage, unless it is one that no failing server excuses: a
-damaged log, two types of one column, a live file that is not there.
+Four of them: through the snapshot service, through the client straight on the store, through the S3 gateway with no
+client of ours, and one that reads the past twice. An error is an outage, unless it is one that no failing server
+excuses: a damaged log, two types of one column, a live file that is not there.
 """
 
 import contextlib

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from rich.text import Text
 
+from icedb_local.chaos.batches import expected_content
 from icedb_local.chaos.chaos_run import ChaosRun
 from icedb_local.chaos.content_checker import Violation
 from icedb_local.chaos.fault_records import KindFigures, sum_kinds
@@ -176,8 +177,6 @@ def find_log_lines(folder: Path, words: Sequence[str]) -> list[str]:
 
 
 def _rows(run: ChaosRun, number: int) -> int:
-    from icedb_local.chaos.batches import expected_content  # noqa: PLC0415
-
     return expected_content(run.plan.seed, number).rows
 
 

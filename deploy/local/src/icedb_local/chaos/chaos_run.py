@@ -1,8 +1,8 @@
 """One run, from the first process to the last look: start, load, faults, quiet, judgement.
 
-Order at the end, which is what makes the judgement certain: faults end; requests that were held back land; every program
-runs; batches sent from now on come through all doors and are read; producers stop; nothing is left to do and the
-grace periods have passed; readers stop; then everything is read once more past the proxy.
+Order at the end, which is what makes the judgement certain: faults end; requests that were held back land; every
+program runs; batches sent from now on come through all doors and are read; producers stop; nothing is left to do and
+the grace periods have passed; readers stop; then everything is read once more past the proxy.
 """
 
 import contextlib
@@ -19,19 +19,21 @@ from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
 from icedb_log.warehouse import Warehouse
 
-from icedb_local.chaos.aftermath import Garbage, check_table, find_garbage, read_quarantine
+from icedb_local.chaos.aftermath import Garbage, check_table, find_garbage, read_quarantine, save_bucket
 from icedb_local.chaos.batch_ledger import BatchLedger
 from icedb_local.chaos.chaos_layout import BROKER, LOCK_MASTERS, ChaosLayout
 from icedb_local.chaos.chaos_producers import ChaosProducer, Send, make_grpc_door, make_http_door, make_staging_door
 from icedb_local.chaos.chaos_readers import ChaosReader, PastReader, make_client_read, make_gateway_read
 from icedb_local.chaos.conductor import Conductor
 from icedb_local.chaos.content_checker import ContentChecker
+from icedb_local.chaos.fault_kinds import KINDS
 from icedb_local.chaos.fault_plan import PlanShape, draw_faults
 from icedb_local.chaos.fault_proxy import FaultProxy
 from icedb_local.chaos.fault_records import InjectedFault
 from icedb_local.chaos.injector import Injector
-from icedb_local.chaos.metric_history import Scraper
+from icedb_local.chaos.metric_history import Scraper, read_metrics
 from icedb_local.chaos.outages import Outages, find_recovery_ms
+from icedb_local.chaos.run_figures import sum_figures
 from icedb_local.chaos.small_disks import SmallDisks
 from icedb_local.stack import LocalStack
 from icedb_local.stack_layout import S3_ACCESS_KEY, S3_SECRET_KEY
@@ -126,8 +128,11 @@ class ChaosRun:
                     self._wait_for_progress(producers, readers, what="to recover", deadline_ms=RECOVERY_DEADLINE_MS)
                 self._wait_for_quiet(warehouse)
                 self._look_for_survivors(stack)
-            self._judge(warehouse, readers)
-            self.figures = _sum_figures(scraper)
+            self._judge(warehouse)
+            if self.checker.violations:
+                count = save_bucket(warehouse, layout.run_dir / "bucket")
+                self.say(f"{count} objects of the bucket are kept in {layout.run_dir / 'bucket'}")
+            self.figures = sum_figures(scraper.history)
             self.outages = [one.outages for one in (*producers, *readers)]
             self.snapshot_count = len({name for reader in readers for name in reader.snapshots})
 
@@ -244,8 +249,6 @@ class ChaosRun:
         self.say(f"{conductor.effect_count} faults that met somebody; now everything is mended")
 
     def _kinds_left(self, conductor: Conductor) -> Callable[[], bool]:
-        from icedb_local.chaos.fault_kinds import KINDS  # noqa: PLC0415
-
         return lambda: len({fault.planned.kind.name for fault in conductor.faults}) < len(KINDS)
 
     def _mend(self, injector: Injector, proxy: FaultProxy, stack: LocalStack) -> None:
@@ -298,7 +301,7 @@ class ChaosRun:
             self.clock.sleep_ms(POLL_MS)
 
     def _wait_for_quiet(self, warehouse: Warehouse) -> None:
-        """Wait until nothing is staged and nothing dead is left, and no longer than all grace periods together allow."""
+        """Wait until nothing is staged and nothing dead is left, no longer than all grace periods allow."""
         pace = self.layout.pace
         limit_ms = 60_000 + 2 * (pace.log_grace_ms + pace.data_grace_ms + pace.orphan_age_ms)
         self.say(f"waiting for the janitor, at most {limit_ms // 1000} s")
@@ -318,8 +321,6 @@ class ChaosRun:
     def _look_for_survivors(self, stack: LocalStack) -> None:
         """Every service must answer on its metrics port, be it the first process or the twentieth."""
         deadline_ms = self.clock.monotonic_ms() + RECOVERY_DEADLINE_MS
-        from icedb_local.chaos.metric_history import read_metrics  # noqa: PLC0415
-
         for name, port in self.layout.metrics_ports.items():
             while read_metrics(port) is None:
                 if self.clock.monotonic_ms() > deadline_ms:
@@ -328,7 +329,7 @@ class ChaosRun:
                     break
                 self.clock.sleep_ms(POLL_MS)
 
-    def _judge(self, warehouse: Warehouse, readers: tuple[ChaosReader, ...]) -> None:
+    def _judge(self, warehouse: Warehouse) -> None:
         past = {fault.planned.number for fault in self.faults if fault.seen == "unseen"}
         for fault in self.faults:
             if fault.end_ms is not None and fault.has_effect:
@@ -387,28 +388,3 @@ def _is_up(scraper: Scraper, target: str) -> bool:
     """Whether a service answered the last scrape; what serves no metrics counts as up."""
     scrapes = scraper.history.scrapes.get(target)
     return not scrapes or scrapes[-1].values is not None
-
-
-def _sum_figures(scraper: Scraper) -> dict[str, float]:
-    total = scraper.history.total
-    return {
-        "commits of merges": total("merger", "icedb_merge_commits_total"),
-        "deleted data files": total("janitor", "icedb_janitor_deleted_objects_total", 'kind="data_file"'),
-        "deleted log files": total("janitor", "icedb_janitor_deleted_objects_total", 'kind="log_file"'),
-        "deleted orphans": total("janitor", "icedb_janitor_deleted_objects_total", 'kind="orphan"'),
-        "failed store requests": sum(
-            total(name, "icedb_store_request_failures_total") for name in scraper.history.scrapes
-        ),
-        "lost locks": sum(
-            total(service, f"icedb_{name}_lock_attempts_total", 'outcome="lost"')
-            for service, name in (("ingest", "ingest"), ("merger", "merge"), ("janitor", "janitor"))
-        ),
-        "fenced runs": sum(
-            total(service, f"icedb_{name}_runs_total", 'outcome="fenced"')
-            for service, name in (("ingest", "ingest"), ("merger", "merge"))
-        ),
-        "commits without an answer": sum(
-            total(service, f"icedb_{name}_runs_total", 'outcome="outcome_unknown"')
-            for service, name in (("ingest", "ingest"), ("merger", "merge"))
-        ),
-    }

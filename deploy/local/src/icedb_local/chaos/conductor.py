@@ -14,9 +14,11 @@ from icedb_local.chaos.injector import Effect, Injector
 from icedb_local.chaos.metric_history import Scraper
 
 POLL_MS: Final = 20
-MAX_OVERLAPPING: Final = 3
+MAX_OVERLAPPING: Final = 4
 GIVE_UP_MS: Final = 3_000
 """How long a fault waits for its target to be there."""
+PATIENCE_MS: Final = 15_000
+"""A fault that no service has met yet lasts longer than was drawn, but not longer than this."""
 
 
 @dataclass(slots=True)
@@ -114,8 +116,20 @@ class Conductor:
     def _end_due(self) -> None:
         now_ms = self._clock.monotonic_ms()
         for one in tuple(self._running):
-            if now_ms >= one.record.begin_ms + one.record.planned.duration_ms:
+            age_ms = now_ms - one.record.begin_ms
+            if age_ms >= one.record.planned.duration_ms and (age_ms >= PATIENCE_MS or self._is_met(one, now_ms)):
                 self._end(one)
+
+    def _is_met(self, one: _Running, now_ms: int) -> bool:
+        """Whether a service has met a fault; of servers of Redis only metrics know."""
+        if one.effect.is_met is not None:
+            return one.effect.is_met()
+        planned = one.record.planned
+        traces = planned.kind.traces_of(planned.target)
+        if planned.kind.group != "redis" or not traces or not planned.duration_ms:
+            return True
+        history = self._scraper.history
+        return any(history.shows(trace, begin_ms=one.record.begin_ms, end_ms=now_ms) for trace in traces)
 
     def _end_all(self) -> None:
         for one in tuple(self._running):

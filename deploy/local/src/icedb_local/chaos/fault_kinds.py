@@ -47,7 +47,7 @@ class FaultKind:
 
     def traces_of(self, target: str) -> tuple[Trace, ...]:
         """Return the traces that count for a target."""
-        return tuple(trace for trace in self.traces if not trace.service or trace.service == target)
+        return tuple(trace for trace in self.traces if trace.service in ("", target))
 
 
 def _failures(*reasons: str) -> tuple[Trace, ...]:
@@ -95,7 +95,10 @@ KINDS: Final = (
     FaultKind("broker_down", "redis", 3, 1_000, 5_000, (BROKER,), (_redis("queue"),)),
     FaultKind("broker_stop", "redis", 3, 1_500, 5_000, (BROKER,), (_redis("queue"),)),
     FaultKind("broker_empty", "redis", 3, 0, 0, (BROKER,), why_untraced=_EMPTY_QUEUE),
-    FaultKind("s3_500", "store", 6, 500, 3_000, traces=_failures("server_error"), proxy=ProxyFault("status", status=500)),
+    FaultKind(
+        "s3_500", "store", 6, 500, 3_000,
+        traces=_failures("server_error"), proxy=ProxyFault("status", status=500),
+    ),
     FaultKind("s3_503", "store", 6, 500, 3_000, traces=_failures("throttled"), proxy=ProxyFault("status", status=503)),
     FaultKind(
         "s3_full", "store", 6, 500, 3_000,

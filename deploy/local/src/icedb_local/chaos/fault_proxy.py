@@ -4,8 +4,8 @@ Owns the network between the stack and its store. It has several doors (ports), 
 apart from what met the readers and producers that watch them. It runs in a thread of its own and speaks HTTP/1.1 over
 kept connections; requests and answers are held whole in memory, which S3 traffic of a test allows.
 
-A request that a client gave up may still be on its way here (``late``): nothing is quiet before :attr:`FaultProxy.late_count`
-is 0.
+A request that a client gave up may still be on its way here (``late``): nothing is quiet before
+:attr:`FaultProxy.late_count` is 0.
 """
 
 import asyncio
@@ -154,36 +154,35 @@ class FaultProxy:
         door: str,
     ) -> bool:
         """Do to a request what is to be done; return whether the connection lives on."""
-        action = fault.action if fault is not None else None
-        if fault is None or action is None:
+        if fault is None:
             writer.write(_encode(await self._forward(request, upstream)))
             return True
-        if action == "status":
-            writer.write(encode_error(fault.status))
-            return True
-        if action in ("hold", "slow"):
+        if fault.action in ("hold", "slow"):
             await asyncio.sleep(fault.delay_ms / 1000)
-        if action in ("hold", "reset"):
-            return False
-        if action == "late":
+        if fault.action == "late":
             task = asyncio.create_task(self._forward_late(request, fault.delay_ms))
             self._late.add(task)
             task.add_done_callback(self._late.discard)
+        if fault.action in ("hold", "reset", "late"):
             return False
-        answer = await self._forward(request, upstream)
-        if action == "status_after":
+        if fault.action == "status":
             writer.write(encode_error(fault.status))
             return True
-        if action == "truncate" and len(answer.body) >= MIN_CUT_BYTES:
+        answer = await self._forward(request, upstream)
+        return await self._answer(answer, writer, fault=fault, door=door)
+
+    async def _answer(self, answer: Message, writer: asyncio.StreamWriter, *, fault: ProxyFault, door: str) -> bool:
+        """Say of an answer what is to be said; return whether the connection lives on."""
+        if fault.action == "drop":
+            return False
+        if fault.action == "truncate" and len(answer.body) >= MIN_CUT_BYTES:
             writer.write(_encode(answer, cut_at=len(answer.body) // 2))
             await writer.drain()
             writer.write_eof()
             return False
-        if action == "truncate":
+        if fault.action == "truncate":
             self.faults.give_back(fault, door=door)
-        if action == "drop":
-            return False
-        writer.write(_encode(answer))
+        writer.write(encode_error(fault.status) if fault.action == "status_after" else _encode(answer))
         return True
 
     async def _forward(self, request: Message, upstream: list[_Upstream]) -> Message:

@@ -60,7 +60,7 @@ class Message:
 
 
 async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Message | None:
-    """Read a request, telling a client that waits for it to go on. ``None``: the client has left. Raises BrokenMessage."""
+    """Read a request; ``None``: the client has left. A client that waits is told to go on. Raises BrokenMessage."""
     head = await _read_head(reader)
     if head is None:
         return None

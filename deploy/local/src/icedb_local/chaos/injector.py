@@ -35,10 +35,12 @@ class Effect:
     Attributes:
         count: Requests, processes, servers or keys that it met, told when it has ended.
         must_show: Whether it met a service, so that metrics have to tell.
+        is_met: Asked while it lasts: whether a service has met it; ``None``: nobody can tell from here.
     """
 
     count: int = 0
     must_show: bool = True
+    is_met: Callable[[], bool] | None = None
 
 
 class Injector:
@@ -87,6 +89,7 @@ class Injector:
         effect = Effect()
         assert planned.kind.proxy is not None
         hits = self._proxy.begin(planned.kind.proxy)
+        effect.is_met = lambda: hits.by_door[SERVICES_DOOR] > 0
         try:
             yield effect
         finally:
@@ -171,9 +174,10 @@ class Injector:
         effect = Effect()
         with self._disks.full(planned.target, tree):
             before_ns = self._disks.last_use_ns(planned.target)
+            effect.is_met = lambda: self._disks.last_use_ns(planned.target) != before_ns
             yield effect
             # Nothing was made in it, so nobody has met it.
-            effect.count = int(self._disks.last_use_ns(planned.target) != before_ns)
+            effect.count = int(effect.is_met())
 
     def ensure_running(self, name: str) -> None:
         """Start a program if it does not run. Raises Unavailable if it does not come up."""

@@ -9,6 +9,7 @@ import http.client
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final, Literal, Self
 
 from icedb_log.clock import Clock
@@ -105,7 +106,7 @@ class MetricHistory:
         """Return how much a counter rose over the whole run, over all restarts."""
         answered = [one for one in self.scrapes.get(service, []) if one.values is not None]
         first = sum(_select(answered[0].values, metric, labels).values()) if answered else 0.0
-        return first + sum(_rise(a, b, metric, labels) for a, b in zip(answered, answered[1:], strict=False))
+        return first + sum(_rise(a, b, metric, labels) for a, b in pairwise(answered))
 
     def _shows(self, trace: Trace, scrapes: Sequence[Scrape], begin_ms: int, end_ms: int) -> bool:
         first = bisect.bisect_left(scrapes, begin_ms, key=lambda scrape: scrape.time_ms)
@@ -115,7 +116,7 @@ class MetricHistory:
             return any(scrape.values is None for scrape in within)
         before = next((one for one in reversed(scrapes[:first]) if one.values is not None), None)
         answered = [one for one in (before, *within) if one is not None and one.values is not None]
-        pairs = list(zip(answered, answered[1:], strict=False))
+        pairs = list(pairwise(answered))
         if trace.kind == "restarted":
             return any(_start(a) != _start(b) for a, b in pairs)
         if trace.kind == "rises":

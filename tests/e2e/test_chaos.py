@@ -1,0 +1,45 @@
+"""The short form of `make chaos`: each kind of fault at least once on a stack of real processes, from a fixed seed.
+
+Workers are the services' own without Spark, whose JVMs take longer to start than this lasts; `make chaos` has them.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from icedb_local.chaos.fault_kinds import KINDS
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+SEED = 4
+
+
+def run_chaos(tmp_path, *arguments):
+    output = tmp_path / "chaos.json"
+    command = [sys.executable, "-m", "icedb_local.chaos", "--output", str(output), *arguments]
+    env = {**os.environ, "TMPDIR": str(tmp_path), "TERM": "dumb"}
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=800, check=False)
+    return done, json.loads(output.read_text()) if output.exists() else {}
+
+
+def test_each_kind_of_fault_costs_no_row(tmp_path, find_processes):
+    done, report = run_chaos(tmp_path, "--short", "--seed", str(SEED), "--seconds", "120")
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert report["ok"]
+    assert report["violations"] == []
+    assert {kind["kind"] for kind in report["kinds"]} == {kind.name for kind in KINDS}
+    assert report["faults"] >= len(KINDS) // 2, "most of them met somebody"
+    assert all(kind["unseen_count"] == 0 for kind in report["kinds"])
+    assert report["batches"]["acknowledged"] > 0
+    assert report["reads_checked"] > len(KINDS)
+    assert find_processes(tmp_path) == {}
+
+
+def test_wrong_arguments_are_one_message_and_start_nothing(tmp_path):
+    done, _ = run_chaos(tmp_path, "--seed", "x")
+    assert done.returncode == 2
+    assert "a whole number" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
