@@ -208,6 +208,11 @@ class Story:
         self.remember()
         self.append(self.row(16))
 
+    def refuse_late(self):
+        """Refuse a batch whose id the log still has at the end."""
+        self.expected["refused_late"] = self.stage(body=b'{"id": 8,\n')
+        self.flush()
+
     def hold(self):
         self.run(acquire_lease, ttl_ms=DATA_GRACE_MS, holder="reader@golden")
 
@@ -318,6 +323,7 @@ STEPS = (
     "find_orphans",
     "grow_old",
     "merge_again",
+    "refuse_late",
     "hold",
     "pin",
     "follow",

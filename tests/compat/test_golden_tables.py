@@ -201,6 +201,8 @@ def test_a_whole_life(golden, require_rows):
     # A retry of what the log has is a duplicate; what waited in staging is committed; the commit that never landed is sealed.
     retried = next(reversed(expected["retries"]))
     golden.stage(*expected["retries"][retried], batch_id=retried)
+    if any(file.log.refused_ids for file in golden.reader().heads.read().files):  # not before revision 2
+        golden.stage({"id": 50, "ts": "2026-09-02T08:00:50Z", "user": "new"}, batch_id=expected["refused_late"])
     new_id = golden.stage({"id": 40, "ts": "2026-09-02T08:00:40Z", "user": "new", "amount": 4})
     result = golden.flush()
     golden.ids |= {40, *(number for ids in expected["staged"].values() for number in ids)}
@@ -225,9 +227,9 @@ def test_a_whole_life(golden, require_rows):
     require_rows()
 
     # What is quarantined is as it was, and can be retried.
-    refused = expected["refused"]
+    refused, late = expected["refused"], expected["refused_late"]
     entries = {each.batch_id: each for each in list_quarantined(golden.store, golden.paths)}
-    assert set(entries) == {refused, *([expected["bad_rows_of"]] if "bad_rows_of" in expected else [])}
+    assert set(entries) == {refused, late, *([expected["bad_rows_of"]] if "bad_rows_of" in expected else [])}
     assert read_quarantined(golden.store, golden.paths, refused).body == b'{"id": 7,\n'
     retry_quarantined(golden.store, golden.paths, refused, clock=golden.clock)
     golden.flush()
