@@ -1,6 +1,15 @@
 """Quoting for the SQL that is handed to DuckDB: names and literals come from users' data."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Final
+
+CLOSED: Final[Mapping[str, str]] = {
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "lock_configuration": "true",
+}
+"""Configuration of a DuckDB that can open nothing: no file, no address, no extension, and no way to change that."""
 
 
 def quote_name(name: str) -> str:

@@ -84,6 +84,7 @@ class _Files:
 
     def load(self, context: ssl.SSLContext) -> None:
         """Put them into a context. Raises InvalidRequest with the file and what is wrong."""
+        context.minimum_version = ssl.TLSVersion.TLSv1_2  # whatever this machine's OpenSSL would take besides
         try:
             context.load_cert_chain(self.cert, self.key, password=_no_passphrase)
         except (OSError, ValueError) as error:

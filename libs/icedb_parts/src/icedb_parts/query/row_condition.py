@@ -12,7 +12,7 @@ import duckdb
 from icedb_log.errors import InvalidRequest
 from icedb_log.pruning.condition_check import check_condition
 
-from icedb_parts.sql import quote_name
+from icedb_parts.sql import CLOSED, quote_name
 
 
 def check_row_condition(condition: str, schema: Mapping[str, str], *, table: str) -> None:
@@ -28,7 +28,7 @@ def check_row_condition(condition: str, schema: Mapping[str, str], *, table: str
     """
     check_condition(condition, schema, table=table)
     columns = ", ".join(f"CAST(NULL AS {kind}) AS {quote_name(name)}" for name, kind in schema.items())
-    with duckdb.connect(config={"enable_external_access": "false", "autoload_known_extensions": "false"}) as engine:
+    with duckdb.connect(config={"threads": 1, **CLOSED}) as engine:
         try:
             engine.sql(f"SELECT {columns} WHERE false").filter(condition)
         except duckdb.Error as error:

@@ -17,6 +17,7 @@ from icedb_parts.limits import FlushUnitLimits
 from icedb_parts.reading.raw_events import read_engine_words
 from icedb_parts.reading.staged_bytes import BOM, check_utf8
 from icedb_parts.reading.staged_lines import BatchLines
+from icedb_parts.sql import CLOSED
 
 _BLANK: Final = b" \t\r\n"
 _AT_BYTE: Final = re.compile(r"at byte (\d+)")
@@ -58,7 +59,7 @@ def read_json_document(decoded: bytes, limits: FlushUnitLimits, *, splits_rows: 
 
 
 def _split_array(decoded: bytes) -> pa.StringArray:
-    with _ONE_AT_A_TIME, duckdb.connect(config={"threads": 1}) as engine:
+    with _ONE_AT_A_TIME, duckdb.connect(config={"threads": 1, **CLOSED}) as engine:
         connection: Any = engine
         connection.register("body", pa.table({"text": pa.array([decoded], pa.binary()).cast(pa.string())}))
         try:

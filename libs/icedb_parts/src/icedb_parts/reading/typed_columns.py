@@ -16,7 +16,7 @@ from icedb_parts.limits import FlushUnitLimits
 from icedb_parts.reading.batch_table import BatchTable
 from icedb_parts.reading.column_forms import Form
 from icedb_parts.reading.json_casts import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
-from icedb_parts.sql import quote_name
+from icedb_parts.sql import CLOSED, quote_name
 
 _MICROS: Final = pa.timestamp("us")
 _MIN_US, _MAX_US = MIN_TIMESTAMP_MS * 1000, MAX_TIMESTAMP_MS * 1000 + 999
@@ -152,7 +152,7 @@ def _convert_nested(name: str, values: pa.ChunkedArray) -> tuple[pa.ChunkedArray
     bad = _find_untextual(values.type)
     if bad is not None:
         raise BatchRejected(f"column {name!r} has {bad} inside {values.type}, which has no JSON text: {_remedy(bad)}")
-    with duckdb.connect(config={"threads": 1}) as engine:
+    with duckdb.connect(config={"threads": 1, **CLOSED}) as engine:
         connection: Any = engine
         connection.register("nested", pa.table({"value": values}))
         column = quote_name("value")
