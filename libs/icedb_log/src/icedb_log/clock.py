@@ -78,6 +78,15 @@ def make_uuid7_hex(unix_ms: int, random_bits: int) -> str:
     return f"{value:032x}"
 
 
+def uuid7_hex_ms(value: str) -> int | None:
+    """Return the unix milliseconds inside 32 hex digits of a UUIDv7; ``None``: it is none."""
+    try:
+        found = uuid.UUID(hex=value)
+    except ValueError:
+        return None
+    return found.int >> 80 if found.version == UUID_VERSION_OF_BATCHES else None
+
+
 def parse_uuid7_ms(batch_id: str) -> int:
     """Return the unix milliseconds inside a batch id.
 

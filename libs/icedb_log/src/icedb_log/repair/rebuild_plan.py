@@ -14,6 +14,7 @@ from icedb_log.errors import CorruptLog
 from icedb_log.keys import parse_log_key
 from icedb_log.model import FeedState
 from icedb_log.repair.footers import Footer
+from icedb_log.repair.rebuild_clocks import find_odd_times
 from icedb_log.repair.rebuild_commits import PROVEN, Choice, Side, Verdicts, find_verdicts, group_attempts
 from icedb_log.repair.rebuild_evidence import RebuildEvidence
 from icedb_log.repair.rebuild_leftovers import find_leftovers, find_unsure_merges
@@ -33,6 +34,7 @@ NoteKind = Literal[
     "gone",
     "unreadable",
     "contradiction",
+    "clocks",
 ]
 
 
@@ -312,6 +314,17 @@ class _Planner:
                 len(unreadable),
                 sum(evidence.markers[key].row_count or 0 for key in unreadable if key in evidence.markers),
                 _first(unreadable),
+            )
+        yield from self._find_disorder(verdicts)
+
+    def _find_disorder(self, verdicts: Verdicts) -> Iterable[Note]:
+        odd = find_odd_times(verdicts.attempts)
+        if odd:
+            yield self._note(
+                "clocks",
+                odd,
+                "which of two jobs came last is told by the times in their ids, and those of the jobs that wrote these "
+                "do not agree with the store's: a host's clock was off, or a job slept. Compare rows of their partitions",
             )
         for first, second in verdicts.contradictions:
             yield Note(
