@@ -324,7 +324,7 @@ class _Planner:
                 "clocks",
                 odd,
                 "which of two jobs came last is told by the times in their ids, and those of the jobs that wrote these "
-                "do not agree with the store's: a host's clock was off, or a job slept. Compare rows of their partitions",
+                "do not agree with the store's: a clock was off, or a job slept. Compare the rows of their partitions",
             )
         for first, second in verdicts.contradictions:
             yield Note(
