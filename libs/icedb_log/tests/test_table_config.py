@@ -8,6 +8,7 @@ from icedb_log.tables.table_config import (
     TableConfig,
     check_column_name,
     create_table,
+    decode_table_config,
     read_table_config,
 )
 from icedb_log.testing.fake_clock import FakeClock
@@ -190,3 +191,23 @@ def test_what_is_wrong_with_ingest_is_said(fields, words):
 def test_ingest_policies_that_belong_together_are_taken():
     TableConfig.create(name="t", evolution="strict", declared={"a": "DATE"})
     TableConfig.create(name="t", insert_query="SELECT * FROM _rows", source={"a": "BIGINT"})
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"partition": ["d=day(ts)"]}, "partition.0"),
+        ({"partition": 5}, "partition"),
+        ({"declared": ["ts"]}, "declared"),
+        ({"view_of": "../x", "view_query": "SELECT * FROM _rows"}, "view_of"),
+    ],
+)
+def test_what_is_of_another_kind_is_refused_by_its_name(fields, named):
+    with pytest.raises(InvalidRequest, match=rf"table configuration: {named}: "):
+        TableConfig.create(name="events", **fields)
+
+
+def test_a_source_that_is_no_table_name_is_not_understood():
+    body = b'{"name": "events", "view_of": "../x", "view_query": "SELECT * FROM _rows"}'
+    with pytest.raises(UnsupportedFormat, match="view_of"):
+        decode_table_config(PATHS, body)

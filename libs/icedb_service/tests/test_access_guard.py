@@ -15,6 +15,7 @@ from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.warehouse import Warehouse
 from icedb_service.access import policy
 from icedb_service.access.__main__ import main as command
+from icedb_service.access.access_file import read_access_file
 from icedb_service.access.guard import AccessGuard
 from icedb_service.access.key_sets import FetchedKeys
 from icedb_service.access.metrics import AccessMetrics
@@ -470,3 +471,20 @@ def test_the_command_makes_tokens_and_checks_files(tmp_path, document, capsys, m
     (tmp_path / "keys.json").write_text("{}")
     assert command(["check", file]) == 2
     assert "key set" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text"),
+    [
+        ("json", "[" * 100_000),
+        ("json", '{"version":' + "1" * 5000 + "}"),
+        ("toml", "a = " + "[" * 3000),
+        ("toml", "a = " + "9" * 5000),
+    ],
+    ids=["levels in JSON", "digits in JSON", "levels in TOML", "digits in TOML"],
+)
+def test_an_access_file_that_no_reader_takes_is_refused(tmp_path, suffix, text):
+    path = tmp_path / f"access.{suffix}"
+    path.write_text(text)
+    with pytest.raises(InvalidRequest, match=f"access file {path}: "):
+        read_access_file(path)

@@ -104,6 +104,8 @@ def plan_change(config: TableConfig, change: Mapping[str, Any]) -> TableConfig:
     fields: dict[str, Any] = dict(change)
     for name, value in change.items():
         if name == "declared":
+            if not isinstance(value, Mapping):
+                raise InvalidRequest(f"table {config.name}: declared: give columns with types, not {value!r:.80}")
             fields["declared"] = _plan_declared(config, value)
         elif name not in FREE_FIELDS | RISING_FIELDS and value != getattr(config, name, None):
             raise InvalidRequest(

@@ -5,6 +5,7 @@ Owns ``_icedb/table.json``: its model, and how it is read and created. What of i
 """
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Final, Literal, Self
 
@@ -178,11 +179,11 @@ class TableConfig(_Model):
     dropped: Dropped | None = None
     """That the table is dropped; who works on tables never sees one that is."""
 
-    @field_validator("name")
+    @field_validator("name", "view_of")
     @classmethod
-    def _check_name(cls, name: str) -> str:
+    def _check_name(cls, name: str | None) -> str | None:
         try:
-            return check_table_name(name)
+            return None if name is None else check_table_name(name)
         except InvalidRequest as error:
             raise ValueError(str(error)) from error
 
@@ -258,8 +259,8 @@ class TableConfig(_Model):
         if (self.view_of is None) != (self.view_query is None):
             raise ValueError("a view needs both: view_of, the table that feeds it, and view_query")
         if self.view_of is not None:
-            if check_table_name(self.view_of) == self.name:
-                raise ValueError("a view cannot feed itself")
+            if self.view_of == self.name:
+                raise ValueError("view_of: a view cannot feed itself")
             if self.insert_query is not None:
                 raise ValueError("a view has a view_query instead of an insert_query")
         return self
@@ -283,11 +284,11 @@ class TableConfig(_Model):
         Raises:
             InvalidRequest: With the first thing that is wrong.
         """
-        declared = dict(fields.get("declared") or {})  # type: ignore[call-overload]
-        partition: tuple[PartitionField, ...] = tuple(fields.get("partition") or ())  # type: ignore[arg-type]
-        for field in partition:
-            if field.transform in TIME_TRANSFORMS:
-                declared.setdefault(field.column, "TIMESTAMP")
+        declared, partition = fields.get("declared") or {}, fields.get("partition") or ()
+        if isinstance(declared, Mapping) and isinstance(partition, list | tuple):
+            known = [field for field in partition if isinstance(field, PartitionField)]
+            times = {field.column: "TIMESTAMP" for field in known if field.transform in TIME_TRANSFORMS}
+            declared = {**declared, **{column: kind for column, kind in times.items() if column not in declared}}
         try:
             return cls.model_validate({**fields, "declared": declared})
         except ValidationError as error:

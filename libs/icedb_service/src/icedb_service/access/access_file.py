@@ -151,6 +151,10 @@ def read_access_file(path: Path) -> AccessFile:
         raise InvalidRequest(f"access file {path}: line {error.lineno}: {error.msg}") from None
     except tomllib.TOMLDecodeError as error:
         raise InvalidRequest(f"access file {path}: {error}") from None
+    except RecursionError:
+        raise InvalidRequest(f"access file {path}: nested too deeply") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise InvalidRequest(f"access file {path}: {error}") from None
     try:
         return AccessFile.model_validate(document)
     except ValidationError as error:

@@ -123,7 +123,7 @@ def parse_key_set(body: bytes, *, where: str) -> KeySet:
     """Return a JWK set. Raises InvalidRequest with the place if it is none, has no keys, or has secret ones."""
     try:
         keys = KeySet.import_key_set(json.loads(body))
-    except (JoseError, ValueError, TypeError, KeyError) as error:
+    except (JoseError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise InvalidRequest(f"key set {where}: not a JWK set ({type(error).__name__})") from None
     if not keys.keys:
         raise InvalidRequest(f"key set {where}: has no keys")
