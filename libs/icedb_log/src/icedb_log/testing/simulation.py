@@ -8,6 +8,7 @@ import argparse
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Final
 
 from icedb_log.testing.simulation_cast import Cast
@@ -35,6 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="RULES",
         help="switch rules off in turn instead: 'all', or ids such as J1,R3; at most 3,000 schedules each",
     )
+    parser.add_argument("--remember", type=Path, metavar="FILE", help="write the seeds down that notice mutations")
     parser.add_argument(
         "--cast", type=Cast.parse, help="who plays: erasers:2,lessees:1, or plain; else each seed draws"
     )
@@ -45,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.mutations:
         wanted = options.mutations.split(",")
         chosen = [rule for rule in ALL_RULES if options.mutations == "all" or rule.rule in wanted]
-        return 1 if check_mutations(chosen, seeds[:MAX_MUTATED_SCHEDULES]) else 0
+        return 1 if check_mutations(chosen, seeds[:MAX_MUTATED_SCHEDULES], remember=options.remember) else 0
     if options.replay:
         return _replay(options.replay)
     jobs = min(options.jobs, len(seeds))

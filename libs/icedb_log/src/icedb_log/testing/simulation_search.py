@@ -2,6 +2,9 @@
 
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import orjson
 
 from icedb_log.testing.simulation_cast import Cast
 from icedb_log.testing.simulation_mutations import Mutation, mutated
@@ -29,13 +32,26 @@ def find_failure(mutation: Mutation, seeds: Iterable[int], *, with_invariants: b
     return None
 
 
-def check_mutations(rules: Iterable[Mutation], seeds: Sequence[int]) -> int:
-    """Switch rules off in turn and print what the simulation noticed; return how many results were unexpected."""
+def check_mutations(rules: Iterable[Mutation], seeds: Sequence[int], *, remember: Path | None = None) -> int:
+    """Switch rules off in turn and print what the simulation noticed; return how many results were unexpected.
+
+    Args:
+        rules: The rules.
+        seeds: Of the schedules that look.
+        remember: Where the seeds are written that noticed, rule by rule, for a test to begin with; what is known of
+            other rules stays there.
+    """
     unexpected = 0
+    known: dict[str, int] = orjson.loads(remember.read_bytes()) if remember and remember.exists() else {}
     for mutation in rules:
         failure = find_failure(mutation, seeds)
         is_expected = (failure is None) == mutation.is_harmless
         unexpected += not is_expected
+        known.pop(mutation.name, None)
+        if failure is not None:
+            known[mutation.name] = failure.run.seed
+        if remember:
+            remember.write_bytes(orjson.dumps(known, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n")
         seen = "not noticed" if failure is None else f"{str(failure).splitlines()[0][:150]}"
         mark = "ok " if is_expected else "BAD"
         sys.stdout.write(f"{mark} {mutation.rule:3} {mutation.name}: {seen}\n")

@@ -90,6 +90,7 @@ def run_soak(soak: Soak) -> Totals:
     The first failure is shrunk; of the others the first line is printed. Progress goes to stderr, once a minute.
     """
     clock = SystemClock()
+    code = fingerprint()  # of what is run: the files may change meanwhile
     started_ms = clock.monotonic_ms()
     ends_ms = started_ms + int(soak.seconds * 1000)
     totals = Totals()
@@ -104,10 +105,10 @@ def run_soak(soak: Soak) -> Totals:
                 break
             if clock.monotonic_ms() - told_ms >= _PROGRESS_MS:
                 told_ms = clock.monotonic_ms()
-                sys.stderr.write(_summarize(soak, totals, elapsed_ms=told_ms - started_ms) + "\n")
+                sys.stderr.write(_summarize(soak, totals, code=code, elapsed_ms=told_ms - started_ms) + "\n")
     except KeyboardInterrupt:
         interrupted = True
-    sys.stdout.write(_summarize(soak, totals, elapsed_ms=clock.monotonic_ms() - started_ms) + "\n")
+    sys.stdout.write(_summarize(soak, totals, code=code, elapsed_ms=clock.monotonic_ms() - started_ms) + "\n")
     if interrupted:
         sys.stdout.write("interrupted\n")
     sys.stdout.flush()
@@ -190,7 +191,7 @@ def _tell_failures(done: Totals, soak: Soak, *, is_first: bool) -> None:
     sys.stdout.flush()
 
 
-def _summarize(soak: Soak, totals: Totals, *, elapsed_ms: int) -> str:
+def _summarize(soak: Soak, totals: Totals, *, code: str, elapsed_ms: int) -> str:
     summary = {
         "schedules": totals.schedules,
         "failed": len(totals.failed),
@@ -202,7 +203,7 @@ def _summarize(soak: Soak, totals: Totals, *, elapsed_ms: int) -> str:
         "faults": dict(totals.faults),
         "casts": dict(totals.casts),
         "counters": dict(totals.counters),
-        "code": fingerprint(),
+        "code": code,
         "python": platform.python_version(),
     }
     return orjson.dumps(summary).decode()
