@@ -26,6 +26,10 @@ _REFUSED: Final[tuple[tuple[tuple[type, ...], str], ...]] = (
     ((exp.Star,), "a star"),
     ((exp.DDL, exp.DML, exp.Command), "a statement"),
 )
+_OF_THE_ENGINE: Final = frozenset(
+    {"current_setting", "getvariable", "getenv", "nextval", "currval", "current_database", "current_schemas", "version"}
+)
+"""Functions that say nothing of a row, but of the engine and the machine that evaluate the condition."""
 
 
 def check_condition(condition: str, schema: Mapping[str, str], *, table: str) -> None:
@@ -54,6 +58,8 @@ def check_condition(condition: str, schema: Mapping[str, str], *, table: str) ->
                     f"{where} has {what} in it ({_show(node)}): give one condition over the columns of the table, "
                     f"{_EXAMPLE}"
                 )
+        if isinstance(node, exp.Anonymous) and node.name.lower() in _OF_THE_ENGINE:
+            raise InvalidRequest(f"{where} asks the engine ({_show(node)}), not the row: write the value itself")
     _check_columns(tree, schema, where)
 
 
