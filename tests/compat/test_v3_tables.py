@@ -312,6 +312,35 @@ def test_two_types_of_a_column_halt_the_table_and_name_both_log_files(table):
     assert second in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("expression", "sql_type"),
+    [
+        ("{'a': n, 'b': ['x', NULL]}", "STRUCT(a BIGINT, b VARCHAR[])"),
+        ("[n, NULL, n + 1]", "BIGINT[]"),
+        ("n::DECIMAL(10, 2)", "DECIMAL(10,2)"),
+        ("TIMESTAMPTZ '2023-06-07 08:00:00+00' + INTERVAL (n) HOUR", "TIMESTAMP WITH TIME ZONE"),
+        ("(n % 2)::INTEGER", "INTEGER"),
+        ("'x'::BLOB", "BLOB"),
+    ],
+)
+def test_columns_of_types_that_we_never_write_are_kept_by_flushes_and_merges(table, expression, sql_type):
+    for number in range(3):
+        marker = table.put(DAY, number, 10 + number, extra=f", {expression} AS x")
+        table.write([marker], schema={**SCHEMA, "x": sql_type})
+
+    def read():
+        files = [table.store.uri(marker.path) for marker in fold(table.reader().read()).live]
+        query = "SELECT n, x, typeof(x) FROM read_parquet(?, union_by_name = true) WHERE n < 20 ORDER BY n"
+        return table.engine.execute(query, [files]).fetchall()
+
+    before = read()
+    table.adopt(row_group_rows=2048)
+    table.flush(20)
+    assert table.merge(full=True).input_count == 4
+    assert read() == before
+    assert table.numbers() == [0, 1, 2, 10, 11, 12, 20]
+
+
 GOOD = [
     {"v": 1, "sch": 1, "f": 3, "t": START_MS, "tmb": 2},
     {"n": "BIGINT"},

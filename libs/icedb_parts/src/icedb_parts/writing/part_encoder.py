@@ -146,12 +146,12 @@ def _find_words(rows: pa.Table) -> list[str]:
 
 
 def find_dictionary_columns(rows: pa.Table) -> list[str]:
-    """Return the columns of few different values, as far as an even sample tells."""
+    """Return the columns of few different values, as far as an even sample tells; nested ones are not compared."""
     places = np.linspace(0, rows.num_rows - 1, min(rows.num_rows, SAMPLE_ROWS)).astype(np.int64)
     sample = rows.take(pa.array(places))
     return [
         name
         for name, values in zip(sample.column_names, sample.columns, strict=True)
-        if not pa.types.is_boolean(values.type)
+        if not (pa.types.is_boolean(values.type) or pa.types.is_nested(values.type))
         and pc.count_distinct(values, mode="all").as_py() <= MAX_DISTINCT_SHARE * len(places)
     ]
