@@ -81,6 +81,10 @@ class Wakeups:
                 expires=(self._settings.message_expiry_ms + MAX_HOST_GAP_MS) / 1000,
                 ignore_result=True,
                 retry=False,
+                # Else Celery writes the sender's own limits into the message, if it serves that queue itself, and
+                # whoever receives it refuses what says how long it may take.
+                time_limit=None,
+                soft_time_limit=None,
             )
         except (RedisError, KombuError, OSError) as error:
             self._count("failed")
