@@ -26,6 +26,7 @@ def app() -> Celery:
     app.conf.update(broker_url="memory://", broker_transport_options={}, result_backend="cache+memory://")
     for name in (JANITOR_SWEEP, JANITOR_VACUUM):
         app.task(name=name)(lambda *_: None)
+    app.finalize()
     yield app
     app.close()
 
