@@ -255,3 +255,18 @@ def test_t6_the_name_is_not_free_while_a_flush_of_the_old_table_may_delete_what_
         create_table(table.store, table.paths, table.config)
     table.clock.advance(table.config.log_grace_ms)
     create_table(table.store, table.paths, table.config)
+
+
+def test_t5_a_flush_that_sleeps_while_its_bad_rows_are_purged_is_fenced_and_halts_nothing():
+    table = make_refusing_table(on_bad_rows="quarantine_rows")
+    table.stage([{"id": 1, "p": "a"}, "no row"])
+
+    def drop_and_purge():
+        store = table.store.inner
+        for _ in range(2):
+            drop_table(store, table.paths, clock=table.clock, request=DropRequest(is_forced=True))
+        assert purge_table(store, table.paths, clock=table.clock, owner="x").state == "purged"
+
+    table.store.script.append(Fault("head", None, key="quarantine", before=drop_and_purge))
+    with pytest.raises(Fenced):
+        table.flush()

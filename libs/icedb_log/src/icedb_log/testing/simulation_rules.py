@@ -11,6 +11,8 @@ from icedb_log.testing.simulation_rules_outsider import OUTSIDER_RULES
 from icedb_log.testing.simulation_rules_pin import PIN_RULES
 from icedb_log.testing.simulation_rules_retention import RETENTION_RULES
 from icedb_log.testing.simulation_rules_serving import SERVING_RULES
+from icedb_log.testing.simulation_rules_sweeps import SWEEP_RULES
+from icedb_log.testing.simulation_rules_trash import TRASH_RULES
 from icedb_log.testing.simulation_rules_view import VIEW_RULES
 from icedb_log.testing.simulation_rules_work import INGEST_RULES, JANITOR_RULES
 
@@ -26,4 +28,6 @@ ALL_RULES: Final = (
     *OUTSIDER_RULES,
     *RETENTION_RULES,
     *SERVING_RULES,
+    *TRASH_RULES,
+    *SWEEP_RULES,
 )

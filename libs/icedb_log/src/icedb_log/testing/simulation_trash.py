@@ -32,6 +32,7 @@ PURGER: Final = "purger"
 VISITOR: Final = "visitor"
 
 _STEPS: Final = 1200
+_STALL_RATE: Final = 0.015
 _MAX_RUNS: Final = 50
 _FORCE_RATE: Final = 0.4
 _LONGER: Final = (1, 4)
@@ -57,9 +58,16 @@ class TrashTroupe(Troupe):
 
     @classmethod
     def change_settings(cls, settings: Settings, seed: int) -> Settings:
-        """Leave those out who read without looking whether the table is there, and retries of what it refused."""
-        del seed
-        return replace(settings, readers=0, lease_holders=0, operators=0, steps=max(settings.steps, _STEPS))
+        """Leave those out who read without looking whether the table is there, and retries; let some sleep more."""
+        return replace(
+            settings,
+            faults=replace(settings.faults, stall=max(settings.faults.stall, _STALL_RATE)),
+            sleepy_kind=(settings.sleepy_kind, "flusher", "janitor", PURGER)[seed % 4],
+            readers=0,
+            lease_holders=0,
+            operators=0,
+            steps=max(settings.steps, _STEPS),
+        )
 
     def parts(self, count: int) -> tuple[Part, ...]:
         """Return the actors."""

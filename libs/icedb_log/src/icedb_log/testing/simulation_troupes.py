@@ -17,6 +17,7 @@ from icedb_log.testing.simulation_outsiders import OutsiderTroupe
 from icedb_log.testing.simulation_pins import PinTroupe
 from icedb_log.testing.simulation_retention import RetentionTroupe
 from icedb_log.testing.simulation_serving import ServingTroupe
+from icedb_log.testing.simulation_sweeps import SweepTroupe
 from icedb_log.testing.simulation_trash import TrashTroupe
 from icedb_log.testing.simulation_views import ViewTroupe
 
@@ -31,6 +32,7 @@ TROUPES: Final[dict[str, type[Troupe]]] = {
         PinTroupe,
         RetentionTroupe,
         ServingTroupe,
+        SweepTroupe,
         TrashTroupe,
         ViewTroupe,
     )

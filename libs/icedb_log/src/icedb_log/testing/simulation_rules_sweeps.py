@@ -1,0 +1,31 @@
+"""How the rules of the rest of the janitor are switched off. Their schedules have sweepers."""
+
+from typing import Final
+
+from icedb_log.testing.simulation_mutations import breaks, edit, played_by
+
+_BEGIN_DROP: Final = "ingest.quarantine_ops:begin_drop"
+
+SWEEP_RULES: Final = played_by(
+    "sweepers:2",
+    breaks(
+        "J10",
+        "what could not be announced goes all the same",
+        edit("cleaning.audit:RunAudit.announce", ("        raise\n", "        pass\n")),
+    ),
+    breaks(
+        "J11",
+        "entries of quarantine go whatever their age",
+        edit("cleaning.leftovers:find_leftover_ages", ('ages["quarantine"] = ', 'ages["quarantine"] = 0 * ')),
+    ),
+    breaks(
+        "J11",
+        "an entry whose retry has begun goes",
+        edit(_BEGIN_DROP, ("if found is None or found.entry.retry_id is not None:", "if found is None:")),
+    ),
+    breaks(
+        "J11",
+        "an entry is taken by looking alone",
+        edit(_BEGIN_DROP, ("store.put_if_match(reason_key(paths, batch_id), body, etag=found.etag)", "pass")),
+    ),
+)
