@@ -98,7 +98,7 @@ def shrink_failure(failed: ScheduleFailed, *, seconds: float = SHRINK_SECONDS) -
         run_schedule(run.seed, run.cast, script=run.script, trace_tail=None)
     except ScheduleFailed as error:
         return ShrunkFailure(error, original=failed, tries=search.tries)
-    raise AssertionError(f"seed {run.seed} fails, and does not when it is run again: it is not deterministic")
+    return ShrunkFailure(failed, original=failed, tries=search.tries)  # it does not follow from the seed alone
 
 
 def check_seeds(seeds: Iterable[int], cast: Cast | None = None) -> Counter[str]:
