@@ -20,7 +20,7 @@ from icedb_log.cleaning.orphans import sweep_orphans
 from icedb_log.cleaning.pin_creation import create_pin
 from icedb_log.cleaning.pins import read_pinned, unpin
 from icedb_log.cleaning.vacuum import vacuum_table
-from icedb_log.clock import new_batch_id
+from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.erasure.erasure_run import advance_erasure
 from icedb_log.erasure.erasures import note_deletions
 from icedb_log.errors import InvalidRequest
@@ -46,6 +46,8 @@ from icedb_log.views.feeds import feed_view
 from icedb_log.views.views import create_view
 from icedb_log.warehouse import Warehouse
 from icedb_parts.testing.native_jobs import NativeChanger, NativeFeeder, NativeMerger, NativeWriter
+from icedb_snapshot.__main__ import start_service
+from icedb_snapshot.settings import SnapshotSettings
 
 GOLDEN = Path(__file__).with_name("golden")
 REVISIONS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
@@ -173,18 +175,37 @@ def test_every_reader_finds_what_was_there(golden, require_rows):
         assert [row[0] for row in rows] == golden.expected["follows"]
 
 
-def test_the_client_reads_it_where_it_lies(golden):
-    with Client(store=f"file://{golden.store.root}") as client:
-        for kind, name in golden.expected["tables"].items():
-            ids = golden.ids if kind == "events" else golden.copied
-            assert [row[0] for row in client.query(f"SELECT id FROM {name} ORDER BY id").relation.fetchall()] == sorted(
-                ids
-            )
-        past = golden.expected["past"][-1]
-        snapshot = client.snapshot(golden.paths.name, as_of=datetime.fromtimestamp(past["as_of_ms"] / 1000, UTC))
-        assert sorted(snapshot.to_arrow(columns=["id"])["id"].to_pylist()) == past["ids"]
-        one = client.snapshot(golden.paths.name, where="user = 'bob' AND id > 10")
-        assert sorted(one.to_arrow()["id"].to_pylist()) == sorted({11, 12} & golden.ids)
+@pytest.fixture(params=["directory", "snapshot service"])
+def client(request, golden):
+    if request.param == "directory":
+        with Client(store=f"file://{golden.store.root}") as client:
+            yield client
+        return
+    settings = SnapshotSettings(
+        store="file:///unused", snapshot_address="127.0.0.1:0", snapshot_lag_interval_ms=600_000, s3_endpoint=None
+    )
+    service = start_service(golden.warehouse, settings=settings, clock=SystemClock())
+    try:
+        with Client(snapshot_address=f"127.0.0.1:{service.server.port}") as client:
+            yield client
+    finally:
+        service.stop()
+
+
+def test_clients_read_it(golden, client, request):
+    for kind, name in golden.expected["tables"].items():
+        ids = golden.ids if kind == "events" else golden.copied
+        found = client.query(f"SELECT id FROM {name} ORDER BY id").relation.fetchall()
+        assert [row[0] for row in found] == sorted(ids)
+    past = golden.expected["past"][-1]
+    as_of = datetime.fromtimestamp(past["as_of_ms"] / 1000, UTC)
+    snapshot = client.snapshot(golden.paths.name, as_of=as_of)
+    assert sorted(snapshot.to_arrow(columns=["id"])["id"].to_pylist()) == past["ids"]
+    one = client.snapshot(golden.paths.name, where="user = 'bob' AND id > 10")
+    assert sorted(one.to_arrow()["id"].to_pylist()) == sorted({11, 12} & golden.ids)
+    if "pin" in golden.expected and "service" in request.node.name:  # the directory has the times of today
+        pinned = client.snapshot(golden.paths.name, pin=golden.expected["pin"]["name"])
+        assert sorted(pinned.to_arrow()["id"].to_pylist()) == golden.expected["pin"]["ids"]
 
 
 def test_log_files_are_written_as_they_are(golden):
