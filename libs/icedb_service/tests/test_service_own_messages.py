@@ -28,7 +28,7 @@ def app() -> Celery:
     def vacuum(table):
         """Do nothing."""
 
-    app.task(vacuum, name=JANITOR_VACUUM)
+    app.task(vacuum, name=JANITOR_VACUUM, shared=False)
     app.finalize()
     yield app
     app.close()
