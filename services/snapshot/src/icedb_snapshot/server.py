@@ -9,6 +9,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from icedb_log.errors import Unavailable
 from icedb_proto import snapshot_pb2
+from icedb_service.health_calls import BoundedHealth
 from icedb_service.tls import server_credentials
 
 from icedb_snapshot.event_loop import LoopThread
@@ -103,7 +104,7 @@ async def _start(parts: ServiceParts, calls: Sequence[Calls], loop: LoopThread) 
     )
     methods = {name: handler for each in calls for name, handler in each.methods().items()}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
-    servicer = health.aio.HealthServicer()
+    servicer = BoundedHealth(max_calls=settings.snapshot_max_pending_calls)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     port = _bind(server, settings, server_credentials(settings, clock=parts.clock))

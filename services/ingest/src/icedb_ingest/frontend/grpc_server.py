@@ -9,6 +9,7 @@ from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 from icedb_proto import ingest_pb2
 from icedb_service.grpc_requests import tolerant
+from icedb_service.health_calls import BoundedHealth
 from icedb_service.tls import server_credentials
 
 from icedb_ingest.frontend.grpc_door import GrpcDoor
@@ -54,7 +55,7 @@ class GrpcServer:
             ),
         )
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, _handlers(door)),))
-        servicer = health.aio.HealthServicer()
+        servicer = BoundedHealth(max_calls=settings.frontend_max_calls)
         health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         host = f"[{settings.frontend_host}]" if ":" in settings.frontend_host else settings.frontend_host
