@@ -24,9 +24,9 @@ from icedb_local.stack import stop_on_signals
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 SHORT_PACE: Final = Pace(
-    log_grace_ms=12_000,
-    data_grace_ms=12_000,
-    orphan_age_ms=14_000,
+    log_grace_ms=8_000,
+    data_grace_ms=8_000,
+    orphan_age_ms=240_000,
     lock_ttl_ms=1_200,
     read_timeout_ms=1_500,
     sweep_ms=400,
@@ -63,7 +63,14 @@ def chaos(
     if short:
         layout = ChaosLayout.make(run_dir, pace=SHORT_PACE, engine="light", left_out=frozenset(SHORT_SHAPE.left_out))
         plan = ChaosPlan(
-            number, seconds, faults, SHORT_SHAPE, each_kind_once=True, pause_s=SHORT_PAUSE_S, scrape_s=SHORT_SCRAPE_S
+            number,
+            seconds,
+            faults,
+            SHORT_SHAPE,
+            each_kind_once=True,
+            pause_s=SHORT_PAUSE_S,
+            scrape_s=SHORT_SCRAPE_S,
+            waits_for_orphans=False,
         )
     else:
         layout = ChaosLayout.make(run_dir, pace=Pace(), engine="light" if engine == "light" else "spark")

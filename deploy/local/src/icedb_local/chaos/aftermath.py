@@ -41,8 +41,15 @@ class Garbage:
         return sum(dataclasses.astuple(self))
 
 
-def find_garbage(warehouse: Warehouse, table: str, *, clock: Clock) -> Garbage:
-    """Compare the store with the log; the log is read after the listings. Raises what the reader does."""
+def find_garbage(warehouse: Warehouse, table: str, *, clock: Clock, with_orphans: bool) -> Garbage:
+    """Compare the store with the log; the log is read after the listings. Raises what the reader does.
+
+    Args:
+        warehouse: Where.
+        table: Which.
+        clock: For the reader.
+        with_orphans: Whether data files that no log file names count: there was time to sweep them.
+    """
     paths = warehouse.table(table)
     present = {info.key for info in list_all(warehouse.store, paths.data_prefix).objects}
     staged = list_all(warehouse.store, paths.staging_prefix).objects
@@ -50,7 +57,7 @@ def find_garbage(warehouse: Warehouse, table: str, *, clock: Clock) -> Garbage:
     state = fold(view)
     live = {marker.path for marker in state.live}
     return Garbage(
-        dead_data_files=len(present - live),
+        dead_data_files=len(present - live if with_orphans else present & set(state.tombstoned_ms)),
         missing_data_files=len(live - present),
         dead_log_files=sum(file.key in state.log_tombstoned_ms and not file.log.is_seal for file in view.files),
         tombstones=len(state.tombstoned_ms),

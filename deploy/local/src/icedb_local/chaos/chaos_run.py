@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import psutil
 from icedb_client import Client, ClientSettings
@@ -62,6 +62,7 @@ class ChaosPlan:
         each_kind_once: Stop as soon as each kind has been tried once.
         pause_s: Of each producer between two batches.
         scrape_s: Between scrapes.
+        waits_for_orphans: Whether the quiet lasts until orphans are swept, too.
     """
 
     seed: int
@@ -71,6 +72,7 @@ class ChaosPlan:
     each_kind_once: bool = False
     pause_s: float = 0.3
     scrape_s: float = 0.5
+    waits_for_orphans: bool = True
 
 
 @dataclass(slots=True)
@@ -133,7 +135,7 @@ class ChaosRun:
                 count = save_bucket(warehouse, layout.run_dir / "bucket")
                 self.say(f"{count} objects of the bucket are kept in {layout.run_dir / 'bucket'}")
             self.figures = sum_figures(scraper.history)
-            self.outages = [one.outages for one in (*producers, *readers)]
+            self.outages = [*(one.outages for one in producers), *(one.outages for one in readers)]
             self.snapshot_count = len({name for reader in readers for name in reader.snapshots})
 
     def _config(self, table: str) -> TableConfig:
@@ -169,7 +171,7 @@ class ChaosRun:
     @contextlib.contextmanager
     def _readers(self) -> Iterator[tuple[ChaosReader, ...]]:
         layout = self.layout
-        common = {
+        common: dict[str, Any] = {
             "tables": TABLES,
             "checker": self.checker,
             "data_grace_ms": layout.pace.data_grace_ms,
@@ -303,12 +305,15 @@ class ChaosRun:
     def _wait_for_quiet(self, warehouse: Warehouse) -> None:
         """Wait until nothing is staged and nothing dead is left, no longer than all grace periods allow."""
         pace = self.layout.pace
-        limit_ms = 60_000 + 2 * (pace.log_grace_ms + pace.data_grace_ms + pace.orphan_age_ms)
+        orphan_age_ms = pace.orphan_age_ms if self.plan.waits_for_orphans else 0
+        limit_ms = 120_000 + 2 * (pace.log_grace_ms + pace.data_grace_ms + orphan_age_ms)
         self.say(f"waiting for the janitor, at most {limit_ms // 1000} s")
         deadline_ms = self.clock.monotonic_ms() + limit_ms
         while True:
             for table in TABLES:
-                self.garbage[table] = find_garbage(warehouse, table, clock=self.clock)
+                self.garbage[table] = find_garbage(
+                    warehouse, table, clock=self.clock, with_orphans=self.plan.waits_for_orphans
+                )
             if not any(one.total for one in self.garbage.values()):
                 return
             if self.clock.monotonic_ms() > deadline_ms:

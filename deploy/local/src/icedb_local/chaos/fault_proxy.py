@@ -92,7 +92,7 @@ class FaultProxy:
 
     def close_doors(self) -> int:
         """Refuse connections and break those that are open; returns how many were. Idempotent."""
-        return self._call(self._close())
+        return int(self._call(self._close()))
 
     def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_TIMEOUT_S)
