@@ -8,7 +8,7 @@ _RUN: Final = "trash.purge_run:PurgeRun."
 _CACHE: Final = "serving.table_cache:CachedTable._may_be_gone"
 
 TRASH_RULES: Final = played_by(
-    "droppers:1",
+    "droppers:2",
     breaks("T1", "an undrop leaves no trace", edit("trash.drop:undrop_table", (', "undropped": mark.drop_id}', "}"))),
     breaks(
         "T1",
