@@ -1,6 +1,7 @@
 """What a chaos run is made of: faults from a seed, what metrics must show of them, and the sums of the report."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 from icedb_local.chaos.batch_ledger import BatchEntry
@@ -133,3 +134,12 @@ def test_faults_that_met_nobody_do_not_count():
     assert (figures.fault_count, figures.met_count, figures.idle_count) == (2, 3, 1)
     assert (figures.seen_count, figures.unseen_count) == (1, 1)
     assert (figures.recovery_median_ms, figures.recovery_longest_ms) == (300, 300)
+
+
+def test_the_page_says_of_every_kind_what_must_show_it():
+    page = (Path(__file__).parents[3] / "docs" / "chaos.md").read_text()
+    for kind in KINDS:
+        (line,) = [line for line in page.splitlines() if line.startswith(f"| `{kind.name}` |")]
+        assert kind.why_untraced in line
+        for metric in {trace.metric for trace in kind.traces if trace.metric}:
+            assert metric in line, f"{kind.name}: {metric}"
