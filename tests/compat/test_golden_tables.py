@@ -52,6 +52,9 @@ from icedb_snapshot.settings import SnapshotSettings
 GOLDEN = Path(__file__).with_name("golden")
 REVISIONS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
 NEWEST = REVISIONS[-1]
+OFTEN = {REVISIONS[0], "r3", NEWEST}
+"""Revisions that go through all of their life in every run of the tests; the others do so in a soak."""
+LIVES = [each if each in OFTEN else pytest.param(each, marks=pytest.mark.soak) for each in REVISIONS]
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 
@@ -213,6 +216,7 @@ def test_log_files_are_written_as_they_are(golden):
         assert encode_log_file(decode_log_file(key, stored.body)) == stored.body
 
 
+@pytest.mark.parametrize("golden", LIVES, indirect=True)
 def test_a_whole_life(golden, require_rows):
     expected = golden.expected
     intents = [read_fence(golden.store, golden.paths.fence_key(role))[0].commit for role in ("ingest", "merge")]
@@ -267,13 +271,13 @@ def test_a_whole_life(golden, require_rows):
     # Grace periods pass, and leases, and pins.
     if "pin" in expected:
         assert unpin(golden.store, golden.paths, expected["pin"]["name"])
-    for _ in range(6):
-        golden.clock.advance(HOUR_MS // 2)
+    for _ in range(3):
+        golden.clock.advance(HOUR_MS)
         golden.clean()
         golden.carry_on()
         golden.ids = {number for number in golden.ids if "erasure" not in expected or number not in (4, 14)}
         require_rows()
-    for _ in range(4):
+    for _ in range(3):
         golden.clock.advance(12 * HOUR_MS)
         golden.merge(full=True)
         golden.clean()
@@ -292,6 +296,7 @@ def test_a_whole_life(golden, require_rows):
     assert golden.ids_of(fold(golden.reader(golden.gone).read())) == {1, 2}
 
 
+@pytest.mark.parametrize("golden", LIVES, indirect=True)
 def test_fields_that_nobody_knows_are_carried_forward(golden, require_rows):
     """A later release's log file among those of this golden table."""
     view = golden.reader().read()

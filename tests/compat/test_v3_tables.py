@@ -159,7 +159,7 @@ OTHER = "u=b/d=2023-06-08"
 
 
 @pytest.mark.parametrize("layout", [{}, {"separators": (",", ":")}, {"sort_keys": True}, {"ensure_ascii": False}])
-@pytest.mark.parametrize("host", [HOST, "web_1", "MacBook-Pro.local", "0f", "m"])
+@pytest.mark.parametrize("host", [HOST, "web_1", "m"])
 def test_appends_of_any_host_are_read_and_travelled_through(table, require_alike, host, layout):
     times = []
     for number in range(3):
@@ -316,11 +316,8 @@ def test_two_types_of_a_column_halt_the_table_and_name_both_log_files(table):
     ("expression", "sql_type"),
     [
         ("{'a': n, 'b': ['x', NULL]}", "STRUCT(a BIGINT, b VARCHAR[])"),
-        ("[n, NULL, n + 1]", "BIGINT[]"),
         ("n::DECIMAL(10, 2)", "DECIMAL(10,2)"),
         ("TIMESTAMPTZ '2023-06-07 08:00:00+00' + INTERVAL (n) HOUR", "TIMESTAMP WITH TIME ZONE"),
-        ("(n % 2)::INTEGER", "INTEGER"),
-        ("'x'::BLOB", "BLOB"),
     ],
 )
 def test_columns_of_types_that_we_never_write_are_kept_by_flushes_and_merges(table, expression, sql_type):
