@@ -71,7 +71,8 @@ def test_a_failure_names_its_seed_and_shows_how_it_came_about(monkeypatch):
     lines = str(failed.value).splitlines()
     assert lines[0].startswith("seed ")
     assert "Violation" in lines[0]
-    assert len(lines) > 20
+    assert lines[1].startswith("Settings(")
+    assert any(" delete " in line and "/_data/" in line for line in lines[2:])
 
 
 def test_the_command_runs_the_seeds_that_it_is_given(capsys):
