@@ -27,7 +27,7 @@ class _CountingRedis(Redis):
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send a command. Raises what the base class does."""
         try:
-            return super().execute_command(*args, **options)
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
         except (RedisConnectionError, RedisTimeoutError):
             self.on_failure()
             raise
@@ -45,12 +45,13 @@ def open_redis(url: str, *, timeout_ms: int, on_failure: Callable[[], None] = _c
         timeout_ms: Longest wait to connect, and for each answer.
         on_failure: Called for each command that was not answered, from the thread that sent it.
     """
-    client: _CountingRedis = _CountingRedis.from_url(
+    client = _CountingRedis.from_url(
         url,
         socket_timeout=timeout_ms / 1000,
         socket_connect_timeout=timeout_ms / 1000,
         retry=Retry(NoBackoff(), 1),
     )
+    assert isinstance(client, _CountingRedis)  # noqa: S101 - from_url makes one of its own class
     client.on_failure = on_failure
     return client
 
