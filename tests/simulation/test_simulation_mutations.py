@@ -6,9 +6,11 @@ The full check, also of the rules that need hundreds of schedules, is
 
 import pytest
 from icedb_log.errors import InvariantViolated
-from icedb_log.testing.simulation import find_failure
-from icedb_log.testing.simulation_mutations import Edit, Mutation, mutated
-from icedb_log.testing.simulation_rules import RULES
+from icedb_log.testing.simulation import find_failure, run_schedule
+from icedb_log.testing.simulation_cast import Cast
+from icedb_log.testing.simulation_moods import MOODS
+from icedb_log.testing.simulation_mutations import Edit, Mutation, edited_source, mutated
+from icedb_log.testing.simulation_rules import ALL_RULES, MOOD_OF_RULE, RULES
 
 SCHEDULES = 400
 
@@ -82,6 +84,27 @@ def test_the_lists_name_rules_that_exist():
     names = {rule.name for rule in RULES}
     assert len(names) == len(RULES)
     assert names >= (RARE | SEEN_BY_INVARIANTS)
+
+
+def test_each_mutation_fits_the_code_as_it_is():
+    for rule in ALL_RULES:
+        for edit in rule.edits:
+            compile(edited_source(edit), rule.name, "exec")
+
+
+def test_edited_code_that_does_not_run_is_no_proof():
+    broken = Mutation("-", "broken", (Edit("log.fold:fold", (("files = _files_until", "files = _nobody_knows"),)),))
+    with pytest.raises(InvariantViolated, match="mend the mutation"):
+        find_failure(broken, range(3))
+
+
+def test_moods_belong_to_rules_and_break_none():
+    names = {rule.name for rule in ALL_RULES}
+    assert names >= MOOD_OF_RULE.keys()
+    assert set(MOOD_OF_RULE.values()) <= MOODS.keys()
+    for name, mood in MOODS.items():
+        sizes = {mood.wants: 2, name: 1} if mood.wants else {name: 1}
+        run_schedule(7, Cast.of(sizes))
 
 
 def test_a_mutation_is_undone():

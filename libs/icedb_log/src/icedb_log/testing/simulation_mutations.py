@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, Final
 
 import icedb_log
@@ -45,6 +46,7 @@ class Mutation:
         is_harmless: The simulation does not notice, since another rule stands behind this one, or since nothing is
             built on it; ``docs/simulation.md`` says which.
         cast: Who has to play for it to be noticed, as ``Cast.parse`` takes it.
+        mood: In which mood it is missed most; every other schedule has it.
     """
 
     rule: str
@@ -52,6 +54,7 @@ class Mutation:
     edits: tuple[Edit, ...]
     is_harmless: bool = False
     cast: str = "plain"
+    mood: str = ""
 
 
 def played_by(cast: str, *rules: Mutation) -> tuple[Mutation, ...]:
@@ -101,6 +104,23 @@ def _do_nothing(*_: Any, **__: Any) -> None:
     """Stand in for an invariant."""
 
 
+def edited_source(edit: Edit, original: Callable[..., Any] | None = None) -> str:
+    """Return the source of a function with its changes.
+
+    Raises:
+        InvariantViolated: They do not fit any more.
+    """
+    if original is None:
+        module_name, _, qualified = edit.function.partition(":")
+        original = attrgetter(qualified)(importlib.import_module(f"icedb_log.{module_name}"))
+    source = textwrap.dedent(inspect.getsource(original))
+    for old, new in edit.changes:
+        if source.count(old) != 1:
+            raise InvariantViolated(f"{edit.function}: {old!r} occurs {source.count(old)} times: mend the mutation")
+        source = source.replace(old, new)
+    return source
+
+
 @contextmanager
 def _edited(edit: Edit) -> Iterator[None]:
     module_name, _, qualified = edit.function.partition(":")
@@ -108,13 +128,8 @@ def _edited(edit: Edit) -> Iterator[None]:
     owner_name, _, name = qualified.rpartition(".")
     owner: Any = getattr(module, owner_name) if owner_name else module
     original = getattr(owner, name)
-    source = textwrap.dedent(inspect.getsource(original))
-    for old, new in edit.changes:
-        if source.count(old) != 1:
-            raise InvariantViolated(f"{edit.function}: {old!r} occurs {source.count(old)} times: mend the mutation")
-        source = source.replace(old, new)
     scope: dict[str, Any] = {}
-    exec(compile(source, f"<mutated {edit.function}>", "exec"), module.__dict__, scope)
+    exec(compile(edited_source(edit, original), f"<mutated {edit.function}>", "exec"), module.__dict__, scope)
     changed = scope[name]
     if owner_name:
         setattr(owner, name, changed)

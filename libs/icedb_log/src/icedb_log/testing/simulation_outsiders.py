@@ -1,8 +1,8 @@
 """Jobs from outside in the simulation: those that append files of their own, and one that follows the table.
 
-They are the troupe ``outsiders``. An appender repeats what it is not sure of, under the same id, with other files. The
-follower's checkpoint outlives it: one that crashes is replaced by another, which delivers again what was planned and
-not noted.
+They are the troupe ``outsiders``. An appender repeats what it is not sure of, and what one that died has left, under
+the same id, with other files. The follower's checkpoint outlives it: one that crashes is replaced by another, which
+delivers again what was planned and not noted.
 """
 
 from dataclasses import dataclass, replace
@@ -48,6 +48,7 @@ class OutsiderTroupe(Troupe):
         self.delivered: dict[int, int] = {}
         self.delivered_count = 0
         self.lost_count = 0
+        self.pending: list[Write] = []
         self._appended: dict[str, tuple[int, ...]] = {}
         self._skipped: set[str] = set()
         self._first: frozenset[int] = frozenset()
@@ -56,7 +57,10 @@ class OutsiderTroupe(Troupe):
 
     def parts(self, count: int) -> tuple[Part, ...]:
         """Return the appenders and the follower."""
-        return (Part(APPENDER, count, append_for_ever), Part(FOLLOWER, 1, partial(follow_for_ever, watch=self)))
+        return (
+            Part(APPENDER, count, partial(append_for_ever, watch=self)),
+            Part(FOLLOWER, 1, partial(follow_for_ever, watch=self)),
+        )
 
     def rest(self, sim: Simulation) -> None:
         """Deliver what is left."""
@@ -104,18 +108,18 @@ class OutsiderTroupe(Troupe):
 
 
 @dataclass(slots=True)
-class _Write:
-    """A write that an appender is not done with."""
+class Write:
+    """A write that nobody is done with."""
 
     batch_id: str
     rows: dict[str, list[int]]
     column: str
 
 
-def append_for_ever(sim: Simulation, actor: Actor) -> None:
-    """Write files and append them; repeat what failed, and now and then what did not."""
+def append_for_ever(sim: Simulation, actor: Actor, watch: OutsiderTroupe) -> None:
+    """Write files and append them; repeat what failed, also of those who died, and now and then what did not."""
     clock, rng = SimClock(sim.world, actor.skew_ms), sim.world.rng
-    pending: list[_Write] = []
+    pending = watch.pending
     while True:
         is_new = not pending or (len(pending) < _MAX_PENDING and rng.random() < 0.5)
         try:
@@ -123,16 +127,17 @@ def append_for_ever(sim: Simulation, actor: Actor) -> None:
                 pending.append(_begin_write(sim, clock))
             write = rng.choice(pending)
             _append(sim, clock, write, actor.name)
-            if rng.random() < 0.7:
+            if rng.random() < 0.7 and write in pending:
                 pending.remove(write)
         except ORDINARY as error:
             sim.world.note(type(error).__name__, actor.kind)
         except InvalidRequest:
-            pending.remove(write)  # a column clashes, or nobody can tell any more
+            if write in pending:
+                pending.remove(write)  # a column clashes, or nobody can tell any more
         sim.world.sleep(int(rng.random() * sim.world.settings.think_ms))
 
 
-def _begin_write(sim: Simulation, clock: SimClock) -> _Write:
+def _begin_write(sim: Simulation, clock: SimClock) -> Write:
     rng = sim.world.rng
     number = sim.batch_count
     sim.batch_count += 1
@@ -141,10 +146,10 @@ def _begin_write(sim: Simulation, clock: SimClock) -> _Write:
     parts = {name: part for name, part in (("p=a", rows[:split]), ("p=b", rows[split:])) if part}
     batch_id = make_batch_id(clock, store_now_ms=read_store_clock(sim.store, PATHS))
     sim.model.batches[batch_id] = SimBatch(batch_id, b"", frozenset(rows))
-    return _Write(batch_id, parts, f"c{number % 12}")
+    return Write(batch_id, parts, f"c{number % 12}")
 
 
-def _append(sim: Simulation, clock: SimClock, write: _Write, owner: str) -> None:
+def _append(sim: Simulation, clock: SimClock, write: Write, owner: str) -> None:
     begun_ms = read_store_clock(sim.store, PATHS)
     files = tuple(
         write_rows(sim.store, PATHS, partition=partition, rows=rows, clock=clock, time_ms=clock.now_ms())

@@ -1,7 +1,9 @@
 """Which rules are switched off, in the order of ``docs/protocol.md``."""
 
+from dataclasses import replace
 from typing import Final
 
+from icedb_log.testing.simulation_mutations import Mutation
 from icedb_log.testing.simulation_rules_change import CHANGE_RULES
 from icedb_log.testing.simulation_rules_erase import ERASE_RULES
 from icedb_log.testing.simulation_rules_lease import LEASE_RULES
@@ -16,16 +18,50 @@ from icedb_log.testing.simulation_rules_trash import TRASH_RULES
 from icedb_log.testing.simulation_rules_view import VIEW_RULES
 from icedb_log.testing.simulation_rules_work import INGEST_RULES, JANITOR_RULES
 
-RULES: Final = (*WRITE_RULES, *MERGE_RULES, *CHANGE_RULES, *READ_RULES, *JANITOR_RULES, *ORPHAN_RULES, *INGEST_RULES)
+MOOD_OF_RULE: Final = {
+    "old work is committed all the same": "sleepymergers",
+    "the time is looked at before the intent": "sleepymergers",
+    "no second look after a listing of many pages": "pages",
+    "a dead log file behind the listing is overlooked": "pages",
+    "log files are read without If-Match": "sleepyreaders",
+    "the horizon ignores log files that are gone without a strip": "losses",
+    "a tombstone's age is its committer's word": "skews",
+    "a tombstone's age is its proof of landing alone": "skews",
+    "a strip replaces whatever is there": "sleepyjanitors",
+    "a lease believes the time that a committer gave its tombstones": "skews",
+    "leases are read before the log": "sleepyjanitors",
+    "the log is read before the data files are listed, and one sighting is enough": "sleepyjanitors",
+    "commits under way are not settled, and one sighting is enough": "sleepyflushers",
+    "commits under way are settled after the log was read, and one sighting is enough": "sleepyflushers",
+    "a data file counts as named only while it is live, and one sighting is enough": "sleepyflushers",
+    "log files go although a batch that they refused is still staged": "sleepyflushers",
+    "a vacuum lists staging before it reads the log": "sleepyjanitors",
+    "the reason of bad rows is written without a look at the fence": "sleepyflushers",
+    "the reason of bad rows is written over whatever is there": "sleepyflushers",
+    "staging is listed before the log is read": "sleepyflushers",
+    "a removal commits what it planned before the fence": "sleepychangers",
+    "the log is read before the fence is taken": "sleepyoutsiders",
+    "files may be of any age": "sleepyoutsiders",
+    "a record that changed since the last look is completed all the same": "sleepyerasers",
+    "unnamed data objects are not searched in the end": "sleepyerasers",
+    "what the last look finds is never looked for again": "sleepyerasers",
+    "what others added to the record after the listing is taken for gone": "sleepyerasers",
+}
+"""In which mood a schedule misses a rule most, for those that few schedules miss."""
+
+
+def _with_moods(rules: tuple[Mutation, ...]) -> tuple[Mutation, ...]:
+    return tuple(replace(rule, mood=MOOD_OF_RULE.get(rule.name, "")) for rule in rules)
+
+
+RULES: Final = _with_moods(
+    (*WRITE_RULES, *MERGE_RULES, *CHANGE_RULES, *READ_RULES, *JANITOR_RULES, *ORPHAN_RULES, *INGEST_RULES)
+)
 """Those that need nobody but the actors who always play."""
 
 ALL_RULES: Final = (
     *RULES,
-    *ERASE_RULES,
-    *VIEW_RULES,
-    *PIN_RULES,
-    *LEASE_RULES,
-    *OUTSIDER_RULES,
+    *_with_moods((*ERASE_RULES, *VIEW_RULES, *PIN_RULES, *LEASE_RULES, *OUTSIDER_RULES)),
     *RETENTION_RULES,
     *SERVING_RULES,
     *TRASH_RULES,

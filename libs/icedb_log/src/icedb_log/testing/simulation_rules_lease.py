@@ -48,7 +48,7 @@ LEASE_RULES: Final = played_by(
         "a lease ends before its time",
         edit(
             "cleaning.leases:LeaseReader.read",
-            ("lease.held_until_ms > listing.store_now_ms", "lease.expires_ms - 20_000 > listing.store_now_ms"),
+            ("lease.held_until_ms > now_ms", "lease.expires_ms - 20_000 > now_ms"),
         ),
     ),
     breaks(

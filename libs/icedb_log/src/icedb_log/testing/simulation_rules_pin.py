@@ -49,7 +49,7 @@ PIN_RULES: Final = played_by(
         edit(
             "cleaning.pin_creation:create_pin",
             ("    _choose(reader.read(), at_ms)", "    view = reader.read()\n    _choose(view, at_ms)"),
-            ("        view = reader.read()\n        snapshot", "        snapshot"),
+            ("        view = reader.read()\n", ""),
         ),
     ),
     breaks(

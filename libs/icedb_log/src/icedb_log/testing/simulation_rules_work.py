@@ -158,7 +158,7 @@ JANITOR_RULES: Final = (
                 "    view = reader.read()\n",
                 code(
                     "    from icedb_log.cleaning.leases import read_leases",
-                    "    leases = read_leases(store, paths)",
+                    "    early = read_leases(store, paths)",
                     "    view = reader.read()",
                     "",
                 ),
@@ -166,7 +166,7 @@ JANITOR_RULES: Final = (
             (
                 "    plan = plan_vacuum(view, config=config, holds=holds)\n    if",
                 code(
-                    "    holds = replace(holds, leases=leases)",
+                    "    holds = replace(holds, leases=early)",
                     "    plan = plan_vacuum(view, config=config, holds=holds)",
                     "    if",
                 ),
@@ -258,7 +258,7 @@ INGEST_RULES: Final = (
     breaks(
         "I5",
         "the reason of bad rows is written without a look at the fence",
-        edit("ingest.flush:_Run._quarantine_bad_rows", ("    self.fence.confirm()\n", "")),
+        edit("ingest.flush:_Run._quarantine_bad_rows", ("    self.fence.confirm()\n    for bad", "    for bad")),
     ),
     breaks(
         "I5",

@@ -3,12 +3,17 @@
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Final
 
 import orjson
 
+from icedb_log.errors import InvariantViolated
 from icedb_log.testing.simulation_cast import Cast
 from icedb_log.testing.simulation_mutations import Mutation, mutated
 from icedb_log.testing.simulation_schedule import ScheduleFailed, run_schedule
+
+_BROKEN: Final = (AttributeError, NameError, TypeError)
+"""What Python raises where edited code does not fit what is around it."""
 
 
 def find_failure(mutation: Mutation, seeds: Iterable[int], *, with_invariants: bool = False) -> ScheduleFailed | None:
@@ -21,13 +26,19 @@ def find_failure(mutation: Mutation, seeds: Iterable[int], *, with_invariants: b
 
     Returns:
         The first failure; ``None`` if nobody noticed.
+
+    Raises:
+        InvariantViolated: The edited code does not run: that proves nothing.
     """
     cast = Cast.parse(mutation.cast)
+    moody = Cast.of({**dict(cast.sizes), mutation.mood: 1}) if mutation.mood else cast
     with mutated(mutation, with_invariants=with_invariants):
         for seed in seeds:
             try:
-                run_schedule(seed, cast)
+                run_schedule(seed, moody if seed % 2 else cast)
             except ScheduleFailed as error:
+                if isinstance(error.error, _BROKEN):
+                    raise InvariantViolated(f"{mutation.name}: {error.error}: mend the mutation") from error
                 return error
     return None
 
@@ -44,7 +55,12 @@ def check_mutations(rules: Iterable[Mutation], seeds: Sequence[int], *, remember
     unexpected = 0
     known: dict[str, int] = orjson.loads(remember.read_bytes()) if remember and remember.exists() else {}
     for mutation in rules:
-        failure = find_failure(mutation, seeds)
+        try:
+            failure = find_failure(mutation, seeds)
+        except InvariantViolated as error:
+            unexpected += 1
+            sys.stdout.write(f"BAD {mutation.rule:3} {mutation.name}: {error}\n")
+            continue
         is_expected = (failure is None) == mutation.is_harmless
         unexpected += not is_expected
         known.pop(mutation.name, None)

@@ -13,6 +13,7 @@ from icedb_log.testing.simulation_checks import CheckTroupe
 from icedb_log.testing.simulation_clocks import ClockTroupe
 from icedb_log.testing.simulation_erasures import ErasureTroupe
 from icedb_log.testing.simulation_leases import LeaseTroupe
+from icedb_log.testing.simulation_moods import MOODS, find_moods
 from icedb_log.testing.simulation_outsiders import OutsiderTroupe
 from icedb_log.testing.simulation_pins import PinTroupe
 from icedb_log.testing.simulation_retention import RetentionTroupe
@@ -21,25 +22,27 @@ from icedb_log.testing.simulation_sweeps import SweepTroupe
 from icedb_log.testing.simulation_trash import TrashTroupe
 from icedb_log.testing.simulation_views import ViewTroupe
 
-TROUPES: Final[dict[str, type[Troupe]]] = {
-    troupe.name: troupe
-    for troupe in (
-        CheckTroupe,
-        ClockTroupe,
-        ErasureTroupe,
-        LeaseTroupe,
-        OutsiderTroupe,
-        PinTroupe,
-        RetentionTroupe,
-        ServingTroupe,
-        SweepTroupe,
-        TrashTroupe,
-        ViewTroupe,
-    )
-}
+_ACTING: Final[tuple[type[Troupe], ...]] = (
+    CheckTroupe,
+    ClockTroupe,
+    ErasureTroupe,
+    LeaseTroupe,
+    OutsiderTroupe,
+    PinTroupe,
+    RetentionTroupe,
+    ServingTroupe,
+    SweepTroupe,
+    TrashTroupe,
+    ViewTroupe,
+)
+
+TROUPES: Final[dict[str, type[Troupe]]] = {**{troupe.name: troupe for troupe in _ACTING}, **MOODS}
 
 _MORE: Final = (0, 0, 0, 1, 1, 2)
 """How many troupes play: half of the schedules are plain."""
+
+_MOODS: Final = (0, 0, 0, 1)
+"""A quarter of the schedules has a mood."""
 
 _SIZES: Final = (1, 2)
 
@@ -47,8 +50,10 @@ _SIZES: Final = (1, 2)
 def draw_cast(seed: int) -> Cast:
     """Return the cast of a schedule for which nobody asked for another one. Does not move the other draws."""
     rng = random.Random(seed << 32 | zlib.crc32(b"cast"))
-    names = rng.sample(sorted(TROUPES), rng.choice(_MORE))
+    names = rng.sample(sorted(TROUPES.keys() - MOODS.keys()), rng.choice(_MORE))
     names = [name for name in names if TROUPES[name].plays_alone][:1] or names
+    if not any(TROUPES[name].plays_alone for name in names):
+        names += rng.sample(find_moods(names), rng.choice(_MOODS))
     return Cast.of({name: rng.choice(_SIZES) for name in names})
 
 
