@@ -23,7 +23,7 @@ PYTEST := $(BIN)/pytest -q -m 'not soak' --numprocesses $(JOBS) --dist loadfile 
 # Values of tests and documents that look like secrets and are none.
 NO_SECRETS := hush|hunter2|pw|icedb_alpha-token-0123456789|9c56cc51b374c3ba[0-9a-f]{48}|e3b0c44298fc1c14[0-9a-f]{48}
 
-.PHONY: audit help install demo up test lint types imports unit integration soak node engines chaos bench format proto dashboards docs constraints clean
+.PHONY: audit help install demo up test lint types imports unit integration fuzz soak node engines chaos bench format proto dashboards docs constraints clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -67,14 +67,18 @@ imports: install ## which package may import which
 	$(BIN)/lint-imports --config pyproject.toml
 
 unit: install ## tests beside the packages, the simulation, and the wire: no server; JOBS=2
-	$(PYTEST) tests/simulation tests/compat tests/security libs services proto deploy/local/tests
+	$(PYTEST) tests/simulation tests/fuzz tests/compat tests/security libs services proto deploy/local/tests
 
 integration: install node ## tests with real Redis, S3 over HTTP, Spark, Prometheus, and the whole stack; JOBS=2
 	$(PYTEST) tests/e2e tests/integration deploy/tests
 
+fuzz: install ## fuzz tests with fresh seeds until the time is over, see docs/fuzzing.md; SECONDS=600 JOBS=2
+	$(BIN)/python tests/fuzz/run_fuzz.py --seconds $(SECONDS) --jobs $(JOBS)
+
 soak: install node engines ## long tests, and the simulation for as long as asked; SECONDS=600 JOBS=2
 	$(BIN)/pytest -q -m soak tests libs
 	$(BIN)/python -m icedb_log.testing.simulation --seconds $(SECONDS) --jobs $(JOBS)
+	@$(MAKE) --no-print-directory fuzz
 
 node: install $(NODE_EXAMPLE)/node_modules/.installed ## npm packages of the Node.js example; Node.js itself from PyPI where there is none
 
