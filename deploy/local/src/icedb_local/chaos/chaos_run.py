@@ -125,11 +125,12 @@ class ChaosRun:
             with self._readers() as readers:
                 with self._producers() as producers:
                     self._wait_for_progress(producers, readers, what="to begin", deadline_ms=READY_DEADLINE_MS)
-                    self._fail(injector, scraper)
+                    conductor = self._fail(injector, scraper)
                     self._mend(injector, proxy, stack)
                     self._wait_for_progress(producers, readers, what="to recover", deadline_ms=RECOVERY_DEADLINE_MS)
                 self._wait_for_quiet(warehouse)
                 self._look_for_survivors(stack)
+            conductor.judge()
             self._judge(warehouse)
             if self.checker.violations:
                 count = save_bucket(warehouse, layout.run_dir / "bucket")
@@ -221,7 +222,7 @@ class ChaosRun:
                 exits.enter_context(producer)
             yield producers
 
-    def _fail(self, injector: Injector, scraper: Scraper) -> None:
+    def _fail(self, injector: Injector, scraper: Scraper) -> Conductor:
         conductor = Conductor(
             injector,
             scraper,
@@ -247,8 +248,8 @@ class ChaosRun:
         deadline_ms = self.clock.monotonic_ms() + READY_DEADLINE_MS
         while scraper.rounds < rounds + 3 and self.clock.monotonic_ms() < deadline_ms:
             self.clock.sleep_ms(POLL_MS)
-        conductor.judge()
         self.say(f"{conductor.effect_count} faults that met somebody; now everything is mended")
+        return conductor
 
     def _kinds_left(self, conductor: Conductor) -> Callable[[], bool]:
         return lambda: len({fault.planned.kind.name for fault in conductor.faults}) < len(KINDS)

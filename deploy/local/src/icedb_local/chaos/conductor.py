@@ -83,7 +83,8 @@ class Conductor:
             traces = fault.planned.kind.traces_of(fault.planned.target)
             if not traces or not fault.must_show or not fault.has_effect or fault.end_ms is None:
                 continue
-            span = {"begin_ms": fault.begin_ms, "end_ms": fault.end_ms + self._settle_ms}
+            settle_ms = self._settle_ms + fault.planned.kind.settle_ms
+            span = {"begin_ms": fault.begin_ms, "end_ms": fault.end_ms + settle_ms}
             found = next((trace for trace in traces if history.shows(trace, **span)), None)
             fault.seen = "seen" if found is not None else "unseen"
             fault.trace = str(found) if found is not None else " or ".join(map(str, traces))
@@ -121,12 +122,12 @@ class Conductor:
                 self._end(one)
 
     def _is_met(self, one: _Running, now_ms: int) -> bool:
-        """Whether a service has met a fault; of servers of Redis only metrics know."""
+        """Whether a service has met a fault; but for the proxy's, only metrics know."""
         if one.effect.is_met is not None:
             return one.effect.is_met()
         planned = one.record.planned
         traces = planned.kind.traces_of(planned.target)
-        if planned.kind.group != "redis" or not traces or not planned.duration_ms:
+        if not traces or not planned.duration_ms:
             return True
         history = self._scraper.history
         return any(history.shows(trace, begin_ms=one.record.begin_ms, end_ms=now_ms) for trace in traces)

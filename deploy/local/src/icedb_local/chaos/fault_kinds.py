@@ -33,6 +33,7 @@ class FaultKind:
         traces: At least one of them has to be seen; none: nothing fails, so there is nothing to see (``why_untraced``).
         proxy: What the proxy does; ``None``: it is no matter of the proxy.
         why_untraced: The reason, in words.
+        settle_ms: How much later than others it may show: a run that has lost its lock finds out when it commits.
     """
 
     name: str
@@ -44,6 +45,7 @@ class FaultKind:
     traces: tuple[Trace, ...] = ()
     proxy: ProxyFault | None = None
     why_untraced: str = ""
+    settle_ms: int = 0
 
     def traces_of(self, target: str) -> tuple[Trace, ...]:
         """Return the traces that count for a target."""
@@ -91,7 +93,7 @@ KINDS: Final = (
     FaultKind("lock_empty", "redis", 3, 0, 0, LOCK_MASTERS, why_untraced=_QUORUM),
     FaultKind("locks_down", "redis", 3, 1_500, 5_000, traces=(_redis("locks"), *_locks("unavailable", "lost"))),
     FaultKind("locks_stop", "redis", 3, 1_500, 5_000, traces=(_redis("locks"), *_locks("unavailable", "lost"))),
-    FaultKind("locks_empty", "redis", 5, 0, 0, traces=_locks("lost")),
+    FaultKind("locks_empty", "redis", 5, 0, 0, traces=_locks("lost"), settle_ms=20_000),
     FaultKind("broker_down", "redis", 3, 1_000, 5_000, (BROKER,), (_redis("queue"),)),
     FaultKind("broker_stop", "redis", 3, 1_500, 5_000, (BROKER,), (_redis("queue"),)),
     FaultKind("broker_empty", "redis", 3, 0, 0, (BROKER,), why_untraced=_EMPTY_QUEUE),

@@ -174,10 +174,9 @@ class Injector:
         effect = Effect()
         with self._disks.full(planned.target, tree):
             before_ns = self._disks.last_use_ns(planned.target)
-            effect.is_met = lambda: self._disks.last_use_ns(planned.target) != before_ns
             yield effect
             # Nothing was made in it, so nobody has met it.
-            effect.count = int(effect.is_met())
+            effect.count = int(self._disks.last_use_ns(planned.target) != before_ns)
 
     def ensure_running(self, name: str) -> None:
         """Start a program if it does not run. Raises Unavailable if it does not come up."""
