@@ -6,7 +6,8 @@ from typing import Literal
 
 from icedb_local.chaos.fault_plan import PlannedFault
 
-Seen = Literal["seen", "unseen", "nothing_to_see"]
+Seen = Literal["seen", "unseen", "masked", "nothing_to_see"]
+"""masked: a service was killed meanwhile, and what it had counted since the last scrape died with it."""
 
 
 @dataclass(slots=True)

@@ -164,6 +164,8 @@ class Injector:
             for client in clients:
                 client.close()
         effect.count = effect.count if BROKER not in names else max(1, effect.count)
+        # Whoever held the lock may be dead: a killed worker leaves it behind.
+        effect.must_show = len(names) == 1
         yield effect
 
     @contextlib.contextmanager
