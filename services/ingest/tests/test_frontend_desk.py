@@ -277,6 +277,14 @@ def test_a_row_that_is_no_json_is_refused_and_not_changed(bench, work, value, re
     assert bench.staged_ids() == []
 
 
+@pytest.mark.parametrize("text", ["=", "é", "eyJ"])
+def test_what_is_no_base64_is_refused(bench, work, text):
+    kwargs = {**message(bench), "data_base64": text}
+    del kwargs["rows"]
+    with pytest.raises(InvalidRequest, match="not Base64"):
+        work.run((), kwargs)
+
+
 def test_an_integer_of_any_size_is_staged_as_it_is(bench, work):
     work.run((), message(bench, rows=[{"a": 10**30, "b": None}]))
     (batch,) = list_staged(bench.store, bench.paths).batches

@@ -4,7 +4,6 @@ Pure. The field descriptions are the documentation of the message.
 """
 
 import base64
-import binascii
 import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Self
@@ -84,7 +83,7 @@ class EnqueueMessage(BaseModel):
             return self.data.encode()
         try:
             return base64.b64decode(self.data_base64 or "", validate=True)
-        except binascii.Error as error:
+        except ValueError as error:  # of binascii, or a character that is not ASCII
             raise InvalidRequest(f"batch {self.batch_id}: data_base64 is not Base64: {error}") from error
 
     def _encode_row(self, number: int, row: Mapping[str, Any]) -> bytes:
