@@ -112,9 +112,9 @@ def check_fences(
 def check_lost(found: Findings, paths: TablePaths, walk: Walk, *, fences: Iterable[FenceFact], has_pins: bool) -> None:
     """S1: a log that has had a commit is never empty again; called if it is, before and after the objects were listed.
 
-    What proves a commit: a pin that names files (an empty table can be pinned), or a fence of merges, which nobody takes
-    before there is something to merge (but a purge does, for the next table of the name). Data files alone may be of a
-    first commit that was cut off.
+    What proves a commit: a pin that names files (an empty table can be pinned), or a fence of merges, which nobody
+    takes before there is something to merge (but a purge does, for the next table of the name). Data files alone may be
+    of a first commit that was cut off.
     """
     if not walk.unnamed_count:
         return

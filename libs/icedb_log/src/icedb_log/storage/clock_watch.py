@@ -11,7 +11,7 @@ from typing import Final, Protocol, runtime_checkable
 from icedb_log.clock import Clock
 
 JUMP_MS: Final = 500
-"""A step of the wall clock against the monotonic one is a jump from here on. A leap second is one, unless it is smeared."""
+"""A step of the wall clock against the monotonic one is a jump from here on: a leap second, too, unless smeared."""
 
 WINDOW_MS: Final = 30_000
 """The least difference of so long a time counts: an answer that took long makes this host look ahead."""

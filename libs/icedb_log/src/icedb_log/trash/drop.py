@@ -95,14 +95,7 @@ def drop_table(
         Unavailable: The store did not answer, or others kept changing the configuration.
     """
     request = request or DropRequest()
-    for what, text in (("note", request.note), ("name of who asks", request.dropped_by)):
-        if len(text) > MAX_NOTE_CHARS:
-            raise InvalidRequest(f"table {paths.name}: the {what} may have {MAX_NOTE_CHARS} characters")
-    if request.keep_ms > MAX_KEEP_MS:
-        raise InvalidRequest(
-            f"table {paths.name}: a table stays in the trash for {MAX_KEEP_MS // DAY_MS} days at most, not "
-            f"{request.keep_ms // DAY_MS}"
-        )
+    _require_sensible(paths, request)
     drop_id = clock.new_id()
     detached_from: str | None = None
     has_written = False
@@ -195,6 +188,18 @@ def replace_config(store: ObjectStore, paths: TablePaths, config: TableConfig, *
 def describe_claims(claims: tuple[Claim, ...]) -> str:
     """Return what stands against a drop, in words."""
     return ", ".join(f"{claim.kind} {claim.name}" for claim in claims)
+
+
+def _require_sensible(paths: TablePaths, request: DropRequest) -> None:
+    """Raise InvalidRequest if texts are too long or the table would stay too long."""
+    for what, text in (("note", request.note), ("name of who asks", request.dropped_by)):
+        if len(text) > MAX_NOTE_CHARS:
+            raise InvalidRequest(f"table {paths.name}: the {what} may have {MAX_NOTE_CHARS} characters")
+    if request.keep_ms > MAX_KEEP_MS:
+        raise InvalidRequest(
+            f"table {paths.name}: a table stays in the trash for {MAX_KEEP_MS // DAY_MS} days at most, not "
+            f"{request.keep_ms // DAY_MS}"
+        )
 
 
 def _require_free(store: ObjectStore, paths: TablePaths, config: TableConfig, request: DropRequest) -> None:
