@@ -139,3 +139,27 @@ def test_a_batch_of_only_unknown_columns_is_taken_unless_the_table_is_strict(mak
     assert taken.rows(*result.files) == [{"new": 1, "newer": "x"}, {"new": 2, "newer": None}]
     strict = make_table(declared={"n": "BIGINT"}, evolution="strict")
     assert "line 1: column 'new' is not in the schema of table events" in strict.reason(strict.stage(*rows))
+
+
+@pytest.mark.parametrize("name", ["\0", "a\0b", "'\0'", "\0" * 3])
+def test_a_key_with_a_nul_holds_up_nobody(make_table, reader, name):
+    table = make_table()
+    good, bad = table.stage(GOOD), table.stage(GOOD, {name: 1, "n": 2})
+    result = table.flush(good, bad)
+    assert result.accepted == (good.batch_id,)
+    assert "line 2" in result.rejected[0].reason
+
+
+def test_bad_rows_with_a_nul_in_a_key_are_told_apart(make_table, reader):
+    table = make_table(on_bad_rows="quarantine_rows")
+    batch = table.stage(GOOD, {"a\0b": 1}, {"n": 3})
+    result = table.flush(batch)
+    assert result.accepted == (batch.batch_id,)
+    assert result.row_count == 2
+
+
+def test_a_partition_value_with_a_nul_is_one(make_table, reader):
+    table = make_table("s", declared={"s": "VARCHAR"})
+    result = table.flush(table.stage({"s": "a\0b"}, {"s": "a"}, {"s": "b\0'"}))
+    assert sorted(row["s"] for row in table.rows(*result.files)) == ["a", "a\0b", "b\0'"]
+    assert len(result.files) == 3

@@ -7,8 +7,9 @@ def quote_name(name: str) -> str:
 
 
 def quote_text(text: str) -> str:
-    """Return an SQL string."""
-    return "'" + text.replace("'", "''") + "'"
+    """Return an SQL string; of several where a NUL stands, which no literal can hold."""
+    parts = ["'" + part.replace("'", "''") + "'" for part in text.split("\0")]
+    return parts[0] if len(parts) == 1 else f"({' || chr(0) || '.join(parts)})"
 
 
 def first_line(error: BaseException) -> str:

@@ -18,8 +18,9 @@ def quote_name(name: str) -> str:
 
 
 def quote_text(text: str) -> str:
-    """Return ``text`` as an SQL string literal."""
-    return "'" + text.replace("'", "''") + "'"
+    """Return ``text`` as SQL: a string literal, or several where a NUL stands, which no literal can hold."""
+    parts = ["'" + part.replace("'", "''") + "'" for part in text.split("\0")]
+    return parts[0] if len(parts) == 1 else f"({' || chr(0) || '.join(parts)})"
 
 
 def among(batches: Collection[int]) -> str:
