@@ -39,15 +39,26 @@ _remembered: Final[set[tuple[str, str | None]]] = set()
 
 _ALLOWED_PLANS: Final = frozenset(
     {
-        *("Project", "Filter", "Aggregate", "UnresolvedHaving", "Distinct", "Deduplicate", "Sort", "Sample"),
+        *(
+            "Project",
+            "Filter",
+            "Aggregate",
+            "UnresolvedHaving",
+            "UnresolvedQualify",
+            "Distinct",
+            "Deduplicate",
+            "Sort",
+            "Sample",
+        ),
         *("GlobalLimit", "LocalLimit", "Limit", "LimitAll", "Offset", "Tail", "Window", "WithWindowDefinition"),
         *("Join", "LateralJoin", "Union", "UnionLoop", "Intersect", "Except", "SubqueryAlias", "Generate", "Expand"),
         *("Pivot", "Unpivot", "RepartitionByExpression", "RebalancePartitions", "PipeOperator", "OneRowRelation"),
         *("UnresolvedWith", "UnresolvedRelation", "UnresolvedSubqueryColumnAliases", "UnresolvedInlineTable"),
         *("LocalRelation", "WithCTE", "CTERelationDef", "CTERelationRef", "UnionLoopRef", "ResolvedInlineTable"),
+        *("UnresolvedQualify", "UnresolvedTVFAliases", "UnresolvedTableValuedFunction"),
     }
 )
-"""What a query may consist of, as Spark's parser calls it. No command, hint, script, stream, or table function."""
+"""What a query may consist of, as Spark's parser calls it. No command, hint, script, or stream."""
 _ROWLESS: Final = frozenset({"LocalRelation", "OneRowRelation", "CTERelationRef", "UnionLoopRef"})
 """Where rows come from, besides the view: from the text itself."""
 _FORBIDDEN_EXPRESSIONS: Final = frozenset(
@@ -153,6 +164,8 @@ class _Walk:
             raise ReachesBeyond(f"it has a part that is no plain query ({name})")
         if name == "UnresolvedWith":
             self.names |= {str(pair.productElement(0)).lower() for pair in _iterate(node.cteRelations().iterator())}
+        if name == "UnresolvedTableValuedFunction":
+            _check_generator(".".join(str(part) for part in _iterate(node.name().iterator())))
         if name == "UnresolvedRelation":
             parts = [str(part) for part in _iterate(node.multipartIdentifier().iterator())]
             if len(parts) != 1 or node.isStreaming() or not node.options().isEmpty():

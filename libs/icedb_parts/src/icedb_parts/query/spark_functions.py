@@ -9,9 +9,21 @@ from collections.abc import Mapping
 from typing import Final
 
 GENERATORS: Final = frozenset(
-    {"explode", "explode_outer", "posexplode", "posexplode_outer", "inline", "inline_outer", "stack", "json_tuple"}
+    {
+        *(
+            "explode",
+            "explode_outer",
+            "posexplode",
+            "posexplode_outer",
+            "inline",
+            "inline_outer",
+            "stack",
+            "json_tuple",
+        ),
+        *("variant_explode", "variant_explode_outer"),
+    }
 )
-"""Functions that make rows of a row."""
+"""Functions that make rows of a row, behind ``LATERAL VIEW`` or ``LATERAL``."""
 
 MAX_ARGUMENTS: Final[Mapping[str, int]] = {"from_xml": 2, "schema_of_xml": 1}
 """Functions that take options behind so many arguments, one of which (``rowValidationXSDPath``) names a file."""
