@@ -13,6 +13,7 @@ import zlib
 
 import pytest
 from icedb_log.clock import SystemClock
+from icedb_log.errors import InvalidRequest
 from icedb_service.celery_app import make_app
 from icedb_service.names import JANITOR_SWEEP, JANITOR_VACUUM
 from icedb_service.redis_clients import open_redis
@@ -107,11 +108,9 @@ MESSAGES = {
     "chain": make([["chained"], {}, {"chain": [SIGNATURE]}]),
     "chord": make([["chorded"], {}, {"chord": SIGNATURE}]),
     "chord in headers": make(chord=SIGNATURE),
-    "group": make(group="g"),
+    "group": make(group={"a": 1}),
     "eta": make(eta="2999-01-01T00:00:00+00:00"),
     "bad eta": make(eta={}),
-    "time limit": make(timelimit=[1_000_000, None]),
-    "short time limit": make(timelimit=[0.001, 0.001]),
     "bad expires": make(expires={"a": 1}),
     "worse expires": make(expires="not a time"),
     "shadow": make(shadow="\x1b[31mroot\n"),
@@ -189,6 +188,33 @@ def test_no_message_runs_more_than_its_task_and_none_ends_the_worker(worker, red
     assert "s3crets3cret" not in log
     assert log.count("message_refused") >= 40
     assert "\x1b" not in log
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("short_limit", {"timelimit": [0.001, 0.001]}),
+        ("no_limit_at_all", {"timelimit": "for ever"}),
+        ("of_a_group", {"group": "g", "group_index": 0}),
+    ],
+)
+def test_what_a_senders_own_application_adds_is_no_harm(worker, redis_server, folder, what, says):
+    with contextlib.closing(open_redis(redis_server.url, timeout_ms=5000)) as redis:
+        redis.lpush("janitor", make([[what], {}, {}], **says))
+        deadline_ms = CLOCK.monotonic_ms() + LIMIT_S * 1000
+        while not (folder / "ran" / what).exists():
+            assert CLOCK.monotonic_ms() < deadline_ms, (folder / "log").read_text()[-2000:]
+            CLOCK.sleep_ms(5)
+    assert worker.poll() is None
+
+
+def test_who_waits_for_a_refused_message_is_told(worker, redis_server, folder):
+    settings = ServiceSettings(store=f"file://{folder / 'warehouse'}", redis_url=redis_server.url)
+    with contextlib.closing(make_app(settings)) as app:
+        refused = app.send_task(JANITOR_VACUUM, args=["later"], queue="janitor", countdown=3600)
+        with pytest.raises(InvalidRequest, match="says eta, which is not the sender's to say"):
+            refused.get(timeout=LIMIT_S)
+    assert worker.poll() is None
 
 
 def test_workers_take_no_orders_but_tasks(tmp_path):

@@ -3,14 +3,17 @@
 A Celery message can say much more than "run this task with these arguments": which messages to send when it is done or
 has failed, how long it may take, when to begin, how to unpack it. Whoever may send to Redis would have all of that,
 and a message that is malformed in some ways ends the whole worker. So each is looked at before Celery acts on it, and
-refused with one line in the log that repeats nothing of it: it may hold rows, and a token.
+refused with one line in the log that repeats nothing of it: it may hold rows, and a token. Who waits for its result is
+told why: the rows of such a message are staged by nobody.
 """
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any, Final, NoReturn
 
+from celery.states import FAILURE
 from celery.worker.consumer import Consumer
+from icedb_log.errors import InvalidRequest
 from kombu import compression
 
 from icedb_service.logs import get_logger
@@ -19,10 +22,10 @@ OUR_TASKS: Final = "icedb."
 MAX_ID_CHARS: Final = 128
 _SHOWN_CHARS: Final = 80
 _PARTS: Final = 3
+_NO_LIMITS: Final = [None, None]
 _FIXED: Final[Mapping[str, object]] = {
-    "timelimit": [None, None],
     "stamps": {},
-    **dict.fromkeys(("eta", "shadow", "chord", "group", "compression", "stamped_headers")),
+    **dict.fromkeys(("eta", "shadow", "chord", "compression", "stamped_headers")),
 }
 """Headers by which a sender would decide what is the worker's to decide, with the value that says nothing."""
 
@@ -37,13 +40,27 @@ class GuardedConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
         def take(message: Any) -> Any:
             problem = find_problem(message, known=self.strategies)
             if problem is None:
+                # Celery writes the limits of the sender's own application into messages: these say nothing here.
+                message.headers["timelimit"] = _NO_LIMITS
                 return handle(message)
             get_logger().warning(
-                "message_refused", reason=problem, mitigation="it is dropped; the next sweep finds work"
+                "message_refused",
+                reason=problem,
+                mitigation="it is dropped: a sweep makes a wake-up good, rows have to be sent again, without this",
             )
+            self._tell_sender(message, problem)
             return message.reject_log_error(get_logger(), self.connection_errors)
 
         return take
+
+    def _tell_sender(self, message: Any, problem: str) -> None:
+        """Make the result of a refused message a failure, for whoever waits for it. Never raises."""
+        try:
+            headers = message.headers
+            if not headers.get("ignore_result") and headers.get("task") in self.strategies and _is_id(headers["id"]):
+                self.app.backend.store_result(headers["id"], InvalidRequest(problem), FAILURE)
+        except Exception as error:  # noqa: BLE001 - as below
+            get_logger().info("refusal_not_told", error=type(error).__name__)
 
 
 def find_problem(message: Any, *, known: Collection[str]) -> str | None:
@@ -60,11 +77,15 @@ def find_problem(message: Any, *, known: Collection[str]) -> str | None:
         task, task_id = headers.get("task"), headers.get("id")
         if not isinstance(task, str) or not task.startswith(OUR_TASKS) or task not in known:
             return f"task {str(task)[:_SHOWN_CHARS]!r} is none of this worker's"
-        if not isinstance(task_id, str) or not task_id.isprintable() or not 0 < len(task_id) <= MAX_ID_CHARS:
+        if not _is_id(task_id):
             return f"a message for {task} has no usable id"
         return _find_header_problem(task, headers) or _find_body_problem(task, message)
     except Exception as error:  # noqa: BLE001 - whatever a message does to its reader, the worker goes on
         return f"it cannot be read ({type(error).__name__})"
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, str) and value.isprintable() and 0 < len(value) <= MAX_ID_CHARS
 
 
 def _find_header_problem(task: str, headers: Mapping[str, Any]) -> str | None:
@@ -74,7 +95,7 @@ def _find_header_problem(task: str, headers: Mapping[str, Any]) -> str | None:
     expires = headers.get("expires")
     if expires is not None:
         datetime.fromisoformat(expires)
-    for name in ("root_id", "parent_id", "argsrepr", "kwargsrepr", "origin"):
+    for name in ("root_id", "parent_id", "group", "argsrepr", "kwargsrepr", "origin"):
         if not isinstance(headers.get(name), str | None):
             return f"a message for {task} has a {name} that is no text"
     retries = headers.get("retries")
