@@ -144,6 +144,7 @@ OUTCOMES = [
     (error_answer(412, "PreconditionFailed"), PreconditionFailed),
     (error_answer(404, "NoSuchKey"), PreconditionFailed),
     (error_answer(404, ""), PreconditionFailed),
+    ((404, "", {}, b"<html><body>404 page not found</body></html>"), CommitOutcomeUnknown),
     (error_answer(404, "NoSuchBucket"), Unavailable),
     ((404, "", {}, b"default backend - 404"), CommitOutcomeUnknown),
     (error_answer(403, "AccessDenied"), Unavailable),

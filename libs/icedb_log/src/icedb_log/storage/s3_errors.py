@@ -111,7 +111,7 @@ def explain_conditional_write(error: Exception, *, where: str, key: str) -> IceD
     """
     if isinstance(error, ClientError):
         status = status_of(error)
-        if status == _HTTP_NOT_FOUND and code_of(error) == str(_HTTP_NOT_FOUND):
+        if status == _HTTP_NOT_FOUND and is_none_of_s3(error):
             return CommitOutcomeUnknown(
                 f"{key}: {where}: {_NOT_S3}; whether the write landed is not known: read it back (W2)"
             )
