@@ -12,13 +12,14 @@ import orjson
 
 from icedb_log.cleaning.leases import Lease
 from icedb_log.clock import parse_uuid7_ms
-from icedb_log.ingest.quarantine import batch_id_of, is_reason
+from icedb_log.ingest.quarantine import is_reason
 from icedb_log.keys import parse_staged_key
 from icedb_log.log.codec import decode_log_file
 from icedb_log.model import LogFile, LogView, Snapshot
 from icedb_log.testing.simulation_changes import Removal, RemovedRows
 from icedb_log.testing.simulation_data import BAD_BODY, ROW_BITS
 from icedb_log.testing.simulation_facts import Counters, HeldLease, Landed, Promise, ReadMark, SimBatch
+from icedb_log.testing.simulation_quarantine import KeptBatches
 from icedb_log.testing.simulation_settings import PATHS, Settings
 from icedb_log.testing.simulation_wire import WireFile, read_live, read_wire
 from icedb_log.testing.simulation_world import Violation
@@ -37,6 +38,7 @@ class SimModel:
         self.settings = settings
         self.counters = Counters()
         self.batches: dict[str, SimBatch] = {}
+        self._kept = KeptBatches(self.batches, store_now_ms)
         self.files: dict[str, tuple[int, ...]] = {}
         self.named: set[str] = set()
         self.dead: set[str] = set()
@@ -76,6 +78,7 @@ class SimModel:
         self.types, self._first_types = {}, {}
         self.leases, self.lease_ends, self._log_died_ms = {}, {}, {}
         self._promises.clear()
+        self._kept.forget()
         self.removed.rows.clear()
         self.removed.removals.clear()
         self._deleted_logs_died_ms = self._stable_ms = 0
@@ -100,8 +103,10 @@ class SimModel:
         elif key.startswith(PATHS.data_prefix):
             self.files[key] = tuple(orjson.loads(body))
             self.removed.on_data(PATHS.partition_of(key), self.files[key])
-        elif key.startswith(PATHS.quarantine_prefix) and key.endswith(".json"):
-            self._on_reason_put(orjson.loads(body))
+        elif key.startswith(PATHS.quarantine_prefix):
+            self._kept.on_put(key, body)
+            if is_reason(key):
+                self._on_reason_put(orjson.loads(body))
         elif key.startswith(PATHS.staging_prefix):
             self._on_staging_put(key, body)
         elif key.startswith(PATHS.leases_prefix):
@@ -115,12 +120,12 @@ class SimModel:
             self._on_log_delete(key)
         elif key.startswith(PATHS.data_prefix):
             self._on_data_delete(key)
-        elif key.startswith(PATHS.quarantine_prefix) and is_reason(key):
-            self.batches[batch_id_of(key)].has_reason = False
+        elif key.startswith(PATHS.quarantine_prefix):
+            self._kept.on_delete(key, retention_ms=self.settings.config.quarantine_retention_ms)
         elif key.startswith(PATHS.staging_prefix):
             batch_id = key.rpartition("/")[2].partition(".")[0]
-            is_known = batch_id in self.committed or self.batches[batch_id].is_quarantined
-            if not is_known and batch_id not in self.unpromised:
+            is_kept = self.batches[batch_id].is_quarantined and batch_id in self._kept
+            if not (is_kept or batch_id in self.committed or batch_id in self.unpromised):
                 raise Violation(f"batch {batch_id} left staging, but is neither committed nor in quarantine (I1, I2)")
 
     def _on_log_put(self, key: str, body: bytes) -> None:

@@ -4,6 +4,9 @@ from typing import Final
 
 from icedb_log.testing.simulation_mutations import breaks, code, edit, keeps
 
+_STAGE_RETRY: Final = "stage_batch(store, paths, body=payload.body, staging_format=payload.format, batch_id=retry_id)"
+_DELETE_RETRIED: Final = "_delete_entry(store, paths, found.entry)"
+
 JANITOR_RULES: Final = (
     breaks(
         "J1",
@@ -278,6 +281,30 @@ INGEST_RULES: Final = (
             (
                 "        self.fence.release()\n",
                 "        self.fence.release()\n        self._quarantine_bad_rows(output, commit_id)\n",
+            ),
+        ),
+    ),
+    breaks(
+        "I5",
+        "what is refused leaves no copy in quarantine",
+        edit("ingest.quarantine:_copy_payload", ("    store.put(payload_key(paths, batch), body)\n", "")),
+    ),
+    breaks(
+        "I5",
+        "a retry deletes the batch before it is staged again",
+        edit(
+            "ingest.quarantine_ops:retry_quarantined",
+            (f"{_STAGE_RETRY}\n    {_DELETE_RETRIED}\n", f"{_DELETE_RETRIED}\n    {_STAGE_RETRY}\n"),
+        ),
+    ),
+    breaks(
+        "I5",
+        "the reason of a batch goes before the batch",
+        edit(
+            "ingest.quarantine_ops:_delete_entry",
+            (
+                "(_payloads_of(store, paths, entry), [reason_key(paths, entry.batch_id)])",
+                "([reason_key(paths, entry.batch_id)], _payloads_of(store, paths, entry))",
             ),
         ),
     ),
