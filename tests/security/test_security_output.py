@@ -19,6 +19,7 @@ from rich.markup import escape
 
 ROOT = Path(__file__).parents[2]
 STEERS = "a\x1b[2J\x1b]0;owned\x07\x9b31m\r\n2026-01-01 [error] fake\u202edoc\x00"
+HUSH = ("hush", "hush")
 TOKEN = "icedbt_" + "A1b2" * 8
 
 
@@ -65,6 +66,45 @@ def test_a_value_in_a_log_makes_no_line_of_its_own(write):
     assert "access_denied" in text
     if text.startswith("{"):
         assert json.loads(text)["denied_table"] == STEERS
+
+
+# What a renderer quotes by itself, since it has a space or an end of line, would show nothing.
+ODD = ["\x1b[2J", "\x1b]0;owned\x07", "\x9b31m", "\u202e", "\x00", "\x08"]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=ascii)
+def test_nothing_in_a_log_steers_a_terminal(write, odd):
+    def fail():
+        raise ValueError(odd)
+
+    def log():
+        get_logger().warning("own", table=f"a{odd}b")
+        logging.getLogger("celery").error("foreign %s", odd)
+        try:
+            fail()
+        except ValueError:
+            get_logger().exception("failed")
+
+    text = write(log)
+    assert all(each.isprintable() for each in text.replace("\n", ""))
+    assert text.count(odd.encode("unicode_escape").decode()) + text.count(json.dumps(odd)[1:-1]) >= 3
+
+
+def test_a_traceback_shows_no_values(write):
+    """Rich's, which structlog takes where it is installed, print the local variables of each frame."""
+
+    def open_store(secret):
+        raise ValueError(len(secret))
+
+    def log():
+        try:
+            open_store("-".join(HUSH))
+        except ValueError:
+            get_logger().exception("failed")
+
+    text = write(log)
+    assert "open_store" in text
+    assert "hush-hush" not in text
 
 
 def test_credentials_are_hidden_whoever_logs_them(write):

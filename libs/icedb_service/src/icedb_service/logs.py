@@ -98,16 +98,24 @@ def get_logger() -> structlog.stdlib.BoundLogger:
 def _render(settings: ServiceSettings) -> list[structlog.typing.Processor]:
     strip = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     if settings.log_format == "console":
-        return [strip, _make_visible, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()), _hide_credentials]
+        # WARN: not rich's tracebacks, the default: they print the local variables of each frame, passwords and rows.
+        people = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
+        return [strip, structlog.processors.format_exc_info, _make_visible, people, _hide_credentials]
     render = structlog.processors.JSONRenderer(sort_keys=True)
     return [strip, structlog.processors.format_exc_info, render, _hide_credentials]
 
 
 def _make_visible(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """Spell out line ends, escapes and marks of direction: a name of somebody else's is no line of ours."""
+    """Spell out line ends, escapes and marks of direction: a name of somebody else's is no line of ours.
+
+    The lines of a traceback are ours; what stands in them is not.
+    """
     for name, value in event.items():
-        if isinstance(value, str) and not value.isprintable() and name != "exception":
-            event[name] = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in value)
+        if isinstance(value, str) and not value.isprintable():
+            kept = "\n" if name == "exception" else ""
+            event[name] = "".join(each if each.isprintable() or each in kept else ascii(each)[1:-1] for each in value)
     return event
 
 
