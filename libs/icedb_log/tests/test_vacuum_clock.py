@@ -107,6 +107,21 @@ def test_nothing_to_delete_costs_no_look_at_the_clock(table):
     assert table.paths.clock_key not in table.keys(table.paths.prefix)
 
 
+def test_a_log_that_takes_long_to_read_is_no_jump(table):
+    """The log was read anew because it changed meanwhile: the answer that counts came late."""
+    janitor, reader = Janitor(table), table.reader()
+    janitor.vacuum()
+    read = reader.read
+
+    def read_twice():
+        table.clock.advance(MINUTE_MS)
+        return read()
+
+    reader.read = read_twice
+    result = vacuum_table(table.store, table.paths, clock=table.clock, reader=reader, steady=janitor.steady)
+    assert result.held_back_ms == 0
+
+
 def test_a_dry_run_leaves_no_trace(table):
     table.clock.advance(table.config.data_grace_ms)
     assert len(table.vacuum(dry_run=True).deleted_data) == 2

@@ -44,7 +44,8 @@ class VacuumResult:
         store_now_ms: The time that ages were measured against.
         deleted_copies: Staged copies of batches deleted.
         has_more: Whether there is more to delete now: the run was bounded. Failed deletes do not count.
-        held_back_ms: How far the store's clock has run ahead of what can have passed; ages were measured without it.
+        held_back_ms: How far the store's clock has certainly run ahead of what has passed, not only by as much as the
+            log took to be read; ages were measured without it.
     """
 
     is_dry_run: bool
@@ -108,7 +109,7 @@ def vacuum_table(
     reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
     asked_ms = clock.monotonic_ms()
     view = reader.read()
-    heard_ms = view.store_now_ms
+    heard_ms, took_ms = view.store_now_ms, clock.monotonic_ms() - asked_ms
     if steady is not None:  # J1: a clock that jumps ahead makes nothing old
         window_ms = max(config.data_grace_ms, config.log_grace_ms)
         now_ms = steady.hold_back(heard_ms, asked_ms=asked_ms, window_ms=window_ms)
@@ -153,7 +154,7 @@ def vacuum_table(
         store_now_ms=plan.store_now_ms,
         deleted_copies=done.copies,
         has_more=done.has_more,
-        held_back_ms=max(0, heard_ms - plan.store_now_ms),
+        held_back_ms=max(0, heard_ms - plan.store_now_ms - took_ms),
     )
 
 
