@@ -1,5 +1,6 @@
 """JSON documents, CSV, Parquet and Arrow: what becomes of each type, and the reason for what cannot be taken."""
 
+import base64
 import io
 import json
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -7,6 +8,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as pe
 import pytest
 from icedb_parts.limits import FlushUnitLimits
 from icedb_parts.reading.json_types import Kind
@@ -197,6 +199,23 @@ def damaged_parquet():
     return bytes(body)
 
 
+class OpenKeys(pe.KmsClient):
+    """Keys that are no secret."""
+
+    def __init__(self, _config):
+        super().__init__()
+
+    def wrap_key(self, key, _master_key_id):
+        return base64.b64encode(key)
+
+
+def parquet_with_encrypted_columns():
+    """A file whose footer is plain."""
+    names = pe.EncryptionConfiguration(footer_key="f", column_keys={"c": ["a"]}, plaintext_footer=True)
+    keys = pe.CryptoFactory(OpenKeys).file_encryption_properties(pe.KmsConnectionConfig(), names)
+    return parquet(GOOD, encryption_properties=keys)
+
+
 GOOD = pa.table({"a": list(range(1000)), "s": ["x" * 50] * 1000})
 INVALID_TEXT = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")])
 
@@ -209,6 +228,7 @@ INVALID_TEXT = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\
         (parquet(GOOD)[:-20], "parquet", "not a readable Parquet file"),
         (damaged_parquet(), "parquet", "not a readable Parquet file"),
         (b"PARE" + b"x" * 50 + b"PARE", "parquet", "an encrypted Parquet file cannot be read"),
+        (parquet_with_encrypted_columns(), "parquet", "an encrypted Parquet file cannot be read"),
         (b"", "arrow", "not a whole Arrow stream or file"),
         (b"nonsense" * 10, "arrow", "not a whole Arrow stream or file"),
         (arrow_stream(GOOD)[:-2000], "arrow", "not a whole Arrow stream or file"),
@@ -226,7 +246,7 @@ INVALID_TEXT = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\
         (arrow_stream(pa.table({"a": pa.array([0] * 1_000_000)}), "zstd"), "arrow", "more than 1000000 bytes without"),
         (arrow_stream(pa.table({"s": pa.array(["x" * 1000] * 9999).dictionary_encode()})), "arrow", "bytes in memory"),
     ],
-    ids=range(17),
+    ids=range(18),
 )
 def test_damaged_and_oversized_files_are_rejected(make_table, body, staging_format, expected):
     table = make_table(limits=FlushUnitLimits(batch_decoded_bytes=1_000_000))

@@ -12,6 +12,7 @@ from icedb_log.thrift import STRUCT, ThriftError, ThriftReader
 
 from icedb_parts.errors import BatchRejected
 
+ENCRYPTED: Final = "an encrypted Parquet file cannot be read: send it without encryption"
 MAX_PAGES: Final = 200_000
 """Pages of a batch; writers make them of 8 KiB and more."""
 _FOOTER_TAIL_BYTES: Final = 8
@@ -19,6 +20,8 @@ _LENGTH_BYTES: Final = 4
 _ROW_GROUPS: Final = 4
 _GROUP_CHUNKS: Final = 1
 _CHUNK_METADATA: Final = 3
+_CHUNK_ENCRYPTED: Final = (8, 9)
+"""How a column is encrypted, and its metadata, encrypted: the footer itself may be plain."""
 _VALUE_COUNT, _TOTAL_COMPRESSED, _DATA_OFFSET, _DICTIONARY_OFFSET = 5, 7, 9, 11
 _PAGE_UNCOMPRESSED, _PAGE_COMPRESSED = 2, 3
 
@@ -31,7 +34,7 @@ def check_pages(body: bytes, *, limit_bytes: int) -> None:
         limit_bytes: Of all pages without compression.
 
     Raises:
-        BatchRejected: They are larger, or too many.
+        BatchRejected: They are larger, or too many, or encrypted.
         ThriftError: The file is damaged.
     """
     total_bytes = page_count = 0
@@ -90,6 +93,8 @@ def _chunks(body: bytes) -> Iterator[tuple[int, int]]:
 def _read_chunk(reader: ThriftReader, data_end: int) -> tuple[int, int]:
     found: dict[int, int] = {}
     for number, kind in reader.fields():
+        if number in _CHUNK_ENCRYPTED:
+            raise BatchRejected(ENCRYPTED)
         if number != _CHUNK_METADATA or kind != STRUCT:
             reader.skip(kind)
             continue

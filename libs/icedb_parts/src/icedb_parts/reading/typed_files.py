@@ -15,7 +15,7 @@ from icedb_parts.errors import BatchRejected
 from icedb_parts.limits import MIB, FlushUnitLimits
 from icedb_parts.reading.batch_table import BatchTable
 from icedb_parts.reading.ipc_bounds import count_decoded_bytes
-from icedb_parts.reading.page_bounds import check_pages
+from icedb_parts.reading.page_bounds import ENCRYPTED, check_pages
 from icedb_parts.reading.typed_columns import convert_table, measure
 
 _IPC_MAGIC: Final = b"ARROW1\x00\x00"
@@ -46,7 +46,7 @@ def read_parquet(body: bytes, limits: FlushUnitLimits) -> BatchTable:
         BatchRejected: Damaged, encrypted, above a bound, or with columns that have no SQL type here.
     """
     if body.endswith(_ENCRYPTED_MAGIC):
-        raise BatchRejected("an encrypted Parquet file cannot be read: send it without encryption")
+        raise BatchRejected(ENCRYPTED)
     try:
         file = _open_parquet(body, limits)
         return convert_table(_collect(_read_row_groups(file), file.schema_arrow, limits), limits)
