@@ -15,6 +15,9 @@ from icedb_log.testing.simulation_shrink import check_seeds
 BLOCK = 50
 BLOCKS = 8
 
+# Happens in one of a hundred schedules: some hundreds may be without it.
+RARE_EVENTS = {"old_entries"}
+
 
 @pytest.fixture(scope="module")
 def totals():
@@ -33,7 +36,7 @@ def test_every_rule_holds_in_many_schedules(first, totals):
 def test_everything_happened_in_some_of_these_schedules(totals):
     # A simulation in which nothing happens would hold, too.
     if totals["commits"] > 3 * BLOCK * BLOCKS:  # all blocks were run
-        assert [name for name, count in totals.items() if count == 0] == []
+        assert [name for name, count in totals.items() if count == 0 and name not in RARE_EVENTS] == []
 
 
 def test_the_same_seed_is_the_same_schedule():

@@ -46,6 +46,8 @@ MOOD_OF_RULE: Final = {
     "unnamed data objects are not searched in the end": "sleepyerasers",
     "what the last look finds is never looked for again": "sleepyerasers",
     "what others added to the record after the listing is taken for gone": "sleepyerasers",
+    "a merge does not carry what the view has taken": "sleepymergers",
+    "a deletion rewrites what it found before the fence": "sleepychangers",
 }
 """In which mood a schedule misses a rule most, for those that few schedules miss."""
 
