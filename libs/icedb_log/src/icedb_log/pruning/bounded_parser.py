@@ -34,7 +34,7 @@ def parse_condition(condition: str, dialect: str) -> list[Any]:
     """
     if len(condition) > MAX_CONDITION_CHARS:
         raise TooMuchWork
-    parser = _PARSERS[dialect](dialect=dialect)
+    parser = PARSERS[dialect](dialect=dialect)
     tokens = parser.dialect.tokenize(condition)
     if any(token.token_type is TokenType.SEMICOLON for token in tokens):
         return []
@@ -53,9 +53,9 @@ def _bound_parser(dialect: str) -> Any:
 
         _steps_left = 0
 
-        def bound(self, token_count: int) -> None:
+        def bound(self, token_count: int, *, max_steps: int = _MAX_STEPS) -> None:
             """Say how long a text is that comes next."""
-            self._steps_left = min(_MAX_STEPS, _MIN_STEPS + _MAX_STEPS_PER_TOKEN * token_count)
+            self._steps_left = min(max_steps, _MIN_STEPS + _MAX_STEPS_PER_TOKEN * token_count)
 
         def _advance(self, times: int = 1) -> None:
             self._steps_left -= 1
@@ -66,4 +66,5 @@ def _bound_parser(dialect: str) -> Any:
     return BoundedParser
 
 
-_PARSERS: Final = {dialect: _bound_parser(dialect) for dialect in ("duckdb", "spark")}
+PARSERS: Final = {dialect: _bound_parser(dialect) for dialect in ("duckdb", "spark")}
+"""Parsers that raise TooMuchWork; each wants ``bound`` to be called before a text."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import sqlglot
 from icedb_log.errors import InvalidRequest
+from icedb_log.pruning.bounded_parser import PARSERS, TooMuchWork
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import TokenType
@@ -17,10 +18,8 @@ from sqlglot.tokenizer_core import TokenType
 from icedb_parts.query.spark_functions import ALLOWED, FORBIDDEN, GENERATORS, MAX_ARGUMENTS
 
 MAX_QUERY_CHARS: Final = 65_536
-_MAX_STEPS_PER_TOKEN: Final = 50
-"""Steps of the parser. It takes 1 to 5 for what people write, and 2^levels where it guesses and goes back."""
-_MIN_STEPS: Final = 1000
 _MAX_STEPS: Final = 400_000
+"""Of the parser: a query may be longer than a condition."""
 _FORBIDDEN_NODES: Final = (
     (exp.Hint, "hints do not belong into it: each flush is planned anew"),
     (exp.QueryTransform, "TRANSFORM would run a program on the workers"),
@@ -137,27 +136,7 @@ class _Problem(Exception):
     pass
 
 
-class _TooMuchWork(Exception):
-    """The parser goes back and forth: it would not end in time."""
-
-
 _dialect: Final[Any] = sqlglot.Dialect.get_or_raise("spark")
-
-
-class _BoundedParser(_dialect.parser_class):  # type: ignore[misc]  # a class that is looked up
-    """Spark's parser, which gives up where it would take for ever: ``array[array[…]]`` doubles at each level."""
-
-    _steps_left = 0
-
-    def bound(self, token_count: int) -> None:
-        """Say how long a text is that comes next."""
-        self._steps_left = min(_MAX_STEPS, _MIN_STEPS + _MAX_STEPS_PER_TOKEN * token_count)
-
-    def _advance(self, times: int = 1) -> None:
-        self._steps_left -= 1
-        if self._steps_left < 0:
-            raise _TooMuchWork
-        super()._advance(times)
 
 
 def _parse(query: str) -> Any:
@@ -187,12 +166,12 @@ def _parse_bounded(text: str, into: Any) -> list[Any]:
     try:
         tokens = _dialect.tokenize(text)
         _check_tokens(tokens)
-        parser = _BoundedParser(dialect=_dialect)
-        parser.bound(len(tokens))
+        parser = PARSERS["spark"](dialect=_dialect)
+        parser.bound(len(tokens), max_steps=_MAX_STEPS)
         found = parser.parse(tokens, text) if into is None else parser.parse_into(into, tokens, text)
     except SqlglotError as error:
         raise _Problem(prefix + _describe(error)) from error
-    except (RecursionError, _TooMuchWork) as error:
+    except (RecursionError, TooMuchWork) as error:
         raise _Problem("it is nested too deeply") from error
     return [each for each in found if each is not None]
 
