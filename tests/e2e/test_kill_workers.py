@@ -1,4 +1,7 @@
-"""Workers die in the middle of their work, by ``kill -9``; supervision restarts them; every row is there once."""
+"""Workers die in the middle of their work, by ``kill -9``; supervision restarts them; every row is there once.
+
+With Spark, and therefore a soak; ``make test`` kills workers without it, and much else, in ``test_chaos.py``.
+"""
 
 import psutil
 import pytest
@@ -12,7 +15,7 @@ from icedb_local.table_health import find_leftovers, read_quarantine_reasons
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest, Unavailable
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
 
 TABLE = DemoTable("events", ("d=day(ts)",), ("event", "ts"))
 POLICIES = DemoPolicies(grace_ms=60_000, merge_fan_in=3)
@@ -138,7 +141,6 @@ def test_a_second_stack_in_the_same_folder_is_refused(stack):
         LocalStack(other).start()
 
 
-@pytest.mark.soak
 def test_a_service_that_cannot_start_is_named_with_its_last_words(tmp_path, find_processes):
     layout = StackLayout(tmp_path, "local", StackPorts.find_free(), {"ICEDB_FLUSH_MAX_MB": "none"})
     with pytest.raises(Unavailable, match=r"(?s)ingest does not start.*ICEDB_FLUSH_MAX_MB"), LocalStack(layout):
