@@ -3,12 +3,11 @@
 Each attempt runs twice: as a table's ``insert_query``, and without the check of the text, as if that had been fooled.
 """
 
-from pathlib import Path
-
 import pytest
 from icedb_log.errors import InvalidRequest
 from icedb_log.jobs import RowChange
 from icedb_log.tables.table_config import TableConfig
+from icedb_parts.query import guarded_query
 from icedb_parts.query.change_query import check_row_change
 from icedb_parts.query.guarded_query import ReachesBeyond, guard_condition, run_query
 from icedb_parts.query.insert_query import QueryProblem, check_insert_query, query_errors, rows_view
@@ -129,7 +128,24 @@ def test_what_two_parsers_read_differently_does_not_get_through(spark, rows, que
             found = run_query(spark, query, view="_rows").collect()
     except (InvalidRequest, QueryProblem):
         return
-    assert str(Path.home()) not in str(found)
+    assert find_home(spark) not in str(found)
+
+
+def find_home(spark):
+    """Return what the calls of the attempts are after."""
+    return spark.sql(f"SELECT {CALL}").first()[0]
+
+
+def test_a_hidden_call_is_real_and_each_defence_holds_it_alone(spark, rows, monkeypatch):
+    query = f"SELECT a -- \\\n || '\n, {QUOTED} AS b -- ' AS z\n FROM _rows"
+    home = find_home(spark)
+    with rows_view(rows):
+        check_user_sql(query, view="_rows", what="insert_query")
+        assert home in str(spark.sql(query).collect()), "Spark runs what the check of the text takes for text"
+        assert home not in str(run_query(spark, query, view="_rows").collect())
+        monkeypatch.setattr(guarded_query, "blank_comments", lambda text: text)
+        with pytest.raises(QueryProblem), query_errors("an attempt"):
+            run_query(spark, query, view="_rows")
 
 
 @pytest.mark.parametrize("name", ["env:PATH", "system:user.home", "spark.driver.host", "sparkconf:spark.master"])
