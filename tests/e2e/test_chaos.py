@@ -34,6 +34,9 @@ def test_each_kind_of_fault_costs_no_row(tmp_path, find_processes):
     assert all(kind["unseen_count"] == 0 for kind in report["kinds"])
     assert report["batches"]["acknowledged"] > 0
     assert report["reads_checked"] > len(KINDS)
+    assert report["rows_checked"] > report["rows_acknowledged"] > 0, "readers find rows"
+    assert report["pasts_compared"] > 0
+    assert all(one["successes"] > 0 for one in report["outages"]), "each door and each reader got through"
     assert find_processes(tmp_path) == {}
 
 

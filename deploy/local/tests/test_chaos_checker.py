@@ -5,7 +5,10 @@ from dataclasses import replace
 import pytest
 from icedb_local.chaos.batch_ledger import BatchLedger
 from icedb_local.chaos.batches import encode_batch, expected_content
-from icedb_local.chaos.content_checker import ContentChecker, Read
+from icedb_local.chaos.chaos_readers import Found, PastReader
+from icedb_local.chaos.content_checker import CLOCK_SLACK_MS, ContentChecker, Read
+from icedb_log.errors import BelowHorizon, Unavailable
+from icedb_log.testing.fake_clock import FakeClock
 
 SEED = 5
 TABLE = "events"
@@ -28,8 +31,8 @@ def whole(*numbers):
     return {number: expected_content(SEED, number) for number in numbers}
 
 
-def read(found, *, began_ms=100, ended_ms=110, as_of_ms=None):
-    return Read("service", TABLE, began_ms, ended_ms, found, "snapshot-1", as_of_ms)
+def read(found, *, began_ms=100, ended_ms=110, as_of_ms=None, state_ms=None):
+    return Read("service", TABLE, began_ms, ended_ms, found, "snapshot-1", as_of_ms, state_ms)
 
 
 def words(checker):
@@ -91,13 +94,62 @@ def test_what_was_there_is_gone(checker):
 
 def test_the_past_may_lack_what_is_newer_and_may_not_change(checker):
     checker.check(read(whole(0, 1)))
-    earlier = read(whole(0), began_ms=120, ended_ms=130, as_of_ms=7)
+    earlier = read(whole(0), began_ms=120, ended_ms=130, as_of_ms=7, state_ms=90)
     checker.check(earlier)
-    checker.check_same(read(whole(0), began_ms=140, as_of_ms=7), earlier)
+    checker.check_same(read(whole(0), began_ms=140, as_of_ms=7), earlier, was_stable=True)
+    checker.check_same(read(whole(0, 1), began_ms=145, as_of_ms=7), earlier, was_stable=False)
     assert words(checker) == []
-    checker.check_same(read(whole(0, 1), began_ms=150, as_of_ms=7), earlier)
-    checker.check_same(read({}, began_ms=160, as_of_ms=7), earlier)
+    checker.check_same(read(whole(0, 1), began_ms=150, as_of_ms=7), earlier, was_stable=True)
+    checker.check_same(read({}, began_ms=160, as_of_ms=7), earlier, was_stable=False)
     assert [violation.batches for violation in checker.violations] == [(1,), (0,)]
+    assert checker.compared_count == 4
+
+
+def test_the_past_has_what_was_seen_before_it(checker):
+    checker.check(read(whole(0), ended_ms=110))
+    late_ms = 110 + CLOCK_SLACK_MS
+    checker.check(read({}, began_ms=5000, as_of_ms=7, state_ms=late_ms))
+    assert words(checker) == []
+    checker.check(read({}, began_ms=5000, as_of_ms=8, state_ms=late_ms + 1))
+    assert "is gone" in words(checker)[0]
+
+
+class PastTable:
+    """What a table is at each time; reads of it are never stable, as with commits that may take an hour."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.asked = []
+        self.horizon_ms = 0
+        self.found = whole(0)
+
+    def __call__(self, table, as_of_ms):
+        self.asked.append(self.clock.now_ms() - as_of_ms)
+        if as_of_ms < self.horizon_ms:
+            raise BelowHorizon("too old")
+        return Found(self.found)
+
+
+def test_a_past_is_read_again_though_it_is_not_stable(checker):
+    clock = FakeClock()
+    table = PastTable(clock)
+    reader = PastReader("past", table, tables=[TABLE], checker=checker, data_grace_ms=1, clock=clock, log_grace_ms=8000)
+    for _ in range(4):
+        reader.look(TABLE)
+        clock.advance(2000)
+    assert table.asked == [2000, 4000, 2000, 4000]
+    assert checker.compared_count == 2
+    table.found = {}
+    reader.look(TABLE)
+    table.found = whole(0)
+    reader.look(TABLE)
+    assert words(checker) == []
+    table.found = {}
+    reader.look(TABLE)
+    assert "other rows than before" in words(checker)[0]
+    table.horizon_ms = clock.now_ms()
+    with pytest.raises(Unavailable, match="too old"):
+        reader.look(TABLE)
 
 
 @pytest.mark.parametrize(("state", "is_lost"), [("acknowledged", True), ("unknown", False), ("sent", False)])

@@ -2,10 +2,12 @@
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from icedb_local.chaos.batch_ledger import BatchEntry
-from icedb_local.chaos.fault_kinds import KINDS
+from icedb_local.chaos.conductor import Conductor
+from icedb_local.chaos.fault_kinds import KIND_BY_NAME, KINDS
 from icedb_local.chaos.fault_plan import PlannedFault, PlanShape, draw_faults
 from icedb_local.chaos.fault_records import InjectedFault, sum_kinds
 from icedb_local.chaos.metric_history import START_TIME, MetricHistory, Scrape, Trace, parse_metrics
@@ -83,6 +85,58 @@ def test_slow_observations_are_those_above_a_bucket():
     hidden = history(Scrape(5, seen(3.0, 4.0)), Scrape(15, seen(5.0, 6.0)))
     assert shown.shows(trace, begin_ms=10, end_ms=20)
     assert not hidden.shows(trace, begin_ms=10, end_ms=20)
+
+
+def silent(time_ms):
+    return Scrape(time_ms, None)
+
+
+@pytest.mark.parametrize(
+    ("scrapes", "is_lost"),
+    [
+        ([scrape(5), scrape(15), scrape(25)], False),
+        ([scrape(5), silent(15), scrape(25)], False),
+        ([scrape(5), silent(15), silent(25), scrape(35, start=2.0)], True),
+        ([scrape(5), scrape(15, start=2.0)], True),
+        ([scrape(1), silent(5), silent(15), scrape(25, start=2.0)], False),
+        ([scrape(25), silent(35), scrape(45, start=2.0)], False),
+        ([scrape(5), silent(15)], True),
+    ],
+)
+def test_counts_are_lost_with_the_process_that_had_them(scrapes, is_lost):
+    assert history(*scrapes).lost_counts(begin_ms=10, end_ms=20) is is_lost
+
+
+def test_who_stood_still_tells_later_what_it_has_counted():
+    trace = Trace("rises", "icedb_store_request_failures_total")
+    shown = history(scrape(5, broken=1), silent(15), silent(25), scrape(35, broken=2))
+    assert shown.shows(trace, begin_ms=10, end_ms=20)
+    assert not history(scrape(5, broken=1), scrape(15, broken=1), scrape(35, broken=2)).shows(
+        trace, begin_ms=10, end_ms=20
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "scrapes", "seen"),
+    [
+        ("s3_drop", [scrape(5, broken=1), scrape(15, broken=2)], "seen"),
+        ("s3_drop", [scrape(5, broken=1), scrape(15, broken=1)], "unseen"),
+        ("s3_drop", [scrape(5, broken=1), silent(15), scrape(25, broken=1)], "unseen"),
+        ("s3_drop", [scrape(5, broken=1), silent(15), scrape(25, start=2.0)], "masked"),
+        ("lock_empty", [scrape(5), scrape(15)], "nothing_to_see"),
+    ],
+)
+def test_a_fault_that_left_no_trace_is_unseen(kind, scrapes, seen):
+    scraper = SimpleNamespace(history=history(*scrapes))
+    conductor = Conductor(None, scraper, up=None, say=None, clock=None, settle_ms=0)
+    fault = InjectedFault(PlannedFault(1, KIND_BY_NAME[kind], "", 0, 0), 10, end_ms=20, count=1)
+    conductor.faults.append(fault)
+    conductor.judge()
+    assert fault.seen == seen
+    if seen == "unseen":  # whoever holds no lock loses none: what need not show may
+        fault.must_show, fault.seen = False, "nothing_to_see"
+        conductor.judge()
+        assert fault.seen == "nothing_to_see"
 
 
 def test_totals_go_on_over_restarts():

@@ -5,7 +5,6 @@ client of ours, and one that reads the past twice. An error is an outage, unless
 excuses: a damaged log, two types of one column, a live file that is not there.
 """
 
-import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import duckdb
 from icedb_client import Client
 from icedb_client.duck_connection import load_httpfs, open_duckdb
 from icedb_log.clock import Clock
-from icedb_log.errors import InvalidRequest, Unavailable
+from icedb_log.errors import BelowHorizon, Unavailable
 
 from icedb_local.chaos.batches import CONTENT_COLUMNS, BatchContent
 from icedb_local.chaos.content_checker import ContentChecker, Read
@@ -26,7 +25,8 @@ from icedb_local.stack_layout import S3_ACCESS_KEY, S3_SECRET_KEY
 MIN_PAUSE_S: Final = 0.2
 PAUSE_SHARE: Final = 1.5
 HTTP_TIMEOUT_S: Final = 6
-PAST_MS: Final = 6_000
+PAST_PARTS: Final = 4
+"""The past that is read begins at this part of the log files' grace period."""
 NO_FILES: Final = "No files found"
 GONE: Final = ("404", "NoSuchKey")
 
@@ -122,7 +122,7 @@ class ChaosReader:
         self.outages.record_failure(f"{type(error).__name__}: {str(error)[:80]}")
 
     def _take(self, table: str, as_of_ms: int | None) -> tuple[Read, bool]:
-        began_ms = self._clock.monotonic_ms()
+        began_ms, now_ms = self._clock.monotonic_ms(), self._clock.now_ms()
         found = self._read(table, as_of_ms)
         if found.snapshot:
             self.snapshots.add(found.snapshot)
@@ -134,6 +134,7 @@ class ChaosReader:
             found=found.content,
             snapshot=found.snapshot,
             as_of_ms=as_of_ms,
+            state_ms=None if as_of_ms is None else began_ms - (now_ms - as_of_ms),
         )
         return read, found.is_stable
 
@@ -141,27 +142,28 @@ class ChaosReader:
 class PastReader(ChaosReader):
     """Reads a time that has just passed, again and again while it is within the log files' grace period."""
 
-    def __init__(self, *arguments: Any, keep_ms: int, **options: Any) -> None:
+    def __init__(self, *arguments: Any, log_grace_ms: int, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._keep_ms = keep_ms
-        self._earlier: dict[str, tuple[int, Read]] = {}
+        self._past_ms = log_grace_ms // PAST_PARTS
+        self._keep_ms = log_grace_ms - self._past_ms
+        self._earlier: dict[str, tuple[int, Read, bool]] = {}
 
     def look(self, table: str) -> None:
-        """Read a past time, and the one from before once more."""
-        kept = self._earlier.get(table)
+        """Read a past time, or the one from before once more. Raises Unavailable: it lies below the horizon."""
         now_ms = self._clock.now_ms()
-        if kept is not None and now_ms - kept[0] < self._keep_ms:
-            with contextlib.suppress(InvalidRequest):  # below the horizon by now
-                read, _ = self._take(table, kept[0])
-                self._checker.check(read)
-                self._checker.check_same(read, kept[1])
-            return
-        as_of_ms = now_ms - PAST_MS
-        with contextlib.suppress(InvalidRequest):
+        kept = self._earlier.get(table)
+        if kept is not None and now_ms - kept[0] >= self._keep_ms:
+            kept = None
+        as_of_ms = now_ms - self._past_ms if kept is None else kept[0]
+        try:
             read, is_stable = self._take(table, as_of_ms)
-            self._checker.check(read)
-            if is_stable:
-                self._earlier[table] = (as_of_ms, read)
+        except BelowHorizon as error:  # nothing was read: that is no success
+            self._earlier.pop(table, None)
+            raise Unavailable(f"{type(error).__name__}: {error}") from error
+        self._checker.check(read)
+        if kept is not None:
+            self._checker.check_same(read, kept[1], was_stable=kept[2])
+        self._earlier[table] = (as_of_ms, read, is_stable)
 
 
 def make_client_read(client: Client) -> ReadTable:

@@ -71,6 +71,7 @@ class ChaosReport:
             "rows_acknowledged": sum(_rows(run, one.number) for one in entries if one.state == "acknowledged"),
             "reads_checked": run.checker.checked_count,
             "rows_checked": run.checker.checked_rows,
+            "pasts_compared": run.checker.compared_count,
             "snapshots": run.snapshot_count,
             "outages": [
                 {
@@ -135,12 +136,12 @@ class ChaosReport:
 
     def _show_kinds(self, screen: Screen) -> None:
         table = make_table(
-            "fault", "what", "faults", "met", "idle", "seen", "unseen", "recovery s", "longest s", left=2
+            "fault", "what", "faults", "met", "idle", "seen", "unseen", "masked", "recovery s", "longest s", left=2
         )
         for kind in self.kinds:
             table.add_row(
                 kind.kind, kind.group, str(kind.fault_count), str(kind.met_count), str(kind.idle_count),
-                str(kind.seen_count), str(kind.unseen_count),
+                str(kind.seen_count), str(kind.unseen_count), str(kind.masked_count),
                 _seconds(kind.recovery_median_ms), _seconds(kind.recovery_longest_ms),
             )  # fmt: skip
         screen.show_table(table)

@@ -183,7 +183,7 @@ class ChaosRun:
             ChaosReader("service", make_client_read(served), **common),
             ChaosReader("store", make_client_read(direct), **common),
             ChaosReader("gateway", make_gateway_read(layout.ports.gateway, GATEWAY_BUCKET), **common),
-            PastReader("past", make_client_read(served), keep_ms=layout.pace.log_grace_ms // 2, **common),
+            PastReader("past", make_client_read(served), log_grace_ms=layout.pace.log_grace_ms, **common),
         )
         with contextlib.ExitStack() as exits:
             exits.callback(served.close)

@@ -11,7 +11,7 @@ from icedb_log.errors import Unavailable
 from icedb_local.chaos.fault_plan import PlannedFault
 from icedb_local.chaos.fault_records import InjectedFault
 from icedb_local.chaos.injector import Effect, Injector
-from icedb_local.chaos.metric_history import Scraper, Trace
+from icedb_local.chaos.metric_history import Scraper
 
 POLL_MS: Final = 20
 MAX_OVERLAPPING: Final = 4
@@ -19,9 +19,6 @@ GIVE_UP_MS: Final = 3_000
 """How long a fault waits for its target to be there."""
 PATIENCE_MS: Final = 15_000
 """A fault that no service has met yet lasts longer than was drawn, but not longer than this."""
-
-
-_DEATHS: Final = (Trace("restarted"), Trace("silent"))
 
 
 @dataclass(slots=True)
@@ -84,14 +81,16 @@ class Conductor:
         history = self._scraper.history
         for fault in self.faults:
             traces = fault.planned.kind.traces_of(fault.planned.target)
-            if not traces or not fault.must_show or not fault.has_effect or fault.end_ms is None:
+            if not traces or not fault.has_effect or fault.end_ms is None:
                 continue
             settle_ms = self._settle_ms + fault.planned.kind.settle_ms
             span = {"begin_ms": fault.begin_ms, "end_ms": fault.end_ms + settle_ms}
             found = next((trace for trace in traces if history.shows(trace, **span)), None)
-            is_masked = found is None and any(history.shows(trace, **span) for trace in _DEATHS)
-            fault.seen = "seen" if found is not None else "masked" if is_masked else "unseen"
             fault.trace = str(found) if found is not None else " or ".join(map(str, traces))
+            if found is not None:
+                fault.seen = "seen"
+            elif fault.must_show:
+                fault.seen = "masked" if history.lost_counts(**span) else "unseen"
 
     def _wait_until(self, next_ms: int, planned: PlannedFault) -> None:
         """Wait for the fault's turn, for room, and for its target, but for this one not for ever."""

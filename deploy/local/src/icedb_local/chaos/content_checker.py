@@ -2,7 +2,8 @@
 
 What must hold of every read, whoever read it and whatever failed meanwhile: each batch is one that was sent to that
 table, and is there whole, once and unchanged; whatever a read that had *ended* before this one *began* had found is
-there. Of a read of the past: the same again, whenever it is repeated. At the end: everything that was acknowledged.
+there. Of a read of the past: whatever a read that had ended before that time had found is there, and all of it again
+whenever it is repeated. At the end: everything that was acknowledged.
 """
 
 import threading
@@ -13,6 +14,8 @@ from icedb_local.chaos.batch_ledger import BatchEntry, BatchLedger
 from icedb_local.chaos.batches import BatchContent, expected_content
 
 MAX_VIOLATIONS = 50
+CLOCK_SLACK_MS = 1_000
+"""A commit may be named a little later than it lands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class Read:
         found: Content of each batch by number.
         snapshot: What names it, for messages.
         as_of_ms: The time that was asked for; ``None``: the newest.
+        state_ms: The same by the monotonic clock.
     """
 
     reader: str
@@ -36,6 +40,12 @@ class Read:
     found: Mapping[int, BatchContent] = field(repr=False)
     snapshot: str = ""
     as_of_ms: int | None = None
+    state_ms: int | None = None
+
+    @property
+    def complete_ms(self) -> int:
+        """What was seen before this must be there."""
+        return self.began_ms if self.state_ms is None else self.state_ms - CLOCK_SLACK_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +85,7 @@ class ContentChecker:
         self._violations: list[Violation] = []
         self.checked_count = 0
         self.checked_rows = 0
+        self.compared_count = 0
 
     @property
     def violations(self) -> tuple[Violation, ...]:
@@ -95,22 +106,28 @@ class ContentChecker:
             self.checked_rows += sum(content.rows for content in read.found.values())
             before = dict(self._seen_ms.get(read.table, {}))
         self._check_content(read)
+        due = (number for number, seen_ms in before.items() if seen_ms < read.complete_ms)
+        gone = [number for number in due if number not in read.found]
+        self._note(read, "was there in an earlier read and is gone", gone)
         if read.as_of_ms is not None:
             return
-        gone = [number for number, seen_ms in before.items() if seen_ms < read.began_ms and number not in read.found]
-        self._note(read, "was there in an earlier read and is gone", gone)
         with self._lock:
             seen = self._seen_ms.setdefault(read.table, {})
             for number in read.found:
                 seen[number] = min(seen.get(number, read.ended_ms), read.ended_ms)
 
-    def check_same(self, read: Read, earlier: Read) -> None:
-        """Judge a read of a past that was stable when ``earlier`` read it."""
-        differing = [
-            number
-            for number in read.found.keys() | earlier.found.keys()
-            if read.found.get(number) != earlier.found.get(number)
-        ]
+    def check_same(self, read: Read, earlier: Read, *, was_stable: bool) -> None:
+        """Judge a read of a past that ``earlier`` has read before.
+
+        Args:
+            read: The later one.
+            earlier: The one before it.
+            was_stable: Nothing may have come since; else a commit that was under way may have landed.
+        """
+        with self._lock:
+            self.compared_count += 1
+        numbers = read.found.keys() | earlier.found.keys() if was_stable else earlier.found.keys()
+        differing = [number for number in numbers if read.found.get(number) != earlier.found.get(number)]
         self._note(read, f"the same time as of {read.as_of_ms} has other rows than before", differing)
 
     def check_end(self, read: Read) -> None:

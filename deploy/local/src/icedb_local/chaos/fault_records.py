@@ -52,6 +52,7 @@ class KindFigures:
         idle_count: Faults that met nobody, and do not count.
         seen_count: How many were seen in metrics.
         unseen_count: How many were not and should have been.
+        masked_count: How many were not, and a service died meanwhile with what it had counted.
         recovery_median_ms: From the end of a fault until a reader saw a batch that was sent after it.
         recovery_longest_ms: The same, the longest.
     """
@@ -63,6 +64,7 @@ class KindFigures:
     idle_count: int
     seen_count: int
     unseen_count: int
+    masked_count: int
     recovery_median_ms: int | None
     recovery_longest_ms: int | None
 
@@ -88,6 +90,7 @@ def _sum_kind(name: str, group: str, faults: Iterable[InjectedFault]) -> KindFig
         idle_count=len(every) - len(real),
         seen_count=sum(fault.seen == "seen" for fault in real),
         unseen_count=sum(fault.seen == "unseen" for fault in real),
+        masked_count=sum(fault.seen == "masked" for fault in real),
         recovery_median_ms=recoveries[len(recoveries) // 2] if recoveries else None,
         recovery_longest_ms=recoveries[-1] if recoveries else None,
     )

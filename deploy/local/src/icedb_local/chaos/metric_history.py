@@ -7,7 +7,7 @@ is another one, or observations that are slow. Pure, but for :class:`Scraper`, w
 import bisect
 import http.client
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Literal, Self
@@ -102,6 +102,18 @@ class MetricHistory:
         services = (trace.service,) if trace.service else tuple(self.scrapes)
         return any(self._shows(trace, self.scrapes.get(name, []), begin_ms, end_ms) for name in services)
 
+    def lost_counts(self, *, begin_ms: int, end_ms: int) -> bool:
+        """Whether a process died between two times, and with it what it had counted since it was asked last.
+
+        Only that is lost: what a process that stands still has counted shows when it goes on, and one that is not up
+        yet counts nothing.
+        """
+        return any(
+            asked_ms <= end_ms and gone_ms >= begin_ms
+            for scrapes in self.scrapes.values()
+            for asked_ms, gone_ms in _find_deaths(scrapes)
+        )
+
     def total(self, service: str, metric: str, *labels: str) -> float:
         """Return how much a counter rose over the whole run, over all restarts."""
         answered = [one for one in self.scrapes.get(service, []) if one.values is not None]
@@ -115,7 +127,10 @@ class MetricHistory:
         if trace.kind == "silent":
             return any(scrape.values is None for scrape in within)
         before = next((one for one in reversed(scrapes[:first]) if one.values is not None), None)
-        answered = [one for one in (before, *within) if one is not None and one.values is not None]
+        is_silent = last > 0 and scrapes[last - 1].values is None
+        # Who did not answer in the end tells later what it has counted.
+        after = next((one for one in scrapes[last:] if one.values is not None), None) if is_silent else None
+        answered = [one for one in (before, *within, after) if one is not None and one.values is not None]
         pairs = list(pairwise(answered))
         if trace.kind == "restarted":
             return any(_start(a) != _start(b) for a, b in pairs)
@@ -191,6 +206,20 @@ def _select(values: Mapping[str, float] | None, metric: str, labels: Sequence[st
         for series, value in (values or {}).items()
         if series.partition("{")[0] == metric and all(label in series for label in labels)
     }
+
+
+def _find_deaths(scrapes: Sequence[Scrape]) -> Iterator[tuple[int, int]]:
+    """Yield when each process that died was asked last, and when that was noticed first."""
+    asked = noticed = None
+    for scrape in scrapes:
+        if scrape.values is None:
+            noticed = noticed or scrape
+            continue
+        if asked is not None and _start(asked) != _start(scrape):
+            yield asked.time_ms, (noticed or scrape).time_ms
+        asked, noticed = scrape, None
+    if asked is not None and noticed is not None:
+        yield asked.time_ms, noticed.time_ms
 
 
 def _start(scrape: Scrape) -> float | None:
