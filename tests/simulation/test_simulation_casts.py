@@ -3,7 +3,9 @@
 from collections import Counter
 
 import pytest
-from icedb_log.testing.simulation import run_schedule
+from icedb_log.errors import NotFound
+from icedb_log.testing import simulation_actors
+from icedb_log.testing.simulation import ScheduleFailed, run_schedule
 from icedb_log.testing.simulation_cast import PLAIN, Cast
 from icedb_log.testing.simulation_shrink import check_seeds
 from icedb_log.testing.simulation_troupes import TROUPES, draw_cast
@@ -28,3 +30,13 @@ def test_the_same_seed_is_the_same_schedule_with_any_troupe(name):
     cast = Cast.of({name: 1})
     assert run_schedule(3, cast) == run_schedule(3, cast)
     assert run_schedule(3, cast).trace_hash != run_schedule(3, PLAIN).trace_hash
+
+
+def test_a_reader_of_a_table_that_is_there_misses_nothing(monkeypatch):
+    def miss(_sim, _reader):
+        raise NotFound("a log file")
+
+    monkeypatch.setattr(simulation_actors, "_read", miss)
+    with pytest.raises(ScheduleFailed, match="misses something"):
+        for seed in range(20):
+            run_schedule(seed, PLAIN)

@@ -44,10 +44,13 @@ from icedb_log.testing.simulation_settings import (
     Settings,
     draw_orphan_policy,
 )
-from icedb_log.testing.simulation_world import Actor, SimClock, World
+from icedb_log.testing.simulation_world import Actor, SimClock, Violation, World
 
 ORDINARY: Final = (Unavailable, CommitConflict, CommitOutcomeUnknown, Fenced, NotFound)
 """What an actor may meet at any time: it goes on with its next run."""
+
+_LATE: Final = ("merger", "changer")
+"""Who may find data files gone that it was about to read: it slept, and others have replaced them."""
 
 _MAX_ROWS: Final = 5
 _RECENT: Final = 4
@@ -73,6 +76,8 @@ class Simulation:
     """What is done first when the faults are over."""
     at_rest: list[Callable[["Simulation"], None]] = field(default_factory=list)
     """What else is worked off each time when the faults are over."""
+    drops_tables: bool = False
+    """Whether the table may be gone."""
 
     def make_reader(self, clock: SimClock) -> LogReader:
         """Return a reader that fetches in the actor's own greenlet."""
@@ -281,6 +286,8 @@ def _try(sim: Simulation, actor: Actor, run: Callable[[], object]) -> None:
     try:
         run()
     except ORDINARY as error:
+        if isinstance(error, NotFound) and not (sim.drops_tables or actor.kind in _LATE):
+            raise Violation(f"{actor.name} misses something, and the table is there: {error}") from error
         name = type(error).__name__
         actor.errors[name] = actor.errors.get(name, 0) + 1
         sim.world.note(name, actor.kind)

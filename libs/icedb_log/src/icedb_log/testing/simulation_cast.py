@@ -66,6 +66,9 @@ class Troupe:
     plays_alone: ClassVar[bool] = False
     """Whether a seed lets no other troupe play with it."""
 
+    drops_tables: ClassVar[bool] = False
+    """Whether others may find no table."""
+
     def __init__(self, backstage: Backstage) -> None:
         self.backstage = backstage
 

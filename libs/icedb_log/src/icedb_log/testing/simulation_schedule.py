@@ -112,6 +112,7 @@ class _Schedule:
         audit_watch = AuditWatch(named=model.named)
         store = FaultyStore(inner, world=world, observers=(audit_watch, *self._troupes, model))
         self._sim = Simulation(world, store, model, audit_watch, bodies=dict(BODIES))
+        self._sim.drops_tables = any(troupe.drops_tables for troupe in self._troupes)
         self._sim.at_calm += [troupe.calm for troupe in self._troupes]
         self._sim.at_rest += [troupe.rest for troupe in self._troupes]
         world.on_crash = self._replace

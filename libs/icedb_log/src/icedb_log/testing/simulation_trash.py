@@ -44,6 +44,7 @@ class TrashTroupe(Troupe):
 
     name = "droppers"
     plays_alone = True
+    drops_tables = True
 
     def __init__(self, backstage: Backstage) -> None:
         super().__init__(backstage)
