@@ -121,3 +121,17 @@ def test_what_implies_tls():
     assert ClientSettings(ca_file="/x").uses_tls
     assert ClientSettings(client_cert_file="/x", client_key_file="/y").uses_tls
     assert ClientSettings(snapshot_address="a:1, b:2").snapshot_addresses == ("a:1", "b:2")
+
+
+def test_a_presigned_url_is_the_same_whenever_it_is_asked_for():
+    signed = []
+
+    def presign(path):
+        signed.append(path)
+        return f"https://s3/{path}?signature={len(signed)}"
+
+    files = MarkerFiles(
+        [FileMarker("wh/t/_data/1.parquet", 1, 1)], partition_of=lambda _: "", uri=lambda path: path, presign=presign
+    )
+    assert files.uris == files.uris == [files[0].presigned_url]
+    assert len(signed) == 1

@@ -7,7 +7,7 @@ log already holds in memory.
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain, islice
 from typing import Any, overload
 
@@ -162,7 +162,8 @@ class MarkerFiles(FileList):
         markers: What the log says.
         partition_of: From a path to its partition.
         uri: From a path to where an engine opens it.
-        presign: From a path to a URL, if URLs were asked for.
+        presign: From a path to a URL, if URLs were asked for. Called once for each path: a query that is let open these
+            URLs and no others must find the same ones.
     """
 
     def __init__(
@@ -176,7 +177,7 @@ class MarkerFiles(FileList):
         self._markers = markers
         self._partition_of = partition_of
         self._uri = uri
-        self._presign = presign
+        self._presign = None if presign is None else cache(presign)
 
     def __len__(self) -> int:
         return len(self._markers)

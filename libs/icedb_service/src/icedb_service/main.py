@@ -1,6 +1,7 @@
 """How a service's process begins and ends: settings, logs, exit codes, no traceback for what a user can correct."""
 
 import sys
+import threading
 from collections.abc import Callable
 from typing import Final, NoReturn
 
@@ -12,6 +13,16 @@ from icedb_service.settings import S, load_settings
 
 EXIT_FAILURE: Final = 1
 EXIT_USAGE: Final = 2
+
+_LAST_MOMENT_S: Final = 1.0
+
+
+def find_hanging_threads() -> list[str]:
+    """Return the names of threads that would keep this process; waits a second each for those that are about to end."""
+    found = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
+    for thread in found:
+        thread.join(_LAST_MOMENT_S)
+    return [thread.name for thread in found if thread.is_alive()]
 
 
 def run_main(kind: type[S], component: Component | str, serve: Callable[[S], int]) -> NoReturn:

@@ -6,7 +6,7 @@ import threading
 
 from icedb_log.clock import SystemClock
 from icedb_service.logs import get_logger
-from icedb_service.main import EXIT_FAILURE, run_main
+from icedb_service.main import EXIT_FAILURE, find_hanging_threads, run_main
 from icedb_service.preflight import wait_for_clock, wait_until_available
 
 from icedb_gateway.service import Gateway
@@ -41,7 +41,7 @@ def serve(settings: GatewaySettings) -> int:
     get_logger().info("gateway_stopping")
     gateway.stop()
     code = 0 if stopping.is_set() else EXIT_FAILURE
-    hanging = [each.name for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
+    hanging = find_hanging_threads()
     if hanging:
         # The interpreter would wait for them, and they for a store that does not answer.
         get_logger().warning("shutdown_forced", threads=hanging, mitigation="they only read")

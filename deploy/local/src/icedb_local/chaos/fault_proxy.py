@@ -57,6 +57,7 @@ class FaultProxy:
         self._servers: dict[str, asyncio.Server] = {}
         self._clients: set[asyncio.StreamWriter] = set()
         self._late: set[asyncio.Task[None]] = set()
+        self._landing = asyncio.Event()
         self.faults = ActiveFaults()
         self.ports: dict[str, int] = dict(doors)
         self.request_count = 0
@@ -77,6 +78,10 @@ class FaultProxy:
     def late_count(self) -> int:
         """Requests that the server has still to get although their clients have given up."""
         return len(self._late)
+
+    def land_late(self) -> None:
+        """Send on what is late, without waiting for its time."""
+        self._call(self._land_late())
 
     def begin(self, fault: ProxyFault) -> FaultHits:
         """Begin a fault; see :class:`ActiveFaults`."""
@@ -200,8 +205,13 @@ class FaultProxy:
             connection.writer.close()
         return answer
 
+    async def _land_late(self) -> None:
+        self._landing.set()
+        self._landing.clear()
+
     async def _forward_late(self, request: Message, delay_ms: int) -> None:
-        await asyncio.sleep(delay_ms / 1000)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._landing.wait(), delay_ms / 1000)
         upstream: list[_Upstream] = []
         with contextlib.suppress(BrokenMessage, OSError):
             await self._forward(request, upstream)

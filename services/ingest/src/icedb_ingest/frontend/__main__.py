@@ -8,7 +8,7 @@ from functools import partial
 from icedb_log.clock import SystemClock
 from icedb_service.celery_app import make_app
 from icedb_service.logs import get_logger
-from icedb_service.main import EXIT_FAILURE, run_main
+from icedb_service.main import EXIT_FAILURE, find_hanging_threads, run_main
 from icedb_service.names import INGEST_FLUSH
 from icedb_service.preflight import wait_for_servers
 from icedb_service.redis_clients import open_redis
@@ -53,21 +53,13 @@ def serve(settings: FrontendSettings) -> int:
     get_logger().info("frontend_stopping")
     frontend.stop()
     code = 0 if stopping.is_set() else EXIT_FAILURE
-    hanging = _find_hanging()
+    hanging = find_hanging_threads()
     if hanging:
         # The interpreter would wait for them, and they for a store that does not answer.
         get_logger().warning("shutdown_forced", threads=hanging, mitigation="what was acknowledged is durable")
         os._exit(code)
     get_logger().info("frontend_stopped")
     return code
-
-
-def _find_hanging() -> list[str]:
-    """Return the names of threads that would keep this process; waits a moment for those that are about to end."""
-    found = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
-    for thread in found:
-        thread.join(WATCH_S)
-    return [thread.name for thread in found if thread.is_alive()]
 
 
 if __name__ == "__main__":
