@@ -23,7 +23,9 @@ HUSH = ("hush", "hush")
 TOKEN = "icedbt_" + "A1b2" * 8
 
 
-def test_what_others_wrote_cannot_steer_a_terminal(tmp_path):
+def test_what_others_wrote_cannot_steer_a_terminal(tmp_path, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
     path = tmp_path / "out"
     with path.open("w", encoding="utf-8") as file:
         console = VisibleConsole(file=file, force_terminal=True, width=200)

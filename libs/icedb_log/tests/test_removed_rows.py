@@ -193,5 +193,6 @@ BROKEN = (
 def test_a_removal_that_breaks_the_rules_shows(name):
     (rule,) = [rule for rule in RULES if rule.name == name]
     seen = str(find_failing_history(rule, with_invariants=False))
-    assert "rows that were removed" in seen or "rows that nobody removed" in seen
+    # A data file that nobody names as live any more may stay, too, if the vacuum is not sure that it may go.
+    assert "rows that were removed" in seen or "rows that nobody removed" in seen or "_data/" in seen
     assert isinstance(find_failing_history(rule, with_invariants=True), InvariantViolated)

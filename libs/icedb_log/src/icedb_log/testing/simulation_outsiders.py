@@ -109,11 +109,19 @@ class OutsiderTroupe(Troupe):
 
 @dataclass(slots=True)
 class Write:
-    """A write that nobody is done with."""
+    """A write that nobody is done with. Whoever knows its id may repeat it."""
 
-    batch_id: str
     rows: dict[str, list[int]]
     column: str
+    batch_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFiles:
+    """Data files of one try, and the store's clock before the first of them."""
+
+    files: tuple[FileMarker, ...]
+    begun_ms: int
 
 
 def append_for_ever(sim: Simulation, actor: Actor, watch: OutsiderTroupe) -> None:
@@ -122,11 +130,17 @@ def append_for_ever(sim: Simulation, actor: Actor, watch: OutsiderTroupe) -> Non
     pending = watch.pending
     while True:
         is_new = not pending or (len(pending) < _MAX_PENDING and rng.random() < 0.5)
+        write = _draw_write(sim) if is_new else rng.choice(pending)
         try:
-            if is_new:
-                pending.append(_begin_write(sim, clock))
-            write = rng.choice(pending)
-            _append(sim, clock, write, actor.name)
+            if is_new and rng.random() < 0.5:
+                # As a job does that nobody repeats: its id is as young as its commit, and its files may be old (A3).
+                written = _write_files(sim, clock, write)
+                _name_write(sim, clock, write, pending)
+            else:
+                if is_new:
+                    _name_write(sim, clock, write, pending)
+                written = _write_files(sim, clock, write)
+            _append(sim, clock, write, written, actor.name)
             if rng.random() < 0.7 and write in pending:
                 pending.remove(write)
         except ORDINARY as error:
@@ -137,25 +151,34 @@ def append_for_ever(sim: Simulation, actor: Actor, watch: OutsiderTroupe) -> Non
         sim.world.sleep(int(rng.random() * sim.world.settings.think_ms))
 
 
-def _begin_write(sim: Simulation, clock: SimClock) -> Write:
+def _draw_write(sim: Simulation) -> Write:
     rng = sim.world.rng
     number = sim.batch_count
     sim.batch_count += 1
     rows = [(number << ROW_BITS) + n for n in range(rng.randint(1, 4))]
     split = rng.randint(0, len(rows))
     parts = {name: part for name, part in (("p=a", rows[:split]), ("p=b", rows[split:])) if part}
-    batch_id = make_batch_id(clock, store_now_ms=read_store_clock(sim.store, PATHS))
-    sim.model.batches[batch_id] = SimBatch(batch_id, b"", frozenset(rows))
-    return Write(batch_id, parts, f"c{number % 12}")
+    return Write(parts, f"c{number % 12}")
 
 
-def _append(sim: Simulation, clock: SimClock, write: Write, owner: str) -> None:
+def _name_write(sim: Simulation, clock: SimClock, write: Write, pending: list[Write]) -> None:
+    write.batch_id = make_batch_id(clock, store_now_ms=read_store_clock(sim.store, PATHS))
+    rows = frozenset(row for part in write.rows.values() for row in part)
+    sim.model.batches[write.batch_id] = SimBatch(write.batch_id, b"", rows)
+    pending.append(write)
+
+
+def _write_files(sim: Simulation, clock: SimClock, write: Write) -> WrittenFiles:
     begun_ms = read_store_clock(sim.store, PATHS)
     files = tuple(
         write_rows(sim.store, PATHS, partition=partition, rows=rows, clock=clock, time_ms=clock.now_ms())
         for partition, rows in write.rows.items()
     )
-    job = AppendJob(files, {write.column: "BIGINT"}, write.batch_id, clock.new_id(), begun_ms, "")
+    return WrittenFiles(files, begun_ms)
+
+
+def _append(sim: Simulation, clock: SimClock, write: Write, written: WrittenFiles, owner: str) -> None:
+    job = AppendJob(written.files, {write.column: "BIGINT"}, write.batch_id, clock.new_id(), written.begun_ms, "")
     wait_ms = sim.world.rng.choice((0, 0, 5000))
     result = append_files(
         sim.store, PATHS, job, clock=clock, owner=owner, reader=sim.make_reader(clock), wait_ms=wait_ms
