@@ -173,7 +173,8 @@ class SimModel:
             return
         if reason["kind"] == "rows":
             # One that was in flight may land when an operator has dealt with the refusal, but never over it.
-            if batch.has_reason and batch.batch_id not in self.committed:
+            is_decided = batch.batch_id in self.committed or self._may_come_again(batch.batch_id)
+            if batch.has_reason and not is_decided:
                 raise Violation(f"batch {batch.batch_id} was refused whole, but {reason} says otherwise (I5)")
             batch.bad_rows_key = reason["payload"]
             self.counters.quarantined_rows += 1
@@ -217,12 +218,15 @@ class SimModel:
 
     def _check_not_refused(self, key: str, batch_id: str) -> None:
         refused_ms = self.refused.get(batch_id)
-        if refused_ms is None:
-            return
-        # An id from far in the future may be staged once more when the log has forgotten that it was refused for that.
-        is_from_the_future = parse_uuid7_ms(batch_id) > refused_ms + self.settings.config.id_skew_ms
-        if not is_from_the_future or any(batch_id in log.refused_ids for log in self.logs.values()):
+        if refused_ms is not None and not self._may_come_again(batch_id):
             raise Violation(f"batch {batch_id} was refused at {refused_ms}, but {key} commits it (I5)")
+
+    def _may_come_again(self, batch_id: str) -> bool:
+        """Whether a batch was refused for an id from far in the future, and the log has forgotten that."""
+        refused_ms = self.refused.get(batch_id)
+        if refused_ms is None or parse_uuid7_ms(batch_id) <= refused_ms + self.settings.config.id_skew_ms:
+            return False
+        return not any(batch_id in log.refused_ids for log in self.logs.values())
 
     def _check_truth(self, key: str, time_ms: int, *, commit_id: str) -> None:
         rows = self._rows_of(self.named - self.dead)
