@@ -3,13 +3,21 @@
 Workers are the services' own without Spark, whose JVMs take longer to start than this lasts; `make chaos` has them.
 """
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 
 import pytest
-from icedb_local.chaos.fault_kinds import KINDS
+from icedb_local.chaos.chaos_layout import BROKER, ChaosLayout, Pace
+from icedb_local.chaos.fault_kinds import KIND_BY_NAME, KINDS
+from icedb_local.chaos.fault_plan import PlannedFault
+from icedb_local.chaos.injector import Injector
+from icedb_local.readiness import answers_ping
+from icedb_local.stack import LocalStack
+from icedb_log.clock import SystemClock
+from icedb_log.errors import Unavailable
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -52,6 +60,22 @@ def test_each_kind_of_fault_costs_no_row(tmp_path, find_processes):
     assert report["reads_checked"] > len(KINDS)
     assert report["pasts_compared"] > 0
     assert find_processes(tmp_path) == {}
+
+
+def test_a_killed_master_stays_down_until_it_is_started_again(tmp_path):
+    whole = ChaosLayout.make(tmp_path, pace=Pace(), engine="light")
+    layout = dataclasses.replace(
+        whole, store="fs", left_out=frozenset(program.name for program in whole.programs()) - {BROKER}
+    )
+    planned = PlannedFault(1, KIND_BY_NAME["broker_down"], BROKER, duration_ms=0, gap_ms=0)
+    with LocalStack(layout) as stack:
+        injector = Injector(layout, stack, None, None, clock=SystemClock())
+        for _ in range(FEW):
+            with injector.inject(planned):
+                assert not answers_ping(layout.redis_url)
+                with pytest.raises(Unavailable, match="does not run now"):
+                    stack.kill_and_hold_down(BROKER)
+            assert stack.find_process(BROKER).is_running()
 
 
 def test_wrong_arguments_are_one_message_and_start_nothing(tmp_path):

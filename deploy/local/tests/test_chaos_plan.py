@@ -1,5 +1,6 @@
 """What a chaos run is made of: faults from a seed, what metrics must show of them, and the sums of the report."""
 
+import contextlib
 import itertools
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +11,11 @@ from icedb_local.chaos.conductor import Conductor
 from icedb_local.chaos.fault_kinds import KIND_BY_NAME, KINDS
 from icedb_local.chaos.fault_plan import PlannedFault, PlanShape, draw_faults
 from icedb_local.chaos.fault_records import InjectedFault, sum_kinds
+from icedb_local.chaos.injector import Effect
 from icedb_local.chaos.metric_history import START_TIME, MetricHistory, Scrape, Trace, parse_metrics
 from icedb_local.chaos.outages import Outages, find_recovery_ms
 from icedb_local.chaos.proxy_faults import ActiveFaults, ProxyFault
+from icedb_log.testing.fake_clock import FakeClock
 
 COUNTER = "icedb_store_request_failures_total"
 RISES = Trace("rises", COUNTER, ('reason="timeout"',))
@@ -137,6 +140,18 @@ def test_a_fault_that_left_no_trace_is_unseen(kind, scrapes, seen):
         fault.must_show, fault.seen = False, "nothing_to_see"
         conductor.judge()
         assert fault.seen == "nothing_to_see"
+
+
+@pytest.mark.parametrize(("seconds", "must_show"), [(1, False), (20, True)])
+def test_a_fault_that_is_cut_off_before_anybody_met_it_need_not_show(seconds, must_show):
+    clock = FakeClock()
+    injector = SimpleNamespace(inject=lambda _: contextlib.nullcontext(Effect(1)))
+    scraper = SimpleNamespace(history=history(scrape(0)))
+    conductor = Conductor(injector, scraper, up=lambda _: True, say=lambda _: None, clock=clock, settle_ms=0)
+    end_ms = clock.monotonic_ms() + 1_000 * seconds
+    plan = itertools.repeat(PlannedFault(1, KIND_BY_NAME["broker_down"], "redis", 500, 0))
+    conductor.run(plan, lambda: clock.monotonic_ms() >= end_ms)
+    assert conductor.faults[0].must_show is must_show
 
 
 def test_totals_go_on_over_restarts():

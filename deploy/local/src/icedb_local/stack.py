@@ -37,6 +37,9 @@ SOCKET_NAME_BYTES: Final = 32
 """Of a socket in a folder of its own."""
 FAILED_STATES: Final = ("FATAL", "EXITED")
 RUNNING_STATE: Final = "RUNNING"
+STOPPED_STATE: Final = "STOPPED"
+DEATH_DEADLINE_MS: Final = 10_000
+DEATH_POLL_MS: Final = 10
 
 ReadyCallback = Callable[[str], None]
 
@@ -151,9 +154,29 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
                 return psutil.Process(info["pid"])
         raise Unavailable(f"{program_name} does not run now:\n{self.read_log_tail(program_name)}")
 
-    def hold_down(self, program_name: str) -> None:
-        """Keep a program from being started again, until :meth:`start_again`; what still runs of it is stopped."""
-        self._rpc("stopProcess", self._process_name(program_name), True)
+    def kill_and_hold_down(self, program_name: str) -> None:
+        """Kill a program (SIGKILL) and keep it from being started again, until :meth:`start_again`.
+
+        Raises:
+            Unavailable: It does not run at this moment, and nothing was done; or supervisord does not notice its death.
+        """
+        try:
+            process = self.find_process(program_name)
+            process.suspend()  # it must not leave in good order when supervisord sends SIGTERM
+            try:
+                # Told before it dies: supervisord starts at once what ends by itself.
+                self._rpc("stopProcess", self._process_name(program_name), False)
+            except Unavailable:
+                process.resume()
+                raise
+            process.kill()
+        except psutil.NoSuchProcess as error:
+            raise Unavailable(f"{program_name} has just ended") from error
+        deadline_ms = self._clock.monotonic_ms() + DEATH_DEADLINE_MS
+        while program_name not in self._names_in_state(STOPPED_STATE):
+            if self._clock.monotonic_ms() > deadline_ms:
+                raise Unavailable(f"supervisord does not notice that {program_name} was killed")
+            self._clock.sleep_ms(DEATH_POLL_MS)
 
     def start_again(self, program_name: str) -> None:
         """Start a program that was held down. Raises Unavailable if supervisord does not, or if it runs already."""

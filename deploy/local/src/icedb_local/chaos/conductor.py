@@ -68,9 +68,9 @@ class Conductor:
         """Inject faults until it is over; none lasts when this returns, however it returns."""
         try:
             next_ms = self._clock.monotonic_ms()
-            while not is_over():
-                planned = next(plan)
-                self._wait_until(next_ms, planned)
+            for planned in plan:
+                if not self._wait_until(next_ms, planned, is_over):
+                    break
                 next_ms = max(next_ms + planned.gap_ms, self._clock.monotonic_ms())
                 self._begin(planned)
         finally:
@@ -92,18 +92,19 @@ class Conductor:
             elif fault.must_show:
                 fault.seen = "masked" if history.lost_counts(**span) else "unseen"
 
-    def _wait_until(self, next_ms: int, planned: PlannedFault) -> None:
-        """Wait for the fault's turn, for room, and for its target, but for this one not for ever."""
+    def _wait_until(self, next_ms: int, planned: PlannedFault, is_over: Callable[[], bool]) -> bool:
+        """Wait for the fault's turn, for room, and for its target, but for this one not for ever; false: it is over."""
         deadline_ms = max(next_ms, self._clock.monotonic_ms()) + GIVE_UP_MS
-        while True:
+        while not is_over():
             self._end_due()
             now_ms = self._clock.monotonic_ms()
             is_free = len(self._running) < MAX_OVERLAPPING and not any(
                 one.record.planned.resources & planned.resources for one in self._running
             )
             if now_ms >= next_ms and is_free and (self._up(planned.target) or now_ms > deadline_ms):
-                return
+                return True
             self._clock.sleep_ms(POLL_MS)
+        return False
 
     def _begin(self, planned: PlannedFault) -> None:
         record = InjectedFault(planned, self._clock.monotonic_ms())
@@ -120,9 +121,12 @@ class Conductor:
     def _end_due(self) -> None:
         now_ms = self._clock.monotonic_ms()
         for one in tuple(self._running):
-            age_ms = now_ms - one.record.begin_ms
-            if age_ms >= one.record.planned.duration_ms and (age_ms >= PATIENCE_MS or self._is_met(one, now_ms)):
+            if self._is_due(one, now_ms):
                 self._end(one)
+
+    def _is_due(self, one: _Running, now_ms: int) -> bool:
+        age_ms = now_ms - one.record.begin_ms
+        return age_ms >= one.record.planned.duration_ms and (age_ms >= PATIENCE_MS or self._is_met(one, now_ms))
 
     def _is_met(self, one: _Running, now_ms: int) -> bool:
         """Whether a service has met a fault; but for the proxy's, only metrics know."""
@@ -136,7 +140,10 @@ class Conductor:
         return any(history.shows(trace, begin_ms=one.record.begin_ms, end_ms=now_ms) for trace in traces)
 
     def _end_all(self) -> None:
+        now_ms = self._clock.monotonic_ms()
         for one in tuple(self._running):
+            if not self._is_due(one, now_ms):
+                one.effect.must_show = False  # cut off: nobody may have come by
             self._end(one)
 
     def _end(self, one: _Running) -> None:

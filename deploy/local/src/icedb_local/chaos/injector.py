@@ -136,13 +136,9 @@ class Injector:
 
     @contextlib.contextmanager
     def _hold_down(self, names: tuple[str, ...]) -> Iterator[Effect]:
-        processes = [self._stack.find_process(name) for name in names]
         try:
-            for name, process in zip(names, processes, strict=True):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-                with contextlib.suppress(Unavailable):  # it is on its way down
-                    self._stack.hold_down(name)
+            for name in names:
+                self._stack.kill_and_hold_down(name)
             yield Effect(len(names))
         finally:
             for name in names:
