@@ -22,8 +22,12 @@ from icedb_log.testing.small_table import SmallTable, try_each_call
 RETENTION_MS = 30 * DAY_MS
 
 
-def sweep(table):
-    found = sweep_orphans(table.store, table.paths, clock=table.clock, reader=table.reader()).leftovers
+def walk(table):
+    return sweep_orphans(table.store, table.paths, clock=table.clock, reader=table.reader()).leftovers
+
+
+def sweep(table, *, found=None):
+    found = found or walk(table)
     return sweep_leftovers(table.store, table.paths, found, config=table.config, clock=table.clock)
 
 
@@ -186,7 +190,8 @@ def test_a_retry_that_begins_meanwhile_stages_the_batch_or_finds_none(method):
 
 def test_what_the_janitor_has_taken_nobody_retries_or_reads_and_a_person_may_drop():
     table = make_old_quarantine()
-    assert begin_drop(table.store, table.paths, table.batch_id)
+    etag = table.store.head(reason_key(table.paths, table.batch_id)).etag
+    assert begin_drop(table.store, table.paths, table.batch_id, etag=etag)
     for call in (retry_quarantined, read_quarantined):
         options = {"clock": table.clock} if call is retry_quarantined else {}
         with pytest.raises(NotFound, match="not in quarantine"):
@@ -202,6 +207,48 @@ def test_an_entry_of_a_batch_that_is_staged_again_is_left_alone():
     before = quarantined(table)
     assert sweep(table).deleted["quarantine"] == 0
     assert quarantined(table) == before
+
+
+def test_an_entry_that_was_written_anew_since_the_walk_is_young():
+    """A flush set bad rows of a batch aside and was cut off; long after, another one does it all again."""
+    table = make_table(on_bad_rows="quarantine_rows", evolution="strict", declared={"id": "BIGINT", "p": "VARCHAR"})
+    table.stage([{"id": 1, "p": "a"}, {"id": "x", "p": "a"}])
+    table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "/_log/")]
+    with pytest.raises(Crash):
+        table.flush()
+    assert len(quarantined(table)) == 2
+    table.clock.advance(RETENTION_MS)
+    found = walk(table)
+    table.flush()
+    before = quarantined(table)
+    assert sweep(table, found=found).deleted["quarantine"] == 0
+    assert quarantined(table) == before
+    table.clock.advance(RETENTION_MS)
+    sweep(table)
+    assert quarantined(table) == []
+
+
+@pytest.mark.parametrize("method", ["list_page", "get"])
+def test_a_copy_stays_that_a_flush_gives_a_reason_while_it_is_looked_for(method):
+    """A flush was cut off after it had copied the batch; the next one ends what it began, just then."""
+    table = make_table()
+    table.stage_bytes(b"not json")
+    table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "quarantine/")]
+    with pytest.raises(Crash):
+        table.flush()
+    table.clock.advance(RETENTION_MS)
+    found = walk(table)
+    (copy,) = quarantined(table)
+    rival = SmallTable(store=table.store.inner, name="rival")
+    rival.paths, rival.clock = table.paths, table.clock
+    table.store.script = [
+        Fault(method, None, "staging/" if method == "list_page" else "quarantine/", before=rival.flush)
+    ]
+    sweep(table, found=found)
+    rival.flush()
+    assert table.keys(table.paths.staging_prefix) == []
+    assert copy in quarantined(table)
+    assert len(list_quarantined(table.store, table.paths)) == 1
 
 
 def test_a_payload_without_a_reason_goes_and_one_that_a_reason_only_claims_does_not():

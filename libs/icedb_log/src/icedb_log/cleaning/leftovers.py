@@ -6,7 +6,7 @@ no other from going. Staged batches are only counted: nobody but ingest takes th
 intents of dead committers are settled by the orphan sweep (J5), fences stay for ever.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -186,21 +186,21 @@ def drop_old_quarantine(store: ObjectStore, paths: TablePaths, leftovers: Leftov
         Unavailable: The store did not answer; what was dropped by then is dropped whole, or at the next sweep.
     """
     infos = leftovers.found.get("quarantine", ())
-    ids = {batch_id_of_object(info.key) for info in infos if is_reason(info.key)}
+    listed = {batch_id_of_object(info.key) for info in infos}
+    # WARN: before reasons are read. Between the two a flush would set the batch aside, with a reason of its own, and
+    # take it out of staging. What is not staged now cannot be any more: its id is too old (I3).
+    free = listed - find_staged(store, paths, listed).keys()
+    reasons = {batch_id_of_object(info.key): info.etag for info in infos if is_reason(info.key)}
     claimed: dict[str, tuple[str, ...]] = {}
-    for batch_id in sorted(ids):
+    for batch_id in sorted(free & reasons.keys()):
         # J6: counted when it is taken. An entry whose retry has begun is looked at and takes no place: a thousand of
         # them, the oldest, would otherwise keep all the others for ever.
         if len(claimed) >= MAX_DROPS:
             break
-        payloads = begin_drop(store, paths, batch_id)
+        payloads = begin_drop(store, paths, batch_id, etag=reasons[batch_id])
         if payloads is not None:
             claimed[batch_id] = payloads
-    claimed |= _find_lone_payloads(store, paths, infos, without=ids)
-    # WARN: after the marks. A flush that does a batch again uploads under the same names and writes the reason anew;
-    # a batch that is not staged now cannot be any more, its id is too old (I3).
-    for batch_id in find_staged(store, paths, claimed.keys()):
-        del claimed[batch_id]
+    claimed |= _find_lone_payloads(store, paths, infos, batch_ids=free - reasons.keys())
     first = deleter.delete(_drop(key) for keys in claimed.values() for key in keys)
     kept = {each.key for each in first.failed}
     # The payload first: a payload without a reason nobody would find.
@@ -251,13 +251,13 @@ def _drop(key: str) -> Doomed:
 
 
 def _find_lone_payloads(
-    store: ObjectStore, paths: TablePaths, infos: Sequence[ObjectInfo], *, without: set[str]
+    store: ObjectStore, paths: TablePaths, infos: Sequence[ObjectInfo], *, batch_ids: Collection[str]
 ) -> dict[str, tuple[str, ...]]:
     """Return old payloads without a reason, and those whose reason is young because an earlier drop was cut off."""
     payloads: dict[str, list[str]] = {}
     for info in infos:
         batch_id = batch_id_of_object(info.key)
-        if batch_id not in without:
+        if batch_id in batch_ids:
             payloads.setdefault(batch_id, []).append(info.key)
     found: dict[str, tuple[str, ...]] = {}
     for batch_id, keys in payloads.items():

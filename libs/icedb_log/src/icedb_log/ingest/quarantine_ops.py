@@ -26,7 +26,8 @@ from icedb_log.ingest.staging import find_staged, stage_batch
 from icedb_log.keys import STAGING_FORMATS, StagingFormat, TablePaths
 from icedb_log.log.reader import LogReader
 from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.table_config import TableConfig, read_table_config
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import TableConfig
 
 _MAX_ATTEMPTS: Final = 8
 _DROPPED: Final = "dropped"
@@ -73,20 +74,26 @@ def drop_quarantined(store: ObjectStore, paths: TablePaths, batch_id: str) -> No
     _delete_entry(store, paths, found.entry)
 
 
-def begin_drop(store: ObjectStore, paths: TablePaths, batch_id: str) -> tuple[str, ...] | None:
+def begin_drop(store: ObjectStore, paths: TablePaths, batch_id: str, *, etag: str) -> tuple[str, ...] | None:
     """Take an entry away from whoever might retry it; return its payloads, which are to be deleted before the reason.
 
     For the janitor, which deletes by age. The reason is marked by compare-and-set: a retry that begins meanwhile finds
-    another ETag, and then no such entry. Idempotent.
+    another ETag, and then no such entry.
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        batch_id: The batch.
+        etag: Of the reason whose age the caller knows. One that was written since is younger.
 
     Returns:
-        The keys of the payloads; ``None``: the entry is gone, a retry of it has begun, or somebody changed it just now.
+        The keys of the payloads; ``None``: the entry is gone, a retry of it has begun, or somebody changed it since.
 
     Raises:
         Unavailable: The store did not answer.
     """
     found = find_reason(store, paths, batch_id)
-    if found is None or found.entry.retry_id is not None:
+    if found is None or found.etag != etag or found.entry.retry_id is not None:
         return None
     # WARN: not by looking alone. A retry writes its id after this look, is cut off before it stages, and the payload is
     # deleted: the next try finds none and takes the batch for staged, and it is nowhere.

@@ -21,7 +21,20 @@ SWEEP_RULES: Final = played_by(
     breaks(
         "J11",
         "an entry whose retry has begun goes",
-        edit(_BEGIN_DROP, ("if found is None or found.entry.retry_id is not None:", "if found is None:")),
+        edit(_BEGIN_DROP, (" or found.entry.retry_id is not None:", ":")),
+    ),
+    breaks(
+        "J11",
+        "an entry goes that was written anew since it was listed",
+        edit(_BEGIN_DROP, (" or found.etag != etag", "")),
+    ),
+    breaks(
+        "J11",
+        "an entry of a batch that is staged goes",
+        edit(
+            "cleaning.leftovers:drop_old_quarantine",
+            ("listed - find_staged(store, paths, listed).keys()", "listed"),
+        ),
     ),
     breaks(
         "J11",
