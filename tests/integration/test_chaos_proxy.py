@@ -163,12 +163,25 @@ def test_half_a_body_is_no_body(rig):
     assert set(rig.failures) == {("read", "broken")}
 
 
-def test_retries_that_go_well_are_told_all_the_same(rig):
+@pytest.mark.parametrize("knows_version", [False, True], ids=["newest", "one version"])
+@pytest.mark.parametrize(("status", "reason"), [(503, "throttled"), (500, "server_error")])
+def test_retries_that_go_well_are_told_all_the_same(rig, status, reason, knows_version):
+    key = rig.key()
+    etag = rig.direct.put(key, b"x")
+    with rig.during(ProxyFault("status", status=status, limit=1)) as hits:
+        assert rig.store.get(key, if_match=etag if knows_version else None).body == b"x"
+    assert hits.total == 1
+    assert rig.failures == [("read", reason)]
+
+
+def test_an_answer_that_refuses_is_no_failure_of_the_store(rig):
     key = rig.key()
     rig.direct.put(key, b"x")
-    with rig.during(ProxyFault("status", status=503, limit=1)):
-        assert rig.store.get(key).body == b"x"
-    assert rig.failures == [("read", "throttled")]
+    with pytest.raises(PreconditionFailed):
+        rig.store.get(key, if_match="another")
+    with pytest.raises(NotFound):
+        rig.store.get(rig.key(), if_match="another")
+    assert rig.failures == []
 
 
 def test_a_door_that_is_closed_refuses_and_breaks_what_is_open(rig):

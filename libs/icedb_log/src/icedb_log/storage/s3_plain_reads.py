@@ -21,7 +21,7 @@ from botocore.httpsession import get_cert_path
 from botocore.utils import get_environ_proxies
 from urllib3.exceptions import HTTPError
 
-from icedb_log.storage.request_failures import report_failure
+from icedb_log.storage.request_failures import reason_of_status, report_failure
 from icedb_log.storage.s3_failures import reason_of
 
 MAX_IDLE_CONNECTIONS: Final = 64
@@ -89,6 +89,8 @@ class PlainReads:
         try:
             path, headers = self._sign(key, {"If-Match": etag} | ({"Range": byte_range} if byte_range else {}))
             answer = self._pool.urlopen("GET", path, headers=headers, redirect=False, decode_content=False)
+            if (reason := reason_of_status(answer.status)) is not None:
+                report_failure("read", reason)
             described = _describe(answer.headers) if answer.status in _OK else None
         except (OSError, HTTPError) as error:
             report_failure("read", reason_of(error))
