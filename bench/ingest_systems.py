@@ -21,7 +21,8 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
+from icedb_log.tables.stored_config import create_table
+from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_parts.spark.spark_flush import SparkBatchWriter
 from icedb_parts.spark.spark_runner import warm_up
 from icedb_parts.spark.spark_session import SparkSettings, close_spark, open_spark

@@ -16,7 +16,8 @@ from icedb_log.log.fence import acquire_fence
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.storage.object_store import ObjectStore
 from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.table_config import TableConfig, create_table
+from icedb_log.tables.stored_config import create_table
+from icedb_log.tables.table_config import TableConfig
 from icedb_parts.writing.footer import make_footer
 from icedb_parts.writing.part_encoder import PartEncoder
 from icedb_parts.writing.part_layout import PartLayout

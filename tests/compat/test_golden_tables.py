@@ -37,8 +37,9 @@ from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge import merge_table
 from icedb_log.repair.fsck import fsck_table
 from icedb_log.tables.status import read_status
+from icedb_log.tables.stored_config import read_table_config
 from icedb_log.tables.table_changes import alter_table_config
-from icedb_log.tables.table_config import TableConfig, read_table_config
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.testing.mirrored_store import MirroredStore
 from icedb_log.trash.drop import undrop_table

@@ -21,7 +21,8 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogHeadReader, LogReader
 from icedb_log.merging.merge import merge_table
 from icedb_log.repair.fsck import fsck_table
-from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
+from icedb_log.tables.stored_config import create_table
+from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.testing.mirrored_store import MirroredStore
 from icedb_log.warehouse import Warehouse

@@ -38,8 +38,8 @@ from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.keys import parse_log_key
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.tables.partition_glob import select_partitions
+from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_changes import alter_table_config
-from icedb_log.tables.table_config import create_table
 from icedb_log.testing.mirrored_store import MirroredStore
 from icedb_log.testing.profiles import fuzz_examples
 from icedb_log.testing.small_table import SmallTable

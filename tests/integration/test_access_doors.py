@@ -15,7 +15,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from icedb_client.testing.parquet_warehouse import ParquetWarehouse
 from icedb_ingest.testing.frontend_rig import CLOCK, LIMIT_S, NDJSON, start_rig
 from icedb_log.storage.local_store import LocalObjectStore
-from icedb_log.tables.table_config import TableConfig, create_table
+from icedb_log.tables.stored_config import create_table
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_proto import ingest_pb2, snapshot_pb2
 from icedb_service.testing.access_rig import ISSUER, Authority, TokenIssuer, token_entry, write_access

@@ -19,7 +19,8 @@ from icedb_log.clock import SystemClock, make_uuid7_hex, new_batch_id
 from icedb_log.ingest.pressure import Pressure, publish_pressure
 from icedb_log.storage.object_store import list_all
 from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.table_config import HOUR_MS, TableConfig, create_table
+from icedb_log.tables.stored_config import create_table
+from icedb_log.tables.table_config import HOUR_MS, TableConfig
 from icedb_service.redis_clients import open_redis
 from icedb_service.testing.redis_server import RedisServer
 from kombu import Queue

@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from icedb_log.storage.object_store import list_all
 from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.table_config import TableConfig, create_table
+from icedb_log.tables.stored_config import create_table
+from icedb_log.tables.table_config import TableConfig
 
 LIMIT_S = 60
 

@@ -21,7 +21,8 @@ from icedb_log.merging.merge import merge_table
 from icedb_log.storage import s3_copies
 from icedb_log.storage.object_store import list_all
 from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
+from icedb_log.tables.stored_config import create_table
+from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_parts.imports import import_spark
 from icedb_parts.imports.import_spark import SparkFileImporter
 from icedb_parts.imports.import_unit import open_source

@@ -10,7 +10,8 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.storage.object_store import list_all
 from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.table_config import TableConfig, create_table, read_table_config
+from icedb_log.tables.stored_config import create_table, read_table_config
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.row_files import RowFileWriter, encode_rows
 from icedb_log.trash.drop import DropRequest, drop_table
 from icedb_log.trash.purge import purge_table

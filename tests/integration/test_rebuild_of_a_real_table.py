@@ -16,7 +16,8 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge import merge_table
 from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
+from icedb_log.tables.stored_config import create_table
+from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_parts.spark.spark_change import SparkRowChanger
 from icedb_parts.spark.spark_flush import SparkBatchWriter
 

@@ -20,7 +20,8 @@ from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.storage.local_store import LocalObjectStore
 from icedb_log.storage.stores import open_warehouse
-from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
+from icedb_log.tables.stored_config import create_table
+from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2 as pb
 from icedb_proto import snapshot_pb2_grpc

@@ -19,7 +19,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge import merge_table
 from icedb_log.storage.stores import StoreSettings
 from icedb_log.tables.partition_filter import PartitionMatcher, parse_partition_filters
-from icedb_log.tables.table_config import read_table_config
+from icedb_log.tables.stored_config import read_table_config
 from icedb_parts.limits import EngineLimits, JobLimits
 from icedb_parts.spark.spark_change import SparkRowChanger
 

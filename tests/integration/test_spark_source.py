@@ -10,7 +10,8 @@ from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge import merge_table
 from icedb_log.storage.object_store import list_all
 from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
+from icedb_log.tables.stored_config import create_table
+from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_parts.spark.spark_merge import SparkGroupMerger
 
 pytestmark = pytest.mark.spark

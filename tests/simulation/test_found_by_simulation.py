@@ -8,8 +8,8 @@ from icedb_log.log.fold import fold
 from icedb_log.merging.merge import merge_table
 from icedb_log.storage.store_clock import check_store_clock
 from icedb_log.tables.drop_mark import BELIEVED_MS
+from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_changes import alter_table_config
-from icedb_log.tables.table_config import create_table
 from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.testing.lease_steps import put_lease
 from icedb_log.testing.row_files import RowFileMerger, RowFileWriter

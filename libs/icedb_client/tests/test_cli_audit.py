@@ -8,7 +8,8 @@ from icedb_log.cleaning.deletion import Doomed
 from icedb_log.clock import SystemClock
 from icedb_log.storage.object_store import FailedDelete
 from icedb_log.storage.stores import open_warehouse
-from icedb_log.tables.table_config import TableConfig, create_table
+from icedb_log.tables.stored_config import create_table
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.fake_clock import FakeClock
 
 WEEK_MS = 7 * 86_400_000

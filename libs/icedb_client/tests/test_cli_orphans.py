@@ -5,7 +5,7 @@ import json
 import pytest
 from icedb_client.cli import orphans
 from icedb_client.client import Client
-from icedb_log.tables.table_config import read_table_config
+from icedb_log.tables.stored_config import read_table_config
 from icedb_log.testing.log_views import data
 from icedb_log.testing.small_table import SmallTable
 from icedb_log.warehouse import Warehouse

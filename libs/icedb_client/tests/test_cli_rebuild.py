@@ -7,7 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 from icedb_log.clock import SystemClock
 from icedb_log.storage.stores import open_warehouse
-from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
+from icedb_log.tables.stored_config import create_table
+from icedb_log.tables.table_config import PartitionField, TableConfig
 
 CLOCK = SystemClock()
 

@@ -11,7 +11,7 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.storage.object_store import list_all
 from icedb_log.storage.stores import open_warehouse
-from icedb_log.tables.table_config import read_table_config
+from icedb_log.tables.stored_config import read_table_config
 from icedb_log.testing.row_feeds import RowFileFeeder
 from icedb_log.testing.row_files import RowFileWriter, encode_rows
 from icedb_log.views.feeds import feed_view

@@ -7,7 +7,8 @@ import pytest
 from icedb_log.cleaning.pin_creation import create_pin
 from icedb_log.repair.fsck_data import find_partition_problem
 from icedb_log.storage.object_store import list_all
-from icedb_log.tables.table_config import PartitionField, encode_table_config
+from icedb_log.tables.stored_config import encode_table_config
+from icedb_log.tables.table_config import PartitionField
 from icedb_log.testing.fsck_tables import check, codes, data_file, edit_marker, last_append, logs, rewrite_data, small
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable

@@ -10,7 +10,8 @@ import orjson
 import pytest
 from icedb_log.errors import HaltError, IceDBError, InvalidRequest, NotFound
 from icedb_log.log.fence import acquire_fence
-from icedb_log.tables.table_config import PartitionField, TableConfig, create_table, load_any_config
+from icedb_log.tables.stored_config import create_table, load_any_config
+from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_log.testing.scripted_store import Effect, Fault, ScriptedStore
 from icedb_log.testing.small_table import DEFAULTS, SmallTable
 from icedb_log.testing.small_view import SmallView

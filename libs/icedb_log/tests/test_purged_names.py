@@ -3,7 +3,7 @@
 import pytest
 from icedb_log.cleaning.audit import AuditLog
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, UnsupportedFormat
-from icedb_log.tables.table_config import load_any_config
+from icedb_log.tables.stored_config import load_any_config
 from icedb_log.testing.small_table import SmallTable
 from icedb_log.testing.trash_steps import KEPT, SEAL_MS, create_again, drop, make_full, purge, rest_of
 from icedb_log.trash.drop import undrop_table

@@ -3,8 +3,9 @@
 import pytest
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Unavailable
 from icedb_log.keys import TablePaths
+from icedb_log.tables.stored_config import read_table_config
 from icedb_log.tables.table_changes import FREE_FIELDS, RISING_FIELDS, alter_table_config, plan_change
-from icedb_log.tables.table_config import TableConfig, read_table_config
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.scripted_store import Effect, Fault
 from icedb_log.testing.small_table import SmallTable
 

@@ -6,8 +6,8 @@ from icedb_log.erasure.erasures import create_erasure
 from icedb_log.errors import HaltError, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from icedb_log.tables.drop_mark import Dropped
 from icedb_log.tables.status import read_status
+from icedb_log.tables.stored_config import create_table, load_any_config, read_table_config
 from icedb_log.tables.table_changes import alter_table_config
-from icedb_log.tables.table_config import create_table, load_any_config, read_table_config
 from icedb_log.testing.lease_steps import put_lease
 from icedb_log.testing.scripted_store import Effect, Fault
 from icedb_log.testing.small_table import SmallTable, try_each_call

@@ -2,7 +2,8 @@
 
 import pytest
 from icedb_log.errors import InvalidRequest
-from icedb_log.tables.table_config import TableConfig, create_table
+from icedb_log.tables.stored_config import create_table
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.warehouse import Warehouse

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 import structlog
 from icedb_log.errors import InvalidRequest, NotFound, Overloaded, PermissionDenied, Unauthenticated, Unavailable
-from icedb_log.tables.table_config import read_table_config
+from icedb_log.tables.stored_config import read_table_config
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.warehouse import Warehouse
 from icedb_service.access import policy

@@ -5,7 +5,8 @@ import threading
 
 import pytest
 from icedb_log.errors import NotFound, Unavailable
-from icedb_log.tables.table_config import TableConfig, create_table
+from icedb_log.tables.stored_config import create_table
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.warehouse import Warehouse
 from icedb_service.reading.blocking_work import BlockingWork

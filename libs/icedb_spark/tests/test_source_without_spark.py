@@ -11,8 +11,9 @@ from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Una
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.storage.stores import StoreSettings
+from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_changes import alter_table_config
-from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
+from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_spark import IceDBDataSource, write_commit
 from icedb_spark.batch_write import WrittenFiles
 from icedb_spark.options import parse_read_options, parse_stream_options, parse_write_options

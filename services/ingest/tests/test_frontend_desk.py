@@ -31,7 +31,8 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.idempotency import bind_key, hash_content
 from icedb_log.ingest.quarantine import reason_key
 from icedb_log.ingest.staging import list_staged
-from icedb_log.tables.table_config import TableConfig, create_table
+from icedb_log.tables.stored_config import create_table
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.row_files import RowFileWriter

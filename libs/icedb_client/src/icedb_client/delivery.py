@@ -15,7 +15,8 @@ from icedb_log.errors import Overloaded, Unavailable
 from icedb_log.ingest.pressure import PressureGate
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.storage.aligned_clock import AlignedClock
-from icedb_log.tables.table_config import TableConfig, read_table_config
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.views.views import require_takes_batches
 from icedb_log.warehouse import Warehouse
 

@@ -26,8 +26,9 @@ from icedb_log.serving.selection import select_files
 from icedb_log.serving.table_cache import TableCache, TableState
 from icedb_log.storage.store_clock import check_has_come
 from icedb_log.storage.stores import S3Options
+from icedb_log.tables.stored_config import read_table_config
 from icedb_log.tables.table_columns import unite_columns
-from icedb_log.tables.table_config import TableConfig, read_table_config
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 
 from icedb_client.file_list import MarkerFiles

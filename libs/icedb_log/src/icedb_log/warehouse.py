@@ -9,7 +9,8 @@ from icedb_log.errors import NotFound, UnsupportedFormat
 from icedb_log.keys import TABLE_NAME, TablePaths, check_table_name
 from icedb_log.storage.object_store import ObjectStore
 from icedb_log.tables.drop_mark import Dropped
-from icedb_log.tables.table_config import TableConfig, load_any_config
+from icedb_log.tables.stored_config import load_any_config
+from icedb_log.tables.table_config import TableConfig
 
 READ_THREADS: Final = 16
 FEW_TABLES: Final = 8

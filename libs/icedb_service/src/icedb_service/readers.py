@@ -12,7 +12,7 @@ from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
 from icedb_log.storage.object_store import ObjectStore
 from icedb_log.storage.steady_time import SteadyTime
-from icedb_log.tables.table_config import read_table_config
+from icedb_log.tables.stored_config import read_table_config
 
 MAX_TABLES: Final = 256
 

@@ -19,8 +19,9 @@ from icedb_log.log.reader import LogReader
 from icedb_log.model import Snapshot
 from icedb_log.serving.selection import select_files
 from icedb_log.storage.object_store import ObjectStore
+from icedb_log.tables.stored_config import read_table_config
 from icedb_log.tables.table_columns import unite_columns
-from icedb_log.tables.table_config import TableConfig, read_table_config
+from icedb_log.tables.table_config import TableConfig
 from icedb_parts.query.row_condition import check_row_condition
 
 from icedb_spark.options import ReadOptions

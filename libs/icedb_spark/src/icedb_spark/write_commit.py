@@ -19,7 +19,8 @@ from icedb_log.keys import TablePaths
 from icedb_log.log.fold import union_schema
 from icedb_log.log.reader import LogReader
 from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.table_config import TableConfig, read_table_config
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.views.views import require_takes_batches
 from icedb_parts.query.query_types import read_output_columns
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from icedb_log.errors import HaltError, IceDBError
 from icedb_log.keys import TablePaths
-from icedb_log.tables.table_config import read_table_config
+from icedb_log.tables.stored_config import read_table_config
 from icedb_log.views.feed_jobs import ViewFeeder
 from icedb_log.views.feed_state import FeedReaders, is_feed_needed
 from icedb_log.views.feeds import FeedResult, feed_view

@@ -14,7 +14,8 @@ from icedb_log.keys import TablePaths
 from icedb_log.storage.object_store import ObjectStore
 from icedb_log.storage.s3_options import S3Options
 from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.table_config import TableConfig, read_table_config
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import TableConfig
 from icedb_service.names import MERGE_MERGE
 from icedb_service.readers import LogReaders
 from icedb_service.redlock import LockBusy

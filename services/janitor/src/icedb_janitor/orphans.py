@@ -11,7 +11,8 @@ from icedb_log.cleaning.orphans import OrphanResult, sweep_orphans
 from icedb_log.errors import IceDBError
 from icedb_log.keys import TablePaths
 from icedb_log.storage.object_store import FailedDelete
-from icedb_log.tables.table_config import TableConfig, read_table_config
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import TableConfig
 from icedb_service.logs import get_logger
 from icedb_service.readers import LogReaders
 from icedb_service.redlock import TableLock

@@ -10,7 +10,7 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.keys import TablePaths
 from icedb_log.model import LogView
 from icedb_log.tables.partition_glob import select_partitions
-from icedb_log.tables.table_config import read_table_config
+from icedb_log.tables.stored_config import read_table_config
 from icedb_service.access.task_access import needs, needs_if
 from icedb_service.access.verbs import Verb
 from icedb_service.names import MERGE_DROP_PARTITIONS, MERGE_RETAIN

@@ -16,7 +16,8 @@ import psutil
 from icedb_client import Client, ClientSettings
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, Unavailable
-from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
+from icedb_log.tables.stored_config import create_table
+from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 
 from icedb_local.chaos.aftermath import Garbage, check_table, find_garbage, read_quarantine, save_bucket

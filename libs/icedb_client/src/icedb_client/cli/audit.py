@@ -8,7 +8,7 @@ from icedb_log.cleaning.audit_reader import AuditEntry, AuditPart, DamagedPart, 
 from icedb_log.errors import NotFound
 from icedb_log.keys import TablePaths
 from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.table_config import load_any_config
+from icedb_log.tables.stored_config import load_any_config
 
 from icedb_client.cli.output import (
     JsonFlag,

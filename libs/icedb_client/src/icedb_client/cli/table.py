@@ -6,8 +6,9 @@ from typing import Annotated, Any
 import typer
 from icedb_log.clock import SystemClock
 from icedb_log.errors import HaltError, InvalidRequest, NotFound
+from icedb_log.tables.stored_config import read_table_config
 from icedb_log.tables.table_changes import alter_table_config, plan_change
-from icedb_log.tables.table_config import PartitionField, TableConfig, read_table_config
+from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_log.views.views import require_no_cycle
 from rich.markup import escape
 

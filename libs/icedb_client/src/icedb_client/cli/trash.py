@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 import typer
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.tables.table_config import load_any_config
+from icedb_log.tables.stored_config import load_any_config
 from icedb_log.trash.claims import Claim
 from icedb_log.trash.drop import DropRequest, DropResult, drop_table, undrop_table
 from icedb_log.trash.purge_progress import PurgeProgress, read_progress

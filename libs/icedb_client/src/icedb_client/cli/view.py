@@ -8,7 +8,8 @@ from icedb_log.clock import SystemClock
 from icedb_log.errors import HaltError
 from icedb_log.keys import TablePaths
 from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.table_config import TableConfig, create_table, read_table_config
+from icedb_log.tables.stored_config import create_table, read_table_config
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.views.feed_state import ViewLag, open_readers, read_view_lag
 from icedb_log.views.views import (
     create_view,

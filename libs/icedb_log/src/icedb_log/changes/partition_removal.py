@@ -17,7 +17,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge_session import MergeSession
 from icedb_log.model import FileMarker, LogView
 from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.table_config import read_table_config
+from icedb_log.tables.stored_config import read_table_config
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView
 from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.table_config import read_table_config
+from icedb_log.tables.stored_config import read_table_config
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ from icedb_log.merging.merge_session import MergeCommit, MergeSession
 from icedb_log.model import FileMarker, Snapshot
 from icedb_log.storage.object_store import ObjectStore
 from icedb_log.tables.partition_filter import PartitionMatcher, read_partition_values
-from icedb_log.tables.table_config import TableConfig, read_table_config
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import TableConfig
 
 _T = TypeVar("_T")
 

@@ -40,7 +40,8 @@ from icedb_log.model import LogView
 from icedb_log.storage.object_store import ObjectInfo, ObjectStore, delete_or_raise
 from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
 from icedb_log.tables.same_table import require_same_table
-from icedb_log.tables.table_config import SECOND_MS, TableConfig, read_table_config
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import SECOND_MS, TableConfig
 
 MAX_LEASES: Final = 1000
 """Leases of one table that last at once. Janitors read each of them in every run."""

@@ -28,7 +28,8 @@ from icedb_log.repair.rebuild_record import read_held
 from icedb_log.storage.object_store import FailedDelete, ObjectInfo, ObjectStore
 from icedb_log.storage.store_clock import check_store_clock
 from icedb_log.tables.same_table import require_same_table
-from icedb_log.tables.table_config import TableConfig, read_table_config
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import TableConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,8 @@ from icedb_log.log.fence import acquire_fence
 from icedb_log.log.reader import LogReader
 from icedb_log.model import FileMarker
 from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.table_config import TableConfig, read_table_config
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import TableConfig
 
 MAX_PROBES: Final = 16
 """Targets that are looked for one by one before all data objects are listed."""

@@ -21,7 +21,8 @@ from icedb_log.erasure.erasure_scan import find_quarantined
 from icedb_log.errors import CommitConflict, CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed
 from icedb_log.keys import TablePaths
 from icedb_log.storage.object_store import ObjectStore, delete_or_raise, list_all
-from icedb_log.tables.table_config import MAX_QUERY_BYTES, read_table_config
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import MAX_QUERY_BYTES
 
 MAX_OPEN_ERASURES: Final = 1000
 MAX_NOTE_CHARS: Final = 2000

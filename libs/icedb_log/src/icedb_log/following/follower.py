@@ -24,7 +24,8 @@ from icedb_log.log.reader import LogReader
 from icedb_log.model import FileMarker, ListedLogFile, LogHeads, LogView
 from icedb_log.storage.object_store import ObjectStore, list_all
 from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
-from icedb_log.tables.table_config import SECOND_MS, TableConfig, read_table_config
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import SECOND_MS, TableConfig
 
 MAX_CACHED_COMMITS: Final = 256
 _STORE_MARGIN_MS: Final = MAX_STORE_GAP_MS + SECOND_MS

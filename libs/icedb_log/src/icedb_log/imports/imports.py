@@ -27,7 +27,8 @@ from icedb_log.log.reader import LogReader
 from icedb_log.log.widening import LoggedSchema, grow_schema
 from icedb_log.model import EMPTY, FileMarker, LogFile
 from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.table_config import MIB, TableConfig, read_table_config
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import MIB, TableConfig
 from icedb_log.views.views import require_takes_batches
 
 COMMIT_ATTEMPTS: Final = 3

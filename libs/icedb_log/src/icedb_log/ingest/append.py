@@ -22,7 +22,8 @@ from icedb_log.log.reader import LogReader
 from icedb_log.log.widening import grow_schema
 from icedb_log.model import FileMarker, LogFile, LogHeads
 from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.table_config import MINUTE_MS, SECOND_MS, TableConfig, read_table_config
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import MINUTE_MS, SECOND_MS, TableConfig
 from icedb_log.views.views import require_takes_batches
 
 COMMIT_ATTEMPTS: Final = 8

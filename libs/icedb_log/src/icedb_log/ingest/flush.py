@@ -30,7 +30,8 @@ from icedb_log.log.widening import LoggedSchema, grow_schema
 from icedb_log.model import FileMarker, LogFile, LogHeads
 from icedb_log.stopwatch import Stopwatch
 from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE, ObjectStore, delete_or_raise
-from icedb_log.tables.table_config import MIB, TableConfig, read_table_config
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import MIB, TableConfig
 from icedb_log.views.views import require_takes_batches
 
 

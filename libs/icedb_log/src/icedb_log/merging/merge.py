@@ -16,7 +16,8 @@ from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge_plan import Lane, MergeIndex, MergeLimits, plan_merge
 from icedb_log.merging.merge_session import MergeCommit, MergeSession
 from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.table_config import TableConfig, read_table_config
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import TableConfig
 
 
 @dataclass(frozen=True, slots=True)

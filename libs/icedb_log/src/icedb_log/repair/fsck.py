@@ -27,7 +27,8 @@ from icedb_log.repair.fsck_report import MAX_LISTED, Findings, FsckReport
 from icedb_log.repair.fsck_state import check_fences, check_lost, check_pins, check_state, read_fences, read_pins
 from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE, ObjectStore
 from icedb_log.storage.store_clock import MAX_HOST_GAP_MS
-from icedb_log.tables.table_config import TableConfig, decode_table_config
+from icedb_log.tables.stored_config import decode_table_config
+from icedb_log.tables.table_config import TableConfig
 
 FETCH_THREADS: Final = 16
 

@@ -26,7 +26,8 @@ from icedb_log.repair.fsck_objects import Walk
 from icedb_log.repair.fsck_report import Findings
 from icedb_log.repair.wire_check import is_log_key
 from icedb_log.storage.object_store import ObjectInfo, ObjectStore, StoredObject, list_all
-from icedb_log.tables.table_config import TableConfig, read_table_config
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.views.views import is_view_there, read_registration
 
 HOUR_MS: Final = 60 * 60 * 1000

@@ -32,7 +32,8 @@ from icedb_log.repair.rebuild_record import (
     read_reports,
 )
 from icedb_log.storage.object_store import ObjectStore, list_all
-from icedb_log.tables.table_config import TableConfig, read_table_config
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import TableConfig
 
 Decision = Literal["keep-inputs", "keep-outputs", "likely"]
 _SIDES: dict[Decision, Side | None] = {"keep-inputs": "inputs", "keep-outputs": "outputs", "likely": None}

@@ -11,7 +11,8 @@ from typing import Final
 from icedb_log.errors import CommitOutcomeUnknown, PreconditionFailed, Unavailable
 from icedb_log.keys import TablePaths
 from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.table_config import TableConfig, encode_table_config, load_table_config
+from icedb_log.tables.stored_config import encode_table_config, load_table_config
+from icedb_log.tables.table_config import TableConfig
 
 _MAX_ATTEMPTS: Final = 4
 

@@ -3,7 +3,8 @@
 from icedb_log.errors import Fenced
 from icedb_log.keys import TablePaths
 from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.table_config import TableConfig, read_table_config
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import TableConfig
 
 
 def require_same_table(store: ObjectStore, paths: TablePaths, config: TableConfig) -> None:

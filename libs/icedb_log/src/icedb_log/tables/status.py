@@ -23,7 +23,8 @@ from icedb_log.merging.small_files import (
 )
 from icedb_log.model import FileMarker, LogView, Snapshot
 from icedb_log.storage.object_store import ObjectStore, list_all
-from icedb_log.tables.table_config import TableConfig, read_table_config
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.views.feed_state import FeedReaders, ViewLag, count_refused, read_view_lag
 from icedb_log.views.views import read_registration, source_of
 

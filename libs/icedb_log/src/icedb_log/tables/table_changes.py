@@ -25,7 +25,8 @@ from icedb_log.log.fold import union_schema
 from icedb_log.log.reader import LogHeadReader
 from icedb_log.log.widening import fixed_columns, is_widening
 from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.table_config import TableConfig, load_table_config
+from icedb_log.tables.stored_config import load_table_config
+from icedb_log.tables.table_config import TableConfig
 
 FREE_FIELDS: Final = frozenset(
     {

@@ -27,7 +27,8 @@ from icedb_log.log.reader import LogReader
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.storage.local_store import LocalObjectStore
 from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.table_config import PartitionField, TableConfig, create_table, read_table_config
+from icedb_log.tables.stored_config import create_table, read_table_config
+from icedb_log.tables.table_config import PartitionField, TableConfig
 
 FILES_OF_A_MERGE: Final = 1_000
 """Data files that died together."""

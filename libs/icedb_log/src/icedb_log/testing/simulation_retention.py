@@ -20,8 +20,9 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.reader import LogReader
 from icedb_log.model import FileMarker
+from icedb_log.tables.stored_config import decode_table_config
 from icedb_log.tables.table_changes import alter_table_config
-from icedb_log.tables.table_config import HOUR_MS, PartitionField, decode_table_config
+from icedb_log.tables.table_config import HOUR_MS, PartitionField
 from icedb_log.testing.simulation_actors import ORDINARY, Simulation
 from icedb_log.testing.simulation_cast import Backstage, Part, Troupe
 from icedb_log.testing.simulation_changes import Intent, IntentClock

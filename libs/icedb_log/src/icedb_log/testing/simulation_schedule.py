@@ -4,7 +4,7 @@ import random  # noqa: TID251 - a seeded generator is what the simulation is mad
 from dataclasses import dataclass, fields
 from typing import Final
 
-from icedb_log.tables.table_config import create_table
+from icedb_log.tables.stored_config import create_table
 from icedb_log.testing.faulty_store import FaultyStore
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.simulation_actors import BODIES, Simulation, next_name, spawn_actor
@@ -124,6 +124,8 @@ class _Schedule:
             for part in troupe.parts(size):
                 self._sim.bodies[part.kind] = part.body
                 counts[part.kind] = part.size
+        for troupe in self._troupes:
+            troupe.arrange(self._sim)
         for kind, count in counts.items():
             for number in range(1, count + 1):
                 spawn_actor(self._sim, kind, f"{kind}{number}")

@@ -16,7 +16,8 @@ from icedb_log.cleaning.orphans import sweep_orphans
 from icedb_log.cleaning.vacuum import vacuum_table
 from icedb_log.ingest.quarantine import batch_id_of_object, is_reason
 from icedb_log.log.reader import LogReader
-from icedb_log.tables.table_config import HOUR_MS, read_table_config
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import HOUR_MS
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.simulation_actors import ORDINARY, Simulation
 from icedb_log.testing.simulation_audit import AuditWatch

@@ -15,7 +15,8 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.log.codec import decode_log_file
 from icedb_log.storage.object_store import StoredObject, list_all
 from icedb_log.tables.drop_mark import BELIEVED_MS, Dropped
-from icedb_log.tables.table_config import TableConfig, create_table, decode_table_config, load_any_config
+from icedb_log.tables.stored_config import create_table, decode_table_config, load_any_config
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.simulation_actors import ORDINARY, Simulation
 from icedb_log.testing.simulation_cast import Backstage, Part, Troupe

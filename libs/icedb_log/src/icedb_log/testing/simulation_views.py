@@ -20,7 +20,8 @@ from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge import merge_table
 from icedb_log.model import FileMarker
 from icedb_log.storage.object_store import ObjectStore, list_all
-from icedb_log.tables.table_config import TableConfig, read_table_config
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.simulation_actors import ORDINARY, Simulation
 from icedb_log.testing.simulation_cast import Backstage, Part, Troupe
 from icedb_log.testing.simulation_data import ROW_BITS, SimGroupMerger, write_rows

@@ -23,7 +23,8 @@ from icedb_log.storage.object_store import ObjectStore, list_all
 from icedb_log.tables.partition_filter import PartitionMatcher, parse_partition_filters
 from icedb_log.tables.partition_glob import select_partitions
 from icedb_log.tables.status import TableStatus, read_status
-from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
+from icedb_log.tables.stored_config import create_table
+from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_log.testing.fake_clock import DEFAULT_START_MS, FakeClock
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.row_files import Row, RowFileChanger, RowFileMerger, RowFileWriter, encode_rows, read_live_rows

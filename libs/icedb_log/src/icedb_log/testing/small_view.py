@@ -8,7 +8,8 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge import MergeResult, merge_table
 from icedb_log.model import LogView, Snapshot
-from icedb_log.tables.table_config import TableConfig, read_table_config
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.row_feeds import RowFileFeeder
 from icedb_log.testing.row_files import RowFileMerger, read_live_rows
 from icedb_log.testing.small_table import DEFAULTS, SmallTable

@@ -4,7 +4,8 @@ from typing import Any, Final
 
 from icedb_log.ingest.idempotency import bind_key
 from icedb_log.tables.drop_mark import Dropped
-from icedb_log.tables.table_config import TableConfig, create_table, load_any_config
+from icedb_log.tables.stored_config import create_table, load_any_config
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.lease_steps import put_lease
 from icedb_log.testing.small_table import DEFAULTS, SmallTable
 from icedb_log.trash.drop import DropRequest, drop_table

@@ -14,7 +14,8 @@ from icedb_log.ingest.staging import list_staged
 from icedb_log.keys import TablePaths
 from icedb_log.storage.object_store import ObjectInfo, ObjectStore
 from icedb_log.tables.drop_mark import BELIEVED_MS, MAX_NOTE_CHARS, Dropped, describe_drop
-from icedb_log.tables.table_config import DAY_MS, TableConfig, encode_table_config, load_any_config
+from icedb_log.tables.stored_config import encode_table_config, load_any_config
+from icedb_log.tables.table_config import DAY_MS, TableConfig
 from icedb_log.trash.claims import Claim, find_claims, find_lasting_pins
 from icedb_log.views.views import detach_view, source_of
 

@@ -19,7 +19,8 @@ from icedb_log.keys import TablePaths
 from icedb_log.storage.object_store import ObjectInfo, ObjectStore
 from icedb_log.storage.store_clock import check_store_clock
 from icedb_log.tables.drop_mark import Dropped
-from icedb_log.tables.table_config import TableConfig, load_any_config
+from icedb_log.tables.stored_config import load_any_config
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.trash.claims import find_claims, find_holds
 from icedb_log.trash.drop import replace_config
 from icedb_log.trash.purge_run import PurgeLimits, PurgeResult, PurgeRun

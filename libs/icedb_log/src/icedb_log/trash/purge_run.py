@@ -21,7 +21,8 @@ from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fence import acquire_fence
 from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE, DeleteFailure, FailedDelete, ObjectInfo, ObjectStore
 from icedb_log.tables.drop_mark import Dropped
-from icedb_log.tables.table_config import MINUTE_MS, TableConfig, load_any_config
+from icedb_log.tables.stored_config import load_any_config
+from icedb_log.tables.table_config import MINUTE_MS, TableConfig
 from icedb_log.trash.claims import Claim
 from icedb_log.trash.drop import replace_config
 from icedb_log.trash.purge_progress import PurgeProgress, read_progress, write_progress

@@ -10,7 +10,8 @@ from icedb_log.log.fold import newest_feed, union_schema
 from icedb_log.log.reader import LogReader
 from icedb_log.model import FeedState, LogHeads
 from icedb_log.storage.object_store import ObjectStore, list_all
-from icedb_log.tables.table_config import TableConfig, read_table_config
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.views.views import find_unfed, read_registration, source_of
 
 _NOTHING: Final = FeedState(0, ())

@@ -26,7 +26,8 @@ from icedb_log.log.widening import grow_schema
 from icedb_log.model import FeedState, ListedLogHead, LogFile, LogHeads
 from icedb_log.stopwatch import Stopwatch
 from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.table_config import MIB, TableConfig, read_table_config
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import MIB, TableConfig
 from icedb_log.views.feed_jobs import (
     FeedJob,
     FeedOutput,

@@ -30,7 +30,8 @@ from icedb_log.log.reader import LogReader
 from icedb_log.model import ListedLogFile, ListedLogHead, LogView
 from icedb_log.storage.object_store import ObjectStore, list_all
 from icedb_log.tables.renewed_config import renew_table_config
-from icedb_log.tables.table_config import TableConfig, create_table, read_table_config
+from icedb_log.tables.stored_config import create_table, read_table_config
+from icedb_log.tables.table_config import TableConfig
 
 ViewState = Literal["pending", "active", "detached"]
 """``pending``: all commits are kept; ``active``: those that are neither skipped nor fed; ``detached``: none."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from icedb_log.errors import IceDBError
-from icedb_log.tables.table_config import TableConfig, create_table
+from icedb_log.tables.stored_config import create_table
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.row_feeds import RowFileFeeder
 from icedb_log.testing.row_files import RowFileChanger, RowFileMerger, RowFileWriter

@@ -8,7 +8,8 @@ from typing import Any, Final
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile, LogTombstone
-from icedb_log.tables.table_config import PartitionField, TableConfig, create_table
+from icedb_log.tables.stored_config import create_table
+from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 
 from icedb_gateway.service import Gateway

@@ -12,7 +12,8 @@ from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
 from icedb_log.storage.local_store import LocalObjectStore
 from icedb_log.storage.object_store import list_all
-from icedb_log.tables.table_config import TableConfig, create_table
+from icedb_log.tables.stored_config import create_table
+from icedb_log.tables.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 
 from icedb_ingest.frontend.service import Frontend
