@@ -88,14 +88,14 @@ def test_every_row_once_whoever_is_killed(stack, wait_until):
         wait_until(lambda: is_replaced(stack, "merger", merger), what="a new merger")
         wait_until(lambda: is_replaced(stack, "ingest", ingest), what="a new ingest worker")
         counted = count_days(lake)
-        assert read_quarantine_reasons(lake, TABLE.name) == []
+        assert read_quarantine_reasons(lake.warehouse, TABLE.name) == []
         assert counted == per_day
         assert sum(counted.values()) == 24_000
         lake.merge_fully(TABLE.name)
         assert count_days(lake) == per_day
         batches = lake.count_rows(lake.read_snapshot(TABLE.name), by=("upload",))
         assert batches == {(number,): 500 for number in range(48)}
-        assert find_leftovers(lake, TABLE.name, clock=SystemClock()).missing_data_files == 0
+        assert find_leftovers(lake.warehouse, TABLE.name, clock=SystemClock()).missing_data_files == 0
 
 
 def is_replaced(stack, name, old):

@@ -104,7 +104,7 @@ class DemoRun:
             bars.finish()
         self._screen.show_table(make_counts_table(self.counts, self._screen))
         for table in plan.tables:
-            reasons = read_quarantine_reasons(self._lake, table.name)
+            reasons = read_quarantine_reasons(self._lake.warehouse, table.name)
             detail = "; ".join(reasons[:2]) or "0 batches"
             self.checks.add(f"{table.name}: nothing in quarantine", holds=not reasons, detail=detail)
 
@@ -191,7 +191,7 @@ class DemoRun:
         left: dict[str, Leftovers] = {}
 
         def look() -> bool:
-            left.update({name: find_leftovers(self._lake, name, clock=self._clock) for name in names})
+            left.update({name: find_leftovers(self._lake.warehouse, name, clock=self._clock) for name in names})
             return not any(one.total for one in left.values())
 
         with self._screen.make_progress() as progress:

@@ -1,9 +1,8 @@
 """Counts the objects of tables again and again, for the chart."""
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
@@ -11,6 +10,7 @@ from icedb_log.keys import parse_log_key
 from icedb_log.storage.object_store import list_all
 from icedb_log.warehouse import Warehouse
 
+from icedb_local.background import BackgroundThread
 from icedb_local.charts import Point
 
 INTERVAL_S: Final = 0.5
@@ -35,7 +35,7 @@ class Sample:
     staged_batches: int
 
 
-class Sampler:
+class Sampler(BackgroundThread):
     """A thread that counts objects; use as a context manager.
 
     Args:
@@ -45,21 +45,12 @@ class Sampler:
     """
 
     def __init__(self, warehouse: Warehouse, tables: Sequence[str], *, clock: Clock) -> None:
+        super().__init__("sampler")
         self._warehouse = warehouse
         self._clock = clock
         self._begin_ms = clock.monotonic_ms()
         self._samples: dict[str, list[Sample]] = {table: [] for table in tables}
         self._merge_keys: dict[str, set[str]] = {table: set() for table in tables}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
     @property
     def samples(self) -> Mapping[str, Sequence[Sample]]:

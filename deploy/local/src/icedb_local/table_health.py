@@ -1,5 +1,6 @@
 """What the log and the store say about a table: files per partition, and what is dead but still there."""
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ from icedb_log.clock import Clock
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-
-from icedb_local.lake import Lake
+from icedb_log.storage.object_store import list_all
+from icedb_log.warehouse import Warehouse
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +35,13 @@ class PartitionFiles:
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """What a cleaned table does not have.
+    """What a quiet table does not have once its grace periods have passed.
 
     Attributes:
         dead_data_files: Objects below ``_data`` that are not live.
         missing_data_files: Live data files that are not there.
-        dead_log_files: Log files that a merge has replaced.
-        tombstones: Markers of dead objects in log files.
+        dead_log_files: Log files that a merge has replaced; seals are kept for days (F4) and do not count.
+        tombstones: Markers of dead objects in log files, but for those of seals.
         staged_batches: Objects in staging.
     """
 
@@ -53,9 +54,7 @@ class Leftovers:
     @property
     def total(self) -> int:
         """All of it."""
-        return (
-            self.dead_data_files + self.missing_data_files + self.dead_log_files + self.tombstones + self.staged_batches
-        )
+        return sum(dataclasses.astuple(self))
 
 
 def group_by_partition(snapshot: Snapshot) -> tuple[PartitionFiles, ...]:
@@ -69,23 +68,31 @@ def group_by_partition(snapshot: Snapshot) -> tuple[PartitionFiles, ...]:
     return tuple(PartitionFiles(name, tuple(sorted(sizes[name])), rows[name]) for name in sorted(sizes))
 
 
-def find_leftovers(lake: Lake, table: str, *, clock: Clock) -> Leftovers:
-    """Compare the store with the log. Reads the log after the listing of the data files."""
-    paths = lake.paths(table)
-    present = {info.key for info in lake.list_objects(paths.data_prefix)}
-    staged = lake.list_objects(paths.staging_prefix)
-    view = LogReader(lake.warehouse.store, paths, clock=clock).read()
-    snapshot = fold(view)
-    live = {marker.path for marker in snapshot.live}
+def find_leftovers(warehouse: Warehouse, table: str, *, clock: Clock, with_orphans: bool = True) -> Leftovers:
+    """Compare the store with the log; the log is read after the listings. Raises what the reader does.
+
+    Args:
+        warehouse: Where.
+        table: Which.
+        clock: For the reader.
+        with_orphans: Whether data files that no log file names count: there was time to sweep them.
+    """
+    paths = warehouse.table(table)
+    present = {info.key for info in list_all(warehouse.store, paths.data_prefix).objects}
+    staged = list_all(warehouse.store, paths.staging_prefix).objects
+    view = LogReader(warehouse.store, paths, clock=clock).read()
+    state = fold(view)
+    live = {marker.path for marker in state.live}
+    dead_log_keys = state.log_tombstoned_ms.keys() - {file.key for file in view.files if file.log.is_seal}
     return Leftovers(
-        dead_data_files=len(present - live),
+        dead_data_files=len(present - live if with_orphans else present & state.tombstoned_ms.keys()),
         missing_data_files=len(live - present),
-        dead_log_files=sum(file.key in snapshot.log_tombstoned_ms for file in view.files),
-        tombstones=len(snapshot.tombstoned_ms) + len(snapshot.log_tombstoned_ms),
+        dead_log_files=sum(file.key in dead_log_keys for file in view.files),
+        tombstones=len(state.tombstoned_ms) + len(dead_log_keys),
         staged_batches=len(staged),
     )
 
 
-def read_quarantine_reasons(lake: Lake, table: str) -> Sequence[str]:
+def read_quarantine_reasons(warehouse: Warehouse, table: str) -> Sequence[str]:
     """Return why batches were refused, one reason each."""
-    return [batch.reason for batch in list_quarantined(lake.warehouse.store, lake.paths(table))]
+    return [batch.reason for batch in list_quarantined(warehouse.store, warehouse.table(table))]

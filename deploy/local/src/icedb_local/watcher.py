@@ -4,14 +4,14 @@ What must hold at any moment: DuckDB finds as many rows as the snapshot says; ev
 all; nothing that was there is gone; nothing is there that nobody sent.
 """
 
-import threading
 from collections.abc import Mapping
-from typing import Final, Self
+from typing import Final
 
 from icedb_client import Snapshot
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError
 
+from icedb_local.background import BackgroundThread
 from icedb_local.lake import Lake
 from icedb_local.ledger import Ledger
 
@@ -21,7 +21,7 @@ MAX_PROBLEMS: Final = 5
 UPLOAD_COLUMN: Final = "upload"
 
 
-class Watcher:
+class Watcher(BackgroundThread):
     """A thread that reads snapshots of all tables in turn; use as a context manager.
 
     Args:
@@ -32,25 +32,16 @@ class Watcher:
     """
 
     def __init__(self, lake: Lake, ledgers: Mapping[str, Ledger], *, numbers_batches: bool, clock: Clock) -> None:
+        super().__init__("watcher")
         self._lake = lake
         self._ledgers = ledgers
         self._numbers_batches = numbers_batches
         self._clock = clock
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
         self._seen: dict[str, dict[int, int]] = {}
         self._row_counts: dict[str, int] = dict.fromkeys(ledgers, 0)
         self._snapshot_ids: set[str] = set()
         self.look_count = 0
         self.problems: list[str] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
     @property
     def snapshot_count(self) -> int:

@@ -4,9 +4,8 @@ A batch that is not acknowledged in time is *unknown*: after the table's retry w
 """
 
 import http.client
-import threading
 from collections.abc import Callable, Sequence
-from typing import Final, Self
+from typing import Final
 
 import grpc
 from icedb_client import Client
@@ -15,6 +14,7 @@ from icedb_log.errors import CommitOutcomeUnknown, IceDBError, Unavailable
 from icedb_proto import ingest_pb2 as pb
 from icedb_proto import ingest_pb2_grpc
 
+from icedb_local.background import BackgroundThread
 from icedb_local.chaos.batch_ledger import BatchEntry, BatchLedger
 from icedb_local.chaos.batches import encode_batch
 from icedb_local.chaos.content_checker import ContentChecker
@@ -36,7 +36,7 @@ Send = Callable[[BatchEntry, bytes], None]
 """Sends a batch once; returns when it is acknowledged. Raises Unavailable if it may be sent again."""
 
 
-class ChaosProducer:
+class ChaosProducer(BackgroundThread):
     """A thread that sends batches through one door; use as a context manager.
 
     Args:
@@ -64,6 +64,7 @@ class ChaosProducer:
         seed: int,
         clock: Clock,
     ) -> None:
+        super().__init__(f"producer-{door}")
         self.outages = Outages(f"producer {door}", now_ms=clock.monotonic_ms())
         self._door = door
         self._send = send
@@ -74,16 +75,6 @@ class ChaosProducer:
         self._pause_s = pause_s
         self._seed = seed
         self._clock = clock
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"producer-{door}", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def _run(self) -> None:
         turn = 0

@@ -5,10 +5,9 @@ client of ours, and one that reads the past twice. An error is an outage, unless
 excuses: a damaged log, two types of one column, a live file that is not there.
 """
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import duckdb
 from icedb_client import Client
@@ -16,6 +15,7 @@ from icedb_client.duck_connection import load_httpfs, open_duckdb
 from icedb_log.clock import Clock
 from icedb_log.errors import BelowHorizon, Unavailable
 
+from icedb_local.background import BackgroundThread
 from icedb_local.chaos.batches import CONTENT_COLUMNS, BatchContent
 from icedb_local.chaos.content_checker import ContentChecker, Read
 from icedb_local.chaos.outages import Outages
@@ -44,7 +44,7 @@ ReadTable = Callable[[str, int | None], Found]
 """Reads a table, at a time if one is given. Raises Unavailable, or duckdb.Error."""
 
 
-class ChaosReader:
+class ChaosReader(BackgroundThread):
     """A thread that reads all tables in turn; use as a context manager.
 
     Args:
@@ -66,6 +66,7 @@ class ChaosReader:
         data_grace_ms: int,
         clock: Clock,
     ) -> None:
+        super().__init__(f"reader-{name}")
         self.outages = Outages(f"reader {name}", now_ms=clock.monotonic_ms())
         self.snapshots: set[str] = set()
         self._name = name
@@ -74,16 +75,6 @@ class ChaosReader:
         self._checker = checker
         self._data_grace_ms = data_grace_ms
         self._clock = clock
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"reader-{name}", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def look(self, table: str) -> None:
         """Read a table once and have it judged."""

@@ -20,7 +20,8 @@ from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 
-from icedb_local.chaos.aftermath import Garbage, check_table, find_garbage, read_quarantine, save_bucket
+from icedb_local.background import running_together
+from icedb_local.chaos.aftermath import check_table, read_quarantine, save_bucket
 from icedb_local.chaos.batch_ledger import BatchLedger
 from icedb_local.chaos.chaos_layout import BROKER, LOCK_MASTERS, ChaosLayout
 from icedb_local.chaos.chaos_producers import ChaosProducer, Send, make_grpc_door, make_http_door, make_staging_door
@@ -38,6 +39,7 @@ from icedb_local.chaos.run_figures import sum_figures
 from icedb_local.chaos.small_disks import SmallDisks
 from icedb_local.stack import LocalStack
 from icedb_local.stack_layout import S3_ACCESS_KEY, S3_SECRET_KEY
+from icedb_local.table_health import Leftovers, find_leftovers
 
 TABLES: Final = ("events", "clicks")
 GATEWAY_BUCKET: Final = "icedb"
@@ -94,7 +96,7 @@ class ChaosRun:
     ledger: BatchLedger = field(default_factory=BatchLedger)
     faults: list[InjectedFault] = field(default_factory=list)
     outages: list[Outages] = field(default_factory=list)
-    garbage: dict[str, Garbage] = field(default_factory=dict)
+    garbage: dict[str, Leftovers] = field(default_factory=dict)
     quarantine: dict[str, list[str]] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
     snapshot_count: int = 0
@@ -189,8 +191,7 @@ class ChaosRun:
         with contextlib.ExitStack() as exits:
             exits.callback(served.close)
             exits.callback(direct.close)
-            for reader in readers:
-                exits.enter_context(reader)
+            exits.enter_context(running_together(readers))
             yield readers
 
     @contextlib.contextmanager
@@ -219,8 +220,7 @@ class ChaosRun:
         )
         with contextlib.ExitStack() as exits:
             exits.callback(client.close)
-            for producer in producers:
-                exits.enter_context(producer)
+            exits.enter_context(running_together(producers))
             yield producers
 
     def _fail(self, injector: Injector, scraper: Scraper) -> Conductor:
@@ -313,7 +313,7 @@ class ChaosRun:
         deadline_ms = self.clock.monotonic_ms() + limit_ms
         while True:
             for table in TABLES:
-                self.garbage[table] = find_garbage(
+                self.garbage[table] = find_leftovers(
                     warehouse, table, clock=self.clock, with_orphans=self.plan.waits_for_orphans
                 )
             if not any(one.total for one in self.garbage.values()):

@@ -6,14 +6,14 @@ is another one, or observations that are slow. Pure, but for :class:`Scraper`, w
 
 import bisect
 import http.client
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final, Literal, Self
+from typing import Final, Literal
 
 from icedb_log.clock import Clock
 
+from icedb_local.background import BackgroundThread
 from icedb_local.ports import LOOPBACK
 
 SCRAPE_TIMEOUT_S: Final = 1.0
@@ -142,7 +142,7 @@ class MetricHistory:
         )
 
 
-class Scraper:
+class Scraper(BackgroundThread):
     """A thread that asks every metrics port again and again; use as a context manager.
 
     Args:
@@ -152,21 +152,12 @@ class Scraper:
     """
 
     def __init__(self, ports: Mapping[str, int], *, interval_s: float, clock: Clock) -> None:
+        super().__init__("scraper")
         self.history = MetricHistory()
         self._ports = ports
         self._interval_s = interval_s
         self._clock = clock
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="scraper", daemon=True)
         self.rounds = 0
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def _run(self) -> None:
         while not self._stop.is_set():
