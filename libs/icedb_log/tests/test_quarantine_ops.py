@@ -305,6 +305,29 @@ def test_a_drop_leaves_nothing_whatever_fails(make, effect):
         assert flush_all(table) == before
 
 
+@pytest.mark.parametrize("method", ["list_page", "get"])
+def test_a_drop_takes_nothing_that_a_flush_writes_meanwhile(method):
+    """Bad rows of a batch are dropped whose flush was cut off; the next one refuses the batch as a whole, just then."""
+    table = SmallTable(on_bad_rows="quarantine_rows")
+    table.stage([{"id": 1, "p": "a", "n": 1}])
+    table.flush()
+    table.batch_id = table.stage([{"id": 4, "p": "a"}, *ROWS])
+    table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "/_log/")]
+    with pytest.raises(Crash):
+        table.flush()
+    alter(table, on_bad_rows="quarantine_batch")
+    rival = SmallTable(store=table.store.inner, name="rival")
+    rival.paths, rival.clock = table.paths, table.clock
+    where = "staging/" if method == "list_page" else "quarantine/"
+    table.store.script = [Fault(method, None, where, before=rival.flush)]
+    with pytest.raises(InvalidRequest, match="is staged") if method == "get" else contextlib.nullcontext():
+        drop_quarantined(table.store, table.paths, table.batch_id)
+    # Before the first look it was refused already, and somebody may drop that.
+    kinds = [entry.kind for entry in list_quarantined(table.store, table.paths)]
+    assert kinds == (["batch"] if method == "get" else [])
+    assert staged_ids(table) == []
+
+
 def test_what_is_not_there_is_not_found():
     table = make_table()
     table.batch_id = "018bcfe5-6800-7000-8000-000000000009"

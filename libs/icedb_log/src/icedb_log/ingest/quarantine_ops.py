@@ -66,11 +66,20 @@ def drop_quarantined(store: ObjectStore, paths: TablePaths, batch_id: str) -> No
 
     Raises:
         NotFound: No such entry.
+        InvalidRequest: The batch is staged: a flush is about to say what becomes of it; nothing was deleted.
         Unavailable: The store did not answer; do it again.
     """
+    # WARN: before the reason is read. Between the two a flush would refuse the batch as a whole and take it out of
+    # staging, and its reason, which nobody has seen, would be deleted instead of the one that was read.
+    is_staged = bool(find_staged(store, paths, (batch_id,)))
     found = find_reason(store, paths, batch_id)
     if found is None:
         raise _not_there(paths, batch_id)
+    if is_staged:
+        raise InvalidRequest(
+            f"table {paths.name}: batch {batch_id} is staged, so that a flush may set it aside anew; wait for the next "
+            "flush, then drop what it has left"
+        )
     _delete_entry(store, paths, found.entry)
 
 
