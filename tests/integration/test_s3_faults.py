@@ -20,7 +20,8 @@ from icedb_log.errors import (
     Unavailable,
     UnsupportedFormat,
 )
-from icedb_log.storage.s3 import CONFLICT_ATTEMPTS, READ_ATTEMPTS, S3ObjectStore
+from icedb_log.storage.s3 import CONFLICT_ATTEMPTS, S3ObjectStore
+from icedb_log.storage.s3_clients import READ_ATTEMPTS
 from icedb_log.storage.s3_options import S3Options
 from icedb_log.testing.store_acceptance import expect
 

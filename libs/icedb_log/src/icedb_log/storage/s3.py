@@ -1,10 +1,11 @@
-"""An object store on S3 or a server that speaks its protocol. The only module that imports boto3.
+"""An object store on S3 or a server that speaks its protocol.
 
-Owns how often a request is sent. Reads, listings and unconditional writes go through a client with boto3's
-standard retries; a read of one version is tried without boto3 first (:mod:`icedb_log.storage.s3_plain_reads`).
-**A conditional write is sent once**, through a client that never retries: a retry of
-one that landed would be refused, and look as if somebody else had won (W2). Only 409, by which S3 says that it
-did nothing, is sent again. A delete uses that client, too: it is sent again at a pace of its own.
+Owns which client sends a request, hence how often it is sent (:mod:`icedb_log.storage.s3_clients`). Reads,
+listings and unconditional writes go through the one with boto3's standard retries; a read of one version is tried
+without boto3 first (:mod:`icedb_log.storage.s3_plain_reads`).
+**A conditional write is sent once**, through the one that never retries: a retry of one that landed would be
+refused, and look as if somebody else had won (W2). Only 409, by which S3 says that it did nothing, is sent again.
+A delete uses that client, too: it is sent again at a pace of its own.
 
 ETags go in and out without quotes: some gateways match only that form, and the others take both. Times are the
 server's: ``Last-Modified`` and ``Date``, both in whole seconds (J1).
@@ -14,15 +15,9 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import boto3
-import botocore.session
-from boto3.exceptions import Boto3Error
-from boto3.s3.transfer import TransferConfig
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from icedb_log.clock import Clock, SystemClock
@@ -47,9 +42,10 @@ from icedb_log.storage.object_store import (
 )
 from icedb_log.storage.probe import probe_conditional_writes
 from icedb_log.storage.request_failures import report_failure
-from icedb_log.storage.s3_answers import if_match_of, info_of, parse_date_ms, parse_time, part_of, strip_quotes
+from icedb_log.storage.s3_answers import if_match_of, info_of, parse_date_ms, part_of, strip_quotes
+from icedb_log.storage.s3_clients import READ_ATTEMPTS, S3Clients, make_clients
 from icedb_log.storage.s3_copies import copy_object
-from icedb_log.storage.s3_deletes import add_content_md5, send_delete
+from icedb_log.storage.s3_deletes import send_delete
 from icedb_log.storage.s3_errors import (
     HTTP_CONFLICT,
     explain_conditional_write,
@@ -57,48 +53,17 @@ from icedb_log.storage.s3_errors import (
     is_beyond_the_end,
     status_of,
 )
-from icedb_log.storage.s3_failures import reason_of, report_failed_tries
+from icedb_log.storage.s3_failures import reason_of
 from icedb_log.storage.s3_options import S3Options
-from icedb_log.storage.s3_plain_reads import PlainReads, find_target
 from icedb_log.storage.s3_presign import presign_get
+from icedb_log.storage.s3_transfers import SINGLE_REQUEST_BYTES, download_in_parts, upload_in_parts
 from icedb_log.storage.s3_uploads import abort_stale_uploads
-
-__all__ = ["S3ObjectStore", "S3Options"]
-
-READ_ATTEMPTS: Final = 3
-"""How often a read, listing or unconditional write is sent, with boto3's back-off between."""
 
 CONFLICT_ATTEMPTS: Final = 6
 """How often a conditional write that is answered 409 is sent."""
 
 FIRST_CONFLICT_WAIT_MS: Final = 20
 """Wait after the first 409; it doubles each time."""
-
-MAX_CONNECTIONS: Final = 32
-"""Connections that a client keeps open."""
-
-SINGLE_REQUEST_BYTES: Final = 8 * 1024 * 1024
-"""Up to this size a file is moved by one request; above it in parts, by ``TRANSFER_THREADS`` threads."""
-
-TRANSFER_THREADS: Final = 4
-
-_DEFAULT_REGION: Final = "us-east-1"
-_TRANSFER: Final = TransferConfig(
-    multipart_threshold=2 * SINGLE_REQUEST_BYTES,
-    multipart_chunksize=2 * SINGLE_REQUEST_BYTES,
-    max_concurrency=TRANSFER_THREADS,
-    preferred_transfer_client="classic",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Clients:
-    """The clients of one process: connections must not be shared with a forked child."""
-
-    process_id: int
-    retrying: Any
-    once: Any
-    plain: PlainReads | None
 
 
 class S3ObjectStore:
@@ -127,7 +92,7 @@ class S3ObjectStore:
         self._where = f"bucket {bucket} at {options.endpoint_url or 'AWS'}"
         self._pace = DeletePace(self._clock)
         self._lock = threading.Lock()
-        self._clients: _Clients | None = None
+        self._clients: S3Clients | None = None
 
     def probe(self) -> None:
         """Check access, then conditional writes. Raises Unavailable, UnsupportedFormat, InvalidRequest."""
@@ -239,15 +204,12 @@ class S3ObjectStore:
                 stored = self.get(key)
                 path.write_bytes(stored.body)
                 return stored.info
-            client = self._open_clients().retrying
-            client.download_file(self._bucket, key, str(path), Config=_TRANSFER)
+            download_in_parts(self._open_clients().retrying, self._bucket, key, path, where=self._where)
             copied_bytes = path.stat().st_size
         except OSError as error:
             raise Unavailable(
                 f"{path}: cannot hold the copy of {key}: {error.strerror or error}; free space, or give permission"
             ) from error
-        except (BotoCoreError, ClientError, Boto3Error) as error:
-            raise explain_read(error, where=self._where, key=key) from error
         if copied_bytes != info.size_bytes:
             raise Unavailable(f"{key}: {self._where}: {copied_bytes} of {info.size_bytes} bytes came; try again")
         return info
@@ -260,16 +222,9 @@ class S3ObjectStore:
             if size_bytes <= SINGLE_REQUEST_BYTES:
                 self.put(key, path.read_bytes())
             else:
-                client = self._open_clients().retrying
-                client.upload_file(str(path), self._bucket, key, Config=_TRANSFER)
+                upload_in_parts(self._open_clients().retrying, self._bucket, key, path, where=self._where)
         except OSError as error:
             raise InvalidRequest(f"{path}: cannot be uploaded as {key}: {error.strerror or error}") from error
-        except Boto3Error as error:
-            # boto3 wraps what S3 answered, and keeps it as the context.
-            inner = error.__context__ if isinstance(error.__context__, ClientError) else error
-            raise explain_read(inner, where=self._where, key=key) from error
-        except (BotoCoreError, ClientError) as error:
-            raise explain_read(error, where=self._where, key=key) from error
         info = self.head(key)
         if info.size_bytes != size_bytes:
             raise Unavailable(
@@ -292,45 +247,12 @@ class S3ObjectStore:
         """Return a URL that reads an object without credentials."""
         return presign_get(self._open_clients().once, self._bucket, key, expires_ms=expires_ms, where=self._where)
 
-    def _open_clients(self) -> _Clients:
+    def _open_clients(self) -> S3Clients:
         """Return this process's clients."""
         with self._lock:
             if self._clients is None or self._clients.process_id != os.getpid():
-                self._clients = self._make_clients()
+                self._clients = make_clients(self._bucket, self._options, where=self._where, on_answer=self._tell_time)
             return self._clients
-
-    def _make_clients(self) -> _Clients:
-        """Make the client that repeats requests and the one that never does."""
-        options = self._options
-        try:
-            botocore_session = botocore.session.get_session()
-            # dateutil, which botocore takes for times, makes most of what a listing of 1,000 keys costs.
-            botocore_session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=parse_time)
-            session = boto3.session.Session(
-                botocore_session=botocore_session,
-                aws_access_key_id=options.access_key_id,
-                aws_secret_access_key=options.secret_access_key,
-                region_name=options.region,
-            )
-            region = session.region_name or (_DEFAULT_REGION if options.endpoint_url else None)
-            retrying, once = (
-                session.client(
-                    "s3", region_name=region, endpoint_url=options.endpoint_url, config=_make_config(options, attempts)
-                )
-                for attempts in (READ_ATTEMPTS, 1)
-            )
-        except (ValueError, BotoCoreError, Boto3Error) as error:
-            raise InvalidRequest(
-                f"{self._where}: cannot be reached so: {error}; check ICEDB_S3_ENDPOINT and ICEDB_S3_REGION"
-            ) from error
-        for client in (retrying, once):
-            report_failed_tries(client)
-            client.meta.events.register("after-call.s3", self._tell_time)
-        if options.endpoint_url is not None:
-            once.meta.events.register("before-call.s3.DeleteObjects", add_content_md5)
-        ca_bundle = botocore_session.get_config_variable("ca_bundle")
-        target = find_target(retrying, session, self._bucket, ca_bundle=ca_bundle)
-        return _Clients(os.getpid(), retrying, once, None if target is None else PlainReads(target))
 
     def _call(self, operation: str, key: str, **arguments: Any) -> dict[str, Any]:
         """Send a request that may be repeated."""
@@ -398,25 +320,6 @@ class S3ObjectStore:
                 now_ms = parse_date_ms(http_response.headers.get("date", "")) + 500
                 for tell in self.time_listeners:
                     tell(now_ms)
-
-
-def _make_config(options: S3Options, attempts: int) -> Config:
-    """Return the settings of a client that sends each request at most ``attempts`` times."""
-    extra: dict[str, Any] = {}
-    if options.endpoint_url is not None:
-        extra = {
-            "s3": {"addressing_style": "path"},
-            "request_checksum_calculation": "when_required",
-            "response_checksum_validation": "when_required",
-        }
-    return Config(
-        signature_version="s3v4",
-        connect_timeout=options.connect_timeout_s,
-        read_timeout=options.read_timeout_s,
-        retries={"mode": "standard", "total_max_attempts": attempts},
-        max_pool_connections=MAX_CONNECTIONS,
-        **extra,
-    )
 
 
 def _conflict_waits() -> Iterator[int | None]:
