@@ -5,7 +5,8 @@ import json
 import pytest
 from icedb_log.cleaning.leases import read_leases
 from icedb_log.errors import BelowHorizon, InvalidRequest
-from icedb_log.following.follower import Budget, Follower, PositionLost
+from icedb_log.following.budget import Budget
+from icedb_log.following.follower import Follower, PositionLost
 from icedb_log.following.position import Piecewise, Position, read_position, slices_between
 from icedb_log.testing.row_files import read_rows
 from icedb_log.testing.small_table import SmallTable

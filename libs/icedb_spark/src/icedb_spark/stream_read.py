@@ -14,7 +14,8 @@ import structlog
 from icedb_log.cleaning.lease_holding import release_lease
 from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError
-from icedb_log.following.follower import NO_BUDGET, Budget, Follower
+from icedb_log.following.budget import NO_BUDGET, Budget
+from icedb_log.following.follower import Follower
 from icedb_log.following.position import read_position
 from icedb_log.pruning.file_pruning import FilePruner
 from icedb_log.tables.partition_filter import PartitionMatcher, read_partition_values

@@ -9,13 +9,14 @@ Order of a look: the lease; the log; the store's clock. Writes nothing but lease
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from icedb_log.cleaning.lease_holding import acquire_lease, release_lease, renew_lease
 from icedb_log.cleaning.leases import Lease
 from icedb_log.clock import Clock, format_ms
 from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound, Overloaded
+from icedb_log.following.budget import NO_BUDGET, Budget, Spent
 from icedb_log.following.position import Piecewise, Position, Slice, slices_between
 from icedb_log.keys import TablePaths, log_name, parse_log_key
 from icedb_log.log.codec import decode_log_file
@@ -34,22 +35,6 @@ _STORE_MARGIN_MS: Final = MAX_STORE_GAP_MS + SECOND_MS
 
 class PositionLost(InvalidRequest):
     """The log may have forgotten appends behind a position. What the caller does: begin anew, and say from where."""
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """How much one step may deliver; at least one file always.
-
-    Attributes:
-        max_files: Data files; ``None``: no limit.
-        max_bytes: Bytes of data files; ``None``: no limit.
-    """
-
-    max_files: int | None = None
-    max_bytes: int | None = None
-
-
-NO_BUDGET: Final = Budget()
 
 
 class Follower:
@@ -144,7 +129,7 @@ class Follower:
         rebuilds = self._count_rebuilds()
         heads = self._reader.heads.read()
         self._require_unbroken(start, rebuilds)
-        spent = _Spent(budget)
+        spent = Spent(budget)
         known = set(start.taken)
         taken: list[str] = []
         opened: Piecewise | None = None
@@ -307,7 +292,7 @@ class Follower:
     def _count_rebuilds(self) -> int:
         return len(list_all(self._store, self._paths.rebuilds_prefix).objects)
 
-    def _advance(self, piece: Piecewise, spent: "_Spent") -> Piecewise | None:
+    def _advance(self, piece: Piecewise, spent: Spent) -> Piecewise | None:
         """Deliver files of a piece within a budget; return what is left of it, ``None`` if nothing is."""
         files = self._files_of(Slice(piece.logs, piece.is_state))
         done = piece.done_count
@@ -349,36 +334,6 @@ class Follower:
             f"table {self._paths.name}: {key} is gone, which this position needs: no lease has lasted since it was "
             "made. Begin anew from where you choose"
         )
-
-
-class _Spent:
-    """What a step has delivered, against its budget."""
-
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
-        self.file_count = 0
-        self._size_bytes = 0
-
-    @property
-    def is_over(self) -> bool:
-        """Whether no file more may be delivered for certain."""
-        budget = self._budget
-        return (budget.max_files is not None and self.file_count >= budget.max_files) or (
-            budget.max_bytes is not None and self._size_bytes >= budget.max_bytes
-        )
-
-    def take(self, marker: FileMarker) -> bool:
-        """Count a file, if there is room for it."""
-        budget = self._budget
-        size_bytes = self._size_bytes + marker.size_bytes
-        if self.file_count and (
-            (budget.max_files is not None and self.file_count >= budget.max_files)
-            or (budget.max_bytes is not None and size_bytes > budget.max_bytes)
-        ):
-            return False
-        self.file_count += 1
-        self._size_bytes = size_bytes
-        return True
 
 
 def _find_living(view: LogView) -> tuple[str, ...]:

@@ -12,7 +12,8 @@ from typing import Any, Final
 import orjson
 
 from icedb_log.errors import InvalidRequest
-from icedb_log.following.follower import Budget, Follower, PositionLost
+from icedb_log.following.budget import Budget
+from icedb_log.following.follower import Follower, PositionLost
 from icedb_log.following.position import read_position
 from icedb_log.ingest.append import AppendJob, append_files, make_batch_id, read_store_clock
 from icedb_log.keys import log_name
