@@ -1,12 +1,7 @@
 """The directory store: the acceptance suite, and what is particular to files, folders and processes."""
 
-import contextlib
 import errno
 import os
-import signal
-import subprocess
-import sys
-import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +9,7 @@ from pathlib import Path
 import pytest
 from icedb_log.clock import SystemClock
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed, Unavailable
-from icedb_log.storage import local_files, local_store
+from icedb_log.storage import local_etags, local_files, local_store
 from icedb_log.storage.local_store import LocalObjectStore
 from icedb_log.storage.local_walk import STORE_FOLDER
 from icedb_log.storage.object_store import delete_or_raise, list_all
@@ -45,108 +40,12 @@ class TestWithoutHashes(TestLocalObjectStore):
 
     @pytest.fixture
     def store(self, root, monkeypatch):
-        monkeypatch.setattr(local_store, "MAX_HASHED_BYTES", -1)
+        monkeypatch.setattr(local_etags, "MAX_HASHED_BYTES", -1)
         return LocalObjectStore(root)
 
     def test_equal_content_of_a_small_object_has_an_equal_etag(self, store):
         first = store.put("etag/one", b"same")
         assert store.put("etag/two", b"same") != first, "large objects are told apart by writing, not content"
-
-
-PROCESS = """
-import sys
-from pathlib import Path
-from icedb_log.errors import PreconditionFailed
-from icedb_log.storage.local_store import LocalObjectStore
-
-store, name, rounds = LocalObjectStore(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
-print("ready", flush=True)
-sys.stdin.readline()
-won = []
-for number in range(rounds):
-    try:
-        store.put_if_absent(f"log/d={number % 5}/{number}", name.encode())
-        won.append(number)
-    except PreconditionFailed:
-        pass
-    while True:
-        stored = store.get("counter")
-        try:
-            store.put_if_match("counter", b"%d" % (int(stored.body) + 1), etag=stored.info.etag)
-            break
-        except PreconditionFailed:
-            pass
-    # Folders come and go under everybody's feet.
-    store.put(f"gone/{number}/x", b"x")
-    store.delete([f"gone/{number}/x"])
-print(*won, flush=True)
-"""
-
-
-@contextlib.contextmanager
-def python(code, *arguments):
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def test_processes_race_as_threads_do(store, root):
-    rounds, count = 100, 4
-    store.put("counter", b"0")
-    with contextlib.ExitStack() as stack:
-        processes = [stack.enter_context(python(PROCESS, root, f"p{n}", rounds)) for n in range(count)]
-        for process in processes:
-            assert process.stdout.readline() == "ready\n"
-        for process in processes:
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        won = [[int(number) for number in process.stdout.readline().split()] for process in processes]
-        assert [process.wait(60) for process in processes] == [0] * count
-    assert sorted(number for numbers in won for number in numbers) == list(range(rounds))
-    assert sum(bool(numbers) for numbers in won) > 1, "one process won every race: it was none"
-    for name, numbers in enumerate(won):
-        for number in numbers:
-            assert store.get(f"log/d={number % 5}/{number}").body == f"p{name}".encode()
-    assert int(store.get("counter").body) == rounds * count
-    assert store.list_folders("") == ("log",)
-
-
-def test_a_killed_process_leaves_no_lock_and_no_object(store, root):
-    code = """
-        import sys
-        from pathlib import Path
-        from icedb_log.storage.local_store import LocalObjectStore
-        store = LocalObjectStore(Path(sys.argv[1]))
-        store.put("key", b"before")
-        with store._locked("key"), store._temporary(iter((b"half",)), "key"):
-            print("holding", flush=True)
-            sys.stdin.readline()
-    """
-    with python(code, root) as process:
-        assert process.stdout.readline() == "holding\n"
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    store.put("key", b"after")
-    assert [info.key for info in list_all(store, "").objects] == ["key"]
-    assert store.get("key").body == b"after"
-
-
-def test_a_lock_that_is_never_released_is_reported(store, monkeypatch):
-    monkeypatch.setattr(local_files, "LOCK_WAIT_MS", 20)
-    store.put("key", b"before")
-    with store._locked("key"):
-        error = expect(Unavailable, lambda: store.put("key", b"after"))
-    assert "lock" in str(error)
-    assert store.get("key").body == b"before"
-    store.put("key", b"after")
 
 
 def test_temporary_files_go_when_a_write_is_done_and_old_ones_with_the_probe(store, root, monkeypatch):
@@ -282,8 +181,8 @@ def test_a_page_is_no_mixture_of_two_states(store, monkeypatch):
 
 
 def test_a_listing_reads_no_large_file_and_no_small_one_twice(store, monkeypatch):
-    store.put("large", b"x" * (local_store.MAX_HASHED_BYTES + 1))
-    store.put("small", b"x" * local_store.MAX_HASHED_BYTES)
+    store.put("large", b"x" * (local_etags.MAX_HASHED_BYTES + 1))
+    store.put("small", b"x" * local_etags.MAX_HASHED_BYTES)
     other = LocalObjectStore(Path(store._root))
     first = other.list_page("").objects
     reads = []

@@ -6,9 +6,7 @@ locks live in ``.icedb-store/`` at the root and are never listed.
 * **Create** writes and fsyncs a temporary file, then links it to its name: the kernel refuses the second link.
 * **Replace, overwrite and delete** hold a lock file chosen by the key, so that nothing changes between the
   comparison of an ETag and the rename. (A create needs no lock: while a replace holds it nobody can delete.)
-* **ETags**: up to ``MAX_HASHED_BYTES`` a hash of the content. Above that (data files, which are never edited)
-  inode, size and modification time, so that no listing ever reads a large file: there, equal ETags mean equal
-  content, but equal content written twice has two ETags.
+* **ETags** of small files are a hash of the content, those of large ones none (:mod:`icedb_log.storage.local_etags`).
 * **Times** are the file system's: ``modified_ms`` is when the object got its name, and the store's "now" is read
   off a file that is touched for it. So they agree on a network disk, too (J1).
 * **Listings** read the folders until two looks in a row agree: a page is a state that the store really had, as
@@ -31,8 +29,8 @@ from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from icedb_log.key_rules import check_byte_range, check_folder_prefix, check_key, check_page_limit
 from icedb_log.storage.local_deletes import delete_files, tidy_folders
+from icedb_log.storage.local_etags import MAX_HASHED_BYTES, ETags
 from icedb_log.storage.local_files import (
-    FileVersion,
     exists_error,
     explain,
     hold_lock,
@@ -59,9 +57,6 @@ from icedb_log.storage.object_store import (
 )
 from icedb_log.storage.probe import probe_conditional_writes
 
-MAX_HASHED_BYTES: Final = 64 * 1024
-"""Up to this size an ETag is a hash of the content."""
-
 LOCK_COUNT: Final = 256
 """Number of lock files; keys share them by hash, so that they need no clean-up."""
 
@@ -72,8 +67,6 @@ STALE_TEMPORARY_MS: Final = 24 * 3600 * 1000
 """Age from which a temporary file belongs to a process that died."""
 
 _MAX_PLACE_TRIES: Final = 100
-_MAX_CACHED_ETAGS: Final = 65_536
-_ETAG_BYTES: Final = 16
 
 
 class LocalObjectStore:
@@ -105,7 +98,7 @@ class LocalObjectStore:
         self._root = str(root).rstrip("/")
         self._own = f"{self._root}/{STORE_FOLDER}"
         self._clock = clock or SystemClock()
-        self._etags: dict[FileVersion, str] = {}
+        self._etags = ETags()
 
     def probe(self) -> None:
         """Create the directory if needed, check conditional writes, remove what dead processes left."""
@@ -123,7 +116,7 @@ class LocalObjectStore:
             stat = os.fstat(handle)
             with os.fdopen(handle, "rb", closefd=False) as file:
                 body = file.read()
-            etag = self._etag_of(version_of(stat), lambda: body)
+            etag = self._etags.find(version_of(stat), lambda: body)
         info = ObjectInfo(key, etag, len(body), modified_ms_of(stat))
         if if_match is not None and etag != if_match:
             raise other_etag_error(self._path(key), info.etag, if_match)
@@ -152,7 +145,7 @@ class LocalObjectStore:
         with self._temporary(iter((body,)), key) as (temporary, stat):
             self._place(path, lambda: os.link(temporary, path))
         self._make_durable(path, CommitOutcomeUnknown)
-        return self._etag_of(version_of(stat), lambda: body)
+        return self._etags.find(version_of(stat), lambda: body)
 
     def put_if_match(self, key: str, body: bytes, *, etag: str) -> str:
         """Replace an object that still has ``etag``, durably. Raises as :meth:`put_if_absent` does."""
@@ -166,12 +159,12 @@ class LocalObjectStore:
                 raise PreconditionFailed(f"{path}: its ETag is {found}, not {etag}; read it again (W2)")
             self._place(path, lambda: os.replace(temporary, path))
         self._make_durable(path, CommitOutcomeUnknown)
-        return self._etag_of(version_of(stat), lambda: body)
+        return self._etags.find(version_of(stat), lambda: body)
 
     def put(self, key: str, body: bytes) -> str:
         """Write an object whatever is there, durably. Raises Unavailable, InvalidRequest."""
         stat = self._overwrite(key, iter((body,)))
-        return self._etag_of(version_of(stat), lambda: body)
+        return self._etags.find(version_of(stat), lambda: body)
 
     def list_page(self, prefix: str, *, token: str | None = None, limit: int = MAX_KEYS_PER_PAGE) -> ObjectPage:
         """List one page, a state that the store really had; the token is the last key of the page before."""
@@ -286,12 +279,12 @@ class LocalObjectStore:
     def _info(self, key: str, handle: int) -> ObjectInfo:
         """Describe an open object."""
         stat = os.fstat(handle)
-        etag = self._etag_of(version_of(stat), lambda: os.pread(handle, MAX_HASHED_BYTES + 1, 0))
+        etag = self._etags.find(version_of(stat), lambda: os.pread(handle, MAX_HASHED_BYTES + 1, 0))
         return ObjectInfo(key, etag, stat.st_size, modified_ms_of(stat))
 
     def _info_of_found(self, found: FoundFile) -> ObjectInfo | None:
         """Describe an object of a walk; ``None`` if it has been replaced or deleted since."""
-        etag = self._etags.get(found.version)
+        etag = self._etags.known(found.version)
         if etag is None:
             try:
                 with self._open(found.key) as handle:
@@ -301,18 +294,6 @@ class LocalObjectStore:
             except NotFound:
                 return None
         return ObjectInfo(found.key, etag, found.version.size_bytes, found.modified_ms)
-
-    def _etag_of(self, version: FileVersion, read: Callable[[], bytes]) -> str:
-        """Return the ETag of a version, hashing what ``read`` returns if it is small and new to this process."""
-        if version.size_bytes > MAX_HASHED_BYTES:
-            return f"{version.inode:x}-{version.size_bytes:x}-{version.mtime_ns:x}"
-        etag = self._etags.get(version)
-        if etag is None:
-            etag = hashlib.blake2b(read(), digest_size=_ETAG_BYTES).hexdigest()
-            if len(self._etags) >= _MAX_CACHED_ETAGS:
-                self._etags.clear()
-            self._etags[version] = etag
-        return etag
 
     @contextlib.contextmanager
     def _temporary(self, chunks: Iterator[bytes], key: str) -> Iterator[tuple[str, os.stat_result]]:
