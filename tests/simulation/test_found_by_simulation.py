@@ -245,6 +245,22 @@ def test_t5_a_purge_that_removes_the_scratch_object_halts_nobody(table):
         check_store_clock(table.store, key, clock=table.clock)
 
 
+def test_t5_a_purge_halts_nobody_whose_scratch_object_it_removes_though_another_run_has_written_one_since(table):
+    key, store = table.paths.clock_key, table.store.inner
+
+    def purge_and_look():
+        store.delete([key])
+        table.store.script.append(Fault("head", None, key=key, before=look))
+
+    def look():
+        check_store_clock(store, key, clock=table.clock)
+
+    table.store.script.append(Fault("list_page", None, key=key))
+    table.store.script.append(Fault("list_page", None, key=key, before=purge_and_look))
+    with pytest.raises(Unavailable, match="removed"):
+        check_store_clock(table.store, key, clock=table.clock)
+
+
 def test_t6_the_name_is_not_free_while_a_flush_of_the_old_table_may_delete_what_is_sent_again(table):
     table.stage([{"id": 1, "p": "a"}])
     table.flush()

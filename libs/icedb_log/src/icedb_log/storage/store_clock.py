@@ -64,7 +64,7 @@ def check_store_clock(store: ObjectStore, key: str, *, clock: Clock) -> int:
     began_ms = clock.monotonic_ms()
     earlier_ms = store.list_page(key, limit=1).store_now_ms
     heard_ms = clock.monotonic_ms()
-    store.put(key, b"")
+    etag = store.put(key, clock.new_id().encode())
     asked_ms, host_ms = clock.monotonic_ms(), clock.now_ms()
     page = store.list_page(key, limit=1)
     found = [info.modified_ms for info in page.objects if info.key == key]
@@ -72,7 +72,7 @@ def check_store_clock(store: ObjectStore, key: str, *, clock: Clock) -> int:
     passed_ms = page.store_now_ms - earlier_ms
     if not found:
         # WARN: T5: a purge deletes this object, too, also one of a table that had the name before, and asleep since.
-        _require_there(store, key)
+        _require_there(store, key, etag)
         raise UnsupportedFormat(
             f"{key}: was written just now, and a listing does not show it: listings of this store are not consistent; "
             "use a store that lists what was written, and let no cache answer for it"
@@ -97,11 +97,14 @@ def check_store_clock(store: ObjectStore, key: str, *, clock: Clock) -> int:
     return page.store_now_ms
 
 
-def _require_there(store: ObjectStore, key: str) -> None:
-    """Raise Unavailable if somebody has removed the scratch object: then its absence says nothing about listings."""
+def _require_there(store: ObjectStore, key: str, etag: str) -> None:
+    """Raise Unavailable if somebody has removed what was written: then its absence says nothing about listings.
+
+    Another run may have put one there since: what each writes is its own.
+    """
     try:
-        store.head(key)
-    except NotFound as error:
-        raise Unavailable(
-            f"{key}: somebody removed it just now: nothing is deleted by age; the next run goes on"
-        ) from error
+        is_mine = store.head(key).etag == etag
+    except NotFound:
+        is_mine = False
+    if not is_mine:
+        raise Unavailable(f"{key}: somebody removed it just now: nothing is deleted by age; the next run goes on")
