@@ -6,18 +6,13 @@ name against the services' registries and run every query on a real Prometheus.
 
 from gateway_panels import GATEWAY
 from graphs import Graph, Query, by_table, quantiles, rate, troubled_runs
+from ingest_panels import FRONT_ENDS, INGEST, QUARANTINE
 from snapshot_panels import SNAPSHOTS
 
 WRITE_AMPLIFICATION = (
     'sum(increase(icedb_merge_bytes_total{direction="out"}[1h])) / sum(increase(icedb_ingest_written_bytes_total[1h]))'
 )
 
-
-REFUSED = (
-    'sum by (outcome) (rate(icedb_frontend_batches_total{outcome=~"overloaded|busy|unavailable|failed"}'
-    "[$__rate_interval]))"
-)
-OFFERED = "sum(rate(icedb_frontend_batches_total[$__rate_interval]))"
 
 HELD = 'max by (table, guard) (icedb_janitor_waiting_objects{table=~"$table"})'
 
@@ -148,121 +143,9 @@ ROWS: dict[str, tuple[Graph, ...]] = {
             "no room for one (log_full).",
         ),
     ),
-    "Front ends": (
-        Graph(
-            "Batches at the front ends",
-            "ops",
-            (Query(rate("icedb_frontend_batches_total", by="door, outcome"), "{{door}} {{outcome}}"),),
-            "Batches offered per second, by door and by what became of them.",
-        ),
-        Graph(
-            "Acknowledgement latency",
-            "s",
-            quantiles("icedb_frontend_ack_seconds"),
-            "Time from a whole batch to its acknowledgement: it is durable then.",
-        ),
-        Graph(
-            "Refused batches",
-            "percentunit",
-            (Query(f"{REFUSED} / on () group_left () {OFFERED}", "{{outcome}}"),),
-            "Share of all batches that front ends could not take although nothing was wrong with them: back-pressure "
-            "(overloaded), a full process (busy), the store (unavailable), a bug (failed).",
-            ("IceDBFrontendRefusing",),
-        ),
-        Graph(
-            "Accepted bytes",
-            "Bps",
-            (Query(rate("icedb_frontend_accepted_bytes_total", by="door"), "{{door}}"),),
-            "Bytes of accepted batches per second, as they were sent.",
-        ),
-        Graph(
-            "Bodies in memory",
-            "bytes",
-            (Query("sum(icedb_frontend_held_bytes)", "held"),),
-            "What requests hold while they are read and staged; bounded by a setting of the front end.",
-        ),
-    ),
-    "Ingest": (
-        Graph(
-            "Rows made live",
-            "rowsps",
-            (Query(rate("icedb_ingest_rows_total"), "rows"),),
-            "Rows committed per second.",
-        ),
-        Graph(
-            "Flush latency",
-            "s",
-            quantiles("icedb_ingest_flush_duration_seconds"),
-            "Time of one commit: from staged batches to the log file that names their rows.",
-        ),
-        Graph(
-            "Batches",
-            "ops",
-            (Query(rate("icedb_ingest_batches_total", by="outcome"), "{{outcome}}"),),
-            "Batches that left staging per second: committed, rejected (quarantine) or duplicate (a retry).",
-        ),
-        Graph(
-            "Staged batches",
-            "short",
-            (Query(by_table("max", "icedb_table_staged_batches")),),
-            "Accepted batches that are not committed yet.",
-            ("IceDBStagedBacklog",),
-        ),
-        Graph(
-            "Staged bytes",
-            "bytes",
-            (Query(by_table("max", "icedb_table_staged_bytes")),),
-            "Their size as they were staged, mostly compressed.",
-        ),
-        Graph(
-            "Age of the oldest staged batch",
-            "s",
-            (Query(by_table("max", "icedb_table_staged_lag_seconds")),),
-            "How far queries lag behind what producers sent.",
-        ),
-        Graph(
-            "Batches in a commit",
-            "short",
-            quantiles("icedb_ingest_commit_batches"),
-            "Many batches in one log file: what keeps the log short.",
-        ),
-        Graph(
-            "Data files in a commit",
-            "short",
-            quantiles("icedb_ingest_commit_files"),
-            "One for each partition, more for those above the target size.",
-        ),
-        Graph(
-            "Deferred batches",
-            "ops",
-            (Query(rate("icedb_ingest_deferred_batches_total"), "deferred"),),
-            "Batches per second that were parsed and then left to the next commit, because one commit takes only so "
-            "many partitions.",
-        ),
-    ),
-    "Quarantine": (
-        Graph(
-            "Quarantined batches",
-            "short",
-            (
-                Query(by_table("max", "icedb_table_quarantined_batches")),
-                Query(by_table("max", "icedb_table_bad_row_batches"), "{{table}}, bad rows only"),
-            ),
-            "Batches, or bad rows of committed batches, set aside with a reason, until somebody mends or removes them.",
-        ),
-        Graph(
-            "Rejected batches",
-            "ops",
-            (Query(rate("icedb_ingest_batches_total", select='outcome="rejected"'), "rejected"),),
-            "Batches per second that went to quarantine whole.",
-        ),
-        Graph(
-            "Bad rows",
-            "rowsps",
-            (Query(rate("icedb_ingest_bad_rows_total"), "rows"),),
-            "Rows per second that went to quarantine while the others of their batches were committed.",
-        ),
-    ),
+    "Front ends": FRONT_ENDS,
+    "Ingest": INGEST,
+    "Quarantine": QUARANTINE,
     "Vacuum": (
         Graph(
             "Deleted objects",
