@@ -133,8 +133,57 @@ MESSAGES = {
     "huge number": make(raw=b"[[" + b"9" * 100_000 + b"], {}, {}]"),
     "retries": make(retries="many"),
     "root": make(root_id={"a": 1}),
-    "headers are a list": json.dumps({**json.loads(make()), "headers": []}),
 }
+
+
+def change(place, **fields):
+    """Return an envelope with other fields, at its top, in its properties or in its headers."""
+    envelope = json.loads(make())
+    (envelope[place] if place else envelope).update(fields)
+    return json.dumps({name: value for name, value in envelope.items() if value != MISSING})
+
+
+MISSING = "MISSING"
+ENTRIES = {
+    "nothing": b"",
+    "garbage": b"garbage",
+    "bytes": b"\xff\xfe\x00",
+    "cut off": make()[:-20],
+    "a list": b"[]",
+    "null": b"null",
+    "a number": b"5",
+    "text": b'"text"',
+    "an empty object": b"{}",
+    "deep lists": b"[" * 200_000,
+    "deep objects": b'{"a":' * 200_000,
+    "deep headers": change("headers", a=json.loads("[" * 900 + "]" * 900)),
+    "huge number": b"9" * 100_000,
+    "unknown type of kombu": b'{"__type__":"nope","__value__":1}',
+    "bad value of kombu": b'{"__type__":"uuid","__value__":{"a":1}}',
+    "body is a number": change("", body=5),
+    "body is an object": change("", body={"a": 1}),
+    "body is no base64": change("", body="a"),
+    "body is not ASCII": change("", body="ä"),
+    "no body": change("", body=MISSING),
+    "no properties": change("", properties=MISSING),
+    "properties are a list": change("", properties=[]),
+    "headers are a list": change("", headers=[]),
+    "headers are text": change("", headers="x"),
+    "no headers": change("", headers=MISSING),
+    "content type is an object": change("", **{"content-type": {"a": 1}}),
+    "unknown encoding of the body": change("properties", body_encoding="nope"),
+    "encoding of the body is a number": change("properties", body_encoding=5),
+    "compression is an object": change("headers", compression={"a": 1}),
+    **{
+        f"delivery_tag is {tag!r}": change("properties", delivery_tag=tag)
+        for tag in ({"a": 1}, [1], None, True, 5, "", "\ud800")
+    },
+    **{
+        f"delivery_info is {info!r}": change("properties", delivery_info=info)
+        for info in ([], None, "x", {}, {"exchange": {"a": 1}, "routing_key": "janitor"})
+    },
+}
+"""Entries of a queue that kombu cannot even receive."""
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +203,8 @@ def folder(tmp_path_factory):
 def worker(redis_server, folder):
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("ICEDB_")}
     env = inherited | {"ICEDB_STORE": f"file://{folder / 'warehouse'}", "ICEDB_REDIS_URL": redis_server.url}
+    with contextlib.closing(open_redis(redis_server.url, timeout_ms=5000)) as redis:
+        redis.lpush("janitor", "garbage that lies there when it starts")
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([sys.executable, "-c", WORKER], env=env, cwd=folder, stderr=log)
         try:
@@ -188,6 +239,30 @@ def test_no_message_runs_more_than_its_task_and_none_ends_the_worker(worker, red
     assert "s3crets3cret" not in log
     assert log.count("message_refused") >= 40
     assert "\x1b" not in log
+
+
+def test_no_entry_of_a_queue_ends_the_worker_or_takes_a_message_with_it(worker, redis_server, folder):
+    refused = (folder / "log").read_text().count("message_refused")
+    with (
+        contextlib.closing(open_redis(redis_server.url, timeout_ms=5000)) as redis,
+        contextlib.closing(redis.pipeline()) as pipeline,
+    ):
+        for number, entry in enumerate(ENTRIES.values()):
+            pipeline.lpush("janitor", entry)
+            pipeline.lpush("janitor", make([[f"beside_{number}"], {}, {}]))
+        pipeline.execute()
+        deadline_ms = CLOCK.monotonic_ms() + LIMIT_S * 1000
+        while not (folder / "ran" / f"beside_{len(ENTRIES) - 1}").exists():
+            assert worker.poll() is None, (folder / "log").read_text()[-2000:]
+            assert CLOCK.monotonic_ms() < deadline_ms, "the worker is held up"
+            CLOCK.sleep_ms(5)
+        ran = {path.name for path in (folder / "ran").iterdir()}
+        assert {f"beside_{number}" for number in range(len(ENTRIES))} <= ran, "every other message was taken"
+        assert "evil" not in ran
+        assert redis.hlen("unacked") == 0, "nothing is kept to be delivered again"
+    log = (folder / "log").read_text()
+    assert log.count("message_refused") == refused + len(ENTRIES)
+    assert "s3crets3cret" not in log
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ class GuardedConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
         """Make the result of a refused message a failure, for whoever waits for it. Never raises."""
         try:
             headers = message.headers
-            if not headers.get("ignore_result") and headers.get("task") in self.strategies and _is_id(headers["id"]):
+            if not headers.get("ignore_result") and headers.get("task") in self.strategies and is_id(headers["id"]):
                 self.app.backend.store_result(headers["id"], InvalidRequest(problem), FAILURE)
         except Exception as error:  # noqa: BLE001 - as below
             get_logger().info("refusal_not_told", error=type(error).__name__)
@@ -77,14 +77,15 @@ def find_problem(message: Any, *, known: Collection[str]) -> str | None:
         task, task_id = headers.get("task"), headers.get("id")
         if not isinstance(task, str) or not task.startswith(OUR_TASKS) or task not in known:
             return f"task {str(task)[:_SHOWN_CHARS]!r} is none of this worker's"
-        if not _is_id(task_id):
+        if not is_id(task_id):
             return f"a message for {task} has no usable id"
         return _find_header_problem(task, headers) or _find_body_problem(task, message)
     except Exception as error:  # noqa: BLE001 - whatever a message does to its reader, the worker goes on
         return f"it cannot be read ({type(error).__name__})"
 
 
-def _is_id(value: object) -> bool:
+def is_id(value: object) -> bool:
+    """Whether a value of a message can be an identifier: short, and of characters that can be shown."""
     return isinstance(value, str) and value.isprintable() and 0 < len(value) <= MAX_ID_CHARS
 
 

@@ -35,6 +35,7 @@ from icedb_service.message_guard import refuse_compression
 from icedb_service.metrics import WorkerMetrics
 from icedb_service.names import Queue
 from icedb_service.preflight import wait_for_servers, wait_until_available
+from icedb_service.queue_entries import guard_queues
 from icedb_service.redis_clients import open_redis, ping_redis
 from icedb_service.redlock import LockBusy, LockLost, TableLock
 from icedb_service.runs import TaskRunner
@@ -257,6 +258,7 @@ def run_worker(service: WorkerService[E], settings: ServiceSettings, *, clock: C
     check_port_is_free(settings.metrics_host, settings.metrics_port)
     wait_for_servers(settings, clock=clock)
     refuse_compression()
+    guard_queues()
     app = make_app(settings, service.queue)
     context = WorkerContext(settings, app=app, metrics=service.metrics, open_engine=service.open_engine, clock=clock)
     service.register_tasks(app, context)

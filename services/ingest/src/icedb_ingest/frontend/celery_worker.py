@@ -23,6 +23,7 @@ from icedb_service.main import EXIT_FAILURE, run_main
 from icedb_service.message_guard import refuse_compression
 from icedb_service.names import INGEST_FLUSH
 from icedb_service.preflight import wait_for_servers
+from icedb_service.queue_entries import guard_queues
 from icedb_service.redis_clients import open_redis, ping_redis
 from icedb_service.wakeup import Wakeups
 
@@ -68,6 +69,7 @@ def serve(settings: FrontendSettings) -> int:
     count = metrics.dependencies.counter_of("queue")
     redis = open_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms, on_failure=count)
     refuse_compression()
+    guard_queues()
     app = make_enqueue_app(settings)
     wakeups = Wakeups(make_app(settings), redis, settings=settings, counter=metrics.wakes)
     waker = Waker(partial(wakeups.wake, INGEST_FLUSH))
