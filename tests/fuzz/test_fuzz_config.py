@@ -1,6 +1,7 @@
 """Configurations of tables: whatever stands in one, it is a configuration or one clear error that names what is wrong."""
 
 import json
+from typing import get_args
 
 from hypothesis import event, example, given
 from hypothesis import strategies as st
@@ -8,7 +9,7 @@ from icedb_log.errors import InvalidRequest, UnsupportedFormat
 from icedb_log.keys import TablePaths
 from icedb_log.tables.stored_config import decode_table_config, encode_table_config
 from icedb_log.tables.table_changes import FREE_FIELDS, RISING_FIELDS, plan_change
-from icedb_log.tables.table_config import SQL_TYPES, PartitionField, TableConfig
+from icedb_log.tables.table_config import SQL_TYPES, BadRowsPolicy, Evolution, PartitionField, TableConfig
 from icedb_log.testing.profiles import fuzz_examples
 
 PATHS = TablePaths("events", "wh/events")
@@ -22,8 +23,9 @@ PLAIN = TableConfig.create(
 )
 
 SCALARS = st.one_of(
-    st.sampled_from([None, True, False, 0, 1, -1, 999, 1000, 2**31, 2**63, 10**30, 0.5, float("inf"), "", "x", "events", "\ud800", "\x00", "é", "d", "ts", "TIMESTAMP", "bigint", "x" * 300, "SELECT * FROM _rows", "x" * 200_000]),
+    st.sampled_from([None, True, False, 0, 1, -1, 999, 1000, 2**31, 2**63, 10**30, 0.5, float("inf"), "", "x", "events", "\ud800", "\x00", "é", "d", "ts", "TIMESTAMP", "bigint", "x" * 300, "SELECT * FROM _rows"]),
     st.text(max_size=8),
+    st.integers(200, 200_000).map(lambda count: "x" * count),
 )  # fmt: skip
 VALUES = st.one_of(
     SCALARS,
@@ -31,7 +33,29 @@ VALUES = st.one_of(
     st.dictionaries(st.sampled_from(["ts", "user", "n", "TS", "new", "", "a\nb", "name", "column"]), SCALARS | st.sampled_from(SQL_TYPES), max_size=3),
     st.lists(st.fixed_dictionaries({}, optional={"name": SCALARS, "column": SCALARS, "transform": SCALARS | st.sampled_from(["day", "bucket", "identity"]), "width": SCALARS}), max_size=2),
 )  # fmt: skip
-FIELDS = st.dictionaries(st.sampled_from([*TableConfig.model_fields, "nonsense"]), VALUES, max_size=4)
+ODD_FIELDS = st.dictionaries(st.sampled_from([*TableConfig.model_fields, "nonsense"]), VALUES, max_size=4)
+COLUMNS = st.sampled_from(["ts", "user", "n", "größe", "a)b", "a=b", "x" * 255])
+MILLISECONDS = st.integers(1000, 10**12)
+SMALL = st.integers(2, 900)
+GOOD_FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "partition": st.lists(st.fixed_dictionaries({"name": st.sampled_from(["d", "u", "x"]), "column": COLUMNS}), max_size=2),
+        "sort": st.lists(COLUMNS, max_size=2),
+        "declared": st.dictionaries(COLUMNS, st.sampled_from(SQL_TYPES), max_size=3),
+        "evolution": st.sampled_from(get_args(Evolution)),
+        "on_bad_rows": st.sampled_from(get_args(BadRowsPolicy)),
+        **dict.fromkeys(("merge_fan_in", "max_files_per_group", "max_partitions_per_flush", "log_files_slow", "log_files_stop", "backlog_files_slow", "backlog_files_stop"), SMALL),
+        **dict.fromkeys(("data_grace_ms", "log_grace_ms", "orphan_age_ms", "seal_age_ms", "audit_retention_ms", "quarantine_retention_ms", "cold_after_ms"), MILLISECONDS),
+        "keep_versions": st.integers(0, 200),
+        "target_file_bytes": st.integers(1024, 2**33),
+    },
+)  # fmt: skip
+FIELDS = st.one_of(
+    ODD_FIELDS,
+    GOOD_FIELDS.flatmap(lambda all_fields: st.lists(st.sampled_from(sorted(all_fields) or ["sort"]), max_size=4).map(lambda names: {name: all_fields[name] for name in names if name in all_fields})),
+    st.builds(lambda good, odd: {**good, **odd}, GOOD_FIELDS, st.dictionaries(st.sampled_from([*TableConfig.model_fields]), VALUES, max_size=1)),
+)  # fmt: skip
 
 
 def check_message(error):
@@ -129,6 +153,7 @@ PARTITION_TEXTS = st.one_of(
 
 @fuzz_examples(200)
 @given(PARTITION_TEXTS)
+@example("d=identity(a)b)")
 def test_the_text_of_a_partition_is_read_or_refused(text):
     try:
         field = PartitionField.parse(text)

@@ -26,6 +26,8 @@ def store():
         ("bucket[16](user_id)", "user_id_bucket", "bucket", "user_id", 16),
         ("p=truncate[2](country)", "p", "truncate", "country", 2),
         (" h = hour( my ts ) ", "h", "hour", "my ts", None),
+        ("d=identity(a)b)", "d", "identity", "a)b", None),
+        ("d=identity(a=b[1])", "d", "identity", "a=b[1]", None),
     ],
 )
 def test_a_partition_is_parsed_from_its_text(text, name, transform, column, width):

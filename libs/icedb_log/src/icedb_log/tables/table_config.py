@@ -36,8 +36,10 @@ MAX_QUERY_BYTES: Final = 100_000
 """Of an ``insert_query``, a ``merge_query`` or a ``view_query``."""
 
 _PARTITION_NAME: Final = re.compile(r"[A-Za-z0-9_]{1,64}")
+_PLAIN_COLUMN: Final = r"[^()\[\]=]+"
 _PARTITION_TEXT: Final = re.compile(
-    r"(?:(?P<name>[^=]+)=)?\s*(?:(?P<transform>[a-z]+)(?:\[(?P<width>\d+)\])?\((?P<source>.+)\)|(?P<column>[^()\[\]=]+))"
+    r"(?:(?P<name>[^=]+)=)?\s*"
+    rf"(?:(?P<transform>[a-z]+)(?:\[(?P<width>\d+)\])?\((?P<source>.+)\)|(?P<column>{_PLAIN_COLUMN}))"
 )
 
 SECOND_MS: Final = 1000
@@ -66,7 +68,8 @@ class _Model(BaseModel):
 class PartitionField(_Model):
     """One level of the partition path: ``<name>=<transform of column>``.
 
-    Text form, as the CLI takes it: ``d=day(ts)``, ``u=bucket[16](user_id)``, ``p=truncate[2](country)``, ``event``.
+    Text form, as the CLI takes it: ``d=day(ts)``, ``u=bucket[16](user_id)``, ``p=truncate[2](country)``, ``event``;
+    ``k=identity(a(b))`` for a column whose name has brackets or ``=``.
     """
 
     name: str
@@ -104,7 +107,7 @@ class PartitionField(_Model):
             ) from error
 
     def __str__(self) -> str:
-        if self.transform == "identity":
+        if self.transform == "identity" and re.fullmatch(_PLAIN_COLUMN, self.column):
             return self.column if self.name == self.column else f"{self.name}={self.column}"
         width = f"[{self.width}]" if self.width is not None else ""
         return f"{self.name}={self.transform}{width}({self.column})"
