@@ -115,7 +115,7 @@ def flush_for_ever(sim: Simulation, actor: Actor) -> None:
     clock = SimClock(sim.world, actor.skew_ms)
     reader, writer = sim.make_reader(clock), SimBatchWriter(sim.store, clock)
     while True:
-        _try(
+        try_run(
             sim,
             actor,
             lambda: flush_table(sim.store, PATHS, clock=clock, writer=writer, owner=actor.name, reader=reader),
@@ -132,7 +132,7 @@ def merge_for_ever(sim: Simulation, actor: Actor) -> None:
         limits = MergeLimits(commit_bytes=rng.choice((1, 1 << 30)))
         run = partial(merge_table, sim.store, PATHS, clock=clock, merger=merger, owner=actor.name, reader=reader)
         lane: Lane = "cold" if dice > 0.8 else "hot"
-        _try(sim, actor, partial(run, full=dice < 0.1, lane=lane, limits=limits, index=index))
+        try_run(sim, actor, partial(run, full=dice < 0.1, lane=lane, limits=limits, index=index))
 
 
 def clean_for_ever(sim: Simulation, actor: Actor) -> None:
@@ -145,9 +145,9 @@ def clean_for_ever(sim: Simulation, actor: Actor) -> None:
     sweep = partial(sweep_orphans, sim.store, PATHS, clock=clock, reader=reader, policy=policy, audit=audit)
     while True:
         if rng.random() < 0.3:
-            _try(sim, actor, sweep)
+            try_run(sim, actor, sweep)
         else:
-            _try(
+            try_run(
                 sim,
                 actor,
                 partial(vacuum, chunk_keys=rng.choice((1, 2, CHUNK_KEYS)), max_objects=rng.choice((None, 1))),
@@ -166,9 +166,9 @@ def produce_for_ever(sim: Simulation, actor: Actor) -> None:
         elif mine and dice < 0.55:
             batch = rng.choice(mine[-_RECENT:])
         else:
-            batch = _new_batch(sim, clock)
+            batch = make_batch(sim, clock)
             mine.append(batch)
-        _try(sim, actor, partial(_enqueue, sim, batch))
+        try_run(sim, actor, partial(enqueue, sim, batch))
 
 
 def read_for_ever(sim: Simulation, actor: Actor) -> None:
@@ -176,7 +176,7 @@ def read_for_ever(sim: Simulation, actor: Actor) -> None:
     clock = SimClock(sim.world, actor.skew_ms)
     reader = sim.make_reader(clock)
     while True:
-        _try(sim, actor, lambda: _read(sim, reader))
+        try_run(sim, actor, lambda: _read(sim, reader))
 
 
 def hold_leases_for_ever(sim: Simulation, actor: Actor) -> None:
@@ -184,7 +184,7 @@ def hold_leases_for_ever(sim: Simulation, actor: Actor) -> None:
     clock = SimClock(sim.world, actor.skew_ms)
     reader = sim.make_reader(clock)
     while True:
-        _try(sim, actor, lambda: _hold_lease(sim, clock, reader))
+        try_run(sim, actor, lambda: _hold_lease(sim, clock, reader))
 
 
 def operate_for_ever(sim: Simulation, actor: Actor) -> None:
@@ -193,7 +193,7 @@ def operate_for_ever(sim: Simulation, actor: Actor) -> None:
     reader = sim.make_reader(clock)
     while True:
         if rng.random() < _RETRY_RATE:
-            _try(sim, actor, partial(_retry_some, sim, clock, reader))
+            try_run(sim, actor, partial(_retry_some, sim, clock, reader))
             continue
         change = rng.choice(
             (
@@ -203,14 +203,14 @@ def operate_for_ever(sim: Simulation, actor: Actor) -> None:
                 {"on_bad_rows": "quarantine_batch"},
             )
         )
-        _try(sim, actor, partial(alter_table_config, sim.store, PATHS, change, clock=clock))
+        try_run(sim, actor, partial(alter_table_config, sim.store, PATHS, change, clock=clock))
 
 
 def change_for_ever(sim: Simulation, actor: Actor) -> None:
     """Delete some rows of all partitions, or of one; remove a partition, now and then."""
     reader = sim.make_reader(SimClock(sim.world, actor.skew_ms))
     while True:
-        _try(sim, actor, partial(_change, sim, actor, reader))
+        try_run(sim, actor, partial(_change, sim, actor, reader))
 
 
 def _change(sim: Simulation, actor: Actor, reader: LogReader) -> None:
@@ -282,7 +282,8 @@ def _retry_some(sim: Simulation, clock: SimClock, reader: LogReader) -> None:
     model.retried.add(batch_id)
 
 
-def _try(sim: Simulation, actor: Actor, run: Callable[[], object]) -> None:
+def try_run(sim: Simulation, actor: Actor, run: Callable[[], object]) -> None:
+    """Run once, take note of an error that may be met at any time, and rest. Raises whatever else came."""
     try:
         run()
     except ORDINARY as error:
@@ -295,7 +296,8 @@ def _try(sim: Simulation, actor: Actor, run: Callable[[], object]) -> None:
     sim.world.sleep(int(sim.world.rng.random() * rest_ms))
 
 
-def _new_batch(sim: Simulation, clock: SimClock) -> SimBatch:
+def make_batch(sim: Simulation, clock: SimClock) -> SimBatch:
+    """Return a new batch, known to the oracle, with an id by this clock."""
     rng = sim.world.rng
     number = sim.batch_count
     sim.batch_count += 1
@@ -317,7 +319,8 @@ def _new_batch(sim: Simulation, clock: SimClock) -> SimBatch:
     return batch
 
 
-def _enqueue(sim: Simulation, batch: SimBatch) -> None:
+def enqueue(sim: Simulation, batch: SimBatch) -> None:
+    """Stage a batch; from then on it is accepted."""
     stage_batch(sim.store, PATHS, body=batch.body, staging_format="ndjson", batch_id=batch.batch_id)
     batch.is_acknowledged = True
 

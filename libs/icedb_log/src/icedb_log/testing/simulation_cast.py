@@ -6,6 +6,7 @@ troupes play, and how large each one is.
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple, Self
@@ -53,7 +54,7 @@ class Backstage(NamedTuple):
     exists: Callable[[str], bool]
 
 
-class Troupe:
+class Troupe(ABC):
     """What a kind of extra work brings into one schedule. A subclass says what it has; the rest does nothing.
 
     Args:
@@ -78,9 +79,12 @@ class Troupe:
         del seed
         return settings
 
+    @abstractmethod
     def parts(self, count: int) -> tuple[Part, ...]:
         """Return the actors of a troupe of this size."""
-        raise NotImplementedError
+
+    def arrange(self, sim: Simulation) -> None:
+        """Change who does what, when all troupes have brought their actors, and before any of them begins."""
 
     def on_put(self, key: str, body: bytes) -> None:
         """Take note of an object that was just written, before the oracle does. Raises Violation."""

@@ -1,17 +1,21 @@
-"""Moods: what a whole schedule is like, so that one sort of fault meets little else. Nobody comes with them.
+"""Moods: what a whole schedule is like, so that one sort of fault meets little else. Nobody comes with most of them.
 
 A rule about who wakes up too late is seen when somebody sleeps at the right call and everybody else works on; crashes
-and refusals only get in the way. So in a mood one thing goes wrong, and often. A rule switched off names the mood in
-which it is missed (:class:`~icedb_log.testing.simulation_mutations.Mutation`), and a quarter of all schedules has one.
+and refusals only get in the way. So in a mood one thing goes wrong, and often: actors of one kind sleep anywhere, or
+where one rule is decided (:mod:`~icedb_log.testing.simulation_naps`). A rule switched off names the mood in which it is
+missed (:class:`~icedb_log.testing.simulation_mutations.Mutation`), and a quarter of all schedules has one.
 """
 
 import random  # noqa: TID251 - a seeded generator is what the simulation is made of
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
+from icedb_log.testing.simulation_actors import Simulation
 from icedb_log.testing.simulation_cast import Part, Troupe
+from icedb_log.testing.simulation_naps import Nap, put_to_bed
+from icedb_log.testing.simulation_repeats import read_afresh_for_ever, send_again_for_ever
 from icedb_log.testing.simulation_settings import MINUTE_MS, SECOND_MS, FaultRates, Settings
 
 _STALLS: Final = (0.02, 0.05)
@@ -20,169 +24,315 @@ _SKEW_MS: Final = 180 * SECOND_MS
 
 
 class Mood(Troupe):
-    """Nobody, but a calm schedule with short grace periods. Any size is the same."""
+    """Nobody, but a calm schedule with short grace periods, and what a subclass has of its own. Any size is the same.
+
+    Where there are several values a schedule draws one.
+    """
 
     wants: ClassVar[str] = ""
     """Troupe without which this makes no sense; with it no other mood does as well."""
 
-    @classmethod
-    def change_settings(cls, settings: Settings, seed: int) -> Settings:
-        """Return the settings without any fault, and then as :meth:`colour` has them."""
-        rng = random.Random(seed << 32 | zlib.crc32(cls.name.encode()))
-        periods = {"data_grace_ms": settings.config.log_grace_ms, "orphan_age_ms": MINUTE_MS}
-        calm = replace(
-            settings,
-            config=settings.config.model_copy(update=periods),
-            faults=FaultRates(),
-            sleepy_kind="",
-            skew_ms=0,
-            page_keys=1000,
-            jump_rate=rng.choice(_JUMP_RATES),
-        )
-        return cls.colour(calm, rng)
+    sleeps: ClassVar[str] = ""
+    """Kind of actor that stalls, at any call."""
+
+    has: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    """Fields of the settings."""
+
+    faults: ClassVar[Mapping[str, tuple[float, ...]]] = {}
+    """Rates of faults."""
+
+    graces: ClassVar[tuple[int, ...]] = (1,)
+    """How much longer data files stay than log files."""
+
+    naps: ClassVar[tuple[Nap, ...]] = ()
+    """Who sleeps where."""
 
     @classmethod
-    def colour(cls, calm: Settings, rng: random.Random) -> Settings:
-        """Return calm settings with what this mood is about."""
-        raise NotImplementedError
+    def change_settings(cls, settings: Settings, seed: int) -> Settings:
+        """Return the settings without any fault but those of this mood."""
+        rng = random.Random(seed << 32 | zlib.crc32(cls.name.encode()))
+        data_grace_ms = settings.config.log_grace_ms * rng.choice(cls.graces)
+        periods = {"data_grace_ms": data_grace_ms, "orphan_age_ms": MINUTE_MS}
+        rates = _draw(rng, cls.faults)
+        if cls.sleeps:
+            rates["stall"] = rng.choice(_STALLS)
+        calm = {"skew_ms": 0, "page_keys": 1000, "jump_rate": rng.choice(_JUMP_RATES)}
+        return replace(
+            settings,
+            config=settings.config.model_copy(update=periods),
+            faults=FaultRates(**rates),
+            sleepy_kind=cls.sleeps,
+            **(calm | _draw(rng, cls.has)),
+        )
 
     def parts(self, count: int) -> tuple[Part, ...]:
         """Return nobody."""
         del count
         return ()
 
-
-class _Sleepy(Mood):
-    """Actors of one kind sleep, those of the others clean up behind them."""
-
-    kind: ClassVar[str]
-
-    @classmethod
-    def colour(cls, calm: Settings, rng: random.Random) -> Settings:
-        """Let one kind sleep, and delete much."""
-        return replace(calm, sleepy_kind=cls.kind, faults=FaultRates(stall=rng.choice(_STALLS)), janitors=2)
+    def arrange(self, sim: Simulation) -> None:
+        """Let them sleep."""
+        put_to_bed(sim, self.naps)
 
 
-class SleepyFlushers(_Sleepy):
-    """Flushes sleep."""
+def _draw(rng: random.Random, values: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    return {name: rng.choice(values[name]) for name in sorted(values)}
+
+
+# Who sleeps anywhere, while those of the others clean up behind them.
+
+
+class SleepyFlushers(Mood):
+    """Flushes sleep: many of them while policies change, or one, whom nobody fences off."""
 
     name = "sleepyflushers"
-    kind = "flusher"
-
-    @classmethod
-    def colour(cls, calm: Settings, rng: random.Random) -> Settings:
-        """Let many flush, and policies change; or one, whom nobody fences off."""
-        return replace(super().colour(calm, rng), flushers=rng.choice((1, 3)), operators=1, producers=2)
+    sleeps = "flusher"
+    has: ClassVar = {"janitors": (2,), "flushers": (1, 3), "operators": (1,), "producers": (2,)}
 
 
-class SleepyMergers(_Sleepy):
-    """Merges sleep."""
+class SleepyMergers(Mood):
+    """Merges sleep: many of them, or one, whom nobody fences off."""
 
     name = "sleepymergers"
-    kind = "merger"
-
-    @classmethod
-    def colour(cls, calm: Settings, rng: random.Random) -> Settings:
-        """Let many merge; or one, whom nobody fences off."""
-        mergers = rng.choice((1, 3))
-        return replace(super().colour(calm, rng), mergers=mergers, changers=mergers // 3)
+    sleeps = "merger"
+    has: ClassVar = {"janitors": (2,), "mergers": (1, 3), "changers": (0, 1)}
 
 
-class SleepyJanitors(_Sleepy):
-    """Janitors sleep, and somebody relies on them."""
+class SleepyJanitors(Mood):
+    """Janitors sleep, and leases rely on them."""
 
     name = "sleepyjanitors"
-    kind = "janitor"
-
-    @classmethod
-    def colour(cls, calm: Settings, rng: random.Random) -> Settings:
-        """Let many clean, and leases be held."""
-        return replace(super().colour(calm, rng), janitors=3, lease_holders=2, producers=2)
+    sleeps = "janitor"
+    has: ClassVar = {"janitors": (3,), "lease_holders": (2,), "producers": (2,)}
 
 
-class SleepyReaders(_Sleepy):
+class SleepyReaders(Mood):
     """Readers sleep in the middle of a read."""
 
     name = "sleepyreaders"
-    kind = "reader"
-
-    @classmethod
-    def colour(cls, calm: Settings, rng: random.Random) -> Settings:
-        """Let several read."""
-        return replace(super().colour(calm, rng), readers=2)
+    sleeps = "reader"
+    has: ClassVar = {"janitors": (2,), "readers": (2,)}
 
 
-class SleepyChangers(_Sleepy):
-    """Those who delete rows sleep."""
+class SleepyChangers(Mood):
+    """Those who delete rows sleep, while others merge."""
 
     name = "sleepychangers"
-    kind = "changer"
-
-    @classmethod
-    def colour(cls, calm: Settings, rng: random.Random) -> Settings:
-        """Let several delete, while others merge."""
-        return replace(super().colour(calm, rng), changers=2)
+    sleeps = "changer"
+    has: ClassVar = {"janitors": (2,), "changers": (2,)}
 
 
-class SleepyOutsiders(_Sleepy):
-    """Jobs that append files sleep, and nobody else takes the fence from them."""
+class SleepyOutsiders(Mood):
+    """Jobs that append files sleep, and die with their requests under way; nobody else takes the fence from them."""
 
     name = "sleepyoutsiders"
-    kind = "appender"
+    sleeps = "appender"
     wants = "outsiders"
-
-    @classmethod
-    def colour(cls, calm: Settings, rng: random.Random) -> Settings:
-        """Let nobody flush; let jobs die with their requests under way."""
-        sleepy = super().colour(calm, rng)
-        faults = replace(sleepy.faults, crash=rng.choice((0.0, 0.03)), lost=rng.choice((0.0, 0.05)))
-        return replace(sleepy, faults=faults, flushers=0, producers=0)
+    has: ClassVar = {"janitors": (2,), "flushers": (0,), "producers": (0,)}
+    faults: ClassVar = {"crash": (0.0, 0.03), "lost": (0.0, 0.05)}
 
 
-class SleepyErasers(_Sleepy):
+class SleepyErasers(Mood):
     """Erasures sleep."""
 
     name = "sleepyerasers"
-    kind = "eraser"
+    sleeps = "eraser"
     wants = "erasers"
+    has: ClassVar = {"janitors": (2,)}
+
+
+# Who sleeps where one rule is decided.
+
+
+class SleepyIntents(Mood):
+    """A merge sleeps before it says what it is about to commit; nobody takes the fence from it (W3)."""
+
+    name = "sleepyintents"
+    has: ClassVar = {"janitors": (3,), "mergers": (1,), "changers": (0,), "steps": (800,)}
+    naps = (Nap("merger", "replace", "fence/merge.json", (60, 300)),)
+
+
+class SleepyPuts(Mood):
+    """Committers sleep before their log file is sent; nobody takes the fence from them (J1, J5)."""
+
+    name = "sleepyputs"
+    has: ClassVar = {"janitors": (3,), "mergers": (1,), "flushers": (1,), "changers": (0,), "readers": (2,)}
+    naps = (Nap("merger", "create", "/_log/*", (30, 240)), Nap("flusher", "create", "/_log/*", (30, 240), 0.2))
+
+
+class SleepySettlers(Mood):
+    """Committers sleep before their log file is sent, and sweeps before they settle that commit (J5)."""
+
+    name = "sleepysettlers"
+    has: ClassVar = {"janitors": (3,), "mergers": (1,), "flushers": (1,), "changers": (0,)}
+    naps = (
+        Nap("merger", "create", "/_log/*", (90, 300)),
+        Nap("flusher", "create", "/_log/*", (90, 300), 0.2),
+        Nap("janitor", "get", "/fence/*", (30, 200)),
+    )
+
+
+class SleepyLookers(Mood):
+    """Janitors sleep before they read the log, while leases and pins come and what they hold dies (J4, J7)."""
+
+    name = "sleepylookers"
+    has: ClassVar = {"janitors": (2,), "lease_holders": (3,), "producers": (2,), "mergers": (2,), "steps": (800,)}
+    naps = (Nap("janitor", "list", "/_log/", (40, 200)),)
+
+
+class SleepyPages(Mood):
+    """Readers sleep between two pages of a listing, while committers with slow clocks land behind them (R1)."""
+
+    name = "sleepypages"
+    has: ClassVar = {
+        "janitors": (2,),
+        "flushers": (3,),
+        "mergers": (2,),
+        "producers": (2,),
+        "page_keys": (2,),
+        "readers": (2,),
+        "skew_ms": (20 * SECOND_MS, _SKEW_MS),
+        "think_ms": (SECOND_MS,),
+        "steps": (800,),
+    }
+    naps = (Nap("reader", "next", "/_log/", (2, 14)), Nap("janitor", "next", "/_log/", (2, 14)))
+
+
+class SleepyFetchers(Mood):
+    """Readers that know nothing sleep before they fetch a merge's log file, while it is stripped (R1)."""
+
+    name = "sleepyfetchers"
+    has: ClassVar = {"janitors": (3,), "readers": (3,), "think_ms": (SECOND_MS,), "jump_rate": (0.03, 0.06)}
+    naps = (Nap("reader", "get", "/_log/*_m_*", (1, 14)),)
+
+    def arrange(self, sim: Simulation) -> None:
+        """Let readers be new processes each time."""
+        sim.bodies["reader"] = read_afresh_for_ever
+        super().arrange(sim)
+
+
+class SleepyCopies(Mood):
+    """Flushes sleep before they delete what they committed, and before they read the log; it is sent again (I2)."""
+
+    name = "sleepycopies"
+    has: ClassVar = {"janitors": (2,), "flushers": (2,), "producers": (2,), "changers": (0,), "steps": (1200,)}
+    naps = (
+        Nap("flusher", "delete", "/staging/*", (300, 600), 0.7),
+        Nap("flusher", "list", "/_log/", (100, 240), 0.7),
+    )
+
+    def arrange(self, sim: Simulation) -> None:
+        """Let producers send again what they sent a while ago."""
+        sim.bodies["producer"] = send_again_for_ever
+        super().arrange(sim)
+
+
+class HastyProducers(Mood):
+    """Producers whose clocks are ahead by more than is allowed, and who send again what they sent a while ago (I3)."""
+
+    name = "hastyproducers"
+    has: ClassVar = {"janitors": (3,), "producers": (3,), "mergers": (2,), "skew_ms": (SECOND_MS,), "steps": (800,)}
+
+    def arrange(self, sim: Simulation) -> None:
+        """Let producers send again."""
+        sim.bodies["producer"] = send_again_for_ever
+        super().arrange(sim)
+
+
+class SleepyReasons(Mood):
+    """Flushes sleep, or die, before they write a reason, while policies change (I5, J2)."""
+
+    name = "sleepyreasons"
+    has: ClassVar = {"janitors": (2,), "flushers": (3,), "operators": (3,), "producers": (2,), "steps": (800,)}
+    naps = (
+        Nap("flusher", "create", "/quarantine/*.json", (30, 300), 0.7),
+        Nap("flusher", "put", "/quarantine/*.json", (30, 300), 0.7),
+    )
+
+
+class SleepyUploads(Mood):
+    """Merges sleep between what they read and what they upload, while an erasure is under way (E5, E6)."""
+
+    name = "sleepyuploads"
+    wants = "erasers"
+    has: ClassVar = {"janitors": (3,), "mergers": (3,), "steps": (1200,)}
+    naps = (
+        Nap("merger", "put", "/_data/*", (20, 200), 0.4),
+        Nap("eraser", "replace", "/erasures/open/*", (5, 90), 0.3),
+    )
+
+
+class SleepyPinners(Mood):
+    """Who makes a pin sleeps before it is written, and janitors before they read the log (J7)."""
+
+    name = "sleepypinners"
+    wants = "pinners"
+    has: ClassVar = {"janitors": (2,), "mergers": (2,)}
+    naps = (
+        Nap("pinner", "create", "/pins/*", (40, 240)),
+        Nap("janitor", "list", "/_log/", (40, 200), 0.3),
+    )
+
+
+class SleepyFeeders(Mood):
+    """Feeds sleep before they take the fence (V2)."""
+
+    name = "sleepyfeeders"
+    wants = "feeders"
+    has: ClassVar = {"janitors": (3,), "mergers": (2,), "steps": (1200,)}
+    naps = (Nap("feeder", "replace", "/view/_icedb/fence/ingest.json", (60, 300), 0.3),)
+
+
+class SleepyPurgers(Mood):
+    """Janitors sleep before they read the log, purgers before they delete what was staged: for whole lives (T4, T6)."""
+
+    name = "sleepypurgers"
+    wants = "droppers"
+    has: ClassVar = {"janitors": (3,), "producers": (2,), "steps": (1500,)}
+    naps = (
+        Nap("janitor", "list", "/_log/", (60, 400), 0.3),
+        Nap("purger", "delete", "/staging/*", (60, 400)),
+    )
+
+
+# Other things that go wrong, and often.
+
+
+class LongGraces(Mood):
+    """Dead data files stay for long, and lived for long; readers count on them (J5)."""
+
+    name = "longgraces"
+    graces = (3, 4)
+    has: ClassVar = {"janitors": (3,), "readers": (2,), "changers": (1,), "jump_rate": (0.03, 0.06)}
 
 
 class Pages(Mood):
     """Listings come in pages of two keys, and many read and write meanwhile (R1)."""
 
     name = "pages"
-
-    @classmethod
-    def colour(cls, calm: Settings, rng: random.Random) -> Settings:
-        """Let pages be small, and nobody rest."""
-        del rng
-        return replace(calm, page_keys=2, readers=2, producers=2, think_ms=SECOND_MS)
+    has: ClassVar = {"page_keys": (2,), "readers": (2,), "producers": (2,), "think_ms": (SECOND_MS,)}
 
 
 class Skews(Mood):
     """Clocks are wrong by minutes, merges sleep, and leases are held: tombstones lie about their age (J1, J4)."""
 
     name = "skews"
-
-    @classmethod
-    def colour(cls, calm: Settings, rng: random.Random) -> Settings:
-        """Let clocks be wrong."""
-        faults = FaultRates(stall=rng.choice(_STALLS))
-        return replace(calm, skew_ms=_SKEW_MS, faults=faults, sleepy_kind="merger", lease_holders=2, producers=2)
+    sleeps = "merger"
+    has: ClassVar = {"skew_ms": (_SKEW_MS,), "lease_holders": (2,), "producers": (2,)}
 
 
 class Losses(Mood):
     """Processes die, answers get lost, deletes fail; nobody sleeps (W2, J2)."""
 
     name = "losses"
-
-    @classmethod
-    def colour(cls, calm: Settings, rng: random.Random) -> Settings:
-        """Let requests fail."""
-        stubborn = rng.choice((0.0, 0.2))
-        return replace(
-            calm, faults=FaultRates(crash=0.02, lost=0.1, unavailable=0.03, partial=0.3, stubborn=stubborn), janitors=2
-        )
+    has: ClassVar = {"janitors": (2,)}
+    faults: ClassVar = {
+        "crash": (0.02,),
+        "lost": (0.1,),
+        "unavailable": (0.03,),
+        "partial": (0.3,),
+        "stubborn": (0.0, 0.2),
+    }
 
 
 MOODS: Final[dict[str, type[Mood]]] = {
@@ -195,6 +345,20 @@ MOODS: Final[dict[str, type[Mood]]] = {
         SleepyChangers,
         SleepyOutsiders,
         SleepyErasers,
+        SleepyIntents,
+        SleepyPuts,
+        SleepySettlers,
+        SleepyLookers,
+        SleepyPages,
+        SleepyFetchers,
+        SleepyCopies,
+        HastyProducers,
+        SleepyReasons,
+        SleepyUploads,
+        SleepyPinners,
+        SleepyFeeders,
+        SleepyPurgers,
+        LongGraces,
         Pages,
         Skews,
         Losses,
