@@ -8,42 +8,31 @@ import ssl
 import pytest
 from icedb_log.errors import Unauthenticated
 from icedb_service.access import policy
-from icedb_service.access.guard import AccessGuard
-from icedb_service.access.rate_limits import RateLimits
-from icedb_service.access.source import AccessSource
 from icedb_service.access.verbs import Identity
 from icedb_service.settings import ServiceSettings
-from icedb_service.testing.access_rig import ISSUER, Authority, TokenIssuer, token_entry, write_access
-from icedb_service.testing.manual_clock import ManualClock
+from icedb_service.testing.access_rig import ISSUER, Authority, TokenIssuer, token_entry
+from icedb_service.testing.guard_rig import TOKEN, GuardRig
 from icedb_service.tls import ssl_context
 
-TOKEN = "icedb_alpha-token-0123456789"
+
+@pytest.fixture
+def rig(tmp_path):
+    return GuardRig(tmp_path)
 
 
 @pytest.fixture
-def clock():
-    return ManualClock()
+def clock(rig):
+    return rig.clock
 
 
 @pytest.fixture
-def issuer():
-    return TokenIssuer()
+def issuer(rig):
+    return rig.issuer
 
 
 @pytest.fixture
-def guard(tmp_path, clock, issuer):
-    (tmp_path / "keys.json").write_bytes(issuer.key_set())
-    login = {
-        "issuer": ISSUER,
-        "audience": "icedb",
-        "keys_file": "keys.json",
-        "algorithms": ["ES256"],
-        "identity_claim": "sub",
-    }
-    document = {"identities": {"alpha": {"tokens": [token_entry(TOKEN)]}}, "issuers": {"login": login}}
-    return AccessGuard(
-        AccessSource(write_access(tmp_path / "access.json", document), clock=clock), limits=RateLimits(clock)
-    )
+def guard(rig):
+    return rig.make(rig.document)
 
 
 def encode(value):
