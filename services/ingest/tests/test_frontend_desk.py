@@ -1,30 +1,20 @@
-"""The desk: order of checks, ids and their age, keys; messages of the enqueue task; wake-ups; what errors become."""
+"""The desk: order of checks, ids and their age, keys; settings; wake-ups."""
 
-import json
 import threading
 
 import orjson
 import pytest
-from celery.exceptions import Reject, Retry
-from icedb_ingest.frontend import errors
 from icedb_ingest.frontend.batch_status import BatchStatus, BatchStatuses
-from icedb_ingest.frontend.desk import Desk, Offer
-from icedb_ingest.frontend.enqueue_message import message_schema, read_message
-from icedb_ingest.frontend.enqueue_task import PATIENCE_MS, EnqueueWork, _put_off
-from icedb_ingest.frontend.errors import KeyExpired, KeyReused, NotAuthorized
-from icedb_ingest.frontend.metrics import DOORS, OUTCOMES, FrontendMetrics, outcome_of
-from icedb_ingest.frontend.problems import problem_response
+from icedb_ingest.frontend.errors import KeyExpired, KeyReused
 from icedb_ingest.frontend.settings import FrontendSettings
-from icedb_ingest.frontend.tables import MISSING_AGE_MS, TableDirectory
+from icedb_ingest.frontend.tables import MISSING_AGE_MS
 from icedb_ingest.frontend.waker import Waker
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import (
     CommitOutcomeUnknown,
-    IceDBError,
     InvalidRequest,
     NotFound,
     Overloaded,
-    SchemaConflict,
     Unavailable,
 )
 from icedb_log.ingest.flush import flush_table
@@ -34,54 +24,9 @@ from icedb_log.ingest.staging import list_staged
 from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.fake_clock import FakeClock
-from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.row_files import RowFileWriter
 from icedb_log.trash.drop import drop_table, undrop_table
-from icedb_log.warehouse import Warehouse
-from icedb_service.access.guard import AccessGuard
-from icedb_service.access.task_access import TaskAccess
 from icedb_service.settings import load_settings
-
-LINES = b'{"a":1}\n'
-
-
-class Gate:
-    """Says what the test says."""
-
-    refusal = None
-
-    def check(self, paths):
-        if self.refusal is not None:
-            raise self.refusal
-
-
-class Bench:
-    """A desk over a store in memory."""
-
-    def __init__(self):
-        self.clock = FakeClock()
-        self.store = MemoryObjectStore(self.clock.now_ms)
-        self.warehouse = Warehouse(self.store)
-        self.paths = self.warehouse.table("events")
-        self.config = TableConfig.create(name="events")
-        create_table(self.store, self.paths, self.config)
-        self.gate = Gate()
-        self.woken = []
-        self.tables = TableDirectory(self.store, clock=self.clock, max_age_ms=30_000)
-        self.desk = Desk(
-            self.warehouse, clock=self.clock, gate=self.gate, tables=self.tables, on_staged=self.woken.append
-        )
-
-    def accept(self, body=LINES, *, table="events", **fields):
-        return self.desk.accept(Offer(table, body, fields.pop("format", "ndjson"), **fields))
-
-    def staged_ids(self):
-        return [batch.batch_id for batch in list_staged(self.store, self.paths).batches]
-
-
-@pytest.fixture
-def bench():
-    return Bench()
 
 
 def test_a_batch_is_staged_and_then_woken(bench):
@@ -132,7 +77,7 @@ def test_a_key_stages_once_for_ever_and_belongs_to_one_content(bench):
 
 
 def test_a_key_that_nobody_confirmed_expires_but_not_for_the_only_copy(bench):
-    content = hash_content(LINES, "ndjson")
+    content = hash_content(bench.lines, "ndjson")
     bound = bind_key(bench.store, bench.paths, key="k", content_sha256=content, clock=bench.clock)
     bench.clock.advance(bench.config.retry_window_ms)
     with pytest.raises(KeyExpired, match=bound.batch_id):
@@ -212,7 +157,7 @@ def test_status_follows_the_life_of_a_batch(bench):
 
 def test_status_knows_what_the_log_says(bench):
     statuses = BatchStatuses(bench.store, clock=bench.clock)
-    good, bad = (bench.accept(body).batch_id for body in (LINES, b'{"a":}'))
+    good, bad = (bench.accept(body).batch_id for body in (bench.lines, b'{"a":}'))
     writer = RowFileWriter(bench.store, bench.clock)
     result = flush_table(bench.store, bench.paths, clock=bench.clock, writer=writer, owner="test")
     assert (result.batch_count, len(result.rejected)) == (1, 1)
@@ -221,114 +166,6 @@ def test_status_knows_what_the_log_says(bench):
     bench.store.delete([reason_key(bench.paths, bad)])  # dropped
     found = statuses.look_up(bench.paths, bad)
     assert (found.state, "dropped" in found.reason) == ("quarantined", True)
-
-
-# ---- the enqueue task -------------------------------------------------------------------------------------------
-
-
-class Patience(threading.Event):
-    """Passes time instead of waiting."""
-
-    def __init__(self, clock):
-        super().__init__()
-        self.clock = clock
-        self.waited_ms = []
-
-    def wait(self, timeout=None):
-        self.waited_ms.append(int(timeout * 1000))
-        self.clock.advance(self.waited_ms[-1])
-        return self.is_set()
-
-
-@pytest.fixture
-def patience(bench):
-    return Patience(bench.clock)
-
-
-@pytest.fixture
-def work(bench, patience):
-    return EnqueueWork(
-        bench.desk,
-        metrics=FrontendMetrics(),
-        clock=bench.clock,
-        max_batch_bytes=100,
-        is_stopping=patience,
-        access=TaskAccess(AccessGuard()),
-    )
-
-
-def message(bench, **fields):
-    return {"table": "events", "batch_id": new_batch_id(bench.clock), "rows": [{"a": 1}], **fields}
-
-
-def test_a_message_is_taken_once(bench, work):
-    kwargs = message(bench)
-    results = [work.run((), kwargs), work.run((kwargs,), {})]
-    assert results[0] == results[1]
-    assert bench.staged_ids() == [kwargs["batch_id"]] == [results[0]["staged_as"]]
-
-
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [(float("nan"), "JSON compliant"), ([float("inf")], "JSON compliant"), ("\ud800", "surrogates")],
-)
-def test_a_row_that_is_no_json_is_refused_and_not_changed(bench, work, value, reason):
-    with pytest.raises(InvalidRequest, match=reason):
-        work.run((), message(bench, rows=[{"a": None}, {"a": value}]))
-    assert bench.staged_ids() == []
-
-
-@pytest.mark.parametrize("text", ["=", "é", "eyJ"])
-def test_what_is_no_base64_is_refused(bench, work, text):
-    kwargs = {**message(bench), "data_base64": text}
-    del kwargs["rows"]
-    with pytest.raises(InvalidRequest, match="not Base64"):
-        work.run((), kwargs)
-
-
-def test_an_integer_of_any_size_is_staged_as_it_is(bench, work):
-    work.run((), message(bench, rows=[{"a": 10**30, "b": None}]))
-    (batch,) = list_staged(bench.store, bench.paths).batches
-    assert json.loads(bench.store.get(batch.key).body) == {"a": 10**30, "b": None}
-
-
-def test_back_pressure_is_waited_out(bench, work, patience):
-    bench.gate.refusal = Overloaded("full", retry_after_ms=3_000)
-    patience.wait = lambda timeout: setattr(bench.gate, "refusal", None) or bench.clock.advance(int(timeout * 1000))
-    assert work.run((), message(bench))["outcome"] == "accepted"
-
-
-@pytest.mark.parametrize("refusal", [Unavailable("down"), CommitOutcomeUnknown("lost"), Overloaded("full")])
-def test_a_message_holds_its_thread_for_a_bounded_time(bench, work, patience, refusal):
-    bench.gate.refusal = refusal
-    with pytest.raises(type(refusal)):
-        work.run((), message(bench))
-    assert 0 < sum(patience.waited_ms) <= PATIENCE_MS
-    assert patience.waited_ms == sorted(patience.waited_ms)
-
-
-def test_a_worker_that_stops_does_not_wait(bench, work, patience):
-    bench.gate.refusal = Unavailable("down")
-    patience.set()
-    with pytest.raises(Unavailable):
-        work.run((), message(bench))
-    assert len(patience.waited_ms) == 1
-
-
-def test_a_message_that_is_too_large_is_wrong(bench, work):
-    with pytest.raises(InvalidRequest, match="at most 100"):
-        work.run((), message(bench, rows=[{"a": "x" * 100}]))
-
-
-def test_the_schema_says_what_is_read(bench):
-    schema = message_schema()
-    assert set(schema["properties"]) == {"table", "batch_id", "format", "rows", "data", "data_base64"}
-    assert schema["required"] == ["table", "batch_id"]
-    assert all(field["description"] for field in schema["properties"].values())
-    kwargs = message(bench)
-    assert read_message((), kwargs).rows == kwargs["rows"]
-    with pytest.raises(InvalidRequest, match="keyword arguments"):
-        read_message((kwargs,), kwargs)
 
 
 def test_a_wrong_setting_is_named_and_a_secret_is_not_shown(monkeypatch):
@@ -342,33 +179,6 @@ def test_a_wrong_setting_is_named_and_a_secret_is_not_shown(monkeypatch):
     settings = load_settings(FrontendSettings)
     assert settings.frontend_cors_origins == ("https://a.example", "https://b.example")
     assert "top secret" not in repr(settings)
-
-
-class Message:
-    """What Celery's task is to the code that puts a message off."""
-
-    def __init__(self, outcome):
-        self.outcome = outcome
-        self.sent = []
-
-    def retry(self, **options):
-        self.sent.append(options)
-        if isinstance(self.outcome, Reject):
-            raise self.outcome
-        return self.outcome
-
-
-def test_a_message_that_is_put_off_is_sent_again_or_given_back():
-    sent = Message(Retry())
-    with pytest.raises(Retry):
-        _put_off(sent, Unavailable("down"))
-    assert sent.sent[0]["countdown"] == 0
-    with pytest.raises(Reject) as caught:
-        _put_off(Message(Reject("no broker", requeue=False)), Unavailable("down"))
-    assert caught.value.requeue  # Celery would have dropped the only copy
-
-
-# ---- wake-ups ---------------------------------------------------------------------------------------------------
 
 
 def test_the_waker_sends_what_is_asked_and_survives_a_dead_redis():
@@ -386,49 +196,3 @@ def test_the_waker_sends_what_is_asked_and_survives_a_dead_redis():
     waker.ask("b")
     waker.stop()  # does not wait out the pause; what was asked for is tried
     assert woken == ["a", "b"]
-
-
-# ---- errors -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("error", "status", "outcome"),
-    [
-        (errors.BatchTooLarge("x"), 413, "too_large"),
-        (errors.UnsupportedMedia("x"), 415, "unsupported"),
-        (KeyReused("x"), 422, "conflict"),
-        (KeyExpired("x"), 409, "conflict"),
-        (errors.BodyTimeout("x"), 408, "timeout"),
-        (NotAuthorized("x"), 401, "unauthorized"),
-        (errors.ProducerLeft("x"), 499, "abandoned"),
-        (InvalidRequest("x"), 400, "invalid"),
-        (NotFound("x"), 404, "not_found"),
-        (errors.Busy("x", retry_after_ms=1001), 503, "busy"),
-        (Overloaded("x"), 429, "overloaded"),
-        (Unavailable("x"), 503, "unavailable"),
-        (CommitOutcomeUnknown("x"), 503, "unavailable"),
-        (SchemaConflict("x"), 500, "failed"),
-        (ZeroDivisionError("x"), 500, "failed"),
-    ],
-)
-def test_what_errors_become(error, status, outcome):
-    answer = problem_response(error, members={"batch_id": "b"})
-    problem = json.loads(answer.body)
-    assert (answer.status_code, problem["status"], problem["batch_id"]) == (status, status, "b")
-    assert outcome_of(error) == outcome
-    assert outcome in OUTCOMES
-    assert ("retry-after" in answer.headers) == isinstance(error, Unavailable | CommitOutcomeUnknown)
-    assert isinstance(error, IceDBError) or "x" not in problem["detail"]
-
-
-def test_a_retry_time_is_rounded_up():
-    assert problem_response(errors.Busy("x", retry_after_ms=1001)).headers["retry-after"] == "2"
-    assert problem_response(Overloaded("x", retry_after_ms=0)).headers["retry-after"] == "1"
-
-
-def test_every_label_is_there_from_the_start():
-    registry = FrontendMetrics().registry
-    for door in DOORS:
-        for outcome in OUTCOMES:
-            labels = {"door": door, "outcome": outcome}
-            assert registry.get_sample_value("icedb_frontend_batches_total", labels) == 0

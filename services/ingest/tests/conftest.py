@@ -1,0 +1,56 @@
+"""A desk over a store in memory."""
+
+import pytest
+from icedb_ingest.frontend.desk import Desk, Offer
+from icedb_ingest.frontend.tables import TableDirectory
+from icedb_log.ingest.staging import list_staged
+from icedb_log.tables.stored_config import create_table
+from icedb_log.tables.table_config import TableConfig
+from icedb_log.testing.fake_clock import FakeClock
+from icedb_log.testing.memory_store import MemoryObjectStore
+from icedb_log.warehouse import Warehouse
+
+
+class Gate:
+    """Says what the test says."""
+
+    refusal = None
+
+    def check(self, paths):
+        if self.refusal is not None:
+            raise self.refusal
+
+
+class Bench:
+    """A desk over a store in memory.
+
+    Attributes:
+        lines: A good batch.
+    """
+
+    lines = b'{"a":1}\n'
+
+    def __init__(self):
+        self.clock = FakeClock()
+        self.store = MemoryObjectStore(self.clock.now_ms)
+        self.warehouse = Warehouse(self.store)
+        self.paths = self.warehouse.table("events")
+        self.config = TableConfig.create(name="events")
+        create_table(self.store, self.paths, self.config)
+        self.gate = Gate()
+        self.woken = []
+        self.tables = TableDirectory(self.store, clock=self.clock, max_age_ms=30_000)
+        self.desk = Desk(
+            self.warehouse, clock=self.clock, gate=self.gate, tables=self.tables, on_staged=self.woken.append
+        )
+
+    def accept(self, body=lines, *, table="events", **fields):
+        return self.desk.accept(Offer(table, body, fields.pop("format", "ndjson"), **fields))
+
+    def staged_ids(self):
+        return [batch.batch_id for batch in list_staged(self.store, self.paths).batches]
+
+
+@pytest.fixture
+def bench():
+    return Bench()
