@@ -15,6 +15,7 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 
 from icedb_local.chaos.http_messages import (
@@ -28,7 +29,7 @@ from icedb_local.chaos.http_messages import (
 from icedb_local.chaos.proxy_faults import ActiveFaults, FaultHits, ProxyFault
 from icedb_local.ports import LOOPBACK
 
-CALL_TIMEOUT_S: Final = 10
+CALL_TIMEOUT_S: Final = 60
 MIN_CUT_BYTES: Final = 2
 """Shorter bodies cannot come by half."""
 
@@ -47,9 +48,10 @@ class FaultProxy:
     Args:
         upstream_port: Loopback port of the S3 server.
         doors: Name of each door and its loopback port; 0 for any free one, see :attr:`ports`.
+        clock: For the times of what faults meet.
     """
 
-    def __init__(self, upstream_port: int, doors: Mapping[str, int]) -> None:
+    def __init__(self, upstream_port: int, doors: Mapping[str, int], *, clock: Clock) -> None:
         self._upstream_port = upstream_port
         self._doors = dict(doors)
         self._loop = asyncio.new_event_loop()
@@ -58,7 +60,7 @@ class FaultProxy:
         self._clients: set[asyncio.StreamWriter] = set()
         self._late: set[asyncio.Task[None]] = set()
         self._landing = asyncio.Event()
-        self.faults = ActiveFaults()
+        self.faults = ActiveFaults(clock)
         self.ports: dict[str, int] = dict(doors)
         self.request_count = 0
 
@@ -137,8 +139,8 @@ class FaultProxy:
         try:
             while (request := await read_request(reader, writer)) is not None:
                 self.request_count += 1
-                fault = self.faults.take(request.method, request.path, door=door)
-                if not await self._treat(request, writer, upstream, fault=fault, door=door):
+                hits = self.faults.take(request.method, request.path, door=door)
+                if not await self._treat(request, writer, upstream, hits=hits, door=door):
                     break
                 await writer.drain()
         except (BrokenMessage, OSError):
@@ -155,13 +157,14 @@ class FaultProxy:
         writer: asyncio.StreamWriter,
         upstream: list[_Upstream],
         *,
-        fault: ProxyFault | None,
+        hits: FaultHits | None,
         door: str,
     ) -> bool:
         """Do to a request what is to be done; return whether the connection lives on."""
-        if fault is None:
+        if hits is None:
             writer.write(_encode(await self._forward(request, upstream)))
             return True
+        fault = hits.fault
         if fault.action in ("hold", "slow"):
             await asyncio.sleep(fault.delay_ms / 1000)
         if fault.action == "late":
@@ -174,10 +177,11 @@ class FaultProxy:
             writer.write(encode_error(fault.status))
             return True
         answer = await self._forward(request, upstream)
-        return await self._answer(answer, writer, fault=fault, door=door)
+        return await self._answer(answer, writer, hits=hits, door=door)
 
-    async def _answer(self, answer: Message, writer: asyncio.StreamWriter, *, fault: ProxyFault, door: str) -> bool:
+    async def _answer(self, answer: Message, writer: asyncio.StreamWriter, *, hits: FaultHits, door: str) -> bool:
         """Say of an answer what is to be said; return whether the connection lives on."""
+        fault = hits.fault
         if fault.action == "drop":
             return False
         if fault.action == "truncate" and len(answer.body) >= MIN_CUT_BYTES:
@@ -186,7 +190,7 @@ class FaultProxy:
             writer.write_eof()
             return False
         if fault.action == "truncate":
-            self.faults.give_back(fault, door=door)
+            self.faults.give_back(hits, door=door)
         writer.write(encode_error(fault.status) if fault.action == "status_after" else _encode(answer))
         return True
 

@@ -1,15 +1,17 @@
 """What may be done to a request on its way to the S3 server, and which requests it is done to. Plain values.
 
 A fault is *active* from :meth:`ActiveFaults.add` to :meth:`ActiveFaults.remove`; each request meets the first active
-fault that wants it. What was really done is counted for each door, so that a fault that met nothing counts as none.
+fault that wants it. What was really done is noted for each door, with its time: so a fault that met nothing counts as
+none, and whom it met, and when, can be compared with what that service has counted.
 """
 
 import dataclasses
 import re
 import threading
-from collections import Counter
 from dataclasses import dataclass
 from typing import Final, Literal
+
+from icedb_log.clock import Clock
 
 Action = Literal[
     "status",  # answered with an error; the server does not see it
@@ -55,11 +57,16 @@ class FaultHits:
 
     Attributes:
         fault: Which.
-        by_door: Requests that met it, by the door through which they came.
+        times_ms: When each request met it, monotonic, by the door through which it came.
     """
 
     fault: ProxyFault
-    by_door: Counter[str] = dataclasses.field(default_factory=Counter)
+    times_ms: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def by_door(self) -> dict[str, int]:
+        """Requests that met it, by the door through which they came."""
+        return {door: len(times_ms) for door, times_ms in self.times_ms.items()}
 
     @property
     def total(self) -> int:
@@ -73,9 +80,14 @@ class FaultHits:
 
 
 class ActiveFaults:
-    """The faults that are active now, in the order in which they were added. Safe for many threads."""
+    """The faults that are active now, in the order in which they were added. Safe for many threads.
 
-    def __init__(self) -> None:
+    Args:
+        clock: For the times of what they meet.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._active: list[FaultHits] = []
 
@@ -96,19 +108,16 @@ class ActiveFaults:
         with self._lock:
             self._active = []
 
-    def take(self, method: str, path: str, *, door: str) -> ProxyFault | None:
-        """Return what happens to a request, and count it."""
+    def take(self, method: str, path: str, *, door: str) -> FaultHits | None:
+        """Return what happens to a request, which is noted there."""
         with self._lock:
             for hits in self._active:
                 if not hits.is_used_up and hits.fault.wants(method, path):
-                    hits.by_door[door] += 1
-                    return hits.fault
+                    hits.times_ms.setdefault(door, []).append(self._clock.monotonic_ms())
+                    return hits
         return None
 
-    def give_back(self, fault: ProxyFault, *, door: str) -> None:
-        """Take back a count: the fault turned out not to fit (a body too short to be cut)."""
+    def give_back(self, hits: FaultHits, *, door: str) -> None:
+        """Forget the last request of a door: the fault turned out not to fit it (a body too short to be cut)."""
         with self._lock:
-            for hits in self._active:
-                if hits.fault is fault and hits.by_door[door]:
-                    hits.by_door[door] -= 1
-                    return
+            hits.times_ms[door].pop()

@@ -16,11 +16,11 @@ from icedb_log.storage.stores import StoreSettings
 from pydantic import TypeAdapter
 
 from icedb_parts.spark.spark_runner import OK, Chunks, make_answer
+from icedb_parts.spark.task_failures import watch_failures
 from icedb_parts.units.change_unit import ChangeUnit, GroupOutput, make_error_text
 from icedb_parts.units.read_unit import ReadFilesUnit, read_files, spark_arrow_type
 
 FAILED: Final = "error"
-ANSWER_SCHEMA: Final = "unit INT, outcome STRING, body STRING"
 READ_UNITS: Final = TypeAdapter(ReadFilesUnit)
 GROUP_OUTPUTS: Final = TypeAdapter(tuple[GroupOutput, ...])
 
@@ -93,6 +93,7 @@ def make_change_task(store: StoreSettings, unit: ChangeUnit) -> Callable[[Chunks
         from icedb_parts.engine import release_memory  # noqa: PLC0415
         from icedb_parts.units.change_unit import write_change  # noqa: PLC0415
 
+        watch_failures()
         try:
             outputs = write_change(unit, chunks, store.open().store, clock=SystemClock())
             yield make_answer(0, OK, orjson.dumps(outputs, default=_plain).decode())

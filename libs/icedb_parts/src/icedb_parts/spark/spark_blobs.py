@@ -19,10 +19,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
 from icedb_parts.limits import EngineLimits
-from icedb_parts.spark.spark_runner import OK, Chunks, SparkRunner, make_answer, read_answers
+from icedb_parts.spark.spark_runner import ANSWER_SCHEMA, OK, Chunks, SparkRunner, make_answer, read_answers
 from icedb_parts.spark.spark_session import is_remote
+from icedb_parts.spark.task_failures import FAILURES, watch_failures
 
-BLOB_SCHEMA: Final = "unit INT, outcome STRING, body STRING, number INT, blob BINARY"
+BLOB_SCHEMA: Final = f"unit INT, outcome STRING, body STRING, number INT, blob BINARY, {FAILURES} STRING"
 ARROW_BLOB: Final = pa.schema(
     [
         ("unit", pa.int32()),
@@ -30,6 +31,7 @@ ARROW_BLOB: Final = pa.schema(
         ("body", pa.string()),
         ("number", pa.int32()),
         ("blob", pa.binary()),
+        (FAILURES, pa.string()),
     ]
 )
 
@@ -104,7 +106,7 @@ class SparkBlobs:
         kept = frame.persist(StorageLevel.DISK_ONLY) if kept is None else kept
         self._frames.append(kept)
         try:
-            rows: list[Any] = kept.where(kept["number"].isNull()).select("unit", "outcome", "body").collect()
+            rows: list[Any] = kept.where(kept["number"].isNull()).select("unit", "outcome", "body", FAILURES).collect()
         except (PySparkException, Py4JError):
             self._frames.remove(kept)  # nothing of it is of use, and to read it would make it again
             with suppress(PySparkException, Py4JError, OSError):
@@ -141,7 +143,7 @@ class SparkBlobs:
             rows = taken.unionByName(units, allowMissingColumns=True)
             picked = rows.select("task", "body", "unit", "number", "blob")
             dealt = picked.repartitionById(len(bodies), picked["task"])
-            answers = dealt.mapInArrow(task, schema="unit INT, outcome STRING, body STRING").collect()
+            answers = dealt.mapInArrow(task, schema=ANSWER_SCHEMA).collect()
         return read_answers(answers, range(len(bodies)))
 
 
@@ -153,6 +155,7 @@ def make_parse_task(store: StoreSettings) -> Callable[[Chunks], Chunks]:
         from icedb_parts.units.parse_unit import FilledBlob, parse_unit  # noqa: PLC0415
         from icedb_parts.units.work_units import FLUSH_UNITS, encode  # noqa: PLC0415
 
+        watch_failures()
         for chunk in chunks:
             for row in chunk.to_pylist():
                 try:
@@ -175,7 +178,8 @@ def make_blob_row(unit: int, number: int, body: bytes) -> pa.RecordBatch:
 
 def make_result_row(unit: int, outcome: str, body: str) -> pa.RecordBatch:
     """Return the row of a unit's result."""
-    return pa.RecordBatch.from_pylist([{"unit": unit, "outcome": outcome, "body": body}], schema=ARROW_BLOB)
+    row = {"unit": unit, "outcome": outcome, "body": body, FAILURES: watch_failures().take()}
+    return pa.RecordBatch.from_pylist([row], schema=ARROW_BLOB)
 
 
 def make_write_task(store: StoreSettings, limits: EngineLimits) -> Callable[[Chunks], Chunks]:
@@ -186,6 +190,7 @@ def make_write_task(store: StoreSettings, limits: EngineLimits) -> Callable[[Chu
         from icedb_parts.units.work_units import WRITE_UNITS, encode  # noqa: PLC0415
         from icedb_parts.units.write_unit import BlobFolder, write_unit  # noqa: PLC0415
 
+        watch_failures()
         task, text = -1, ""
         try:
             with BlobFolder(limits) as blobs:

@@ -39,12 +39,13 @@ from icedb_parts.query.change_query import (
 from icedb_parts.query.guarded_query import guard_condition, run_query
 from icedb_parts.query.insert_query import QueryProblem, query_errors, rows_view
 from icedb_parts.query.query_types import quote_spark, store_column
-from icedb_parts.spark.change_tasks import ANSWER_SCHEMA, GROUP_OUTPUTS, make_change_task
+from icedb_parts.spark.change_tasks import GROUP_OUTPUTS, make_change_task
 from icedb_parts.spark.file_rows import FileRows
 from icedb_parts.spark.spark_jobs import SparkJobs
 from icedb_parts.spark.spark_merge import SparkGroupMerger
-from icedb_parts.spark.spark_runner import OK, SparkRunner
+from icedb_parts.spark.spark_runner import ANSWER_SCHEMA, OK, SparkRunner
 from icedb_parts.spark.spark_watch import WatchRules
+from icedb_parts.spark.task_failures import report_again
 from icedb_parts.units.change_unit import ChangedGroup, ChangeUnit, GroupOutput, read_error_text
 from icedb_parts.units.read_unit import NumberedFile
 from icedb_parts.writing.footer import FileKind
@@ -299,6 +300,7 @@ class _ChangeRun:
 
     def _write(self, rows: Any, unit: ChangeUnit) -> Mapping[int, list[GroupOutput]]:
         answers = rows.mapInArrow(make_change_task(self._runner.store, unit), schema=ANSWER_SCHEMA).collect()
+        report_again(answers)
         _raise_sent(answer["body"] for answer in answers if answer["outcome"] != OK)
         outputs: dict[int, list[GroupOutput]] = defaultdict(list)
         for answer in answers:

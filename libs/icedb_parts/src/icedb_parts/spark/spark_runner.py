@@ -19,13 +19,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from icedb_parts.spark.spark_watch import JobWatch, WatchRules
+from icedb_parts.spark.task_failures import FAILURES, report_again, watch_failures
 
 UnitKind = Literal["flush", "merge", "import"]
 Chunks = Iterator[pa.RecordBatch]
 OK: Final = "ok"
 UNIT_SCHEMA: Final = "unit INT, body STRING"
-_ANSWER_SCHEMA: Final = "unit INT, outcome STRING, body STRING"
-_ARROW_ANSWER: Final = pa.schema([("unit", pa.int32()), ("outcome", pa.string()), ("body", pa.string())])
+ANSWER_SCHEMA: Final = f"unit INT, outcome STRING, body STRING, {FAILURES} STRING"
+_ARROW_ANSWER: Final = pa.schema(
+    [("unit", pa.int32()), ("outcome", pa.string()), ("body", pa.string()), (FAILURES, pa.string())]
+)
 _SHOWN_CHARS: Final = 500
 WARM_UP_LIMIT_MS: Final = 120_000
 """How long a cluster may take to give this application its first cores."""
@@ -74,7 +77,7 @@ class SparkRunner:
             Unavailable: Spark lost the job, or it took too long.
         """
         with self.job(f"a {kind} job of {len(bodies)} units"):
-            frame = self.make_units(bodies).mapInArrow(make_task(kind, self.store), schema=_ANSWER_SCHEMA)
+            frame = self.make_units(bodies).mapInArrow(make_task(kind, self.store), schema=ANSWER_SCHEMA)
             return read_answers(frame.collect(), range(len(bodies)))
 
     @contextmanager
@@ -114,7 +117,11 @@ def spark_errors(what: str) -> Iterator[None]:
 
 
 def read_answers(rows: Sequence[Any], units: Sequence[int]) -> list[str]:
-    """Return the results of some units, in order. Raises what the first unit that failed raised, or Unavailable."""
+    """Return the results of some units, in order, and report what failed in their tasks; called once for each answer.
+
+    Raises what the first unit that failed raised, or Unavailable.
+    """
+    report_again(rows)
     answers = sorted(rows, key=lambda row: row["unit"])
     for answer in answers:
         if answer["outcome"] != OK:
@@ -148,6 +155,7 @@ def make_task(kind: UnitKind, store: StoreSettings) -> Callable[[Chunks], Chunks
     """Return what a task runs: from units to answers, as record batches."""
 
     def run_units(chunks: Chunks) -> Chunks:
+        watch_failures()
         for chunk in chunks:
             for row in chunk.to_pylist():
                 outcome, body = run_unit(kind, row["body"], store)
@@ -158,7 +166,8 @@ def make_task(kind: UnitKind, store: StoreSettings) -> Callable[[Chunks], Chunks
 
 def make_answer(unit: int, outcome: str, body: str) -> pa.RecordBatch:
     """Return the row that a unit answers with."""
-    return pa.RecordBatch.from_pylist([{"unit": unit, "outcome": outcome, "body": body}], schema=_ARROW_ANSWER)
+    row = {"unit": unit, "outcome": outcome, "body": body, FAILURES: watch_failures().take()}
+    return pa.RecordBatch.from_pylist([row], schema=_ARROW_ANSWER)
 
 
 def run_unit(kind: UnitKind, body: str, store: StoreSettings) -> tuple[str, str]:
