@@ -24,12 +24,12 @@ WATCH_S = 1.0
 def serve(settings: FrontendSettings) -> int:
     """Serve until SIGTERM or SIGINT; Redis need not be there (I4)."""
     clock = SystemClock()
+    metrics = FrontendMetrics()
+    metrics.dependencies.watch_store()  # before the first request: those of the start count, too
     wait_for_servers(settings, clock=clock, needs_redis=False)
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    metrics = FrontendMetrics()
-    metrics.dependencies.watch_store()
     count = metrics.dependencies.counter_of("queue")
     redis = open_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms, on_failure=count)
     wakeups = Wakeups(make_app(settings), redis, settings=settings, counter=metrics.wakes)
