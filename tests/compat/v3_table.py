@@ -1,0 +1,146 @@
+"""Tables as the original wire's own writer leaves them: made by hand from the rules.
+
+That writer knows none of our fields, puts the name of its host where we have a commit id, writes JSON with spaces, merges
+files together with the columns of their path, drops markers when it removes a partition, and cleans up without a trace.
+"""
+
+import json
+
+import duckdb
+from icedb_log.changes.row_changes import delete_rows
+from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.clock import new_batch_id
+from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.staging import stage_batch
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.merging.merge import merge_table
+from icedb_log.repair.fsck import fsck_table
+from icedb_log.tables.stored_config import create_table
+from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.testing.fake_clock import FakeClock
+from icedb_log.testing.mirrored_store import MirroredStore
+from icedb_log.warehouse import Warehouse
+from icedb_parts.testing.native_jobs import NativeChanger, NativeMerger, NativeWriter
+
+HOST = "ip-10-0-3-7.eu-west-1"
+
+
+SCHEMA = {"u": "VARCHAR", "ts": "TIMESTAMP", "n": "BIGINT"}
+
+
+GRACE_MS = 60_000
+
+
+START_MS = 1_686_176_939_445
+
+
+class V3Table:
+    """A table as the original wire's writer leaves it, and our services on it. A row is a number.
+
+    Attributes:
+        host: In the names of its log files.
+        schema: Of its columns.
+        grace_ms: How long data files of dead markers stay.
+        start_ms: What the clock says at first.
+    """
+
+    host, schema, grace_ms, start_ms = HOST, SCHEMA, GRACE_MS, START_MS
+
+    def __init__(self, root):
+        self.clock = FakeClock(START_MS)
+        self.store = MirroredStore(root, self.clock.now_ms)
+        self.paths = Warehouse(self.store).table("events")
+        self.engine = duckdb.connect()
+        self.scratch = root / "rows.parquet"
+        self.files = 0
+
+    def put(self, partition, *numbers, extra=""):
+        """Upload a data file and return its marker."""
+        self.files += 1
+        key = f"events/_data/{partition}/00000000-0000-4000-8000-{self.files:012d}.parquet"
+        values = ", ".join(map(str, numbers))
+        self.engine.execute(
+            f"COPY (SELECT 'a' AS u, TIMESTAMP '2023-06-07 08:00:00' + INTERVAL (n) SECOND AS ts, n{extra} FROM "
+            f"(SELECT unnest([{values}])::BIGINT AS n)) TO '{self.scratch}' (FORMAT parquet, CODEC 'SNAPPY')"
+        )
+        body = self.scratch.read_bytes()
+        self.store.put(key, body)
+        return {"p": key, "b": len(body), "t": self.clock.now_ms()}
+
+    def write(self, markers, tombstones=(), *, host=HOST, is_merged=False, schema=SCHEMA, **layout):
+        """Write a log file, field by field as the wire has it, and return its key."""
+        time_ms = self.clock.now_ms()
+        metadata = {"v": 1, "sch": 1, "f": 2 + len(tombstones), "t": time_ms}
+        if tombstones:
+            metadata["tmb"] = 2
+        key = f"events/_log/{time_ms}{'_m' if is_merged else ''}_{host}.jsonl"
+        lines = [metadata, schema, *tombstones, *markers]
+        self.store.put(key, "\n".join(json.dumps(line, **layout) for line in lines).encode())
+        self.clock.advance(5)
+        return key
+
+    def append(self, partition, *numbers, **options):
+        """Insert rows; return the marker and the log file's key."""
+        marker = self.put(partition, *numbers)
+        return marker, self.write([marker], **options)
+
+    def merge_as_v3(self, inputs, others=(), *, extra=""):
+        """Merge appended files as the original does: with the others that their log files name."""
+        partition = inputs[0][0]["p"].removeprefix("events/_data/").rpartition("/")[0]
+        now_ms = self.clock.now_ms()
+        numbers = [n for marker, _ in inputs for n in self.numbers_in(marker["p"])]
+        output = self.put(partition, *numbers, extra=extra)
+        self.clock.advance(3)
+        dead = [{**marker, "tmb": now_ms} for marker, _ in inputs]
+        logs = [{"p": key, "t": now_ms} for _, key in inputs]
+        return output, self.write([*dead, *others, output], logs, is_merged=True)
+
+    def numbers_in(self, *keys):
+        """Return the rows of data files."""
+        files = [self.store.uri(key) for key in keys]
+        rows = self.engine.execute("SELECT n FROM read_parquet(?, union_by_name = true)", [files]).fetchall()
+        return sorted(row[0] for row in rows)
+
+    def adopt(self, **fields):
+        """Give it a configuration, as ``icedb table create`` does."""
+        options = {"sort": ("ts",), "merge_fan_in": 2, "data_grace_ms": GRACE_MS, "log_grace_ms": 20_000}
+        fields = {"partition": (PartitionField.parse("u"), PartitionField.parse("d=day(ts)")), **options, **fields}
+        config = TableConfig.create(name="events", orphan_age_ms=4 * GRACE_MS, **fields)
+        create_table(self.store, self.paths, config)
+
+    def reader(self, **options):
+        return LogReader(self.store, self.paths, clock=self.clock, **options)
+
+    def numbers(self, as_of_ms=None):
+        """Return all rows, read as every reader of ours does."""
+        snapshot = fold(self.reader().read(), as_of_ms=as_of_ms)
+        compact = fold(self.reader(is_compact=True).read(), as_of_ms=as_of_ms)
+        assert compact.snapshot_id == snapshot.snapshot_id
+        return self.numbers_in(*(marker.path for marker in snapshot.live)) if snapshot.live else []
+
+    def run(self, function, **options):
+        result = function(self.store, self.paths, clock=self.clock, **options)
+        self.clock.advance(5)
+        return result
+
+    def flush(self, *numbers):
+        rows = [{"u": "a", "ts": f"2023-06-07T09:00:{n % 60:02d}Z", "n": n} for n in numbers]
+        body = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+        stage_batch(self.store, self.paths, body=body, staging_format="ndjson", batch_id=new_batch_id(self.clock))
+        return self.run(flush_table, writer=NativeWriter(self.store, self.clock), owner="flush")
+
+    def merge(self, **options):
+        return self.run(merge_table, merger=NativeMerger(self.store, self.clock), owner="merge", **options)
+
+    def delete(self, condition):
+        changer = NativeChanger(self.store, self.clock)
+        return self.run(delete_rows, changer=changer, owner="delete", condition=condition)
+
+    def vacuum(self):
+        return self.run(vacuum_table)
+
+    def problems(self):
+        """Return what fsck finds, but for what it says of a configuration that does not say how files are laid out."""
+        found = self.run(fsck_table).findings
+        return [each for each in found if each.code != "config-mismatch"]
