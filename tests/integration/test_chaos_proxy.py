@@ -60,7 +60,7 @@ class _During:
 @pytest.fixture(scope="module")
 def proxy(s3_server):
     port = int(s3_server.endpoint_url.rpartition(":")[2])
-    with FaultProxy(port, {"services": 0, "watchers": 0}) as running:
+    with FaultProxy(port, {"services": 0, "watchers": 0}, clock=CLOCK) as running:
         yield running
 
 

@@ -14,7 +14,8 @@ from icedb_local.chaos.fault_records import InjectedFault, sum_kinds
 from icedb_local.chaos.injector import Effect
 from icedb_local.chaos.metric_history import START_TIME, MetricHistory, Scrape, Trace, parse_metrics
 from icedb_local.chaos.outages import Outages, find_recovery_ms
-from icedb_local.chaos.proxy_faults import ActiveFaults, ProxyFault
+from icedb_local.chaos.proxy_faults import ActiveFaults, FaultHits, ProxyFault
+from icedb_local.chaos.verdicts import count_failures, judge_fault
 from icedb_log.testing.fake_clock import FakeClock
 
 COUNTER = "icedb_store_request_failures_total"
@@ -64,7 +65,9 @@ def history(*scrapes):
         (RISES, [scrape(5, timeout=1), scrape(15, timeout=2)], True),
         (RISES, [scrape(5, timeout=2), scrape(15, timeout=2)], False),
         (RISES, [scrape(5, timeout=1), scrape(15, timeout=1, broken=9)], False),
-        (RISES, [scrape(5, timeout=1), scrape(15, timeout=1), scrape(30, timeout=2)], False),
+        (RISES, [scrape(5, timeout=1), scrape(15, timeout=1), scrape(30, timeout=2)], True),
+        (RISES, [scrape(5, timeout=1), scrape(25, timeout=1), scrape(30, timeout=2)], False),
+        (RISES, [scrape(1, timeout=1), scrape(5, timeout=2), scrape(25, timeout=2)], False),
         (RISES, [scrape(5, timeout=9), scrape(15, start=2.0, timeout=1)], True),
         (RISES, [scrape(5, timeout=9), Scrape(12, None), scrape(15, timeout=9)], False),
         (Trace("silent", service="ingest"), [scrape(5), Scrape(15, None)], True),
@@ -101,48 +104,91 @@ def silent(time_ms):
         ([scrape(5), silent(15), scrape(25)], False),
         ([scrape(5), silent(15), silent(25), scrape(35, start=2.0)], True),
         ([scrape(5), scrape(15, start=2.0)], True),
-        ([scrape(1), silent(5), silent(15), scrape(25, start=2.0)], False),
-        ([scrape(25), silent(35), scrape(45, start=2.0)], False),
+        ([scrape(1), silent(5), silent(15), scrape(25, start=2.0)], True),
+        ([scrape(8), scrape(12), silent(15), scrape(25, start=2.0)], True),
+        ([scrape(8), scrape(14), silent(15), scrape(25, start=2.0)], False),
+        ([scrape(1), silent(5), scrape(8, start=2.0), scrape(25, start=2.0)], False),
+        ([scrape(25), silent(35), scrape(45, start=2.0)], True),
         ([scrape(5), silent(15)], True),
+        ([scrape(5), scrape(15)], False),
     ],
 )
 def test_counts_are_lost_with_the_process_that_had_them(scrapes, is_lost):
-    assert history(*scrapes).lost_counts(begin_ms=10, end_ms=20) is is_lost
+    assert history(*scrapes).is_lost("ingest", 10, slack_ms=3) is is_lost
 
 
 def test_who_stood_still_tells_later_what_it_has_counted():
     trace = Trace("rises", "icedb_store_request_failures_total")
     shown = history(scrape(5, broken=1), silent(15), silent(25), scrape(35, broken=2))
     assert shown.shows(trace, begin_ms=10, end_ms=20)
-    assert not history(scrape(5, broken=1), scrape(15, broken=1), scrape(35, broken=2)).shows(
-        trace, begin_ms=10, end_ms=20
-    )
+
+
+def met(kind, *, hits=None, count=0, must_show=True):
+    """A fault from 10 to 20 that met somebody; ``hits``: times by service."""
+    found = None if hits is None else FaultHits(KIND_BY_NAME[kind].proxy, hits)
+    planned = PlannedFault(1, KIND_BY_NAME[kind], "", 0, 0)
+    return InjectedFault(planned, 10, end_ms=20, count=count, hits=found, must_show=must_show)
+
+
+INGEST = {"ingest": [12]}
 
 
 @pytest.mark.parametrize(
-    ("kind", "scrapes", "seen"),
+    ("hits", "scrapes", "seen"),
     [
-        ("s3_drop", [scrape(5, broken=1), scrape(15, broken=2)], "seen"),
-        ("s3_drop", [scrape(5, broken=1), scrape(15, broken=1)], "unseen"),
-        ("s3_drop", [scrape(5, broken=1), silent(15), scrape(25, broken=1)], "unseen"),
-        ("s3_drop", [scrape(5, broken=1), silent(15), scrape(25, start=2.0)], "masked"),
-        ("lock_empty", [scrape(5), scrape(15)], "nothing_to_see"),
+        (INGEST, [scrape(5, broken=1), scrape(15, broken=2)], "seen"),
+        (INGEST, [scrape(5, broken=1), scrape(15, broken=1)], "unseen"),
+        (INGEST, [scrape(5, broken=1), scrape(15, broken=1, throttled=9)], "unseen"),
+        (INGEST, [scrape(5, broken=1), silent(15), scrape(25, broken=1)], "unseen"),
+        (INGEST, [scrape(5, broken=1), silent(15), scrape(25, start=2.0)], "masked"),
+        (INGEST, [scrape(5, broken=1), silent(15), scrape(25, start=2.0, broken=1)], "seen"),
+        ({"ingest": [12, 19]}, [scrape(5, broken=1), scrape(15, broken=1), scrape(25, start=2.0)], "unseen"),
+        ({"ingest": [12], "merger": [12]}, [scrape(5, broken=1), scrape(15, broken=2)], "unseen"),
+        ({"watchers": [12]}, [scrape(5, broken=1), scrape(15, broken=1)], "nothing_to_see"),
     ],
 )
-def test_a_fault_that_left_no_trace_is_unseen(kind, scrapes, seen):
-    scraper = SimpleNamespace(history=history(*scrapes))
-    conductor = Conductor(None, scraper, up=None, say=None, clock=None, settle_ms=0)
-    fault = InjectedFault(PlannedFault(1, KIND_BY_NAME[kind], "", 0, 0), 10, end_ms=20, count=1)
-    conductor.faults.append(fault)
-    conductor.judge()
+def test_each_service_that_a_fault_of_the_proxy_has_met_must_tell(hits, scrapes, seen):
+    made = history(*scrapes)
+    for time_ms in (5, 15, 25):
+        made.add("merger", scrape(time_ms, broken=1))
+    fault = met("s3_drop", hits=hits)
+    judge_fault(fault, made, settle_ms=0)
     assert fault.seen == seen
-    if seen == "unseen":  # whoever holds no lock loses none: what need not show may
-        fault.must_show, fault.seen = False, "nothing_to_see"
-        conductor.judge()
-        assert fault.seen == "nothing_to_see"
+    assert fault.has_effect
+    if seen == "unseen":
+        assert ("merger" if "merger" in hits else "ingest") in fault.trace
 
 
-@pytest.mark.parametrize(("seconds", "must_show"), [(1, False), (20, True)])
+@pytest.mark.parametrize(
+    ("fault", "seen"),
+    [
+        (met("broker_down", count=1), "unseen"),
+        (met("broker_down", count=1, must_show=False), "nothing_to_see"),
+        (met("lock_empty", count=1), "nothing_to_see"),
+        (met("s3_slow", hits={"ingest": [12]}), "unseen"),
+        (met("s3_slow", hits={"watchers": [12]}), "nothing_to_see"),
+    ],
+)
+def test_the_death_of_a_service_excuses_nothing_that_lasts_until_it_shows(fault, seen):
+    judge_fault(fault, history(scrape(5, broken=1), silent(15), scrape(25, start=2.0)), settle_ms=0)
+    assert fault.seen == seen
+
+
+def test_every_request_that_was_made_to_fail_is_counted():
+    faults = [met("s3_drop", hits={"ingest": [12, 13], "watchers": [14]}), met("s3_500", hits={"ingest": [15]})]
+    faults.append(met("s3_slow", hits={"ingest": [16]}))
+    scrapes = [scrape(5, broken=1), scrape(20, broken=3), scrape(30, broken=3)]
+    (counted,) = count_failures(faults, history(*scrapes), settle_ms=0)
+    assert (counted.service, counted.made, counted.counted, counted.is_whole) == ("ingest", 3, 3, True)
+    faults.append(met("s3_503", hits={"ingest": [17]}))
+    (counted,) = count_failures(faults, history(*scrapes), settle_ms=0)
+    assert not counted.is_whole
+    dead = history(*scrapes[:1], scrape(14, broken=3), scrape(30, start=2.0))
+    (counted,) = count_failures(faults, dead, settle_ms=0)
+    assert (counted.made, counted.is_whole) == (2, True), "the others met a process that died uncounted"
+
+
+@pytest.mark.parametrize(("seconds", "must_show"), [(1, False), (70, True)])
 def test_a_fault_that_is_cut_off_before_anybody_met_it_need_not_show(seconds, must_show):
     clock = FakeClock()
     injector = SimpleNamespace(inject=lambda _: contextlib.nullcontext(Effect(1)))
@@ -165,15 +211,17 @@ def test_only_the_series_that_count_are_kept():
 
 
 def test_a_proxy_fault_that_met_nobody_has_no_hits():
-    active = ActiveFaults()
+    active = ActiveFaults(FakeClock())
     first = active.add(ProxyFault("drop", frozenset({"PUT"}), target="/_log/", limit=1))
     second = active.add(ProxyFault("reset"))
-    assert active.take("GET", "/b/t/_log/1", door="services") is second.fault
-    assert active.take("PUT", "/b/t/_log/1", door="services") is first.fault
-    assert active.take("PUT", "/b/t/_log/2", door="watchers") is second.fault
+    assert active.take("GET", "/b/t/_log/1", door="services") is second
+    assert active.take("PUT", "/b/t/_log/1", door="services") is first
+    assert active.take("PUT", "/b/t/_log/2", door="watchers") is second
     active.remove(second)
     assert active.take("PUT", "/b/t/_log/2", door="services") is None
-    assert (first.total, dict(second.by_door)) == (1, {"services": 1, "watchers": 1})
+    assert (first.total, second.by_door) == (1, {"services": 1, "watchers": 1})
+    active.give_back(second, door="watchers")
+    assert second.by_door == {"services": 1, "watchers": 0}, "also after its end"
 
 
 def test_recovery_is_until_a_batch_sent_after_the_fault_is_seen():

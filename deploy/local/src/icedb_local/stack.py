@@ -151,7 +151,8 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
         """
         for info in self._rpc("getAllProcessInfo"):
             if info["name"] == program_name and info["pid"]:
-                return psutil.Process(info["pid"])
+                with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+                    return psutil.Process(info["pid"])
         raise Unavailable(f"{program_name} does not run now:\n{self.read_log_tail(program_name)}")
 
     def kill_and_hold_down(self, program_name: str) -> None:

@@ -1,16 +1,61 @@
-"""What is left when everything is quiet: garbage, quarantine, and what ``icedb fsck`` says. Reads past the proxy."""
+"""The last look, past the proxy: every row, ``icedb fsck``, and quarantine; what is wrong is noted with the judge."""
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 
+import duckdb
+from icedb_client import Client, ClientSettings
 from icedb_client.footers import ParquetFooterReader
 from icedb_log.clock import Clock
-from icedb_log.errors import NotFound
-from icedb_log.ingest.quarantine import QuarantinedBatch, list_quarantined
+from icedb_log.errors import IceDBError, NotFound
+from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.repair.fsck import FsckOptions, fsck_table
-from icedb_log.repair.fsck_report import FsckReport
 from icedb_log.storage.object_store import list_all
+from icedb_log.storage.stores import StoreSettings
 from icedb_log.warehouse import Warehouse
+
+from icedb_local.chaos.chaos_readers import ChaosReader, make_client_read
+from icedb_local.chaos.content_checker import ContentChecker
+
+NEVER_MS = 2**60
+"""No file may be gone while the last look reads."""
+
+
+def look_at_the_end(
+    warehouse: Warehouse, tables: Sequence[str], settings: StoreSettings, checker: ContentChecker, *, clock: Clock
+) -> dict[str, list[str]]:
+    """Read everything once more, when all has to be there, and note what is not right.
+
+    Args:
+        warehouse: Where.
+        tables: Which.
+        settings: How the warehouse is reached.
+        checker: The judge.
+        clock: For times.
+
+    Returns:
+        Why batches of each table are in quarantine.
+    """
+    assert settings.s3 is not None
+    client = Client(
+        settings=ClientSettings(
+            store=settings.url,
+            s3_endpoint=settings.s3.endpoint_url,
+            s3_region=settings.s3.region,
+            s3_read_timeout_ms=int(1000 * settings.s3.read_timeout_s),
+        ),
+        clock=clock,
+    )
+    read = make_client_read(client, http_timeout_s=int(settings.s3.read_timeout_s))
+    reader = ChaosReader("last look", read, tables=tables, checker=checker, data_grace_ms=NEVER_MS, clock=clock)
+    with contextlib.closing(client):
+        for table in tables:
+            try:
+                reader.look_at_the_end(table)
+            except (IceDBError, duckdb.Error) as error:
+                checker.note(f"cannot be read: {error}"[:500], table=table, reader="last look")
+    return {table: _judge_table(warehouse, table, checker, clock=clock) for table in tables}
 
 
 def save_bucket(warehouse: Warehouse, folder: Path) -> int:
@@ -25,12 +70,24 @@ def save_bucket(warehouse: Warehouse, folder: Path) -> int:
     return count
 
 
-def check_table(warehouse: Warehouse, table: str, *, clock: Clock) -> FsckReport:
-    """Run ``icedb fsck --deep``."""
-    options = FsckOptions(footers=ParquetFooterReader(warehouse.store))
-    return fsck_table(warehouse.store, warehouse.table(table), clock=clock, options=options)
+def _judge_table(warehouse: Warehouse, table: str, checker: ContentChecker, *, clock: Clock) -> list[str]:
+    """Run ``icedb fsck --deep``, and look into quarantine; return why batches are there.
 
-
-def read_quarantine(warehouse: Warehouse, table: str) -> tuple[QuarantinedBatch, ...]:
-    """Return what was refused."""
-    return tuple(list_quarantined(warehouse.store, warehouse.table(table)))
+    Only what came too late may be there: requests that were held back, of batches that are accounted for.
+    """
+    store, paths = warehouse.store, warehouse.table(table)
+    try:
+        report = fsck_table(store, paths, clock=clock, options=FsckOptions(footers=ParquetFooterReader(store)))
+        refused = tuple(list_quarantined(store, paths))
+    except IceDBError as error:
+        checker.note(f"cannot be read: {error}"[:500], table=table, reader="fsck")
+        return []
+    if not report.is_sound:
+        findings = "; ".join(f"{one.code} {one.key}: {one.message}" for one in report.findings[:5])
+        checker.note(f"icedb fsck: {findings}", table=table, reader="fsck")
+    known = {entry.batch_id: entry for entry in checker.entries(table).values()}
+    for batch in refused:
+        if batch.batch_id not in known or "window" not in batch.reason:
+            words = f"batch {batch.batch_id} ({known.get(batch.batch_id)}) is in quarantine: {batch.reason}"
+            checker.note(words, table=table, reader="quarantine")
+    return [batch.reason for batch in refused]

@@ -28,8 +28,11 @@ Engine = Literal["spark", "light"]
 LOCK_MASTERS: Final = ("lock-1", "lock-2", "lock-3")
 BROKER: Final = "redis"
 SCRATCH_USERS: Final = ("ingest", "merger")
-SERVICES_DOOR: Final = "services"
+STORE_USERS: Final = ("snapshot", "ingest", "merger", "janitor", "frontend", "enqueue", "gateway", "beat")
+"""Each has a door of its own of the fault proxy, which so knows whom a fault has met."""
 WATCHERS_DOOR: Final = "watchers"
+SERVER_TIMEOUT_S: Final = 60.0
+"""Of the last look, which goes past the proxy: how busy the machine is says nothing about a table."""
 START_RETRIES: Final = 1000
 
 
@@ -90,7 +93,7 @@ class ChaosLayout(StackLayout):
         pace: How fast it is.
         engine: ``light`` runs units of work in the workers' own processes, without Spark.
         lock_ports: Of the Redis masters for locks.
-        proxy_ports: Of the fault proxy, by door.
+        proxy_ports: Of the fault proxy, by door: one for each service, one for those who watch.
         beat_metrics_port: Where beat serves its metrics.
         left_out: Programs that are not started.
     """
@@ -105,7 +108,9 @@ class ChaosLayout(StackLayout):
     @classmethod
     def make(cls, run_dir: Path, *, pace: Pace, engine: Engine, left_out: frozenset[str] = frozenset()) -> Self:
         """Return a layout on free ports."""
-        *lock_ports, services_port, watchers_port, beat_port = find_free_ports(len(LOCK_MASTERS) + 3)
+        doors = (*STORE_USERS, WATCHERS_DOOR)
+        beat_port, *others = find_free_ports(1 + len(LOCK_MASTERS) + len(doors))
+        lock_ports, door_ports = others[: len(LOCK_MASTERS)], others[len(LOCK_MASTERS) :]
         return cls(
             run_dir,
             "s3",
@@ -115,7 +120,7 @@ class ChaosLayout(StackLayout):
             pace=pace,
             engine=engine,
             lock_ports=tuple(lock_ports),
-            proxy_ports={SERVICES_DOOR: services_port, WATCHERS_DOOR: watchers_port},
+            proxy_ports=dict(zip(doors, door_ports, strict=True)),
             beat_metrics_port=beat_port,
             left_out=left_out,
         )
@@ -123,12 +128,12 @@ class ChaosLayout(StackLayout):
     @property
     def door_settings(self) -> StoreSettings:
         """How readers and producers reach the store: through a door of their own of the proxy."""
-        return self._settings_at(self.proxy_ports[WATCHERS_DOOR])
+        return self._settings_at(self.proxy_ports[WATCHERS_DOOR], timeout_s=self.pace.read_timeout_ms / 1000)
 
     @property
     def server_settings(self) -> StoreSettings:
         """How the last look reaches the store: past the proxy."""
-        return self._settings_at(self.ports.s3)
+        return self._settings_at(self.ports.s3, timeout_s=SERVER_TIMEOUT_S)
 
     @property
     def redis_ports(self) -> dict[str, int]:
@@ -147,12 +152,9 @@ class ChaosLayout(StackLayout):
         return self.run_dir / f"scratch-{program_name}"
 
     def service_env(self) -> dict[str, str]:
-        """Return the environment of every service: the store is behind the proxy, locks have their own masters."""
+        """Return the environment of every service: locks have their own masters."""
         masters = ",".join(f"redis://{LOOPBACK}:{port}/0" for port in self.lock_ports)
-        return StackLayout.service_env(self) | {
-            "ICEDB_S3_ENDPOINT": f"http://{LOOPBACK}:{self.proxy_ports[SERVICES_DOOR]}",
-            "ICEDB_REDLOCK_URLS": masters,
-        }
+        return StackLayout.service_env(self) | {"ICEDB_REDLOCK_URLS": masters}
 
     def programs(self) -> tuple[Program, ...]:
         """Return every program, in the order of starting."""
@@ -175,11 +177,13 @@ class ChaosLayout(StackLayout):
             env |= {"TMPDIR": scratch, "SPARK_LOCAL_DIRS": scratch}
             if self.engine == "light":
                 command = (command[0], "-m", "icedb_local.chaos.light_worker", program.name)
+        if program.name in STORE_USERS:
+            env["ICEDB_S3_ENDPOINT"] = f"http://{LOOPBACK}:{self.proxy_ports[program.name]}"
         if program.name == "beat":
             env["ICEDB_METRICS_PORT"] = str(self.beat_metrics_port)
         return dataclasses.replace(program, env=env, command=command, start_retries=START_RETRIES)
 
-    def _settings_at(self, port: int) -> StoreSettings:
+    def _settings_at(self, port: int, *, timeout_s: float) -> StoreSettings:
         base = StackLayout.store_settings.fget(self)  # type: ignore[attr-defined]
         options = S3Options(
             endpoint_url=f"http://{LOOPBACK}:{port}",
@@ -187,6 +191,6 @@ class ChaosLayout(StackLayout):
             access_key_id=S3_ACCESS_KEY,
             secret_access_key=S3_SECRET_KEY,
             connect_timeout_s=1.0,
-            read_timeout_s=self.pace.read_timeout_ms / 1000,
+            read_timeout_s=timeout_s,
         )
         return StoreSettings(base.url, options)

@@ -52,7 +52,7 @@ class ChaosReader(BackgroundThread):
         read: How it reads; called in the thread only.
         tables: Which.
         checker: The judge.
-        data_grace_ms: A read that takes longer may find files gone.
+        data_grace_ms: A read of a state that is older when it ends may find files gone.
         clock: For times.
     """
 
@@ -74,6 +74,7 @@ class ChaosReader(BackgroundThread):
         self._tables = tables
         self._checker = checker
         self._data_grace_ms = data_grace_ms
+        self._state_ms = 0
         self._clock = clock
 
     def look(self, table: str) -> None:
@@ -93,21 +94,19 @@ class ChaosReader(BackgroundThread):
             self._stop.wait(max(MIN_PAUSE_S, PAUSE_SHARE * took_s))
 
     def _try(self, table: str) -> None:
-        began_ms = self._clock.monotonic_ms()
+        self._state_ms = self._clock.now_ms()
         try:
             self.look(table)
-        except Unavailable as error:
-            self._fail(table, error, began_ms)
-        except duckdb.Error as error:
-            self._fail(table, error, began_ms)
+        except (Unavailable, duckdb.Error) as error:
+            self._fail(table, error)
         except Exception as error:  # noqa: BLE001 - whatever it is, no server that fails excuses it
             words = f"a read ended with {type(error).__name__}: {error}"
             self._checker.note(words[:500], table=table, reader=self._name)
         else:
             self.outages.record_success(now_ms=self._clock.monotonic_ms())
 
-    def _fail(self, table: str, error: Exception, began_ms: int) -> None:
-        is_late = self._clock.monotonic_ms() - began_ms > self._data_grace_ms // 2
+    def _fail(self, table: str, error: Exception) -> None:
+        is_late = self._clock.now_ms() - self._state_ms >= self._data_grace_ms
         if any(word in str(error) for word in GONE) and not is_late:
             self._checker.note(f"a live file is not there: {error}"[:500], table=table, reader=self._name)
         self.outages.record_failure(f"{type(error).__name__}: {str(error)[:80]}")
@@ -145,7 +144,7 @@ class PastReader(ChaosReader):
         kept = self._earlier.get(table)
         if kept is not None and now_ms - kept[0] >= self._keep_ms:
             kept = None
-        as_of_ms = now_ms - self._past_ms if kept is None else kept[0]
+        as_of_ms = self._state_ms = now_ms - self._past_ms if kept is None else kept[0]
         try:
             read, is_stable = self._take(table, as_of_ms)
         except BelowHorizon as error:  # nothing was read: that is no success
@@ -157,7 +156,7 @@ class PastReader(ChaosReader):
         self._earlier[table] = (as_of_ms, read, is_stable)
 
 
-def make_client_read(client: Client) -> ReadTable:
+def make_client_read(client: Client, *, http_timeout_s: int = HTTP_TIMEOUT_S) -> ReadTable:
     """Return a read through the client: the snapshot service if it has its address, else the store."""
     connections: list[duckdb.DuckDBPyConnection] = []
 
@@ -168,7 +167,7 @@ def make_client_read(client: Client) -> ReadTable:
         if not snapshot.files:
             return Found({}, snapshot.snapshot_id, is_stable=snapshot.is_stable)
         if not connections:
-            connections.append(_open())
+            connections.append(_open(http_timeout_s))
             snapshot.duckdb(connections[0])  # brings the credentials
         uris = [file.uri for file in snapshot.files]
         content = _query(connections[0], "read_parquet($uris, union_by_name = true)", {"uris": uris})
@@ -186,7 +185,7 @@ def make_gateway_read(port: int, bucket: str) -> ReadTable:
 
     def read(table: str, as_of_ms: int | None) -> Found:
         if not connections:
-            connection = _open()
+            connection = _open(HTTP_TIMEOUT_S)
             connection.execute(
                 f"CREATE SECRET (TYPE s3, KEY_ID '{S3_ACCESS_KEY}', SECRET '{S3_SECRET_KEY}', "
                 f"ENDPOINT '{LOOPBACK}:{port}', URL_STYLE 'path', USE_SSL false, REGION 'us-east-1')"
@@ -204,11 +203,11 @@ def make_gateway_read(port: int, bucket: str) -> ReadTable:
     return read
 
 
-def _open() -> duckdb.DuckDBPyConnection:
+def _open(http_timeout_s: int) -> duckdb.DuckDBPyConnection:
     connection = open_duckdb()
     load_httpfs(connection)
     connection.execute("SET threads = 1")
-    connection.execute(f"SET http_timeout = {HTTP_TIMEOUT_S}")
+    connection.execute(f"SET http_timeout = {http_timeout_s}")
     connection.execute("SET http_retries = 1")
     return connection
 

@@ -59,6 +59,7 @@ class ChaosReport:
             "command": self.command,
             "seed": run.plan.seed,
             "seconds": round(self.seconds, 1),
+            "phase_seconds": run.phase_seconds,
             "engine": run.layout.engine,
             "disks": run.how_disks,
             "faults": self.fault_count,
@@ -84,6 +85,7 @@ class ChaosReport:
                 for one in run.outages
             ],
             "figures": run.figures,
+            "store_failures": [dataclasses.asdict(one) for one in run.counted_failures],
             "quarantine": {table: len(reasons) for table, reasons in run.quarantine.items()},
             "quarantine_reasons": sorted({reason for reasons in run.quarantine.values() for reason in reasons})[:5],
             "violations": [dataclasses.asdict(violation) for violation in run.checker.violations],
@@ -94,7 +96,8 @@ class ChaosReport:
                     "target": fault.planned.target,
                     "begin_ms": fault.begin_ms,
                     "end_ms": fault.end_ms,
-                    "count": fault.count,
+                    "count": fault.met_count,
+                    "services": {name: len(times) for name, times in fault.service_hits_ms.items()},
                     "seen": fault.seen,
                     "trace": fault.trace,
                     "recovery_ms": fault.recovery_ms,
@@ -121,8 +124,11 @@ class ChaosReport:
             f"{data['reads_checked']:,} reads of {data['snapshots']:,} snapshots checked, {data['rows_checked']:,} rows"
         )
         screen.say(", ".join(f"{value:,.0f} {name}" for name, value in data["figures"].items()))
+        made, counted = (sum(getattr(one, what) for one in self.run.counted_failures) for what in ("made", "counted"))
+        screen.say(f"{made:,} requests of services were made to fail while they were up; they counted {counted:,}")
         late = sum(data["quarantine"].values())
         screen.say(f"{late} requests that landed too late wait in quarantine; their batches are accounted for")
+        screen.say(", ".join(f"{name} {value:,.0f} s" for name, value in data["phase_seconds"].items()))
         count = len(self.run.checker.violations)
         words = "no row lost, none doubled, every fault seen" if self.is_ok else f"{count} violations"
         screen.console.print(Text.assemble("   ", screen.mark(holds=self.is_ok), " ", words))

@@ -10,18 +10,18 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Any, Final
 
-import psutil
 from icedb_client import Client, ClientSettings
 from icedb_log.clock import Clock
-from icedb_log.errors import IceDBError, Unavailable
+from icedb_log.errors import Unavailable
 from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 
 from icedb_local.background import running_together
-from icedb_local.chaos.aftermath import check_table, read_quarantine, save_bucket
+from icedb_local.chaos.aftermath import look_at_the_end, save_bucket
 from icedb_local.chaos.batch_ledger import BatchLedger
 from icedb_local.chaos.chaos_layout import BROKER, LOCK_MASTERS, ChaosLayout
 from icedb_local.chaos.chaos_producers import ChaosProducer, Send, make_grpc_door, make_http_door, make_staging_door
@@ -37,16 +37,18 @@ from icedb_local.chaos.metric_history import Scraper, read_metrics
 from icedb_local.chaos.outages import Outages, find_recovery_ms
 from icedb_local.chaos.run_figures import sum_figures
 from icedb_local.chaos.small_disks import SmallDisks
+from icedb_local.chaos.verdicts import CountedFailures, count_failures
 from icedb_local.stack import LocalStack
 from icedb_local.stack_layout import S3_ACCESS_KEY, S3_SECRET_KEY
 from icedb_local.table_health import Leftovers, find_leftovers
 
 TABLES: Final = ("events", "clicks")
 GATEWAY_BUCKET: Final = "icedb"
-READY_DEADLINE_MS: Final = 120_000
-RECOVERY_DEADLINE_MS: Final = 120_000
+READY_DEADLINE_MS: Final = 300_000
+RECOVERY_DEADLINE_MS: Final = 300_000
 POLL_MS: Final = 100
-STUCK_SETTLE_MS: Final = 3_000
+SETTLE_MS: Final = 5_000
+"""How long after the end of a fault, and the time after which a request is given up, it may show."""
 RETRY_PARTS: Final = 2
 """A batch is tried for half the table's retry window: what is under way then is still in time."""
 
@@ -96,10 +98,12 @@ class ChaosRun:
     ledger: BatchLedger = field(default_factory=BatchLedger)
     faults: list[InjectedFault] = field(default_factory=list)
     outages: list[Outages] = field(default_factory=list)
-    garbage: dict[str, Leftovers] = field(default_factory=dict)
+    leftovers: dict[str, Leftovers] = field(default_factory=dict)
     quarantine: dict[str, list[str]] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
+    counted_failures: tuple[CountedFailures, ...] = ()
     snapshot_count: int = 0
+    phases: list[tuple[str, int]] = field(default_factory=list)
     how_disks: str = ""
     checker: ContentChecker = field(init=False)
 
@@ -109,13 +113,14 @@ class ChaosRun:
 
     def run(self) -> None:
         """Do it all. What must not be is in the checker afterwards. Raises Unavailable if the stack does not start."""
+        self._enter("start")
         layout = self.layout
         os.environ.update({"AWS_ACCESS_KEY_ID": S3_ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": S3_SECRET_KEY})
         folders = {name: layout.scratch_dir(name) for name in ("ingest", "merger")}
         with contextlib.ExitStack() as exits:
             disks = exits.enter_context(SmallDisks(folders))
             self.how_disks = disks.how
-            proxy = exits.enter_context(FaultProxy(layout.ports.s3, layout.proxy_ports))
+            proxy = exits.enter_context(FaultProxy(layout.ports.s3, layout.proxy_ports, clock=self.clock))
             stack = exits.enter_context(LocalStack(layout, clock=self.clock))
             self.say(f"the stack is up; disks get full by {disks.how}")
             warehouse = layout.server_settings.open()
@@ -124,16 +129,22 @@ class ChaosRun:
             scraper = exits.enter_context(
                 Scraper(layout.metrics_ports, interval_s=self.plan.scrape_s, clock=self.clock)
             )
+            self._enter("begin")
             injector = Injector(layout, stack, proxy, disks, clock=self.clock)
             with self._readers() as readers:
                 with self._producers() as producers:
                     self._wait_for_progress(producers, readers, what="to begin", deadline_ms=READY_DEADLINE_MS)
+                    self._enter("faults")
                     conductor = self._fail(injector, scraper)
+                    self._enter("recovery")
                     self._mend(injector, proxy, stack)
                     self._wait_for_progress(producers, readers, what="to recover", deadline_ms=RECOVERY_DEADLINE_MS)
+                self._enter("quiet")
                 self._wait_for_quiet(warehouse)
                 self._look_for_survivors(stack)
+            self._enter("judgement")
             conductor.judge()
+            self.counted_failures = count_failures(self.faults, scraper.history, settle_ms=self._settle_ms)
             self._judge(warehouse)
             if self.checker.violations:
                 count = save_bucket(warehouse, layout.run_dir / "bucket")
@@ -141,6 +152,16 @@ class ChaosRun:
             self.figures = sum_figures(scraper.history)
             self.outages = [*(one.outages for one in producers), *(one.outages for one in readers)]
             self.snapshot_count = len({name for reader in readers for name in reader.snapshots})
+            self._enter("stop")
+        self._enter("")
+
+    @property
+    def phase_seconds(self) -> dict[str, float]:
+        """How long each part of the run took."""
+        return {name: (end - began) / 1000 for (name, began), (_, end) in pairwise(self.phases)}
+
+    def _enter(self, phase: str) -> None:
+        self.phases.append((phase, self.clock.monotonic_ms()))
 
     def _config(self, table: str) -> TableConfig:
         pace = self.layout.pace
@@ -230,7 +251,7 @@ class ChaosRun:
             up=partial(_is_up, scraper),
             say=self._say_fault,
             clock=self.clock,
-            settle_ms=STUCK_SETTLE_MS + int(2_000 * self.plan.scrape_s),
+            settle_ms=self._settle_ms,
         )
         self.faults = conductor.faults
         end_ms = self.clock.monotonic_ms() + 1000 * self.plan.seconds
@@ -252,6 +273,10 @@ class ChaosRun:
         self.say(f"{conductor.effect_count} faults that met somebody; now everything is mended")
         return conductor
 
+    @property
+    def _settle_ms(self) -> int:
+        return SETTLE_MS + self.layout.pace.read_timeout_ms + int(2_000 * self.plan.scrape_s)
+
     def _kinds_left(self, conductor: Conductor) -> Callable[[], bool]:
         return lambda: len({fault.planned.kind.name for fault in conductor.faults}) < len(KINDS)
 
@@ -264,7 +289,7 @@ class ChaosRun:
         waiting = list(stack.program_names)
         while waiting or proxy.late_count:
             for name in tuple(waiting):
-                with contextlib.suppress(Unavailable, psutil.NoSuchProcess):
+                with contextlib.suppress(Unavailable):
                     stack.find_process(name)
                     waiting.remove(name)
             if self.clock.monotonic_ms() > deadline_ms:
@@ -308,18 +333,18 @@ class ChaosRun:
         """Wait until nothing is staged and nothing dead is left, no longer than all grace periods allow."""
         pace = self.layout.pace
         orphan_age_ms = pace.orphan_age_ms if self.plan.waits_for_orphans else 0
-        limit_ms = 120_000 + 2 * (pace.log_grace_ms + pace.data_grace_ms + orphan_age_ms)
+        limit_ms = RECOVERY_DEADLINE_MS + 2 * (pace.log_grace_ms + pace.data_grace_ms + orphan_age_ms)
         self.say(f"waiting for the janitor, at most {limit_ms // 1000} s")
         deadline_ms = self.clock.monotonic_ms() + limit_ms
         while True:
             for table in TABLES:
-                self.garbage[table] = find_leftovers(
+                self.leftovers[table] = find_leftovers(
                     warehouse, table, clock=self.clock, with_orphans=self.plan.waits_for_orphans
                 )
-            if not any(one.total for one in self.garbage.values()):
+            if not any(one.total for one in self.leftovers.values()):
                 return
             if self.clock.monotonic_ms() > deadline_ms:
-                for table, one in self.garbage.items():
+                for table, one in self.leftovers.items():
                     if one.total:
                         self.checker.note(f"garbage is left: {one}", table=table, reader="janitor")
                 return
@@ -348,42 +373,12 @@ class ChaosRun:
                     f"fault {fault.planned.number} ({fault.planned.kind.name} {fault.planned.target}) left no trace: "
                 )
                 self.checker.note(words + fault.trace, table="", reader="metrics")
+        for one in self.counted_failures:
+            if not one.is_whole:
+                words = f"{one.service} has counted {one.counted} of {one.made} requests that were made to fail"
+                self.checker.note(words, table="", reader="metrics")
         settings = self.layout.server_settings
-        assert settings.s3 is not None
-        client = Client(
-            settings=ClientSettings(store=settings.url, s3_endpoint=settings.s3.endpoint_url, s3_region="us-east-1"),
-            clock=self.clock,
-        )
-        last = ChaosReader(
-            "last look",
-            make_client_read(client),
-            tables=TABLES,
-            checker=self.checker,
-            data_grace_ms=1,
-            clock=self.clock,
-        )
-        for table in TABLES:
-            try:
-                last.look_at_the_end(table)
-                report = check_table(warehouse, table, clock=self.clock)
-            except IceDBError as error:
-                self.checker.note(f"cannot be read: {error}", table=table, reader="last look")
-                continue
-            if not report.is_sound:
-                findings = "; ".join(f"{one.code} {one.key}: {one.message}" for one in report.findings[:5])
-                self.checker.note(f"icedb fsck: {findings}", table=table, reader="fsck")
-            self._judge_quarantine(warehouse, table)
-
-    def _judge_quarantine(self, warehouse: Warehouse, table: str) -> None:
-        """Only what came too late may be there: requests that were held back, of batches that are accounted for."""
-        entries = {entry.batch_id: entry for entry in self.ledger.entries(table).values()}
-        reasons = self.quarantine[table] = []
-        for batch in read_quarantine(warehouse, table):
-            reasons.append(batch.reason)
-            entry = entries.get(batch.batch_id)
-            if entry is None or "window" not in batch.reason:
-                words = f"batch {batch.batch_id} ({entry}) is in quarantine: {batch.reason}"
-                self.checker.note(words, table=table, reader="quarantine")
+        self.quarantine = look_at_the_end(warehouse, TABLES, settings, self.checker, clock=self.clock)
 
     def _say_fault(self, fault: InjectedFault) -> None:
         planned = fault.planned

@@ -12,13 +12,16 @@ from icedb_local.chaos.fault_plan import PlannedFault
 from icedb_local.chaos.fault_records import InjectedFault
 from icedb_local.chaos.injector import Effect, Injector
 from icedb_local.chaos.metric_history import Scraper
+from icedb_local.chaos.verdicts import judge_fault
 
 POLL_MS: Final = 20
 MAX_OVERLAPPING: Final = 4
 GIVE_UP_MS: Final = 3_000
 """How long a fault waits for its target to be there."""
 PATIENCE_MS: Final = 15_000
-"""A fault that no service has met yet lasts longer than was drawn, but not longer than this."""
+"""A fault of the proxy that no service has met yet lasts longer than was drawn, but not longer than this."""
+SHOW_MS: Final = 60_000
+"""The same for one that does not show yet: only metrics tell whether somebody has met it."""
 
 
 @dataclass(slots=True)
@@ -77,20 +80,11 @@ class Conductor:
             self._end_all()
 
     def judge(self) -> None:
-        """Look for the traces of all faults; called when the metrics of the last one are in."""
+        """Look for the traces of all faults; called when the metrics of the last one are in, and nothing is late."""
         history = self._scraper.history
         for fault in self.faults:
-            traces = fault.planned.kind.traces_of(fault.planned.target)
-            if not traces or not fault.has_effect or fault.end_ms is None:
-                continue
-            settle_ms = self._settle_ms + fault.planned.kind.settle_ms
-            span = {"begin_ms": fault.begin_ms, "end_ms": fault.end_ms + settle_ms}
-            found = next((trace for trace in traces if history.shows(trace, **span)), None)
-            fault.trace = str(found) if found is not None else " or ".join(map(str, traces))
-            if found is not None:
-                fault.seen = "seen"
-            elif fault.must_show:
-                fault.seen = "masked" if history.lost_counts(**span) else "unseen"
+            if fault.has_effect and fault.end_ms is not None:
+                judge_fault(fault, history, settle_ms=self._settle_ms)
 
     def _wait_until(self, next_ms: int, planned: PlannedFault, is_over: Callable[[], bool]) -> bool:
         """Wait for the fault's turn, for room, and for its target, but for this one not for ever; false: it is over."""
@@ -125,14 +119,15 @@ class Conductor:
                 self._end(one)
 
     def _is_due(self, one: _Running, now_ms: int) -> bool:
-        age_ms = now_ms - one.record.begin_ms
-        return age_ms >= one.record.planned.duration_ms and (age_ms >= PATIENCE_MS or self._is_met(one, now_ms))
+        planned, age_ms = one.record.planned, now_ms - one.record.begin_ms
+        patience_ms = SHOW_MS if planned.kind.only_metrics_tell else PATIENCE_MS
+        return age_ms >= planned.duration_ms and (age_ms >= patience_ms or self._is_met(one, now_ms))
 
     def _is_met(self, one: _Running, now_ms: int) -> bool:
         """Whether a service has met a fault; but for the proxy's, only metrics know."""
-        if one.effect.is_met is not None:
-            return one.effect.is_met()
         planned = one.record.planned
+        if not planned.kind.only_metrics_tell:
+            return one.effect.has_met_a_service
         traces = planned.kind.traces_of(planned.target)
         if not traces or not planned.duration_ms:
             return True
@@ -153,4 +148,5 @@ class Conductor:
         finally:
             one.record.end_ms = self._clock.monotonic_ms()
             one.record.count = one.effect.count
+            one.record.hits = one.effect.hits
             one.record.must_show = one.effect.must_show

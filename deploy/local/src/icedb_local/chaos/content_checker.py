@@ -99,6 +99,10 @@ class ContentChecker:
         with self._lock:
             return {number: ms for seen in self._seen_ms.values() for number, ms in seen.items()}
 
+    def entries(self, table: str) -> dict[int, BatchEntry]:
+        """Return what the ledger says of the batches of a table, by number."""
+        return self._ledger.entries(table)
+
     def check(self, read: Read) -> None:
         """Judge a read of the newest state or of the past."""
         with self._lock:

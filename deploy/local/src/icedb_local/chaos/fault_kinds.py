@@ -47,12 +47,19 @@ class FaultKind:
     why_untraced: str = ""
     settle_ms: int = 0
 
+    @property
+    def only_metrics_tell(self) -> bool:
+        """Whether nobody knows but by metrics that it was met; the proxy knows each request that it made to fail."""
+        return self.proxy is None or self.proxy.action == "slow"
+
     def traces_of(self, target: str) -> tuple[Trace, ...]:
         """Return the traces that count for a target."""
         return tuple(trace for trace in self.traces if trace.service in ("", target))
 
 
 def _failures(*reasons: str) -> tuple[Trace, ...]:
+    """Return what counts requests that failed so, or whose client had lost patience before."""
+    reasons = tuple(dict.fromkeys((*reasons, "timeout")))
     return tuple(Trace("rises", "icedb_store_request_failures_total", (f'reason="{reason}"',)) for reason in reasons)
 
 
@@ -133,11 +140,11 @@ KINDS: Final = (
     FaultKind("s3_reset", "store", 8, 300, 2_000, traces=_failures("broken"), proxy=ProxyFault("reset")),
     FaultKind(
         "s3_timeout", "store", 5, 1_000, 4_000,
-        traces=_failures("timeout", "broken"), proxy=ProxyFault("hold", delay_ms=6_000, limit=8),
+        traces=_failures("broken"), proxy=ProxyFault("hold", delay_ms=6_000, limit=8),
     ),
     FaultKind("s3_slow", "store", 5, 1_500, 5_000, traces=_SLOW, proxy=ProxyFault("slow", delay_ms=400)),
     FaultKind("s3_cut", "store", 6, 500, 3_000, traces=_failures("unreachable", "broken")),
-    FaultKind("s3_stop", "store", 4, 2_000, 6_000, ("s3",), (*_failures("timeout"), *_SLOW)),
+    FaultKind("s3_stop", "store", 4, 2_000, 6_000, ("s3",), (*_failures(), *_SLOW)),
     FaultKind("disk_full", "disk", 5, 2_000, 5_000, SCRATCH_USERS, _FULL),
 )  # fmt: skip
 KIND_BY_NAME: Final[Mapping[str, FaultKind]] = {kind.name: kind for kind in KINDS}

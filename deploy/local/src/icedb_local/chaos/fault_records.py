@@ -1,13 +1,16 @@
 """What became of each fault that was injected, and what was seen of it. Values and sums over them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from icedb_local.chaos.chaos_layout import WATCHERS_DOOR
 from icedb_local.chaos.fault_plan import PlannedFault
+from icedb_local.chaos.proxy_faults import FaultHits
 
 Seen = Literal["seen", "unseen", "masked", "nothing_to_see"]
-"""masked: a service was killed meanwhile, and what it had counted since the last scrape died with it."""
+"""masked: every service that it met and that does not tell of it was down just then, which shows, or was killed before
+it could be asked."""
 
 
 @dataclass(slots=True)
@@ -18,7 +21,8 @@ class InjectedFault:
         planned: What was to happen.
         begin_ms: When it began, monotonic.
         end_ms: When it ended; ``None`` while it lasts.
-        count: Requests, processes or servers that it met; 0: it met nobody and does not count as a fault.
+        count: Processes or servers that it met; of a fault of the proxy: what ``hits`` says.
+        hits: Requests that it met at the proxy; ``None``: it is no fault of the proxy.
         must_show: Whether metrics have to tell of it.
         seen: What metrics told.
         trace: Which trace was seen, in words.
@@ -29,6 +33,7 @@ class InjectedFault:
     begin_ms: int
     end_ms: int | None = None
     count: int = 0
+    hits: FaultHits | None = None
     must_show: bool = True
     seen: Seen = "nothing_to_see"
     trace: str = ""
@@ -36,8 +41,19 @@ class InjectedFault:
 
     @property
     def has_effect(self) -> bool:
-        """Whether it met anybody."""
-        return self.count > 0
+        """Whether it met anybody; else it does not count as a fault."""
+        return self.met_count > 0
+
+    @property
+    def met_count(self) -> int:
+        """Requests, processes or servers that it met."""
+        return self.count if self.hits is None else self.hits.total
+
+    @property
+    def service_hits_ms(self) -> Mapping[str, Sequence[int]]:
+        """When requests of each service met it, monotonic; not those of readers and producers."""
+        times_ms = {} if self.hits is None else self.hits.times_ms
+        return {door: tuple(each) for door, each in times_ms.items() if door != WATCHERS_DOOR and each}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +68,7 @@ class KindFigures:
         idle_count: Faults that met nobody, and do not count.
         seen_count: How many were seen in metrics.
         unseen_count: How many were not and should have been.
-        masked_count: How many were not, and a service died meanwhile with what it had counted.
+        masked_count: How many were not, because whom they met was down or died with what it had counted.
         recovery_median_ms: From the end of a fault until a reader saw a batch that was sent after it.
         recovery_longest_ms: The same, the longest.
     """
@@ -86,7 +102,7 @@ def _sum_kind(name: str, group: str, faults: Iterable[InjectedFault]) -> KindFig
         kind=name,
         group=group,
         fault_count=len(real),
-        met_count=sum(fault.count for fault in real),
+        met_count=sum(fault.met_count for fault in real),
         idle_count=len(every) - len(real),
         seen_count=sum(fault.seen == "seen" for fault in real),
         unseen_count=sum(fault.seen == "unseen" for fault in real),

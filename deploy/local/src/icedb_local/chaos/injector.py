@@ -14,9 +14,10 @@ import redis
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 
-from icedb_local.chaos.chaos_layout import BROKER, LOCK_MASTERS, SERVICES_DOOR, ChaosLayout
+from icedb_local.chaos.chaos_layout import BROKER, LOCK_MASTERS, WATCHERS_DOOR, ChaosLayout
 from icedb_local.chaos.fault_plan import PlannedFault
 from icedb_local.chaos.fault_proxy import FaultProxy
+from icedb_local.chaos.proxy_faults import FaultHits
 from icedb_local.chaos.small_disks import SmallDisks
 from icedb_local.ports import LOOPBACK
 from icedb_local.stack import LocalStack
@@ -24,7 +25,7 @@ from icedb_local.stack import LocalStack
 QUORUM: Final = LOCK_MASTERS[:2]
 LOCK_WAIT_MS: Final = 2_000
 LOCK_POLL_MS: Final = 2
-START_TRIES: Final = 50
+START_TRIES: Final = 600
 START_PAUSE_MS: Final = 100
 
 
@@ -33,14 +34,19 @@ class Effect:
     """What a fault has really done.
 
     Attributes:
-        count: Requests, processes, servers or keys that it met, told when it has ended.
-        must_show: Whether it met a service, so that metrics have to tell.
-        is_met: Asked while it lasts: whether a service has met it; ``None``: nobody can tell from here.
+        count: Processes, servers or keys that it met, told when it has ended.
+        must_show: Whether it met a service, so that metrics have to tell; of a fault of the proxy: what ``hits`` says.
+        hits: Requests that it met at the proxy, also while it lasts.
     """
 
     count: int = 0
     must_show: bool = True
-    is_met: Callable[[], bool] | None = None
+    hits: FaultHits | None = None
+
+    @property
+    def has_met_a_service(self) -> bool:
+        """Of a fault of the proxy: whether a request of a service has met it."""
+        return self.hits is not None and any(n for door, n in self.hits.by_door.items() if door != WATCHERS_DOOR)
 
 
 class Injector:
@@ -86,16 +92,12 @@ class Injector:
 
     @contextlib.contextmanager
     def _at_proxy(self, planned: PlannedFault) -> Iterator[Effect]:
-        effect = Effect()
         assert planned.kind.proxy is not None
         hits = self._proxy.begin(planned.kind.proxy)
-        effect.is_met = lambda: hits.by_door[SERVICES_DOOR] > 0
         try:
-            yield effect
+            yield Effect(hits=hits)
         finally:
             self._proxy.end(hits)
-            effect.count = hits.total
-            effect.must_show = hits.by_door[SERVICES_DOOR] > 0
 
     @contextlib.contextmanager
     def _cut(self, _: PlannedFault) -> Iterator[Effect]:

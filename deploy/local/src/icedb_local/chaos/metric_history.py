@@ -6,6 +6,7 @@ is another one, or observations that are slow. Pure, but for :class:`Scraper`, w
 
 import bisect
 import http.client
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -98,21 +99,23 @@ class MetricHistory:
         self.scrapes.setdefault(service, []).append(scrape)
 
     def shows(self, trace: Trace, *, begin_ms: int, end_ms: int) -> bool:
-        """Whether a trace is there between two times."""
+        """Whether a trace is there between the last answer before one time and the first answer after another."""
         services = (trace.service,) if trace.service else tuple(self.scrapes)
         return any(self._shows(trace, self.scrapes.get(name, []), begin_ms, end_ms) for name in services)
 
-    def lost_counts(self, *, begin_ms: int, end_ms: int) -> bool:
-        """Whether a process died between two times, and with it what it had counted since it was asked last.
+    def is_lost(self, service: str, time_ms: int, *, slack_ms: int) -> bool:
+        """Whether what a service counted at a time may never have been seen: it died before it was asked again.
 
-        Only that is lost: what a process that stands still has counted shows when it goes on, and one that is not up
-        yet counts nothing.
+        The same goes for what its next process counted before it answered for the first time. Only that is lost: what
+        a process that stands still has counted shows when it goes on.
+
+        Args:
+            service: Whose.
+            time_ms: When, monotonic.
+            slack_ms: How much later than something happens it may be counted.
         """
-        return any(
-            asked_ms <= end_ms and gone_ms >= begin_ms
-            for scrapes in self.scrapes.values()
-            for asked_ms, gone_ms in _find_deaths(scrapes)
-        )
+        gaps = _find_gaps(self.scrapes.get(service, []))
+        return any(asked_ms - slack_ms <= time_ms <= answered_ms for asked_ms, answered_ms in gaps)
 
     def total(self, service: str, metric: str, *labels: str) -> float:
         """Return how much a counter rose over the whole run, over all restarts."""
@@ -127,9 +130,8 @@ class MetricHistory:
         if trace.kind == "silent":
             return any(scrape.values is None for scrape in within)
         before = next((one for one in reversed(scrapes[:first]) if one.values is not None), None)
-        is_silent = last > 0 and scrapes[last - 1].values is None
-        # Who did not answer in the end tells later what it has counted.
-        after = next((one for one in scrapes[last:] if one.values is not None), None) if is_silent else None
+        # Who was not asked again, or did not answer, tells later what it has counted.
+        after = next((one for one in scrapes[last:] if one.values is not None), None)
         answered = [one for one in (before, *within, after) if one is not None and one.values is not None]
         pairs = list(pairwise(answered))
         if trace.kind == "restarted":
@@ -199,18 +201,17 @@ def _select(values: Mapping[str, float] | None, metric: str, labels: Sequence[st
     }
 
 
-def _find_deaths(scrapes: Sequence[Scrape]) -> Iterator[tuple[int, int]]:
-    """Yield when each process that died was asked last, and when that was noticed first."""
-    asked = noticed = None
+def _find_gaps(scrapes: Sequence[Scrape]) -> Iterator[tuple[float, float]]:
+    """Yield when each process was asked last, and when the next one answered first; the first has none before it."""
+    asked: Scrape | None = None
     for scrape in scrapes:
         if scrape.values is None:
-            noticed = noticed or scrape
             continue
-        if asked is not None and _start(asked) != _start(scrape):
-            yield asked.time_ms, (noticed or scrape).time_ms
-        asked, noticed = scrape, None
-    if asked is not None and noticed is not None:
-        yield asked.time_ms, noticed.time_ms
+        if asked is None or _start(asked) != _start(scrape):
+            yield (-math.inf if asked is None else asked.time_ms), scrape.time_ms
+        asked = scrape
+    if scrapes and scrapes[-1].values is None:
+        yield (-math.inf if asked is None else asked.time_ms), math.inf
 
 
 def _start(scrape: Scrape) -> float | None:

@@ -64,8 +64,8 @@ def serve(settings: FrontendSettings) -> int:
     check_port_is_free(settings.metrics_host, settings.metrics_port)
     metrics = FrontendMetrics()
     access = TaskAccess(open_guard(settings, clock=clock, metrics=metrics.access, door="task"))
+    metrics.dependencies.watch_store()  # before the first request: those of the start count, too
     wait_for_servers(settings, clock=clock)
-    metrics.dependencies.watch_store()
     count = metrics.dependencies.counter_of("queue")
     redis = open_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms, on_failure=count)
     refuse_compression()

@@ -1,0 +1,96 @@
+"""Whether metrics told of the faults: of each by itself, and of all requests together. Pure.
+
+A fault of the proxy is judged for each service that it met: that service's own metrics have to tell. A hit of a service
+that was down just then, or that died before it could be asked, is *masked*. Everything else lasts until it shows, and
+nothing excuses it.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from icedb_local.chaos.fault_records import InjectedFault, Seen
+from icedb_local.chaos.metric_history import MetricHistory, Trace
+
+STORE_FAILURES: Final = "icedb_store_request_failures_total"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CountedFailures:
+    """The requests of one service that were made to fail, and what it has counted.
+
+    Attributes:
+        service: Which.
+        made: Requests that failed in the proxy while the service could be asked afterwards what it had counted.
+        counted: What its metric says, of any reason, over all its processes.
+    """
+
+    service: str
+    made: int
+    counted: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each is counted; more are where a stopped server or a refused connection failed without the proxy."""
+        return self.counted >= self.made
+
+
+def judge_fault(fault: InjectedFault, history: MetricHistory, *, settle_ms: int) -> None:
+    """Write into a fault that met somebody and has ended what metrics told of it.
+
+    Args:
+        fault: Which.
+        history: All scrapes.
+        settle_ms: How long after its end it may still show.
+    """
+    kind = fault.planned.kind
+    traces = kind.traces_of(fault.planned.target)
+    if not traces or fault.end_ms is None:
+        return
+    end_ms = fault.end_ms + settle_ms + kind.settle_ms
+    hits_ms = fault.service_hits_ms
+    if kind.only_metrics_tell:
+        found = _find(traces, history, fault.begin_ms, end_ms)
+        must_show = fault.must_show if fault.hits is None else bool(hits_ms) and fault.must_show
+        fault.seen = "seen" if found else "unseen" if must_show else "nothing_to_see"
+        fault.trace = found or " or ".join(map(str, traces))
+        return
+    verdicts: dict[str, Seen] = {}
+    for service, times_ms in hits_ms.items():
+        own = [dataclasses.replace(trace, service=service) for trace in traces]
+        found = _find(own, history, fault.begin_ms, end_ms)
+        are_lost = all(history.is_lost(service, time_ms, slack_ms=settle_ms) for time_ms in times_ms)
+        verdicts[service] = "seen" if found else "masked" if are_lost else "unseen"
+        if verdicts[service] == "unseen" or not fault.trace:
+            fault.trace = found or " or ".join(map(str, own))
+    fault.seen = next((one for one in ("unseen", "seen", "masked") if one in verdicts.values()), "nothing_to_see")
+
+
+def count_failures(
+    faults: Sequence[InjectedFault], history: MetricHistory, *, settle_ms: int
+) -> tuple[CountedFailures, ...]:
+    """Compare the requests that the proxy made to fail with what each service counted over the whole run.
+
+    Args:
+        faults: All.
+        history: All scrapes.
+        settle_ms: How much later than a request fails it may be counted.
+    """
+    made: dict[str, int] = dict.fromkeys(history.scrapes, 0)
+    for fault in faults:
+        if fault.hits is not None and not fault.planned.kind.only_metrics_tell:
+            _add_visible(made, fault.service_hits_ms, history, settle_ms)
+    return tuple(CountedFailures(name, count, int(history.total(name, STORE_FAILURES))) for name, count in made.items())
+
+
+def _add_visible(
+    made: dict[str, int], hits_ms: Mapping[str, Sequence[int]], history: MetricHistory, settle_ms: int
+) -> None:
+    for service, times_ms in hits_ms.items():
+        visible = sum(not history.is_lost(service, time_ms, slack_ms=settle_ms) for time_ms in times_ms)
+        made[service] = made.get(service, 0) + visible
+
+
+def _find(traces: Sequence[Trace], history: MetricHistory, begin_ms: int, end_ms: int) -> str:
+    """Return the first trace that is there, in words; empty: none is."""
+    return next((str(trace) for trace in traces if history.shows(trace, begin_ms=begin_ms, end_ms=end_ms)), "")
