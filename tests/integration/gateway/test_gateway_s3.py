@@ -1,126 +1,17 @@
 """The S3 gateway with boto3: listings of both versions, pages of one snapshot, files, ranges, errors, slow parts."""
 
-import http.client
-import socket
-import threading
 import urllib.request
 
-import boto3
 import pytest
-from botocore.config import Config
-from botocore.exceptions import ClientError
-from icedb_gateway.testing.gateway_rig import BUCKET, LIMIT_S, LOOPBACK, start_gateway
+from gateway_boto import BODY, DAYS, FILES, client, fresh, key_of, listed, refused
+from icedb_gateway.testing.gateway_rig import BUCKET, LIMIT_S, start_gateway
 from icedb_log.cleaning.pin_creation import create_pin
 from icedb_log.cleaning.pins import unpin
 from icedb_log.clock import SystemClock
-from icedb_log.errors import Unavailable
-from icedb_log.storage.local_store import LocalObjectStore
 from icedb_log.storage.s3 import S3ObjectStore
 from icedb_log.warehouse import Warehouse
 
-BODY = b"PAR1 one tiny body for all PAR1"
-DAYS = tuple(f"d=2026-01-{day:02}" for day in range(1, 13))
-FILES = 2500
 CLOCK = SystemClock()
-
-
-class GatedStore(LocalObjectStore):
-    """A directory whose reads of data files can be made to wait, and to fail; and its listings, too."""
-
-    def __init__(self, folder):
-        super().__init__(folder)
-        self.gate = threading.Event()
-        self.gate.set()
-        self.failure = None
-        self.data_reads = 0
-
-    def get_range(self, key, *, start, length, if_match=None):
-        if "/_data/" in key:
-            self.data_reads += 1
-            assert self.gate.wait(LIMIT_S)
-            if self.failure is not None and start:
-                raise self.failure
-        return super().get_range(key, start=start, length=length, if_match=if_match)
-
-    def list_page(self, prefix, *, token=None, limit=1000):
-        if prefix.endswith("/_log/"):
-            assert self.gate.wait(LIMIT_S)
-        return super().list_page(prefix, token=token, limit=limit)
-
-
-def client(rig, **config):
-    return boto3.client(
-        "s3",
-        endpoint_url=rig.url,
-        aws_access_key_id="any",
-        aws_secret_access_key="thing",
-        region_name="us-east-1",
-        config=Config(retries={"total_max_attempts": 1}, **config),
-    )
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory):
-    """A small table, a large one, and one that is empty; the large one's files are never read."""
-    store = GatedStore(tmp_path_factory.mktemp("gateway") / "store")
-    rig = start_gateway(
-        Warehouse(store, "wh"),
-        gateway_staleness_ms=0,
-        gateway_tables_staleness_ms=0,
-        gateway_part_kb=64,
-        gateway_read_timeout_ms=1000,
-        gateway_domain="s3.test",
-    )
-    small = rig.table("events").create("d=day(ts)")
-    small.commit([small.write(day, BODY + day.encode()) for day in DAYS])
-    large = rig.table("large").create("d=day(ts)")
-    paths = large.warehouse.table("large")
-    large.commit(
-        [paths.data_key(partition=DAYS[n % 12], file_id=f"{n:032x}") for n in range(FILES)], size_bytes=len(BODY)
-    )
-    rig.table("nothing").create("d=day(ts)")
-    yield rig
-    rig.gateway.stop()
-
-
-@pytest.fixture
-def rig(shared):
-    yield shared
-    shared.warehouse.store.gate.set()
-    shared.warehouse.store.failure = None
-
-
-@pytest.fixture(scope="module")
-def s3(shared):
-    return client(shared)
-
-
-def listed(s3, version=2, **arguments):
-    pages = s3.get_paginator("list_objects_v2" if version == 2 else "list_objects").paginate(Bucket=BUCKET, **arguments)
-    pages = list(pages)
-    keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
-    prefixes = [entry["Prefix"] for page in pages for entry in page.get("CommonPrefixes", ())]
-    return keys, prefixes, len(pages)
-
-
-def refused(call, **arguments):
-    with pytest.raises(ClientError) as caught:
-        call(**arguments)
-    error = caught.value.response
-    assert error["ResponseMetadata"]["RequestId"]
-    return error["Error"]["Code"], error["ResponseMetadata"]["HTTPStatusCode"]
-
-
-def fresh(rig, name, count=4):
-    """Return a new table with files of their own, and their keys."""
-    table = rig.table(name).create("d=day(ts)")
-    paths = [table.write(DAYS[at], BODY + b"%d" % at) for at in range(count)]
-    table.commit(paths)
-    return table, paths
-
-
-def key_of(path):
-    return path.removeprefix("wh/").replace("/_data/", "/")
 
 
 def test_buckets(rig, s3):
@@ -340,77 +231,6 @@ def test_a_presigned_url_needs_no_client(rig, s3):
         url = signer.generate_presigned_url("get_object", {"Bucket": BUCKET, "Key": key}, ExpiresIn=60)
         with urllib.request.urlopen(url, timeout=LIMIT_S) as answer:
             assert answer.read() == BODY + DAYS[0].encode()
-
-
-def test_probes(rig):
-    assert rig.call("GET", "/healthz").status == 200
-    assert rig.call("GET", "/readyz").body.startswith(b'{"status":"ok"')
-
-
-def test_a_store_that_hangs_is_answered_503_and_the_others_go_on(rig, s3):
-    rig.warehouse.store.gate.clear()
-    assert refused(s3.list_objects_v2, Bucket=BUCKET, Prefix="events/") == ("ServiceUnavailable", 503)
-    assert [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]] == [BUCKET]
-    assert rig.call("GET", "/healthz").status == 200
-
-
-def open_wide(rig, s3):
-    table = rig.table("huge")
-    if not listed(s3, Prefix="huge/")[0]:
-        table.create("d=day(ts)").commit([table.write(DAYS[0], bytes(8 * 1024 * 1024))])
-    return listed(s3, Prefix="huge/")[0][0]
-
-
-def test_a_store_that_fails_in_the_middle_breaks_the_connection_off(rig, s3):
-    key = open_wide(rig, s3)
-    rig.warehouse.store.failure = Unavailable("the store went away")
-    with pytest.raises((http.client.IncompleteRead, ConnectionError)):
-        rig.call("GET", f"/{BUCKET}/{key}")
-    assert rig.metric("icedb_gateway_broken_bodies_total") == 1
-
-
-def test_a_client_that_leaves_ends_the_reading(rig, s3):
-    key = open_wide(rig, s3)
-    rig.warehouse.store.data_reads = 0
-    before = rig.metric("icedb_gateway_requests_total", operation="get", outcome="abandoned")
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect((LOOPBACK, rig.gateway.port))
-        connection.sendall(f"GET /{BUCKET}/{key} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
-        rig.warehouse.store.gate.clear()
-    try:
-        wait_until(lambda: rig.metric("icedb_gateway_requests_total", operation="get", outcome="abandoned") > before)
-    finally:
-        rig.warehouse.store.gate.set()
-    wait_until(lambda: rig.metric("icedb_gateway_open_bodies") == 0)
-    assert rig.warehouse.store.data_reads < 128
-
-
-def test_clients_that_stand_still_are_bounded_and_let_go(rig, s3):
-    key = open_wide(rig, s3)
-    slow = start_gateway(
-        rig.warehouse, gateway_max_bodies=1, gateway_body_wait_ms=0, gateway_send_timeout_ms=400, gateway_part_kb=64
-    )
-    try:
-        with socket.socket() as connection:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            connection.connect((LOOPBACK, slow.gateway.port))
-            connection.sendall(f"GET /{BUCKET}/{key} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-            wait_until(lambda: slow.metric("icedb_gateway_open_bodies") == 1)
-            assert refused(client(slow).get_object, Bucket=BUCKET, Key=key) == ("SlowDown", 503)
-            wait_until(lambda: slow.metric("icedb_gateway_open_bodies") == 0)
-        assert slow.metric("icedb_gateway_requests_total", operation="get", outcome="abandoned") == 1
-        assert len(client(slow).get_object(Bucket=BUCKET, Key=key)["Body"].read()) == 8 * 1024 * 1024
-    finally:
-        slow.gateway.stop()
-
-
-def wait_until(condition):
-    deadline_ms = CLOCK.monotonic_ms() + LIMIT_S * 1000
-    while not condition():
-        assert CLOCK.monotonic_ms() < deadline_ms, "it did not happen"
-        CLOCK.sleep_ms(10)
 
 
 @pytest.mark.s3
