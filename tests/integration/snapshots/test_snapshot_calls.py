@@ -1,0 +1,130 @@
+"""GetChanges, ListTables and GetTable over real gRPC on loopback, on a store in memory."""
+
+import grpc
+from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
+from icedb_log.testing.scripted_store import Effect, Fault
+from icedb_log.trash.drop import drop_table
+from icedb_proto import snapshot_pb2 as pb
+from snapshot_stub import DAY_MS, DEADLINE_S, other, refused
+
+
+def changes(stub, **fields):
+    pages = list(stub.GetChanges(pb.GetChangesRequest(table="events", **fields), timeout=DEADLINE_S))
+    joined = pb.GetChangesResponse()
+    for page in pages:
+        joined.MergeFrom(page)
+    return joined, pages
+
+
+def list_tables(stub, **fields):
+    return stub.ListTables(pb.ListTablesRequest(**fields), timeout=DEADLINE_S)
+
+
+# GetChanges.
+
+
+def test_changes_between_two_times(table, stub):
+    table.append(1)
+    table.append(2, p="b")
+    from_ms = table.clock.now_ms() - 1
+    before = table.snapshot()
+    table.merge(full=True)
+    table.stage([{"id": 3, "p": "b", "amount": 1.5}])
+    table.flush()
+    to_ms = table.clock.now_ms() - 1
+    table.append(4)
+    found, _ = changes(stub, from_ms=from_ms, to_ms=to_ms)
+    assert found.from_snapshot_id == before.snapshot_id
+    assert found.to_snapshot_id == table.snapshot(as_of_ms=to_ms).snapshot_id
+    old, new = ({m.path for m in table.snapshot(as_of_ms=ms).live} for ms in (from_ms, to_ms))
+    assert [file.path for file in found.added] == sorted(new - old)
+    assert [file.path for file in found.removed] == sorted(old - new)
+    assert (found.added_count, found.removed_count) == (len(found.added), len(found.removed))
+    assert [(c.name, c.type) for c in found.changed_columns] == [("amount", "DOUBLE")]
+    values = {(v.name, v.value) for file in found.added for v in file.partition_values}
+    assert values <= {("p", "a"), ("p", "b")}
+    assert all(file.uri and file.size_bytes and file.row_count for file in found.added)
+    assert not found.is_stable  # an hour has to pass until nothing can land with such a time any more
+    newest, _ = changes(stub, from_ms=to_ms)
+    assert (newest.to_snapshot_id, newest.added_count) == (table.snapshot().snapshot_id, 1)
+    none, _ = changes(stub, from_ms=to_ms, to_ms=to_ms)
+    assert (none.added_count, none.removed_count, len(none.changed_columns)) == (0, 0, 0)
+    table.clock.advance(2 * 60 * 60 * 1000)
+    assert changes(stub, from_ms=from_ms, to_ms=to_ms)[0].is_stable
+
+
+def test_changes_at_times_that_cannot_be_answered(table, stub):
+    table.append(1)
+    table.append(2)
+    from_ms, now_ms = table.clock.now_ms() - 1, table.clock.now_ms()
+    far_ms = now_ms + MAX_STORE_GAP_MS + 60_000
+    for fields, word in (
+        ({"from_ms": from_ms, "to_ms": from_ms - 1}, "from_ms is the earlier one"),
+        ({"from_ms": far_ms}, "in the future"),
+        ({"from_ms": from_ms, "to_ms": far_ms}, "in the future"),
+        ({"from_ms": -1}, "not a time"),
+        ({"from_ms": from_ms, "max_staleness_ms": -1}, "max_staleness_ms"),
+    ):
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, word):
+            changes(stub, **fields)
+    table.merge(full=True)
+    table.clock.advance(DAY_MS)
+    table.vacuum()
+    with refused(grpc.StatusCode.OUT_OF_RANGE, "the oldest time still readable"):
+        changes(stub, from_ms=from_ms)
+    with refused(grpc.StatusCode.NOT_FOUND):
+        list(stub.GetChanges(pb.GetChangesRequest(table="nothing", from_ms=1), timeout=DEADLINE_S))
+
+
+# ListTables, GetTable.
+
+
+def test_tables_are_listed_in_pages_without_those_that_are_dropped(table, stub):
+    for name in ("access", "errors", "web_logs"):
+        other(table, name)
+    gone = other(table, "gone")
+    drop_table(gone.store, gone.paths, clock=gone.clock)
+    table.store.put("wh/not_a_table/x", b"")
+    assert list(list_tables(stub).tables) == ["access", "errors", "events", "web_logs"]
+    first = list_tables(stub, page_size=3)
+    assert list(first.tables) == ["access", "errors", "events"]
+    last = list_tables(stub, page_size=3, page_token=first.next_page_token)
+    assert (list(last.tables), last.HasField("next_page_token")) == (["web_logs"], False)
+    exact = list_tables(stub, page_size=4)
+    assert not exact.HasField("next_page_token")
+    assert list(list_tables(stub, glob="e*").tables) == ["errors", "events"]
+    assert list(list_tables(stub, glob="[!e]*", page_size=1).tables) == ["access"]
+    for fields, word in (
+        ({"page_size": 0}, "use 1 to 1000"),
+        ({"page_size": 1001}, "use 1 to 1000"),
+        ({"page_token": "x"}, "as it is"),
+        ({"page_token": "Li4vLi4="}, "as it is"),
+        ({"glob": ""}, "leave it out"),
+    ):
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, word):
+            list_tables(stub, **fields)
+
+
+def test_the_names_cost_one_listing_however_many_ask_and_no_read_of_what_is_known(table, serve):
+    _, stub = serve()
+    list_tables(stub)
+    table.store.calls.clear()
+    list_tables(stub)
+    assert (len(table.store.keys_of("list_folders")), table.store.keys_of("get")) == (1, [])
+    table.store.script = [Fault("list_folders", Effect.UNAVAILABLE)]
+    with refused(grpc.StatusCode.UNAVAILABLE):
+        list_tables(stub)
+
+
+def test_what_a_table_is(table, stub):
+    table.append(1)
+    found = stub.GetTable(pb.GetTableRequest(table="events"), timeout=DEADLINE_S)
+    assert [(c.name, c.type) for c in found.schema] == [("id", "BIGINT"), ("p", "VARCHAR")]
+    assert [(f.name, f.transform, f.column, f.HasField("width")) for f in found.partition_fields] == [
+        ("p", "identity", "p", False)
+    ]
+    assert list(found.sort_columns) == ["id"]
+    assert (found.data_grace_ms, found.log_grace_ms) == (table.config.data_grace_ms, table.config.log_grace_ms)
+    assert not any(found.HasField(name) for name in ("retention_ms", "retention_field", "horizon_ms"))
+    with refused(grpc.StatusCode.NOT_FOUND, "'nothing'"):
+        stub.GetTable(pb.GetTableRequest(table="nothing"), timeout=DEADLINE_S)
