@@ -41,8 +41,6 @@ TABLE = "events"
 DEADLINE_S = 120
 VIEW_PANELS = {"View lag", "Commits that views have still to take", "Commits that views refused"}
 """They have data for views only, and the table of this stack is none."""
-START_DEADLINE_MS = 200_000
-"""Two Spark sessions on a machine that is busy with other things."""
 POLL_S = 0.1
 
 T = TypeVar("T")
@@ -270,7 +268,7 @@ def test_every_panel_shows_the_running_stack(tmp_path):
     (tmp_path / "prometheus").mkdir()
     targets = {job: layout.ports.metrics_of(job) for job in JOBS}
     with (
-        LocalStack(layout, start_deadline_ms=START_DEADLINE_MS),
+        LocalStack(layout),
         running_prometheus(tmp_path / "prometheus", targets) as prometheus,
     ):
         acknowledged = send_until_merged(layout, prometheus)

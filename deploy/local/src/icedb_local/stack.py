@@ -20,6 +20,7 @@ from typing import Any, Final, Self
 import psutil
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import InvalidRequest, Unavailable
+from icedb_service.celery_app import CHILD_START_LIMIT_S
 from supervisor.xmlrpc import SupervisorTransport
 
 from icedb_local.ports import is_listening
@@ -28,7 +29,8 @@ from icedb_local.run_processes import find_run_processes, kill_run_processes
 from icedb_local.stack_layout import WORKERS, StackLayout
 from icedb_local.supervisor_config import log_path, render_config
 
-START_DEADLINE_MS: Final = 180_000
+START_DEADLINE_MS: Final = CHILD_START_LIMIT_S * 1000
+"""As long as a worker waits for its own engine: a busy machine takes minutes to start several JVMs."""
 STOP_DEADLINE_S: Final = 75
 POLL_MS: Final = 100
 LOG_TAIL_LINES: Final = 15
