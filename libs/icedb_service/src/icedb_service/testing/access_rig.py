@@ -75,6 +75,17 @@ class TokenIssuer:
         """Return its public keys as a JWK set."""
         return orjson.dumps({"keys": [self._key.as_dict(private=False)]})
 
+    def write(self, folder: Path) -> dict[str, Any]:
+        """Write its key set beside an access file; return how that file knows the issuer."""
+        (folder / "keys.json").write_bytes(self.key_set())
+        return {
+            "issuer": ISSUER,
+            "audience": AUDIENCE,
+            "keys_file": "keys.json",
+            "algorithms": ["ES256"],
+            "identity_claim": "sub",
+        }
+
     def sign(self, now_ms: int, **claims: Any) -> str:
         """Return a token that is valid for an hour; claims may be replaced, and left out with ``None``."""
         now_s = now_ms // 1000

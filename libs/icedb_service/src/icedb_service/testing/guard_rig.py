@@ -11,7 +11,7 @@ from icedb_service.access.metrics import AccessMetrics
 from icedb_service.access.rate_limits import RateLimits
 from icedb_service.access.source import AccessSource
 from icedb_service.access.verbs import Identity
-from icedb_service.testing.access_rig import ISSUER, TokenIssuer, token_entry, write_access
+from icedb_service.testing.access_rig import TokenIssuer, token_entry, write_access
 from icedb_service.testing.manual_clock import ManualClock
 
 TOKEN: Final = "icedb_alpha-token-0123456789"  # noqa: S105 - of tests alone
@@ -36,7 +36,6 @@ class GuardRig:
         self.clock = ManualClock()
         self.issuer = TokenIssuer()
         self._folder = folder
-        (folder / "keys.json").write_bytes(self.issuer.key_set())
         self.document: dict[str, Any] = {
             "identities": {
                 "alpha": {
@@ -51,15 +50,7 @@ class GuardRig:
                 },
                 "robot": {"jwt": [{"issuer": "login", "claims": {"groups": "robots"}}]},
             },
-            "issuers": {
-                "login": {
-                    "issuer": ISSUER,
-                    "audience": "icedb",
-                    "keys_file": "keys.json",
-                    "algorithms": ["ES256"],
-                    "identity_claim": "sub",
-                }
-            },
+            "issuers": {"login": self.issuer.write(folder)},
             "grants": [
                 {"identities": ["alpha"], "tables": ["a_*"], "verbs": ["read", "append"]},
                 {"identities": ["beta", "robot"], "tables": ["b_?"], "verbs": ["read"]},

@@ -1,0 +1,168 @@
+"""Every method of every gRPC service and every HTTP door, with every kind of wrong identity."""
+
+import json
+
+import grpc
+import pytest
+from access_servers import ALL, CODE, READER, ROW, SECRET_TABLE, SLOW, STRANGER, TABLE, TOKENS, WRITER, bearer, call
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from icedb_ingest.testing.frontend_rig import CLOCK, LIMIT_S, NDJSON
+from icedb_proto import ingest_pb2, snapshot_pb2
+from icedb_service.testing.access_rig import TokenIssuer
+from prometheus_client import generate_latest
+
+OPEN = {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+
+
+def methods():
+    for descriptor in (snapshot_pb2.DESCRIPTOR, ingest_pb2.DESCRIPTOR):
+        for service in descriptor.services_by_name.values():
+            for method in service.methods:
+                yield pytest.param(method, id=method.name)
+
+
+def wrong_credentials(issuer):
+    now_ms = CLOCK.now_ms()
+    good = issuer.sign(now_ms, sub="boss")
+    header, _, signature = good.split(".")
+    return {
+        "none": (),
+        "empty": (("authorization", ""),),
+        "malformed": (("authorization", ALL),),
+        "basic": (("authorization", f"Basic {ALL}"),),
+        "two": (*bearer(ALL), *bearer(ALL)),
+        "wrong token": bearer(ALL + "x"),
+        "expired": bearer(issuer.sign(now_ms - 2 * 3600_000, sub="boss")),
+        "not yet": bearer(issuer.sign(now_ms, sub="boss", nbf=now_ms // 1000 + 3600)),
+        "foreign": bearer(TokenIssuer().sign(now_ms, sub="boss")),
+        "alg none": bearer(f"eyJhbGciOiJub25lIn0.{good.split('.')[1]}."),
+        "unsigned": bearer(f"{header}.{good.split('.')[1]}."),
+        "claims of another": bearer(f"{header}.{issuer.sign(now_ms, sub='chief').split('.')[1]}.{signature}"),
+        "wrong audience": bearer(issuer.sign(now_ms, sub="boss", aud="other")),
+        "wrong issuer": bearer(issuer.sign(now_ms, sub="boss", iss="https://evil.test/")),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("method", list(methods()))
+def test_a_method_lets_nobody_in_with_wrong_credentials(method, plain, issuer):
+    for what, metadata in wrong_credentials(issuer).items():
+        for table in (TABLE, SECRET_TABLE, "nothing"):
+            code, details, _ = call(plain, method, table, metadata)
+            assert code is CODE.UNAUTHENTICATED, (what, details)
+            assert not any(value in details for _, value in metadata if value)
+
+
+@pytest.mark.parametrize("method", list(methods()))
+def test_a_method_does_what_is_granted_and_hides_the_rest(method, plain, store, issuer):
+    is_read = method.containing_service.name == "SnapshotService"
+    with_table = bool({"table", "tables"} & set(method.input_type.fields_by_name))
+    allowed, denied = (READER, WRITER) if is_read else (WRITER, READER)
+    for token in (ALL, allowed, issuer.sign(CLOCK.now_ms(), sub="boss")):
+        code, details, _ = call(plain, method, TABLE, bearer(token))
+        # What is behind the guard answers: the lease and the time of these requests may be wrong.
+        expected = (CODE.OK, CODE.OUT_OF_RANGE, CODE.INVALID_ARGUMENT)
+        assert code in expected or "lease" in str(details), (code, details)
+    if not with_table:
+        return
+    code, details, _ = call(plain, method, TABLE, bearer(denied))
+    assert code is CODE.PERMISSION_DENIED, details
+    asked = store.asked + plain.rig.store.put_count
+    hidden = {table: call(plain, method, table, bearer(STRANGER)) for table in (TABLE, SECRET_TABLE, "nothing")}
+    assert store.asked + plain.rig.store.put_count == asked
+    for table, (code, details, metadata) in hidden.items():
+        assert code is CODE.NOT_FOUND
+        assert (details.replace(table, "T"), metadata) == (
+            hidden["nothing"][1].replace("nothing", "T"),
+            hidden["nothing"][2],
+        )
+    missing = call(plain, method, "other1", bearer(STRANGER))
+    if method.name not in ("ReleaseLease", "RenewLease"):  # these look for the lease
+        assert (missing[0], missing[1].replace("other1", "T"), missing[2]) == (
+            CODE.NOT_FOUND,
+            hidden["nothing"][1].replace("nothing", "T"),
+            hidden["nothing"][2],
+        )
+
+
+def test_lists_and_watches_name_no_foreign_table(plain):
+    listing = snapshot_pb2.DESCRIPTOR.services_by_name["SnapshotService"].methods_by_name["ListTables"]
+    assert list(call(plain, listing, "", bearer(ALL))[1].tables) == [TABLE]
+    assert list(call(plain, listing, "", bearer(STRANGER))[1].tables) == []
+
+
+def test_only_health_and_reflection_are_open(plain):
+    for name, port in plain.ports.items():
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            answer = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(
+                iter([reflection_pb2.ServerReflectionRequest(list_services="")]), timeout=LIMIT_S
+            )
+            served = {service.name for service in next(answer).list_services_response.service}
+            assert served == OPEN | {f"icedb.v1.{name}"}  # each of it is in the tests above
+            answer.cancel()
+            health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=LIMIT_S)
+
+
+def test_who_calls_too_often_waits(plain):
+    method = snapshot_pb2.DESCRIPTOR.services_by_name["SnapshotService"].methods_by_name["GetTable"]
+    assert call(plain, method, TABLE, bearer(SLOW))[0] is CODE.OK
+    code, details, metadata = call(plain, method, TABLE, bearer(SLOW))
+    assert code is CODE.RESOURCE_EXHAUSTED
+    assert "slow makes more than 0.001 calls a second" in details
+    assert dict(metadata)["icedb-error"] == "Overloaded"
+    assert "grpc-status-details-bin" in dict(metadata)
+
+
+def test_http_doors_ask_the_same(plain, issuer):
+    rig = plain.rig
+
+    def status(path, method="POST", **headers):
+        return rig.call(method, f"/v1/tables/{path}", ROW if method == "POST" else None, Content_Type=NDJSON, **headers)
+
+    batch = "00000000-0000-7000-8000-000000000000"
+    doors = [("POST", "batches"), ("POST", "segment"), ("POST", "segment/v1/track"), ("GET", f"batches/{batch}")]
+    for method, door in doors:
+        for what, metadata in wrong_credentials(issuer).items():
+            if len(metadata) > 1 or (
+                door.startswith("segment") and not str(dict(metadata).get("authorization")).startswith("Bearer ")
+            ):
+                continue
+            answer = status(f"{TABLE}/{door}", method, **dict(metadata))
+            assert answer.status == 401, (what, door, answer.body)
+            assert answer.headers["WWW-Authenticate"] == 'Bearer realm="icedb"'
+        assert status(f"{TABLE}/{door}", method, Authorization=f"Bearer {READER}").status == 403
+        hidden = [
+            status(f"{table}/{door}", method, Authorization=f"Bearer {STRANGER}") for table in (TABLE, SECRET_TABLE)
+        ]
+        assert [answer.status for answer in hidden] == [404, 404]
+        assert hidden[0].body.replace(TABLE.encode(), b"T") == hidden[1].body.replace(SECRET_TABLE.encode(), b"T")
+    assert status(f"{TABLE}/batches", Authorization=f"Bearer {WRITER}").status == 202
+    assert status(f"{TABLE}/batches/{batch}", "GET", Authorization=f"Bearer {WRITER}").status == 404
+    for path in ("/healthz", "/readyz"):
+        assert rig.call("GET", path).status in (200, 503)
+
+
+def test_webhooks_show_their_own_signature_or_a_token(plain):
+    event = {"type": "track", "userId": "u", "event": "x"}
+    assert plain.rig.segment(event).status == 401
+    assert plain.rig.segment({**event, "writeKey": "wrong"}).status == 401
+    assert plain.rig.segment({**event, "writeKey": "wk"}).status == 200
+    assert plain.rig.segment(event, Authorization=f"Bearer {WRITER}").status == 200
+    assert plain.rig.segment({**event, "writeKey": "wk"}, Authorization="Bearer nobody").status == 401
+    body = json.dumps({**event, "writeKey": "wk"}).encode()
+    assert (
+        plain.rig.call("POST", f"/v1/tables/{SECRET_TABLE}/segment", body, Content_Type="application/json").status
+        == 404
+    )
+
+
+def test_nothing_that_was_written_here_has_a_credential(plain, logs, issuer):
+    pages = [generate_latest(plain.rig.frontend.metrics.registry).decode()]
+    text = "\n".join([*map(str, logs), *pages])
+    assert "access_denied" in text and "icedb_access_denied_total" in text
+    for token in TOKENS:
+        assert token not in text
+    assert "eyJ" not in text
+    metrics = "\n".join(pages)
+    assert "icedb_access_certificate_expiry_timestamp_seconds 0.0" in metrics
+    assert SECRET_TABLE not in metrics and "stranger" not in metrics
