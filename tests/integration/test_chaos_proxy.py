@@ -174,6 +174,32 @@ def test_retries_that_go_well_are_told_all_the_same(rig, status, reason, knows_v
     assert rig.failures == [("read", reason)]
 
 
+def test_half_an_answer_that_nothing_is_there_is_none_and_is_told(rig):
+    with rig.during(ProxyFault("truncate", frozenset({"GET"}), limit=1)) as hits:
+        with pytest.raises(Unavailable, match="without an error of S3's"):
+            rig.store.get(rig.key())
+        assert hits.total == 1
+    assert rig.failures == [("read", "broken")]
+
+
+def test_half_a_listing_is_asked_for_again_and_is_told(rig):
+    key = rig.key()
+    rig.direct.put(key, b"x")
+    with rig.during(ProxyFault("truncate", frozenset({"GET"}), limit=1)) as hits:
+        assert [info.key for info in rig.store.list_page(key, limit=1).objects] == [key]
+        assert hits.total == 1
+    assert rig.failures == [("list", "server_error")], "botocore takes half a document for an error of the server"
+
+
+def test_an_answer_whose_status_says_all_is_not_cut(rig):
+    key = rig.key()
+    rig.direct.put(key, b"x")
+    with rig.during(ProxyFault("truncate", frozenset({"GET"}))) as hits, pytest.raises(PreconditionFailed):
+        rig.store.get(key, if_match="another")
+    assert hits.total == 0
+    assert rig.failures == []
+
+
 def test_an_answer_that_refuses_is_no_failure_of_the_store(rig):
     key = rig.key()
     rig.direct.put(key, b"x")

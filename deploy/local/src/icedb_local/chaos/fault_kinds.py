@@ -135,7 +135,7 @@ KINDS: Final = (
     ),
     FaultKind(
         "s3_truncate", "store", 10, 500, 3_000,
-        traces=_failures("broken"), proxy=ProxyFault("truncate", frozenset({"GET"}), limit=12),
+        traces=_failures("broken", "server_error"), proxy=ProxyFault("truncate", frozenset({"GET"}), limit=12),
     ),
     FaultKind("s3_reset", "store", 8, 300, 2_000, traces=_failures("broken"), proxy=ProxyFault("reset")),
     FaultKind(

@@ -32,6 +32,8 @@ from icedb_local.ports import LOOPBACK
 CALL_TIMEOUT_S: Final = 60
 MIN_CUT_BYTES: Final = 2
 """Shorter bodies cannot come by half."""
+WORDLESS_STATUS: Final = (412, 416)
+"""Answers whose status says all: nobody looks at their bodies, so half of one is no trouble."""
 
 
 @dataclass(slots=True)
@@ -184,7 +186,8 @@ class FaultProxy:
         fault = hits.fault
         if fault.action == "drop":
             return False
-        if fault.action == "truncate" and len(answer.body) >= MIN_CUT_BYTES:
+        is_cut = len(answer.body) >= MIN_CUT_BYTES and answer.status not in WORDLESS_STATUS
+        if fault.action == "truncate" and is_cut:
             writer.write(_encode(answer, cut_at=len(answer.body) // 2))
             await writer.drain()
             writer.write_eof()

@@ -4,7 +4,8 @@ Owns the translation of botocore's errors. The rule that everything rests on: of
 answer that says so, or a connection that never came about, means "it did not happen"; all else is unknown (W2).
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from botocore.exceptions import (
     ClientError,
@@ -70,7 +71,14 @@ def is_none_of_s3(error: ClientError) -> bool:
     A load balancer that has lost its servers says 404 to everything. Taken for S3's, every object of every table would
     be gone, and a table that cannot be looked at would be one that does not exist.
     """
-    return code_of(error) in ("", str(_HTTP_NOT_FOUND)) and error.operation_name != "HeadObject"
+    return error.operation_name != "HeadObject" and names_no_error(error.response)
+
+
+def names_no_error(answer: Mapping[str, Any]) -> bool:
+    """Return whether an answer of status 404, as botocore has read it, says nothing of S3's, or was cut off."""
+    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    code = str(answer.get("Error", {}).get("Code", ""))
+    return status == _HTTP_NOT_FOUND and code in ("", str(_HTTP_NOT_FOUND))
 
 
 def is_denied(error: ClientError) -> bool:

@@ -13,6 +13,7 @@ from urllib3.exceptions import NewConnectionError
 from urllib3.exceptions import ReadTimeoutError as PlainReadTimeoutError
 
 from icedb_log.storage.request_failures import Operation, Reason, reason_of_status, report_failure
+from icedb_log.storage.s3_errors import names_no_error
 
 _BY_VERB: Final[tuple[tuple[str, Operation], ...]] = (
     ("List", "list"),
@@ -41,6 +42,8 @@ def _look(*, operation: Any, response: Any = None, caught_exception: Any = None,
     reason = reason_of(caught_exception) if caught_exception is not None else None
     if reason is None and response is not None:
         reason = reason_of_status(response[0].status_code)
+        if reason is None and operation.name != "HeadObject" and names_no_error(response[1]):
+            reason = "broken"
     if reason is not None:
         report_failure(_operation_of(operation.name), reason)
 
