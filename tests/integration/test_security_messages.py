@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import pickle
-import subprocess
-import sys
 import uuid
 import zlib
 
@@ -19,35 +17,14 @@ from icedb_service.names import JANITOR_SWEEP, JANITOR_VACUUM
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
 from icedb_service.testing.redis_server import RedisServer
+from worker_process import LIMIT_S, running_worker
 
 pytestmark = pytest.mark.redis
 
 CLOCK = SystemClock()
-LIMIT_S = 60
 TOKEN = "icedbt_" + "s3cret" * 5
 
-# Each task leaves a file of the table's name.
-WORKER = """
-from pathlib import Path
-from icedb_janitor.metrics import JanitorMetrics
-from icedb_service.main import run_main
-from icedb_service.runs import Work
-from icedb_service.settings import ServiceSettings
-from icedb_service.tasks import TaskOptions, define_task
-from icedb_service.worker import NoEngine, WorkerService, run_worker
-
-def register(app, context):
-    def vacuum(table):
-        '''Delivery: once.'''
-        Path("ran", str(table)).touch()
-        return Work(is_idle=False)
-    define_task(app, context, TaskOptions("icedb.janitor.vacuum"), vacuum)
-
-def serve(settings):
-    return run_worker(WorkerService("janitor", JanitorMetrics(), NoEngine, register, threads=1), settings)
-
-run_main(ServiceSettings, "janitor", serve)
-"""
+TASK = """Path("ran", str(table)).touch()"""  # leaves a file of the table's name
 
 
 def make(body=None, *, task=JANITOR_VACUUM, content_type="application/json", encoding="utf-8", raw=None, **headers):
@@ -201,21 +178,10 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def worker(redis_server, folder):
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("ICEDB_")}
-    env = inherited | {"ICEDB_STORE": f"file://{folder / 'warehouse'}", "ICEDB_REDIS_URL": redis_server.url}
     with contextlib.closing(open_redis(redis_server.url, timeout_ms=5000)) as redis:
         redis.lpush("janitor", "garbage that lies there when it starts")
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([sys.executable, "-c", WORKER], env=env, cwd=folder, stderr=log)
-        try:
-            yield process
-        finally:
-            process.terminate()
-            try:
-                process.wait(LIMIT_S)
-            finally:
-                process.kill()
-                process.wait()
+    with running_worker(redis_server.url, folder, task=TASK, threads=1) as process:
+        yield process
 
 
 def test_no_message_runs_more_than_its_task_and_none_ends_the_worker(worker, redis_server, folder):

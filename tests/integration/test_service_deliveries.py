@@ -1,9 +1,6 @@
 """How a worker takes messages: one at a time, and it goes on when an acknowledgement fails."""
 
 import contextlib
-import os
-import subprocess
-import sys
 
 import pytest
 from icedb_log.clock import SystemClock
@@ -12,23 +9,20 @@ from icedb_service.names import JANITOR_VACUUM
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
 from icedb_service.testing.redis_server import RedisServer
+from worker_process import LIMIT_S, running_worker
 
 pytestmark = pytest.mark.redis
 
 CLOCK = SystemClock()
-LIMIT_S = 60
 
 # Each task leaves a file of the table's name and ends when there is a file "go". The first acknowledgement fails as
 # it does when Redis goes away between a message and its answer.
-WORKER = """
-from pathlib import Path
-from icedb_janitor.metrics import JanitorMetrics
-from icedb_log.clock import SystemClock
-from icedb_service.main import run_main
-from icedb_service.runs import Work
-from icedb_service.settings import ServiceSettings
-from icedb_service.tasks import TaskOptions, define_task
-from icedb_service.worker import NoEngine, WorkerService, run_worker
+TASK = """
+Path(table).touch()
+while not Path("go").exists():
+    SystemClock().sleep_ms(10)
+"""
+BEFORE = """
 from kombu.transport.redis import QoS
 from redis.exceptions import ConnectionError
 
@@ -39,20 +33,6 @@ def fail_once(self, delivery_tag):
     raise ConnectionError("Redis went away")
 
 QoS.ack = fail_once
-
-def register(app, context):
-    def vacuum(table):
-        '''Delivery: once.'''
-        Path(table).touch()
-        while not Path("go").exists():
-            SystemClock().sleep_ms(10)
-        return Work(is_idle=False)
-    define_task(app, context, TaskOptions("icedb.janitor.vacuum"), vacuum)
-
-def serve(settings):
-    return run_worker(WorkerService("janitor", JanitorMetrics(), NoEngine, register), settings)
-
-run_main(ServiceSettings, "janitor", serve)
 """
 
 
@@ -64,15 +44,8 @@ def redis_server():
 
 @pytest.fixture
 def worker(redis_server, tmp_path):
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("ICEDB_")}
-    env = inherited | {"ICEDB_STORE": f"file://{tmp_path / 'warehouse'}", "ICEDB_REDIS_URL": redis_server.url}
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen([sys.executable, "-c", WORKER], env=env, cwd=tmp_path, stderr=log)
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait(LIMIT_S)
+    with running_worker(redis_server.url, tmp_path, task=TASK, before=BEFORE) as process:
+        yield process
 
 
 def wait_until(condition, what):

@@ -1,0 +1,61 @@
+"""A worker in a process of its own: it serves the janitor's queue with a task that the test gives in the place of vacuum."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from contextlib import contextmanager
+
+LIMIT_S = 60
+PROGRAM = """
+from pathlib import Path
+from icedb_janitor.metrics import JanitorMetrics
+from icedb_log.clock import SystemClock
+from icedb_service.main import run_main
+from icedb_service.runs import Work
+from icedb_service.settings import ServiceSettings
+from icedb_service.tasks import TaskOptions, define_task
+from icedb_service.worker import NoEngine, WorkerService, run_worker
+
+{before}
+
+def register(app, context):
+    def vacuum(table):
+        '''Delivery: once.'''
+{task}
+        return Work(is_idle=False)
+    define_task(app, context, TaskOptions("icedb.janitor.vacuum"), vacuum)
+
+def serve(settings):
+    return run_worker(WorkerService("janitor", JanitorMetrics(), NoEngine, register, threads={threads}), settings)
+
+run_main(ServiceSettings, "janitor", serve)
+"""
+
+
+@contextmanager
+def running_worker(redis_url, folder, *, task, before="", threads=None):
+    """Run a worker in a folder, which gets its ``log``; yield the process.
+
+    Args:
+        redis_url: Where its queue is.
+        folder: Where it runs; the warehouse is below it.
+        task: Statements, with ``table``.
+        before: Statements that the worker begins with.
+        threads: Tasks side by side; ``None``: one at a time, in a child.
+    """
+    body = textwrap.indent(textwrap.dedent(task).strip(), " " * 8)
+    program = PROGRAM.format(before=textwrap.dedent(before), task=body, threads=threads)
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("ICEDB_")}
+    env = inherited | {"ICEDB_STORE": f"file://{folder / 'warehouse'}", "ICEDB_REDIS_URL": redis_url}
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-c", program], env=env, cwd=folder, stderr=log)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(LIMIT_S)
+            finally:
+                process.kill()
+                process.wait()
