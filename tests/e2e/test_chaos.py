@@ -19,7 +19,7 @@ from icedb_local.stack import LocalStack
 from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 SEED = 4
 FEW = 5
@@ -29,7 +29,7 @@ def run_chaos(tmp_path, *arguments):
     output = tmp_path / "chaos.json"
     command = [sys.executable, "-m", "icedb_local.chaos", "--output", str(output), *arguments]
     env = {**os.environ, "TMPDIR": str(tmp_path), "TERM": "dumb"}
-    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=800, check=False)
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=1700, check=False)
     return done, json.loads(output.read_text()) if output.exists() else {}
 
 

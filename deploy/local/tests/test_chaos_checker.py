@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+import duckdb
 import pytest
 from icedb_local.chaos.batch_ledger import BatchLedger
 from icedb_local.chaos.batches import encode_batch, expected_content
-from icedb_local.chaos.chaos_readers import Found, PastReader
+from icedb_local.chaos.chaos_readers import ChaosReader, Found, PastReader
 from icedb_local.chaos.content_checker import CLOCK_SLACK_MS, ContentChecker, Read
 from icedb_log.errors import BelowHorizon, Unavailable
 from icedb_log.testing.fake_clock import FakeClock
@@ -150,6 +151,26 @@ def test_a_past_is_read_again_though_it_is_not_stable(checker):
     table.horizon_ms = clock.now_ms()
     with pytest.raises(Unavailable, match="too old"):
         reader.look(TABLE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "took_ms", "is_excused"),
+    [(ChaosReader, 7_900, False), (ChaosReader, 8_000, True), (PastReader, 5_900, False), (PastReader, 6_000, True)],
+)
+def test_a_file_may_be_gone_once_the_state_that_is_read_is_older_than_the_grace_period(
+    checker, kind, took_ms, is_excused
+):
+    clock = FakeClock()
+
+    def read_slowly(table, as_of_ms):
+        clock.advance(took_ms)
+        raise duckdb.HTTPException("HTTP Error: HTTP GET error on 'x.parquet' (HTTP 404)")
+
+    options = {"log_grace_ms": 8000} if kind is PastReader else {}
+    reader = kind("any", read_slowly, tables=[TABLE], checker=checker, data_grace_ms=8000, clock=clock, **options)
+    reader.try_to_look(TABLE)
+    assert any("a live file is not there" in each for each in words(checker)) is not is_excused
+    assert sum(reader.outages.failures.values()) == 1
 
 
 @pytest.mark.parametrize(("state", "is_lost"), [("acknowledged", True), ("unknown", False), ("sent", False)])

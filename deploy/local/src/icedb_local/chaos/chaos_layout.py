@@ -34,6 +34,8 @@ WATCHERS_DOOR: Final = "watchers"
 SERVER_TIMEOUT_S: Final = 60.0
 """Of the last look, which goes past the proxy: how busy the machine is says nothing about a table."""
 START_RETRIES: Final = 1000
+STOP_WAIT_S: Final = 0
+"""Who stops a run has judged it: nobody waits for services that end in good order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +183,9 @@ class ChaosLayout(StackLayout):
             env["ICEDB_S3_ENDPOINT"] = f"http://{LOOPBACK}:{self.proxy_ports[program.name]}"
         if program.name == "beat":
             env["ICEDB_METRICS_PORT"] = str(self.beat_metrics_port)
-        return dataclasses.replace(program, env=env, command=command, start_retries=START_RETRIES)
+        return dataclasses.replace(
+            program, env=env, command=command, start_retries=START_RETRIES, stop_wait_s=STOP_WAIT_S
+        )
 
     def _settings_at(self, port: int, *, timeout_s: float) -> StoreSettings:
         base = StackLayout.store_settings.fget(self)  # type: ignore[attr-defined]

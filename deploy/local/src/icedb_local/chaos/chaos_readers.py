@@ -85,15 +85,8 @@ class ChaosReader(BackgroundThread):
         """Read a table once, when everything has to be there."""
         self._checker.check_end(self._take(table, None)[0])
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            began_ms = self._clock.monotonic_ms()
-            for table in self._tables:
-                self._try(table)
-            took_s = (self._clock.monotonic_ms() - began_ms) / 1000
-            self._stop.wait(max(MIN_PAUSE_S, PAUSE_SHARE * took_s))
-
-    def _try(self, table: str) -> None:
+    def try_to_look(self, table: str) -> None:
+        """Read a table once, whatever fails: note an outage, or what no failing server excuses."""
         self._state_ms = self._clock.now_ms()
         try:
             self.look(table)
@@ -104,6 +97,14 @@ class ChaosReader(BackgroundThread):
             self._checker.note(words[:500], table=table, reader=self._name)
         else:
             self.outages.record_success(now_ms=self._clock.monotonic_ms())
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            began_ms = self._clock.monotonic_ms()
+            for table in self._tables:
+                self.try_to_look(table)
+            took_s = (self._clock.monotonic_ms() - began_ms) / 1000
+            self._stop.wait(max(MIN_PAUSE_S, PAUSE_SHARE * took_s))
 
     def _fail(self, table: str, error: Exception) -> None:
         is_late = self._clock.now_ms() - self._state_ms >= self._data_grace_ms
