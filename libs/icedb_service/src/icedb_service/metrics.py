@@ -8,7 +8,7 @@ absent. Tables are the only open label; there are as many as the warehouse has.
 import platform
 from collections.abc import Collection, Sequence
 from importlib.metadata import version
-from typing import Final
+from typing import Final, Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.platform_collector import PlatformCollector
@@ -21,7 +21,7 @@ from icedb_service.names import Component
 
 WakeCounter = Counter
 
-OUTCOMES: Final = (
+Outcome = Literal[
     "done",
     "idle",
     "busy",
@@ -34,8 +34,10 @@ OUTCOMES: Final = (
     "not_found",
     "refused",
     "failed",
-)
+]
 """What can become of a run; see :class:`icedb_service.runs.TaskRunner`."""
+
+OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 
 INTERRUPT_REASONS: Final = ("time_limit", "stopped")
 LOCK_OUTCOMES: Final = ("acquired", "busy", "lost", "unavailable")

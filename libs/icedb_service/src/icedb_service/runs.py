@@ -18,7 +18,7 @@ A run never raises: its result is a plain JSON object, which the CLI prints.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import structlog
 from icedb_log.clock import Clock
@@ -37,23 +37,8 @@ from icedb_log.errors import (
 
 from icedb_service.backoff import Backoff
 from icedb_service.logs import get_logger
-from icedb_service.metrics import WorkerMetrics
+from icedb_service.metrics import Outcome, WorkerMetrics
 from icedb_service.redlock import LockBusy, LockLost
-
-Outcome = Literal[
-    "done",
-    "idle",
-    "busy",
-    "lock_lost",
-    "fenced",
-    "conflict",
-    "outcome_unknown",
-    "unavailable",
-    "halted",
-    "not_found",
-    "refused",
-    "failed",
-]
 
 _BY_ERROR: Final[tuple[tuple[type[IceDBError], Outcome], ...]] = (
     # From the special to the general: the first that fits counts.
