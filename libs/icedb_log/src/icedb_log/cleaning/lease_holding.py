@@ -38,6 +38,7 @@ from icedb_log.log.fold import read_horizon_ms
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView
 from icedb_log.storage.object_store import ObjectInfo, ObjectStore, delete_or_raise
+from icedb_log.storage.records import create_claim
 from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
 from icedb_log.tables.same_table import require_same_table
 from icedb_log.tables.stored_config import read_table_config
@@ -107,7 +108,8 @@ def acquire_lease(
     _require_past(paths, time_ms, now_ms=listed.store_now_ms)  # what is refused anyway leaves no trace
     lease_id = clock.new_id()
     body = encode_lease(at_ms=time_ms, ttl_ms=ttl_ms, token=clock.new_id(), holder=holder, until_ms=None)
-    info = _put_new(store, paths.lease_key(lease_id), body)
+    ended = "somebody ended the lease while it was taken; take another"
+    info = create_claim(store, paths.lease_key(lease_id), body, ended=ended).info
     try:
         if at_ms is None and time_ms >= info.modified_ms + SECOND_MS:
             raise Unavailable(
@@ -249,21 +251,6 @@ def _key_of(paths: TablePaths, lease_id: str) -> str:
             f"table {paths.name}: {lease_id[:80]!r} is not the id of a lease: 32 hex digits, as it was returned"
         )
     return paths.lease_key(lease_id)
-
-
-def _put_new(store: ObjectStore, key: str, body: bytes) -> ObjectInfo:
-    """Write a lease. Its key is used once, so that whatever stands there is this one (W2)."""
-    unknown: CommitOutcomeUnknown | None = None
-    try:
-        store.put_if_absent(key, body)
-    except PreconditionFailed:
-        pass
-    except CommitOutcomeUnknown as error:
-        unknown = error
-    try:
-        return store.get(key).info
-    except NotFound as error:
-        raise unknown or CommitConflict(f"{key}: somebody ended the lease while it was taken; take another") from error
 
 
 def _find(store: ObjectStore, paths: TablePaths, lease_id: str) -> StoredLease:

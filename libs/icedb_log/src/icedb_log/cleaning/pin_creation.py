@@ -17,8 +17,6 @@ from icedb_log.errors import (
     CommitOutcomeUnknown,
     IceDBError,
     InvalidRequest,
-    NotFound,
-    PreconditionFailed,
     Unavailable,
 )
 from icedb_log.keys import TablePaths, check_pin_name
@@ -27,6 +25,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge_log import earliest_landing
 from icedb_log.model import LogView, Snapshot
 from icedb_log.storage.object_store import ObjectInfo, ObjectStore, StoredObject
+from icedb_log.storage.records import create_claim
 from icedb_log.storage.store_clock import MAX_STORE_GAP_MS, check_has_come
 from icedb_log.tables.renewed_config import renew_table_config
 from icedb_log.tables.same_table import require_same_table
@@ -178,17 +177,8 @@ def _require_free(store: ObjectStore, paths: TablePaths, name: str, *, mine: str
 
 def _put_pending(store: ObjectStore, key: str, body: bytes) -> ObjectInfo:
     """Write the pending pin. Its key is used once, so that whatever stands there is this one (W2)."""
-    unknown: CommitOutcomeUnknown | None = None
-    try:
-        store.put_if_absent(key, body)
-    except PreconditionFailed:
-        pass
-    except CommitOutcomeUnknown as error:
-        unknown = error
-    try:
-        found = store.get(key)
-    except NotFound as error:
-        raise unknown or CommitConflict(f"{key}: somebody took the pin away while it was made; pin again") from error
+    ended = "somebody took the pin away while it was made; pin again"
+    found = create_claim(store, key, body, ended=ended)
     if found.body != body:
         # WARN: J7: not with the ETag of whatever stands there. Somebody ends the pending pin just after it was written;
         # it holds nothing any more, files go, and the pin would become active over its own end.

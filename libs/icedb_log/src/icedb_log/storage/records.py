@@ -1,7 +1,14 @@
-"""Records: small objects under an id that nobody else uses."""
+"""Records and claims: small objects under an id that nobody else uses."""
 
-from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, NotFound, PreconditionFailed, Unavailable
-from icedb_log.storage.object_store import ObjectStore
+from icedb_log.errors import (
+    CommitConflict,
+    CommitOutcomeUnknown,
+    CorruptLog,
+    NotFound,
+    PreconditionFailed,
+    Unavailable,
+)
+from icedb_log.storage.object_store import ObjectStore, StoredObject
 
 
 def create_record(store: ObjectStore, key: str, body: bytes, *, otherwise: str) -> str:
@@ -31,3 +38,30 @@ def create_record(store: ObjectStore, key: str, body: bytes, *, otherwise: str) 
             refusal
         )
     return found.info.etag
+
+
+def create_claim(store: ObjectStore, key: str, body: bytes, *, ended: str) -> StoredObject:
+    """Create an object that others may end, and return what stands there now, as the store tells it.
+
+    Args:
+        store: The object store.
+        key: With an id in it that is this caller's alone: whatever stands there was made of this claim (W2).
+        body: Its content; what stands there may be another by now.
+        ended: For the message, if nothing stands there: what somebody did, and what to do.
+
+    Raises:
+        CommitConflict: Somebody took it away.
+        CommitOutcomeUnknown: The store did not confirm the write, and nothing stands there yet.
+        Unavailable: The store did not answer.
+    """
+    unknown: CommitOutcomeUnknown | None = None
+    try:
+        store.put_if_absent(key, body)
+    except PreconditionFailed:
+        pass
+    except CommitOutcomeUnknown as error:
+        unknown = error
+    try:
+        return store.get(key)
+    except NotFound as error:
+        raise unknown or CommitConflict(f"{key}: {ended}") from error
