@@ -7,15 +7,15 @@ from typing import Any, Final
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from icedb_log.errors import Unavailable
 from icedb_proto import snapshot_pb2
+from icedb_service.grpc_listening import listen
 from icedb_service.health_calls import BoundedHealth
 from icedb_service.tls import server_credentials
 
 from icedb_snapshot.event_loop import LoopThread
 from icedb_snapshot.interceptor import ErrorInterceptor
 from icedb_snapshot.parts import Calls, EndlessCalls, ServiceParts
-from icedb_snapshot.settings import MIB, SnapshotSettings
+from icedb_snapshot.settings import MIB
 
 SERVICE: Final = snapshot_pb2.DESCRIPTOR.services_by_name["SnapshotService"].full_name
 MAX_REQUEST_BYTES: Final = 4 * MIB
@@ -107,7 +107,12 @@ async def _start(parts: ServiceParts, calls: Sequence[Calls], loop: LoopThread) 
     servicer = BoundedHealth(max_calls=settings.snapshot_max_pending_calls)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-    port = _bind(server, settings, server_credentials(settings, clock=parts.clock))
+    port = listen(
+        server,
+        settings.snapshot_address,
+        server_credentials(settings, clock=parts.clock),
+        remedy="set ICEDB_SNAPSHOT_ADDRESS to a free one, e.g. 127.0.0.1:50052",
+    )
     await _show_health(servicer, is_serving=False)
     await server.start()
     return RunningServer(server, servicer, loop, parts, calls, port)
@@ -123,17 +128,3 @@ async def _show_health(servicer: Any, *, is_serving: bool) -> None:
     status = health_pb2.HealthCheckResponse
     for name in ("", SERVICE):
         await servicer.set(name, status.SERVING if is_serving else status.NOT_SERVING)
-
-
-def _bind(server: Any, settings: SnapshotSettings, credentials: Any | None) -> int:
-    address = settings.snapshot_address
-    try:
-        port = int(server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address))
-    except RuntimeError:
-        port = 0
-    if port == 0:
-        raise Unavailable(
-            f"cannot listen on {address}: the port is taken, or the host is not of this machine; "
-            "set ICEDB_SNAPSHOT_ADDRESS to a free one, e.g. 127.0.0.1:50052"
-        )
-    return port

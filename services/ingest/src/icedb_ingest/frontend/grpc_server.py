@@ -6,8 +6,8 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from icedb_log.clock import Clock
-from icedb_log.errors import Unavailable
 from icedb_proto import ingest_pb2
+from icedb_service.grpc_listening import listen
 from icedb_service.grpc_requests import tolerant
 from icedb_service.health_calls import BoundedHealth
 from icedb_service.tls import server_credentials
@@ -62,7 +62,12 @@ class GrpcServer:
         started = cls(
             server,
             servicer,
-            _bind(server, f"{host}:{settings.frontend_grpc_port}", server_credentials(settings, clock=clock)),
+            listen(
+                server,
+                f"{host}:{settings.frontend_grpc_port}",
+                server_credentials(settings, clock=clock),
+                remedy="set ICEDB_FRONTEND_HOST and ICEDB_FRONTEND_GRPC_PORT to an address of this host that is free",
+            ),
         )
         await started.show_health(is_serving=False)
         await server.start()
@@ -89,16 +94,3 @@ def _handlers(door: GrpcDoor) -> dict[str, Any]:
         "Append": grpc.unary_unary_rpc_method_handler(door.append, **codec),
         "AppendStream": grpc.stream_stream_rpc_method_handler(door.append_stream, **codec),
     }
-
-
-def _bind(server: Any, address: str, credentials: Any | None) -> int:
-    try:
-        port = int(server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address))
-    except RuntimeError:
-        port = 0
-    if port == 0:
-        raise Unavailable(
-            f"cannot listen on {address}: the port is taken, or the host is not of this machine; set "
-            "ICEDB_FRONTEND_HOST and ICEDB_FRONTEND_GRPC_PORT to an address of this host that is free"
-        )
-    return port
