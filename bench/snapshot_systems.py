@@ -4,6 +4,7 @@ Those that open cold run in processes of their own (:mod:`bench.processes`), wit
 made: what is timed is the table, from nothing known of it to the address of each live data file.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -42,7 +43,7 @@ TIMEOUT_S: Final = 120
 
 
 @dataclass(slots=True)
-class _Cold:
+class _Cold(ABC):
     """What all have in common: nothing is known of the table before a turn.
 
     Attributes:
@@ -54,7 +55,7 @@ class _Cold:
     file_count: int
     _found: int = field(default=-1, init=False)
 
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027 - most have nothing to prepare
         """Forget."""
 
     def run(self) -> None:
@@ -67,11 +68,12 @@ class _Cold:
             raise AssertionError(f"{self.name}: found {self._found} of {self.file_count} data files")
         return ()
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most keep nothing open
         """Nothing stays open."""
 
+    @abstractmethod
     def _find(self) -> Sequence[str]:
-        raise NotImplementedError
+        """Return the address of each live data file."""
 
 
 @dataclass(slots=True)
@@ -179,7 +181,7 @@ class ColdIceberg(_Cold):
         return [task.file.file_path for task in self.catalog.load(self._open).scan().plan_files()]
 
 
-class Refresh:
+class Refresh(ABC):
     """What all refreshes have in common: commits, and after each a call that must show it. Only calls are timed."""
 
     name = ""
@@ -210,11 +212,13 @@ class Refresh:
         """Say how long the calls took."""
         return latency_figures(self._latencies_s)
 
+    @abstractmethod
     def _append(self, commit: int, numbers: range) -> None:
-        raise NotImplementedError
+        """Commit data files of these numbers."""
 
+    @abstractmethod
     def _ask(self) -> int:
-        raise NotImplementedError
+        """Ask for the table as it is now, and return how many data files it has."""
 
 
 class IceDBRefresh(Refresh):
