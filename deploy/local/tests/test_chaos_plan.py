@@ -188,6 +188,22 @@ def test_every_request_that_was_made_to_fail_is_counted():
     assert (counted.made, counted.is_whole) == (2, True), "the others met a process that died uncounted"
 
 
+@pytest.mark.parametrize(("has_spark", "seen"), [(True, "seen"), (False, "unseen")])
+def test_with_spark_the_outcome_of_a_run_tells_of_its_tasks(has_spark, seen):
+    def answer(time_ms, count):
+        return Scrape(time_ms, {START_TIME: 1.0, 'icedb_ingest_runs_total{outcome="lock_lost",task="flush"}': count})
+
+    made = MetricHistory()
+    for one in (answer(5, 1.0), answer(15, 2.0)):
+        made.add("ingest", one)
+    fault = met("s3_drop", hits=INGEST)
+    judge_fault(fault, made, settle_ms=0, has_spark=has_spark)
+    assert fault.seen == seen
+    assert [one.service for one in count_failures([fault], made, settle_ms=0, has_spark=has_spark)] == (
+        [] if has_spark else ["ingest"]
+    )
+
+
 @pytest.mark.parametrize(("seconds", "must_show"), [(1, False), (70, True)])
 def test_a_fault_that_is_cut_off_before_anybody_met_it_need_not_show(seconds, must_show):
     clock = FakeClock()

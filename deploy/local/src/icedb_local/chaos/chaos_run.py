@@ -144,7 +144,9 @@ class ChaosRun:
                 self._look_for_survivors(stack)
             self._enter("judgement")
             conductor.judge()
-            self.counted_failures = count_failures(self.faults, scraper.history, settle_ms=self._settle_ms)
+            self.counted_failures = count_failures(
+                self.faults, scraper.history, settle_ms=self._settle_ms, has_spark=self._has_spark
+            )
             self._judge(warehouse)
             if self.checker.violations:
                 count = save_bucket(warehouse, layout.run_dir / "bucket")
@@ -252,6 +254,7 @@ class ChaosRun:
             say=self._say_fault,
             clock=self.clock,
             settle_ms=self._settle_ms,
+            has_spark=self._has_spark,
         )
         self.faults = conductor.faults
         end_ms = self.clock.monotonic_ms() + 1000 * self.plan.seconds
@@ -272,6 +275,10 @@ class ChaosRun:
             self.clock.sleep_ms(POLL_MS)
         self.say(f"{conductor.effect_count} faults that met somebody; now everything is mended")
         return conductor
+
+    @property
+    def _has_spark(self) -> bool:
+        return self.layout.engine == "spark"
 
     @property
     def _settle_ms(self) -> int:

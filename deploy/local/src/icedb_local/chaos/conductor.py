@@ -41,6 +41,7 @@ class Conductor:
         say: Told of each fault as it begins, for people and logs.
         clock: For times and waits.
         settle_ms: How long after its end a fault may still show in metrics.
+        has_spark: Whether workers run their work as Spark tasks.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Conductor:
         say: Callable[[InjectedFault], None],
         clock: Clock,
         settle_ms: int,
+        has_spark: bool = False,
     ) -> None:
         self.faults: list[InjectedFault] = []
         self._injector = injector
@@ -60,6 +62,7 @@ class Conductor:
         self._say = say
         self._clock = clock
         self._settle_ms = settle_ms
+        self._has_spark = has_spark
         self._running: list[_Running] = []
 
     @property
@@ -84,7 +87,7 @@ class Conductor:
         history = self._scraper.history
         for fault in self.faults:
             if fault.has_effect and fault.end_ms is not None:
-                judge_fault(fault, history, settle_ms=self._settle_ms)
+                judge_fault(fault, history, settle_ms=self._settle_ms, has_spark=self._has_spark)
 
     def _wait_until(self, next_ms: int, planned: PlannedFault, is_over: Callable[[], bool]) -> bool:
         """Wait for the fault's turn, for room, and for its target, but for this one not for ever; false: it is over."""

@@ -3,6 +3,9 @@
 A fault of the proxy is judged for each service that it met: that service's own metrics have to tell. A hit of a service
 that was down just then, or that died before it could be asked, is *masked*. Everything else lasts until it shows, and
 nothing excuses it.
+
+With Spark, work is done in tasks. What failed in one that was interrupted or killed is counted by nobody; the outcome
+of its run tells of it (:data:`RUN_TRACES`).
 """
 
 import dataclasses
@@ -13,6 +16,14 @@ from icedb_local.chaos.fault_records import InjectedFault, Seen
 from icedb_local.chaos.metric_history import MetricHistory, Trace
 
 STORE_FAILURES: Final = "icedb_store_request_failures_total"
+RUN_TRACES: Final[Mapping[str, tuple[Trace, ...]]] = {
+    service: tuple(
+        Trace("rises", metric, (f'outcome="{outcome}"',), service=service)
+        for outcome in ("unavailable", "lock_lost", "outcome_unknown", "fenced", "failed")
+    )
+    for service, metric in (("ingest", "icedb_ingest_runs_total"), ("merger", "icedb_merge_runs_total"))
+}
+"""What may tell of a service's requests in Spark's tasks instead of the count of failed requests."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,13 +46,14 @@ class CountedFailures:
         return self.counted >= self.made
 
 
-def judge_fault(fault: InjectedFault, history: MetricHistory, *, settle_ms: int) -> None:
+def judge_fault(fault: InjectedFault, history: MetricHistory, *, settle_ms: int, has_spark: bool = False) -> None:
     """Write into a fault that met somebody and has ended what metrics told of it.
 
     Args:
         fault: Which.
         history: All scrapes.
         settle_ms: How long after its end it may still show.
+        has_spark: Whether workers run their work as Spark tasks.
     """
     kind = fault.planned.kind
     traces = kind.traces_of(fault.planned.target)
@@ -58,6 +70,7 @@ def judge_fault(fault: InjectedFault, history: MetricHistory, *, settle_ms: int)
     verdicts: dict[str, Seen] = {}
     for service, times_ms in hits_ms.items():
         own = [dataclasses.replace(trace, service=service) for trace in traces]
+        own += RUN_TRACES.get(service, ()) if has_spark else ()
         found = _find(own, history, fault.begin_ms, end_ms)
         are_lost = all(history.is_lost(service, time_ms, slack_ms=settle_ms) for time_ms in times_ms)
         verdicts[service] = "seen" if found else "masked" if are_lost else "unseen"
@@ -67,7 +80,7 @@ def judge_fault(fault: InjectedFault, history: MetricHistory, *, settle_ms: int)
 
 
 def count_failures(
-    faults: Sequence[InjectedFault], history: MetricHistory, *, settle_ms: int
+    faults: Sequence[InjectedFault], history: MetricHistory, *, settle_ms: int, has_spark: bool = False
 ) -> tuple[CountedFailures, ...]:
     """Compare the requests that the proxy made to fail with what each service counted over the whole run.
 
@@ -75,8 +88,10 @@ def count_failures(
         faults: All.
         history: All scrapes.
         settle_ms: How much later than a request fails it may be counted.
+        has_spark: Whether workers run their work as Spark tasks; then they are not compared.
     """
-    made: dict[str, int] = dict.fromkeys(history.scrapes, 0)
+    services = [name for name in history.scrapes if not (has_spark and name in RUN_TRACES)]
+    made: dict[str, int] = dict.fromkeys(services, 0)
     for fault in faults:
         if fault.hits is not None and not fault.planned.kind.only_metrics_tell:
             _add_visible(made, fault.service_hits_ms, history, settle_ms)
@@ -87,8 +102,10 @@ def _add_visible(
     made: dict[str, int], hits_ms: Mapping[str, Sequence[int]], history: MetricHistory, settle_ms: int
 ) -> None:
     for service, times_ms in hits_ms.items():
+        if service not in made:
+            continue
         visible = sum(not history.is_lost(service, time_ms, slack_ms=settle_ms) for time_ms in times_ms)
-        made[service] = made.get(service, 0) + visible
+        made[service] += visible
 
 
 def _find(traces: Sequence[Trace], history: MetricHistory, begin_ms: int, end_ms: int) -> str:
