@@ -7,6 +7,7 @@ vacuum opens none.
 import json
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -194,7 +195,7 @@ def delta_log(names: Sequence[str]) -> Iterator[Iterator[str]]:
     yield removed()
 
 
-class FreshPlan:
+class FreshPlan(ABC):
     """A plan in a process that does nothing else: interpreter, imports, log, plan. Nothing is deleted."""
 
     name = ""
@@ -206,7 +207,7 @@ class FreshPlan:
         self._peak_mb = 0.0
         self._build()
 
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027 - both kinds start from what __init__ built
         """Nothing changes between turns."""
 
     def run(self) -> None:
@@ -230,11 +231,13 @@ class FreshPlan:
         figures.append(Figure("log_size", "MB", self._answer["log_bytes"] / 1e6))
         return figures
 
+    @abstractmethod
     def _build(self) -> None:
-        raise AssertionError
+        """Write the log."""
 
+    @abstractmethod
     def _command(self) -> list[str]:
-        raise AssertionError
+        """Return the process that plans, and prints figures as JSON."""
 
 
 class IceDBPlan(FreshPlan):
