@@ -173,6 +173,31 @@ def test_a_file_may_be_gone_once_the_state_that_is_read_is_older_than_the_grace_
     assert sum(reader.outages.failures.values()) == 1
 
 
+@pytest.mark.parametrize(
+    ("error", "is_gone"),
+    [
+        (duckdb.HTTPException("HTTP GET error on 'http://127.0.0.1/b/x.parquet' (HTTP 404)"), True),
+        (duckdb.HTTPException("Unable to connect to URL x.parquet: 404 (Not Found)."), True),
+        (duckdb.IOException("NoSuchKey: the specified key does not exist"), True),
+        (duckdb.HTTPException("Request returned HTTP 404 for HTTP HEAD to 'x.parquet'"), True),
+        (
+            duckdb.HTTPException(
+                "Request returned HTTP 500 for HTTP HEAD to 'http://127.0.0.1:40404/b/d640486-404.parquet'"
+            ),
+            False,
+        ),
+        (Unavailable("table.json: answered 404 without an error of S3's: something else answers there"), False),
+    ],
+)
+def test_only_an_answer_that_says_so_means_that_a_file_is_gone(checker, error, is_gone):
+    def read_in_vain(table, as_of_ms):
+        raise error
+
+    reader = ChaosReader("any", read_in_vain, tables=[TABLE], checker=checker, data_grace_ms=8000, clock=FakeClock())
+    reader.try_to_look(TABLE)
+    assert len(words(checker)) == is_gone
+
+
 @pytest.mark.parametrize(("state", "is_lost"), [("acknowledged", True), ("unknown", False), ("sent", False)])
 def test_at_the_end_what_was_acknowledged_is_there(checker, ledger, state, is_lost):
     ledger.record_settled(2, state, now_ms=50)
