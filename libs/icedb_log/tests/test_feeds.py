@@ -5,11 +5,14 @@ import contextlib
 import orjson
 import pytest
 from icedb_log.errors import CorruptLog, Fenced, IceDBError, InvalidRequest
+from icedb_log.ingest.flush import flush_table
 from icedb_log.log.codec import encode_log_file
 from icedb_log.log.fold import newest_feed
 from icedb_log.model import LogFile
 from icedb_log.tables.status import read_status
+from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.testing.row_feeds import RowFileFeeder
+from icedb_log.testing.row_files import RowFileWriter
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable
 from icedb_log.testing.small_view import SmallView
@@ -278,6 +281,27 @@ def test_a_feed_that_slept_since_before_its_fence_takes_nothing_twice(table):
     table.store.script.append(Fault("get", None, key="v/_icedb/fence/ingest", before=meanwhile))
     view.feed()
     assert view.ids() == [1, 2]
+
+
+def test_a_feed_that_slept_since_before_its_fence_forgets_nothing_that_others_took_meanwhile(table):
+    """V2: a name counts as gone if the listing does not have it, so that has to be younger than what was taken."""
+    view = SmallView(table)
+    for number in (1, 2):
+        table.append(number)
+    one = FeedLimits(max_commits=1)
+
+    def meanwhile():
+        slow = FakeClock(table.clock.now_ms() - 5_000, seed="slow")
+        table.stage([{"id": 3, "p": "a"}])
+        writer = RowFileWriter(table.store, slow)
+        flush_table(table.store, table.paths, clock=slow, writer=writer, owner="slow", reader=table.reader())
+        view.feed(limits=one)  # takes the last one: by its name it is the oldest
+        assert view.ids() == [3]
+
+    table.store.script.append(Fault("get", None, key="v/_icedb/fence/ingest", before=meanwhile))
+    view.feed(limits=one)
+    view.feed_all()
+    assert view.ids() == [1, 2, 3]
 
 
 def test_a_view_takes_no_batches(table):

@@ -6,7 +6,6 @@ troupes play, and how large each one is.
 """
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple, Self
@@ -54,7 +53,7 @@ class Backstage(NamedTuple):
     exists: Callable[[str], bool]
 
 
-class Troupe(ABC):
+class Troupe:
     """What a kind of extra work brings into one schedule. A subclass says what it has; the rest does nothing.
 
     Args:
@@ -79,9 +78,10 @@ class Troupe(ABC):
         del seed
         return settings
 
-    @abstractmethod
     def parts(self, count: int) -> tuple[Part, ...]:
         """Return the actors of a troupe of this size."""
+        del count
+        return ()
 
     def arrange(self, sim: Simulation) -> None:
         """Change who does what, when all troupes have brought their actors, and before any of them begins."""

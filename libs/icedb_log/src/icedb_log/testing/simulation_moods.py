@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from icedb_log.testing.simulation_actors import Simulation
-from icedb_log.testing.simulation_cast import Part, Troupe
+from icedb_log.testing.simulation_cast import Troupe
 from icedb_log.testing.simulation_naps import Nap, put_to_bed
 from icedb_log.testing.simulation_repeats import read_afresh_for_ever, send_again_for_ever
 from icedb_log.testing.simulation_settings import MINUTE_MS, SECOND_MS, FaultRates, Settings
@@ -64,11 +64,6 @@ class Mood(Troupe):
             sleepy_kind=cls.sleeps,
             **(calm | _draw(rng, cls.has)),
         )
-
-    def parts(self, count: int) -> tuple[Part, ...]:
-        """Return nobody."""
-        del count
-        return ()
 
     def arrange(self, sim: Simulation) -> None:
         """Let them sleep."""
@@ -156,6 +151,7 @@ class SleepyPuts(Mood):
     """Committers sleep before their log file is sent; nobody takes the fence from them (J1, J5)."""
 
     name = "sleepyputs"
+    graces = (1, 3)
     has: ClassVar = {"janitors": (3,), "mergers": (1,), "flushers": (1,), "changers": (0,), "readers": (2,)}
     naps = (Nap("merger", "create", "/_log/*", (30, 240)), Nap("flusher", "create", "/_log/*", (30, 240), 0.2))
 
@@ -191,11 +187,12 @@ class SleepyPages(Mood):
         "producers": (2,),
         "page_keys": (2,),
         "readers": (2,),
-        "skew_ms": (20 * SECOND_MS, _SKEW_MS),
+        "skew_ms": (MINUTE_MS,),
         "think_ms": (SECOND_MS,),
-        "steps": (800,),
+        "jump_rate": (0.003,),
+        "steps": (1500,),
     }
-    naps = (Nap("reader", "next", "/_log/", (2, 14)), Nap("janitor", "next", "/_log/", (2, 14)))
+    naps = (Nap("reader", "next", "/_log/", (3, 12), 0.25),)
 
 
 class SleepyFetchers(Mood):
@@ -251,14 +248,27 @@ class SleepyReasons(Mood):
 
 
 class SleepyUploads(Mood):
-    """Merges sleep between what they read and what they upload, while an erasure is under way (E5, E6)."""
+    """Merges sleep between what they read and what they upload, erasures before they write down what they saw (E6)."""
 
     name = "sleepyuploads"
     wants = "erasers"
-    has: ClassVar = {"janitors": (3,), "mergers": (3,), "steps": (1200,)}
+    has: ClassVar = {"janitors": (3,), "mergers": (6,), "changers": (0,), "jump_rate": (0.01,), "steps": (2000,)}
     naps = (
-        Nap("merger", "put", "/_data/*", (20, 200), 0.4),
-        Nap("eraser", "replace", "/erasures/open/*", (5, 90), 0.3),
+        Nap("merger", "put", "/_data/*", (60, 400), 0.7),
+        Nap("eraser", "replace", "/erasures/open/*", (40, 200)),
+    )
+
+
+class SleepyProofs(Mood):
+    """As before; erasures sleep before they read again what the record says, with a listing in hand (E5)."""
+
+    name = "sleepyproofs"
+    wants = "erasers"
+    has = SleepyUploads.has
+    naps = (
+        Nap("merger", "put", "/_data/*", (60, 400), 0.7),
+        Nap("eraser", "replace", "/erasures/open/*", (40, 150), 0.2),
+        Nap("eraser", "get", "/erasures/open/*", (40, 150), 0.3),
     )
 
 
@@ -302,8 +312,8 @@ class LongGraces(Mood):
     """Dead data files stay for long, and lived for long; readers count on them (J5)."""
 
     name = "longgraces"
-    graces = (3, 4)
-    has: ClassVar = {"janitors": (3,), "readers": (2,), "changers": (1,), "jump_rate": (0.03, 0.06)}
+    graces = (6,)
+    has: ClassVar = {"janitors": (2,), "readers": (2,), "steps": (1200,)}
 
 
 class Pages(Mood):
@@ -355,6 +365,7 @@ MOODS: Final[dict[str, type[Mood]]] = {
         HastyProducers,
         SleepyReasons,
         SleepyUploads,
+        SleepyProofs,
         SleepyPinners,
         SleepyFeeders,
         SleepyPurgers,

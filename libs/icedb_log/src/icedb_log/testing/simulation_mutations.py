@@ -10,14 +10,18 @@ import inspect
 import pkgutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from types import ModuleType
 from typing import Any, Final
 
 import icedb_log
 from icedb_log.errors import InvariantViolated
+
+BROKEN: Final = (AttributeError, NameError, TypeError)
+"""What Python raises where edited code does not fit what is around it: that proves nothing about the rule."""
 
 INVARIANTS: Final = ("require_append", "require_merge", "require_same_live", "require_strip")
 
@@ -83,20 +87,22 @@ def code(*lines: str) -> str:
 
 
 @contextmanager
-def mutated(mutation: Mutation, *, with_invariants: bool = False) -> Iterator[None]:
+def mutated(mutation: Mutation, *, with_invariants: bool = False, beside: Iterable[ModuleType] = ()) -> Iterator[None]:
     """Run with a rule switched off.
 
     Args:
         mutation: The rule.
         with_invariants: Keep the checks at each commit.
+        beside: Modules outside the library that have imported from it, too.
     """
+    beside = tuple(beside)
     with ExitStack() as stack:
         if not with_invariants:
             for name in INVARIANTS:
                 original = getattr(importlib.import_module("icedb_log.log.invariants"), name)
-                stack.enter_context(_replaced(original, _do_nothing))
+                stack.enter_context(_replaced(original, _do_nothing, beside))
         for edit in mutation.edits:
-            stack.enter_context(_edited(edit))
+            stack.enter_context(_edited(edit, beside))
         yield
 
 
@@ -122,7 +128,7 @@ def edited_source(edit: Edit, original: Callable[..., Any] | None = None) -> str
 
 
 @contextmanager
-def _edited(edit: Edit) -> Iterator[None]:
+def _edited(edit: Edit, beside: Iterable[ModuleType]) -> Iterator[None]:
     module_name, _, qualified = edit.function.partition(":")
     module = importlib.import_module(f"icedb_log.{module_name}")
     owner_name, _, name = qualified.rpartition(".")
@@ -138,22 +144,25 @@ def _edited(edit: Edit) -> Iterator[None]:
         finally:
             setattr(owner, name, original)
     else:
-        with _replaced(original, changed):
+        with _replaced(original, changed, beside):
             yield
 
 
 @contextmanager
-def _replaced(original: Callable[..., Any], changed: Callable[..., Any]) -> Iterator[None]:
+def _replaced(
+    original: Callable[..., Any], changed: Callable[..., Any], beside: Iterable[ModuleType]
+) -> Iterator[None]:
     """Put a function in the place of another one wherever it was imported to."""
     for found in pkgutil.walk_packages(icedb_log.__path__, "icedb_log."):
         if not found.name.startswith(("icedb_log.storage.s3", "icedb_log.testing.")):
             importlib.import_module(found.name)
+    ours = [
+        module
+        for name, module in list(sys.modules.items())
+        if name.startswith("icedb_log.") and not name.startswith("icedb_log.testing.simulation_mut")
+    ]
     places = [
-        (module, name)
-        for module_name, module in list(sys.modules.items())
-        if module_name.startswith("icedb_log.") and not module_name.startswith("icedb_log.testing.simulation_mut")
-        for name, value in list(vars(module).items())
-        if value is original
+        (module, name) for module in (*ours, *beside) for name, value in list(vars(module).items()) if value is original
     ]
     for module, name in places:
         setattr(module, name, changed)

@@ -3,17 +3,14 @@
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
 
 import orjson
 
 from icedb_log.errors import InvariantViolated
 from icedb_log.testing.simulation_cast import Cast
-from icedb_log.testing.simulation_mutations import Mutation, mutated
+from icedb_log.testing.simulation_mutations import BROKEN, Mutation, mutated
+from icedb_log.testing.simulation_rules_by_test import TEST_OF_RULE, run_tests_of_rules
 from icedb_log.testing.simulation_schedule import ScheduleFailed, run_schedule
-
-_BROKEN: Final = (AttributeError, NameError, TypeError)
-"""What Python raises where edited code does not fit what is around it."""
 
 
 def find_failure(mutation: Mutation, seeds: Iterable[int], *, with_invariants: bool = False) -> ScheduleFailed | None:
@@ -37,14 +34,16 @@ def find_failure(mutation: Mutation, seeds: Iterable[int], *, with_invariants: b
             try:
                 run_schedule(seed, moody if seed % 2 else cast)
             except ScheduleFailed as error:
-                if isinstance(error.error, _BROKEN):
+                if isinstance(error.error, BROKEN):
                     raise InvariantViolated(f"{mutation.name}: {error.error}: mend the mutation") from error
                 return error
     return None
 
 
 def check_mutations(rules: Iterable[Mutation], seeds: Sequence[int], *, remember: Path | None = None) -> int:
-    """Switch rules off in turn and print what the simulation noticed; return how many results were unexpected.
+    """Switch rules off in turn and print who noticed; return how many results were not as it is written down.
+
+    Written down is for each rule that it is harmless, that a test notices, or else that schedules do.
 
     Args:
         rules: The rules.
@@ -52,6 +51,8 @@ def check_mutations(rules: Iterable[Mutation], seeds: Sequence[int], *, remember
         remember: Where the seeds are written that noticed, rule by rule, for a test to begin with; what is known of
             other rules stays there.
     """
+    rules = tuple(rules)
+    by_test = run_tests_of_rules([rule.name for rule in rules if rule.name in TEST_OF_RULE])
     unexpected = 0
     known: dict[str, int] = orjson.loads(remember.read_bytes()) if remember and remember.exists() else {}
     for mutation in rules:
@@ -61,7 +62,8 @@ def check_mutations(rules: Iterable[Mutation], seeds: Sequence[int], *, remember
             unexpected += 1
             sys.stdout.write(f"BAD {mutation.rule:3} {mutation.name}: {error}\n")
             continue
-        is_expected = (failure is None) == mutation.is_harmless
+        outcome = by_test.get(mutation.name)
+        is_expected = outcome == "noticed" if outcome else (failure is None) == mutation.is_harmless
         unexpected += not is_expected
         known.pop(mutation.name, None)
         if failure is not None:
@@ -69,6 +71,8 @@ def check_mutations(rules: Iterable[Mutation], seeds: Sequence[int], *, remember
         if remember:
             remember.write_bytes(orjson.dumps(known, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n")
         seen = "not noticed" if failure is None else f"{str(failure).splitlines()[0][:150]}"
+        if outcome:
+            seen = f"{outcome} by {TEST_OF_RULE[mutation.name]}; schedules: {seen}"
         mark = "ok " if is_expected else "BAD"
         sys.stdout.write(f"{mark} {mutation.rule:3} {mutation.name}: {seen}\n")
         sys.stdout.flush()

@@ -1,0 +1,70 @@
+"""Tests that play the one history which a rule is there for, run with that rule switched off: they have to fail.
+
+A plugin of pytest, for :func:`~icedb_log.testing.simulation_rules_by_test.run_tests_of_rules`: each collected test runs
+once for each of its rules, and what it did is written to a file. The checks at each commit are as in the product: only
+the rule is missing. Without the option nothing changes.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import orjson
+import pytest
+
+from icedb_log.errors import InvariantViolated
+from icedb_log.testing.simulation_mutations import BROKEN, Mutation, mutated
+from icedb_log.testing.simulation_rules import ALL_RULES
+from icedb_log.testing.simulation_rules_by_test import OPTION, TEST_OF_RULE, Outcome
+
+_PARAMETER: Final = "rule_off"
+_RULES: Final[dict[str, Mutation]] = {rule.name: rule for rule in ALL_RULES}
+_OUTCOMES: Final = pytest.StashKey[dict[str, Outcome]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Take the option."""
+    parser.addoption(OPTION, metavar="OUT", help="run tests with the rule switched off that each is there for")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin with nothing."""
+    config.stash[_OUTCOMES] = {}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test once for each of its rules."""
+    if metafunc.config.getoption(OPTION):
+        path = metafunc.definition.path.relative_to(metafunc.config.rootpath).as_posix()
+        name = f"{path}::{metafunc.function.__name__}"
+        metafunc.fixturenames.append(_PARAMETER)
+        metafunc.parametrize(_PARAMETER, [rule for rule, test in TEST_OF_RULE.items() if test == name])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
+    """Switch the rule off, and take note of what the test does."""
+    callspec = getattr(pyfuncitem, "callspec", None)
+    if callspec is None or _PARAMETER not in callspec.params:
+        return (yield)
+    name = callspec.params[_PARAMETER]
+    outcomes = pyfuncitem.config.stash[_OUTCOMES]
+    try:
+        with mutated(_RULES[name], with_invariants=True, beside=(pyfuncitem.module,)):
+            yield
+    except BROKEN as error:
+        outcomes[name] = "broken"
+        raise InvariantViolated(f"{name}: {error}: mend the mutation") from error
+    except BaseException:  # noqa: BLE001 - whatever a test fails of: pytest's own failures are no exceptions
+        if outcomes.get(name) != "broken":
+            outcomes[name] = "noticed"
+    else:
+        outcomes.setdefault(name, "passed")
+    return True  # type: ignore[return-value] # the test has run
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write down what each rule's test did."""
+    out = session.config.getoption(OPTION)
+    if out:
+        Path(out).write_bytes(orjson.dumps(session.config.stash[_OUTCOMES]))

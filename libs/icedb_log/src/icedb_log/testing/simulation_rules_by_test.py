@@ -1,0 +1,194 @@
+"""Which test fails when a rule is switched off that few schedules miss, or none: the one that plays its history.
+
+``python -m icedb_log.testing.simulation --mutations`` runs these tests, each with its rule switched off
+(:mod:`icedb_log.testing.rules_off`), and so does ``tests/simulation/test_rules_by_test.py``. Every other rule has to
+be missed by schedules.
+"""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final, Literal
+
+import orjson
+
+import icedb_log
+from icedb_log.errors import InvariantViolated
+
+Outcome = Literal["noticed", "passed", "broken"]
+"""``noticed``: the test failed; ``passed``: it did not; ``broken``: the edited code does not run."""
+
+OPTION: Final = "--rules-off"
+_PLUGIN: Final = "icedb_log.testing.rules_off"
+
+_TESTS: Final[dict[str, dict[str, str]]] = {
+    "libs/icedb_log/tests/test_flush.py": {
+        "old work is committed all the same": (
+            "test_w3_a_flush_that_takes_longer_than_half_the_orphan_age_is_not_committed"
+        ),
+        "staging is listed before the log is read": (
+            "test_i2_the_log_is_read_before_staging_is_listed_and_after_the_fence"
+        ),
+    },
+    "tests/simulation/test_found_by_simulation.py": {
+        "the time is looked at before the intent": "test_w3_the_time_is_looked_at_after_the_intent_was_written",
+        "a dead log file behind the listing is overlooked": (
+            "test_r1_a_dead_log_file_that_landed_behind_the_listing_does_not_look_deleted"
+        ),
+        "a lease believes the time that a committer gave its tombstones": (
+            "test_j4_a_lease_protects_from_tombstones_that_a_slow_clock_dated_back"
+        ),
+        "leases are read before the log": "test_j4_a_lease_written_while_the_janitor_sleeps_before_its_log_read_holds",
+        "a drop that was taken back comes again": "test_t1_a_drop_that_was_taken_back_meanwhile_does_not_come_back",
+        "a table stays in the trash for the grace period exactly": (
+            "test_t1_files_that_a_reader_was_given_by_who_remembers_the_table_stay_for_their_grace_period"
+        ),
+        "a name is free as soon as its table is purged": (
+            "test_t6_the_name_is_not_free_while_a_flush_of_the_old_table_may_delete_what_is_sent_again"
+        ),
+    },
+    "libs/icedb_log/tests/test_merge_log.py": {
+        "log tombstones of the log files involved are not carried": (
+            "test_m1_log_tombstones_of_involved_log_files_are_carried_and_each_of_them_gets_one"
+        ),
+        "a new tombstone claims to have landed when its input was made": "test_m1_outputs_are_live_and_inputs_are_dead",
+    },
+    "libs/icedb_log/tests/test_reader.py": {
+        "no second look after a listing of many pages": "test_r1_pages_that_contradict_each_other_start_the_read_again",
+        "log files are read without If-Match": (
+            "test_r1_a_log_file_that_is_replaced_between_list_and_get_starts_the_read_again"
+        ),
+    },
+    "libs/icedb_log/tests/test_fold.py": {
+        "the horizon ignores log files that are gone without a strip": (
+            "test_r3_between_delete_and_strip_the_horizon_follows_from_what_vanished"
+        ),
+    },
+    "libs/icedb_log/tests/test_vacuum_plan.py": {
+        "a tombstone's age is its committer's word": "test_j1_a_tombstone_that_landed_late_counts_from_its_landing",
+        "a tombstone's age is its proof of landing alone": (
+            "test_j1_a_tombstone_of_a_clock_that_is_ahead_counts_from_its_time"
+        ),
+    },
+    "libs/icedb_log/tests/test_vacuum.py": {
+        "a strip replaces whatever is there": (
+            "test_j3_a_strip_does_not_bring_back_a_log_file_that_was_merged_and_deleted"
+        ),
+        "log files go although a batch that they refused is still staged": (
+            "test_j2_a_log_file_stays_while_a_batch_that_it_refused_is_still_staged"
+        ),
+    },
+    "libs/icedb_log/tests/test_lease_holding.py": {
+        "a lease ends before its time": "test_j4_a_renewal_may_come_in_the_last_moment",
+    },
+    "libs/icedb_log/tests/test_orphans.py": {
+        "commits under way are not settled, and one sighting is enough": (
+            "test_j5_a_worker_that_stalls_before_its_put_cannot_name_what_was_deleted"
+        ),
+        "commits under way are settled after the log was read, and one sighting is enough": (
+            "test_j5_a_worker_that_stalls_before_its_put_cannot_name_what_was_deleted"
+        ),
+        "a data file counts as named only while it is live, and one sighting is enough": (
+            "test_j5_what_two_sweeps_found_unnamed_and_old_is_deleted_and_nothing_else"
+        ),
+    },
+    "libs/icedb_log/tests/test_flush_retries.py": {
+        "an id may lie in the future": "test_i3_an_id_too_far_in_the_future_is_refused",
+    },
+    "libs/icedb_log/tests/test_flush_refusals.py": {
+        "the reason of bad rows is written without a look at the fence": (
+            "test_i5_a_flush_that_lost_its_fence_says_nothing_of_bad_rows"
+        ),
+    },
+    "libs/icedb_log/tests/test_erasure_faults.py": {
+        "a record that changed since the last look is completed all the same": (
+            "test_two_workers_at_once_come_to_one_end"
+        ),
+        "what others added to the record after the listing is taken for gone": (
+            "test_two_workers_at_once_come_to_one_end"
+        ),
+    },
+    "libs/icedb_log/tests/test_erasures.py": {
+        "unnamed data objects are not searched in the end": (
+            "test_an_orphan_that_appears_after_the_deletion_is_found_by_the_last_look"
+        ),
+        "what the last look finds is never looked for again": (
+            "test_an_orphan_that_appears_after_the_deletion_is_found_by_the_last_look"
+        ),
+    },
+    "libs/icedb_log/tests/test_feeds.py": {
+        "a merge does not carry what the view has taken": "test_what_was_taken_outlives_merges_and_vacuums_of_the_view",
+        "the source is listed before the fence is taken": (
+            "test_a_feed_that_slept_since_before_its_fence_forgets_nothing_that_others_took_meanwhile"
+        ),
+    },
+    "libs/icedb_log/tests/test_pin_faults.py": {
+        "pins are read before the log": "test_j7_a_pin_made_while_a_janitor_sleeps_at_any_call_holds",
+        "a pin is proven by a log that was read before it was there": (
+            "test_j7_a_maker_that_sleeps_before_its_pin_is_there_looks_again"
+        ),
+    },
+    "libs/icedb_log/tests/test_append.py": {
+        "the log is read before the fence is taken": "test_the_log_is_read_under_the_fence",
+        "files may be of any age": "test_files_that_are_too_old_are_not_committed",
+    },
+    "services/snapshot/tests/test_snapshot_table_cache.py": {
+        "a configuration is believed without a look after the log": (
+            "test_t5_a_read_that_sleeps_before_its_listing_does_not_serve_what_a_purge_left"
+        ),
+        "seals alone count as a log": "test_t5_a_purged_table_is_not_an_empty_one_to_who_knows_it_as_empty",
+    },
+    "libs/icedb_log/tests/test_trash.py": {
+        "an undrop leaves no trace": "test_t1_no_state_of_the_table_comes_back",
+    },
+    "libs/icedb_log/tests/test_purge_races.py": {
+        "the janitor goes by the configuration that it read first": (
+            "test_t4_the_janitor_never_goes_by_the_grace_periods_of_the_old_table"
+        ),
+        "a name is free although purgers may still delete": (
+            "test_t5_a_batch_that_is_sent_again_into_the_new_table_is_not_deleted_by_a_purge_of_the_old_one"
+        ),
+    },
+    "libs/icedb_log/tests/test_leftovers.py": {
+        "an entry whose retry has begun goes": "test_a_retry_that_has_begun_is_left_to_a_person",
+        "an entry is taken by looking alone": "test_a_retry_that_begins_meanwhile_stages_the_batch_or_finds_none",
+        "an entry goes that was written anew since it was listed": (
+            "test_an_entry_that_was_written_anew_since_the_walk_is_young"
+        ),
+        "an entry of a batch that is staged goes": "test_an_entry_of_a_batch_that_is_staged_again_is_left_alone",
+    },
+}
+"""By file: the name of the mutation, and that of the test."""
+
+TEST_OF_RULE: Final[dict[str, str]] = {
+    rule: f"{path}::{test}" for path, tests in _TESTS.items() for rule, test in tests.items()
+}
+"""By name of the mutation, as pytest has them."""
+
+
+def run_tests_of_rules(names: Collection[str]) -> dict[str, Outcome]:
+    """Run the tests of some rules in a process of its own, each with its rule switched off.
+
+    Raises:
+        InvariantViolated: There are no such tests here: it takes a checkout of the project.
+    """
+    if not names:
+        return {}
+    root = Path(icedb_log.__file__).parents[4]
+    tests = sorted({TEST_OF_RULE[name] for name in names})
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "outcomes.json"
+        run = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", _PLUGIN, "-p", "no:cacheprovider", OPTION, str(out), *tests],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        outcomes: dict[str, Outcome] = orjson.loads(out.read_bytes()) if out.exists() else {}
+    missing = [name for name in names if name not in outcomes]
+    if missing:
+        raise InvariantViolated(f"{missing[0]}: {TEST_OF_RULE[missing[0]]} did not run: {run.stdout[-2000:]}")
+    return outcomes

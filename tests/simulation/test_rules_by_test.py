@@ -1,0 +1,38 @@
+"""Rules that few schedules miss, or none: for each there is a test that fails without it, and here it does."""
+
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+from icedb_log.errors import InvariantViolated
+from icedb_log.testing import simulation_search
+from icedb_log.testing.simulation_mutations import Mutation
+from icedb_log.testing.simulation_rules import ALL_RULES
+from icedb_log.testing.simulation_rules_by_test import TEST_OF_RULE, run_tests_of_rules
+from icedb_log.testing.simulation_search import check_mutations
+
+
+def test_each_test_fails_without_its_rule():
+    outcomes = run_tests_of_rules(TEST_OF_RULE.keys())
+    assert {name: outcome for name, outcome in outcomes.items() if outcome != "noticed"} == {}
+
+
+def test_the_rules_exist_and_are_not_harmless():
+    assert {rule.name for rule in ALL_RULES if not rule.is_harmless} >= TEST_OF_RULE.keys()
+
+
+def test_a_test_that_does_not_run_says_so(monkeypatch):
+    name, test = next(iter(TEST_OF_RULE.items()))
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="no tests ran"))
+    with pytest.raises(InvariantViolated, match=f"{test} did not run: no tests ran"):
+        run_tests_of_rules([name])
+
+
+def test_a_rule_counts_as_noticed_only_by_who_is_written_down(monkeypatch, capsys):
+    nothing = Mutation("-", "nothing", ())
+    assert check_mutations([nothing], range(2)) == 1  # schedules should
+    monkeypatch.setitem(TEST_OF_RULE, "nothing", "a::b")
+    for outcome, unexpected in (("noticed", 0), ("passed", 1), ("broken", 1)):
+        monkeypatch.setattr(simulation_search, "run_tests_of_rules", lambda _, outcome=outcome: {"nothing": outcome})
+        assert check_mutations([nothing], range(2)) == unexpected
+    assert "noticed by a::b" in capsys.readouterr().out
