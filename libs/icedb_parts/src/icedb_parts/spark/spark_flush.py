@@ -9,7 +9,7 @@ larger than a file should be. The driver never sees a row.
 from dataclasses import replace
 
 import structlog
-from icedb_log.jobs import FlushJob, FlushOutput, RejectedBatch
+from icedb_log.jobs import FlushJob, FlushOutput
 from icedb_log.model import FileMarker
 
 from icedb_parts.limits import JobLimits
@@ -18,7 +18,7 @@ from icedb_parts.reading.widening import make_proof
 from icedb_parts.spark.spark_blobs import SparkBlobs
 from icedb_parts.spark.spark_jobs import SparkJobs
 from icedb_parts.spark.spark_query import QueryRun
-from icedb_parts.spark.spark_read import Batches, ReadUnit, UnitReader, find_bad_rows
+from icedb_parts.spark.spark_read import Batches, ReadUnit, UnitReader, bring_together
 from icedb_parts.spark.spark_runner import SparkRunner
 from icedb_parts.spark.spark_write import write_blobs
 from icedb_parts.units.flush_plan import UnitBlobs, count_prefix
@@ -137,21 +137,13 @@ class _FlushRun:
         results = [unit.result for unit in self._units]
         row_count = sum(result.row_count for result in results)
         require_parity(self._job.paths, read_count=row_count, files=files)
-        reasons = {rejection.batch_id: rejection.reason for result in results for rejection in result.rejected}
-        accepted = {batch_id for result in results for batch_id in result.accepted}
-        missing = {batch_id for result in results for batch_id in result.missing}
-        batches = self._job.batches
-        return FlushOutput(
+        return bring_together(
+            self._job,
+            results,
             files=files,
             schema={**self._known, **self._find_columns()},
-            accepted=tuple(batch for batch in batches if batch.batch_id in accepted),
-            rejected=tuple(
-                RejectedBatch(batch, reasons[batch.batch_id]) for batch in batches if batch.batch_id in reasons
-            ),
-            missing=tuple(batch for batch in batches if batch.batch_id in missing),
             row_count=row_count,
-            deferred=tuple(batch for batch in batches if batch.batch_id in self._deferred),
-            bad_rows=find_bad_rows(self._job.batches, accepted, results),
+            deferred=self._deferred,
         )
 
 

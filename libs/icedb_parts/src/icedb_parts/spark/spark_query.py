@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from icedb_log.errors import InvalidRequest, SchemaConflict
-from icedb_log.jobs import FlushJob, FlushOutput, RejectedBatch
+from icedb_log.jobs import FlushJob, FlushOutput
 from icedb_log.tables.table_config import TableConfig
 
 from icedb_parts.limits import JobLimits, share_threads
@@ -23,7 +23,7 @@ from icedb_parts.query.user_sql import check_user_sql
 from icedb_parts.reading.column_types import unite_known
 from icedb_parts.reading.widening import make_proof
 from icedb_parts.spark.spark_blobs import BLOB_SCHEMA, SparkBlobs
-from icedb_parts.spark.spark_read import Batches, ReadUnit, UnitReader, find_bad_rows
+from icedb_parts.spark.spark_read import Batches, ReadUnit, UnitReader, bring_together
 from icedb_parts.spark.spark_runner import SparkRunner
 from icedb_parts.spark.spark_write import write_blobs
 from icedb_parts.units.encode_unit import EncodeUnit
@@ -180,22 +180,14 @@ class QueryRun:
         row_count = sum(part.row_count for part in self._parts)
         require_parity(self._job.paths, read_count=row_count, files=files)
         results = [unit.result for part in self._parts for unit in part.read]
-        reasons = {rejection.batch_id: rejection.reason for result in results for rejection in result.rejected}
-        reasons.update(self._reasons)
-        accepted = {batch_id for result in results for batch_id in result.accepted}
-        missing = {batch_id for result in results for batch_id in result.missing}
-        batches = self._job.batches
-        return FlushOutput(
-            files=tuple(files),
+        return bring_together(
+            self._job,
+            results,
+            files=files,
             schema={**self._known, **self._find_columns()},
-            accepted=tuple(batch for batch in batches if batch.batch_id in accepted),
-            rejected=tuple(
-                RejectedBatch(batch, reasons[batch.batch_id]) for batch in batches if batch.batch_id in reasons
-            ),
-            missing=tuple(batch for batch in batches if batch.batch_id in missing),
             row_count=row_count,
-            deferred=tuple(batch for batch in batches if batch.batch_id in self._deferred),
-            bad_rows=find_bad_rows(self._job.batches, accepted, results),
+            deferred=self._deferred,
+            refused=self._reasons,
         )
 
 

@@ -1,10 +1,11 @@
 """The reading half of a flush on Spark: parse units, in rounds, until they agree about the types of new columns."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from icedb_log.jobs import BadRows, FlushJob, StagedBatch
+from icedb_log.jobs import BadRows, FlushJob, FlushOutput, RejectedBatch, StagedBatch
+from icedb_log.model import FileMarker
 from icedb_log.tables.table_config import TableConfig
 
 from icedb_parts.limits import JobLimits, share_threads
@@ -164,7 +165,46 @@ class UnitReader:
         return agreed, again
 
 
-def find_bad_rows(
+def bring_together(
+    job: FlushJob,
+    results: Sequence[FlushUnitResult],
+    *,
+    files: Sequence[FileMarker],
+    schema: Mapping[str, str],
+    row_count: int,
+    deferred: Collection[str],
+    refused: Mapping[str, str] | None = None,
+) -> FlushOutput:
+    """Return what became of a flush's batches, by what its parse units say.
+
+    Args:
+        job: The flush.
+        results: What its parse units say.
+        files: The data files that were made.
+        schema: Types of all columns.
+        row_count: Rows in the files.
+        deferred: Ids of batches that wait for the next flush.
+        refused: Ids of further batches that cannot be taken, with the reason.
+    """
+    reasons = {rejection.batch_id: rejection.reason for result in results for rejection in result.rejected}
+    reasons.update(refused or {})
+    accepted = {batch_id for result in results for batch_id in result.accepted}
+    missing = {batch_id for result in results for batch_id in result.missing}
+    return FlushOutput(
+        files=tuple(files),
+        schema=schema,
+        accepted=tuple(batch for batch in job.batches if batch.batch_id in accepted),
+        rejected=tuple(
+            RejectedBatch(batch, reasons[batch.batch_id]) for batch in job.batches if batch.batch_id in reasons
+        ),
+        missing=tuple(batch for batch in job.batches if batch.batch_id in missing),
+        row_count=row_count,
+        deferred=tuple(batch for batch in job.batches if batch.batch_id in deferred),
+        bad_rows=_find_bad_rows(job.batches, accepted, results),
+    )
+
+
+def _find_bad_rows(
     batches: Batches, accepted: Collection[str], results: Sequence[FlushUnitResult]
 ) -> tuple[BadRows, ...]:
     """Return the rows that units left out of batches that the flush accepts."""
