@@ -44,8 +44,8 @@ from icedb_local.table_health import Leftovers, find_leftovers
 
 TABLES: Final = ("events", "clicks")
 GATEWAY_BUCKET: Final = "icedb"
-READY_DEADLINE_MS: Final = 300_000
-RECOVERY_DEADLINE_MS: Final = 300_000
+DEADLINE_MS: Final = 300_000
+"""How long any wait may take: a machine may be very busy."""
 POLL_MS: Final = 100
 SETTLE_MS: Final = 5_000
 """How long after the end of a fault, and the time after which a request is given up, it may show."""
@@ -133,12 +133,12 @@ class ChaosRun:
             injector = Injector(layout, stack, proxy, disks, clock=self.clock)
             with self._readers() as readers:
                 with self._producers() as producers:
-                    self._wait_for_progress(producers, readers, what="to begin", deadline_ms=READY_DEADLINE_MS)
+                    self._wait_for_progress(producers, readers, what="to begin")
                     self._enter("faults")
                     conductor = self._fail(injector, scraper)
                     self._enter("recovery")
                     self._mend(injector, proxy, stack)
-                    self._wait_for_progress(producers, readers, what="to recover", deadline_ms=RECOVERY_DEADLINE_MS)
+                    self._wait_for_progress(producers, readers, what="to recover")
                 self._enter("quiet")
                 self._wait_for_quiet(warehouse)
                 self._look_for_survivors(stack)
@@ -270,9 +270,11 @@ class ChaosRun:
         conductor.run(draw_faults(self.plan.seed, self.plan.shape), is_over)
         # What the last fault did shows in the scrapes that come.
         rounds = scraper.rounds
-        deadline_ms = self.clock.monotonic_ms() + READY_DEADLINE_MS
+        deadline_ms = self.clock.monotonic_ms() + DEADLINE_MS
         while scraper.rounds < rounds + 3 and self.clock.monotonic_ms() < deadline_ms:
             self.clock.sleep_ms(POLL_MS)
+        for violation in self.checker.violations:
+            self.say(f"{violation.table} {violation.reader}: {violation.what}")
         self.say(f"{conductor.effect_count} faults that met somebody; now everything is mended")
         return conductor
 
@@ -292,7 +294,7 @@ class ChaosRun:
         proxy.open_doors()
         for name in (BROKER, *LOCK_MASTERS):
             injector.ensure_running(name)
-        deadline_ms = self.clock.monotonic_ms() + RECOVERY_DEADLINE_MS
+        deadline_ms = self.clock.monotonic_ms() + DEADLINE_MS
         waiting = list(stack.program_names)
         while waiting or proxy.late_count:
             for name in tuple(waiting):
@@ -310,7 +312,6 @@ class ChaosRun:
         readers: tuple[ChaosReader, ...],
         *,
         what: str,
-        deadline_ms: int,
     ) -> None:
         """Wait until a batch of each door that is sent from now on is seen, and each reader has read."""
         since_ms = self.clock.monotonic_ms()
@@ -330,8 +331,8 @@ class ChaosRun:
             ]
 
         while left := missing():
-            if self.clock.monotonic_ms() > since_ms + deadline_ms:
-                words = f"waited {deadline_ms // 1000} s for {', '.join(left)} {what}"
+            if self.clock.monotonic_ms() > since_ms + DEADLINE_MS:
+                words = f"waited {DEADLINE_MS // 1000} s for {', '.join(left)} {what}"
                 self.checker.note(words, table="", reader="conductor")
                 return
             self.clock.sleep_ms(POLL_MS)
@@ -340,7 +341,7 @@ class ChaosRun:
         """Wait until nothing is staged and nothing dead is left, no longer than all grace periods allow."""
         pace = self.layout.pace
         orphan_age_ms = pace.orphan_age_ms if self.plan.waits_for_orphans else 0
-        limit_ms = RECOVERY_DEADLINE_MS + 2 * (pace.log_grace_ms + pace.data_grace_ms + orphan_age_ms)
+        limit_ms = DEADLINE_MS + 2 * (pace.log_grace_ms + pace.data_grace_ms + orphan_age_ms)
         self.say(f"waiting for the janitor, at most {limit_ms // 1000} s")
         deadline_ms = self.clock.monotonic_ms() + limit_ms
         while True:
@@ -359,7 +360,7 @@ class ChaosRun:
 
     def _look_for_survivors(self, stack: LocalStack) -> None:
         """Every service must answer on its metrics port, be it the first process or the twentieth."""
-        deadline_ms = self.clock.monotonic_ms() + RECOVERY_DEADLINE_MS
+        deadline_ms = self.clock.monotonic_ms() + DEADLINE_MS
         for name, port in self.layout.metrics_ports.items():
             while read_metrics(port) is None:
                 if self.clock.monotonic_ms() > deadline_ms:

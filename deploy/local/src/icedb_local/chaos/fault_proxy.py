@@ -59,7 +59,7 @@ class FaultProxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
         self._servers: dict[str, asyncio.Server] = {}
-        self._clients: set[asyncio.StreamWriter] = set()
+        self._clients: dict[asyncio.StreamWriter, asyncio.Task[Any] | None] = {}
         self._late: set[asyncio.Task[None]] = set()
         self._landing = asyncio.Event()
         self.faults = ActiveFaults(clock)
@@ -136,7 +136,8 @@ class FaultProxy:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, door: str) -> None:
-        self._clients.add(writer)
+        # The loop forgets a task whose client has left, although it still waits for the server: its task is kept here.
+        self._clients[writer] = asyncio.current_task()
         upstream: list[_Upstream] = []
         try:
             while (request := await read_request(reader, writer)) is not None:
@@ -148,7 +149,7 @@ class FaultProxy:
         except (BrokenMessage, OSError):
             pass  # a side has left: the other one is left, too
         finally:
-            self._clients.discard(writer)
+            self._clients.pop(writer, None)
             for one in (*(one.writer for one in upstream), writer):
                 with contextlib.suppress(OSError):
                     one.transport.abort()
