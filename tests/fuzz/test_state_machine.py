@@ -1,7 +1,7 @@
 """Random sequences of what users and operators do, against a plain model of rows: one actor after another, no faults.
 
-Flush, merge and deletion are those of the services with real Parquet files, in this process (Arrow, DuckDB); reads go
-through the client as users' do. After every step: the newest rows are the model's, fsck finds nothing, and time travel,
+Flush, merge, changes of rows and imports are those of the services with real Parquet files, in this process (Arrow,
+DuckDB); reads go through the client as users' do. After every step: the newest rows are the model's, fsck finds nothing, and time travel,
 pins, leases and changes give what the model remembers, or say honestly that it is gone.
 """
 
@@ -9,11 +9,13 @@ import json
 import shutil
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import event, note, settings
+from hypothesis import event, given, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -33,19 +35,22 @@ from icedb_log.clock import make_uuid7_hex
 from icedb_log.erasure.erasure_run import advance_erasure
 from icedb_log.erasure.erasures import create_erasure, note_deletions
 from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound
+from icedb_log.imports.imports import ImportOptions, import_files
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.keys import parse_log_key
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.tables.partition_glob import select_partitions
+from icedb_log.tables.partition_path import encode_partition_value
 from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_changes import alter_table_config
 from icedb_log.testing.mirrored_store import MirroredStore
 from icedb_log.testing.profiles import fuzz_examples
+from icedb_log.testing.row_imports import describe_source
 from icedb_log.testing.small_table import SmallTable
 from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
 from icedb_log.warehouse import Warehouse
-from icedb_parts.testing.native_jobs import NativeChanger, NativeMerger, NativeWriter
+from icedb_parts.testing.native_jobs import NativeChanger, NativeImporter, NativeMerger, NativeWriter
 
 DAY_MS = 24 * 3_600_000
 PLACES = ["a", "b", "São Paulo/%"]
@@ -84,8 +89,12 @@ class TableMachine(RuleBasedStateMachine):
         type(self).sequences += 1
         shutil.rmtree(self.folder)
 
-    @initialize(policy=st.sampled_from(["quarantine_batch", "quarantine_rows"]), versions=st.sampled_from([0, 0, 3]))
-    def create(self, policy, versions):
+    @initialize(
+        policy=st.sampled_from(["quarantine_batch", "quarantine_rows"]),
+        versions=st.sampled_from([0, 0, 3]),
+        commits=st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["a", "a", "b"])), min_size=2, max_size=4),
+    )
+    def create(self, policy, versions, commits):
         holder = []
         store = MirroredStore(self.folder, lambda: holder[0].clock.now_ms() if holder else 0)
         options = {"declared": {"id": "BIGINT", "p": "VARCHAR"}, "evolution": "widen", "keep_versions": versions}
@@ -99,10 +108,13 @@ class TableMachine(RuleBasedStateMachine):
         self.live = []
         self.staged = {}
         self.ended = {}
+        self.sources = []
         self.history = [(0, [])]
         self.pins = {}
         self.leases = {}
         self.known_files = {}
+        for count, place in commits:  # most of what users and operators do needs rows
+            self.enqueue_and_flush(count, place, None)
 
     def open_client(self):
         settings = ClientSettings(store="file:///unused")
@@ -258,6 +270,95 @@ class TableMachine(RuleBasedStateMachine):
         if not dry_run:
             self.live = [row for row in self.live if not gone(row)]
             self.committed(result.committed_key)
+
+    QUERIES = {
+        "SELECT * FROM _rows WHERE id % 2 = 0": lambda rows: [row for row in rows if row["id"] % 2 == 0],
+        "SELECT * FROM _rows WHERE id < 0": lambda _rows: [],
+        "SELECT id, p FROM _rows": lambda rows: [{"id": row["id"], "p": row["p"]} for row in rows],
+        "SELECT * FROM _rows UNION ALL SELECT * FROM _rows WHERE id % 5 = 0": lambda rows: [
+            *rows,
+            *(row for row in rows if row["id"] % 5 == 0),
+        ],
+    }
+
+    @present
+    @rule(query=st.sampled_from(sorted(QUERIES)), place=st.sampled_from([*PLACES, "nope"]), dry_run=st.booleans())
+    def rewrite(self, query, place, dry_run):
+        changer = NativeChanger(self.store, self.clock)
+        old = [row for row in self.live if row["p"] == place]
+        new = self.QUERIES[query](old)
+        result = self.table.rewrite(query, f"p={place}", dry_run=dry_run, changer=changer)
+        assert result.rows_read == len(old)
+        if dry_run:
+            return
+        assert result.rows_removed == len(old) - len(new)
+        self.live = [row for row in self.live if row["p"] != place] + new
+        self.committed(result.committed_key)
+        if new:
+            with pytest.raises(InvalidRequest, match="leave each row in its partition"):
+                self.table.rewrite("SELECT id, 'elsewhere' AS p FROM _rows", f"p={place}", changer=changer)
+        event("rewritten")
+
+    @present
+    @rule(
+        count=st.sampled_from([2, 1, 3, 0]),
+        place=st.sampled_from(PLACES),
+        value=st.sampled_from([None, 1, 2.5]),
+        mode=st.sampled_from(["copy", "in_place"]),
+        is_split=st.sampled_from([False, False, True]),
+    )
+    def import_file(self, count, place, value, mode, is_split):
+        rows = self.rows(count, place, value)
+        written = rows + self.rows(1, "elsewhere", value) if is_split else rows
+        folder = "in/" if mode == "copy" else f"{self.paths.data_prefix}p={encode_partition_value(place)}/"
+        key = f"{folder}{self.ids}-{len(self.sources)}.parquet"
+        sink = pa.BufferOutputStream()
+        columns = {"id": pa.int64(), "p": pa.string(), **({} if value is None else {"v": pa.scalar(value).type})}
+        pq.write_table(pa.Table.from_pylist(written, pa.schema(columns)), sink)
+        self.store.put(key, sink.getvalue().to_pybytes())
+        self.clock.advance(1)
+        sql_type = "DOUBLE" if isinstance(value, float) else "BIGINT"
+        fits = value is None or self.table.snapshot().schema.get("v", sql_type) == sql_type  # imports widen nothing
+        result = self.run_import(key, mode)
+        is_elsewhere = is_split and (count or mode == "in_place")
+        if written and (is_elsewhere or not fits):
+            assert len(result.refused) == 1, result
+            assert not result.committed_keys
+        elif not written:
+            assert (result.empty_count, result.committed_keys) == (1, []), result
+        else:
+            assert (result.file_count, result.row_count, result.refused) == (1, len(written), []), result
+            self.live += written
+            self.committed(result.committed_keys[0])
+            if mode == "copy":
+                self.sources.append(key)
+                self.import_again(-1)
+            event(f"imported: {mode}")
+            return
+        self.store.delete([key])
+
+    @present
+    @precondition(lambda self: self.sources)
+    @rule(number=st.integers(0, 5))
+    def import_again(self, number):
+        result = self.run_import(self.sources[number % len(self.sources)], "copy")
+        assert (result.imported_before_count, result.file_count, result.refused) == (1, 0, []), result
+        event("imported twice")
+
+    def run_import(self, key, mode):
+        source = describe_source(self.store, key)
+        result = import_files(
+            self.store,
+            self.paths,
+            clock=self.clock,
+            importer=NativeImporter(self.store, self.clock),
+            owner="import",
+            sources=[replace(source, url=f"file://{source.url}")],
+            options=ImportOptions(mode=mode),
+            reader=self.table.reader(),
+        )
+        self.clock.advance(1)
+        return result
 
     @present
     @rule(place=st.sampled_from(["a", "b", "*"]))
@@ -501,3 +602,38 @@ def test_what_users_do_is_what_the_model_says():
     TableMachine.sequences = 0
     run_state_machine_as_test(TableMachine, settings=settings(fuzz_examples(8), stateful_step_count=20))
     print(f"sequences: {TableMachine.sequences}")
+
+
+@settings(max_examples=1)
+@given(st.just(TableMachine))
+def test_a_sequence_with_everything(machine):
+    """What chance reaches rarely: it picks few of the rules for each sequence."""
+    table = machine()
+    try:
+        table.create("quarantine_rows", 0, [(2, "a"), (3, "a"), (1, "b")])
+        steps = [
+            lambda: table.import_file(2, "a", 1, "copy", False),
+            lambda: table.import_file(1, "b", 1, "in_place", False),
+            lambda: table.import_file(1, "b", 1, "in_place", True),
+            lambda: table.import_file(1, "a", 2.5, "copy", False),
+            lambda: table.pin("q1", None),
+            lambda: table.rewrite(max(table.QUERIES), "b", False),
+            lambda: table.merge(True),
+            lambda: table.rewrite("SELECT * FROM _rows WHERE id % 2 = 0", "a", False),
+            lambda: table.time_passes(21),
+            lambda: table.clean(False),
+            lambda: table.unpin(0),
+            lambda: table.import_again(0),
+            lambda: table.enqueue_and_flush(2, "São Paulo/%", 0.5),
+            lambda: table.delete("id % 3 = 0", False),
+            lambda: table.erase("p = 'a'"),
+            lambda: table.import_again(0),
+            lambda: table.drop_and_undrop(30),
+            lambda: table.grow_old("id >= 0"),
+        ]
+        for step in steps:
+            step()
+            table.rows_are_those_of_the_model()
+            table.fsck_finds_nothing()
+    finally:
+        table.teardown()

@@ -1,7 +1,7 @@
-"""The data path without Spark: flush, merge, delete and feed with real Parquet files, in the process of the test.
+"""The data path without Spark: flush, merge, change, import and feed with real Parquet files, in the test's process.
 
 Units of work, their plans and their checks are those of the services; only what Spark does besides is left out:
-tasks run one after the other, and a deletion's condition is evaluated by the native engine.
+tasks run one after the other, and the SQL of a deletion or a rewrite is evaluated by the native engine.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,8 @@ from typing import Any, cast
 import duckdb
 import pyarrow as pa
 from icedb_log.clock import Clock
-from icedb_log.jobs import CheckAlive, CountJob, MergedGroup, MergeJob, RowChange
+from icedb_log.imports.import_jobs import CopyOutput, InspectedFile, InspectJob, InspectOutput
+from icedb_log.jobs import CheckAlive, CountJob, MergedGroup, MergeGroup, MergeJob, RowChange
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
 from icedb_log.pruning.file_pruning import FilePruner
@@ -21,6 +22,7 @@ from icedb_log.tables.table_config import TableConfig
 from icedb_log.views.feed_jobs import FeedJob, FeedOutput
 from icedb_log.warehouse import Warehouse
 
+from icedb_parts.imports.import_unit import ImportUnit, import_unit
 from icedb_parts.limits import MIB, EngineLimits, JobLimits
 from icedb_parts.spark.spark_flush import SparkBatchWriter
 from icedb_parts.spark.spark_merge import SparkGroupMerger
@@ -122,16 +124,16 @@ class NativeMerger(SparkGroupMerger):
 
 
 class NativeChanger(NativeMerger):
-    """A :class:`icedb_log.jobs.RowChanger`; deletions only, with conditions that Spark and DuckDB read alike."""
+    """A :class:`icedb_log.jobs.RowChanger`, for SQL that Spark and DuckDB read alike."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
         super().__init__(store, clock)
         self._store = store
 
     def check_change(self, config: TableConfig, schema: Mapping[str, str], change: RowChange) -> None:
-        """Take any deletion."""
+        """Take any deletion, and any query that keeps to the table's columns and types."""
         del config, schema
-        if change.kind != "delete":
+        if change.kind == "merge_query":
             raise NotImplementedError(change.kind)
 
     def select_files(
@@ -152,10 +154,12 @@ class NativeChanger(NativeMerger):
         return tuple(counts)
 
     def merge_groups(self, job: MergeJob) -> tuple[MergedGroup, ...]:
-        """Merge every group of a job, without the rows that its deletion removes."""
+        """Merge every group of a job, without the rows that its deletion removes, or as its query makes them."""
         if job.change is None:
             return super().merge_groups(job)
         self.check_change(job.config, job.schema, job.change)
+        if job.change.kind == "rewrite":
+            return tuple(self._query_group(job, group, job.change.sql) for group in job.groups)
         files = tuple(
             NumberedFile(number, marker.path, marker.row_count)
             for number, group in enumerate(job.groups)
@@ -180,6 +184,62 @@ class NativeChanger(NativeMerger):
             MergedGroup(group, outputs[number].files, outputs[number].rows_read, outputs[number].rows_removed)
             for number, group in enumerate(job.groups)
         )
+
+    def _query_group(self, job: MergeJob, group: MergeGroup, query: str) -> MergedGroup:
+        files = tuple(NumberedFile(0, marker.path, marker.row_count) for marker in group.inputs)
+        read = ReadFilesUnit(job.paths, job.schema, is_whole=True, files=files, engine=LIMITS.engine)
+        rows = pa.Table.from_batches(list(read_files(read, self._store))).rename_columns(["ordinal", *job.schema])
+        with duckdb.connect() as engine:
+            engine.execute("SET TimeZone = 'UTC'")
+            made = engine.register("_rows", rows.drop(["ordinal"])).execute(query).to_arrow_table().combine_chunks()
+        write = ChangeUnit(
+            paths=job.paths,
+            config=job.config,
+            columns={name: job.schema[name] for name in made.column_names},
+            groups=(ChangedGroup(group.partition, tuple(marker.path for marker in group.inputs)),),
+            kind="rewrite",
+            checks_partition=True,
+            commit_id=job.commit_id,
+            time_ms=job.time_ms,
+            engine=LIMITS.engine,
+        )
+        written = write_change(write, _unmarked(made), self._store, clock=self._clock)
+        return MergedGroup(group, tuple(each for output in written for each in output.files), rows.num_rows, None)
+
+
+class NativeImporter:
+    """A :class:`icedb_log.imports.import_jobs.FileImporter`; sources lie in the store of the table."""
+
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def inspect_files(self, job: InspectJob) -> InspectOutput:
+        """Read the footers of a job's files."""
+        done = import_unit(
+            ImportUnit(job, (), LIMITS.engine), self._store, open_source=lambda _: self._store, clock=self._clock
+        )
+        return InspectOutput(done.inspected, done.refused)
+
+    def copy_files(self, paths: TablePaths, files: tuple[InspectedFile, ...]) -> CopyOutput:
+        """Copy files, each to a fresh key."""
+        job = InspectJob(paths, TableConfig(name=paths.name), ())
+        done = import_unit(
+            ImportUnit(job, files, LIMITS.engine), self._store, open_source=lambda _: self._store, clock=self._clock
+        )
+        return CopyOutput(done.placed, done.refused)
+
+
+def _unmarked(rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    """Yield rows of one group as a write task wants them: none of them is removed."""
+    names = ["o", "e", "g", *(f"c{number}" for number in range(rows.num_columns))]
+    for chunk in rows.to_batches():
+        marks = [pa.repeat(pa.scalar(value, kind), chunk.num_rows) for value, kind in _KEPT]
+        yield pa.RecordBatch.from_arrays([*marks, *chunk.columns], names)
+
+
+_KEPT = ((0, pa.int32()), (None, pa.string()), (False, pa.bool_()))
+"""Ordinal, error and mark of a row that stays."""
 
 
 def _marked(unit: ReadFilesUnit, condition: str, store: ObjectStore) -> Iterator[pa.RecordBatch]:
