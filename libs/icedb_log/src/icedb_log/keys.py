@@ -7,6 +7,7 @@ after an append of the same millisecond (hex digits sort before ``m``).
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal, get_args
 
 from icedb_log.clock import parse_uuid7_ms
@@ -318,8 +319,9 @@ def file_time_ms(key: str) -> int | None:
     return int(name[:12], 16) if _UUID7_HEX.fullmatch(name) else None
 
 
+@lru_cache(maxsize=4096)
 def parse_log_key(key: str) -> LogName:
-    """Parse a log file's key.
+    """Parse a log file's key. Those that were parsed lately cost nothing: each read of a log parses all of them.
 
     Raises:
         CorruptLog: The last component is not a log file's name (S3: never skipped).
@@ -327,7 +329,8 @@ def parse_log_key(key: str) -> LogName:
     match = _LOG_NAME.fullmatch(key.rpartition("/")[2])
     if match is None:
         raise CorruptLog(f"{key}: not the name of a log file; only log files may stand below _log")
-    return LogName(int(match["ms"]), match["merged"] is not None, match["id"])
+    time_ms, merged, commit_id = match.groups()
+    return LogName(int(time_ms), merged is not None, commit_id)
 
 
 def is_log_folder(key: str) -> bool:
@@ -352,8 +355,9 @@ def pin_name_of(key: str) -> str | None:
     return None if match is None else match["name"]
 
 
+@lru_cache(maxsize=4096)
 def parse_staged_key(key: str) -> StagedName:
-    """Parse a staged batch's key.
+    """Parse a staged batch's key. Those that were parsed lately cost nothing: each flush lists what waits again.
 
     Raises:
         InvalidRequest: The last component is not ``<uuid7>.<format>``; the message says what to do.

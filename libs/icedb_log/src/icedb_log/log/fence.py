@@ -7,7 +7,7 @@ Must never delete anything, and must never take a lost answer for a lost write.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -152,7 +152,8 @@ class HeldFence:
             return
 
     def _advance(self, *, commit: str | None) -> None:
-        state = replace(self._state, commit=commit, sequence=self._state.sequence + 1)
+        held = self._state
+        state = FenceState(held.epoch, held.owner, commit, held.sequence + 1, held.incarnation)
         etag = write_fence(self._store, self._paths.fence_key(self._role), state, etag=self._etag, clock=self._clock)
         if etag is None:
             raise self._taken()
@@ -315,7 +316,15 @@ def write_fence(store: ObjectStore, key: str, state: FenceState, *, etag: str | 
     Raises:
         CommitOutcomeUnknown: The write may still land.
     """
-    body = orjson.dumps(asdict(state))
+    body = orjson.dumps(
+        {
+            "epoch": state.epoch,
+            "owner": state.owner,
+            "commit": state.commit,
+            "sequence": state.sequence,
+            "incarnation": state.incarnation,
+        }
+    )
     is_unknown = False
     try:
         return store.put_if_absent(key, body) if etag is None else store.put_if_match(key, body, etag=etag)

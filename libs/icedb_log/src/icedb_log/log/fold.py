@@ -68,7 +68,7 @@ def fold(
         schema=schema,
         logged_schema=logged.logged,
         tombstoned_ms=tombstoned_ms,
-        log_tombstoned_ms=_earliest((t.path, t.tombstoned_ms) for f in files for t in f.log.log_tombstones),
+        log_tombstoned_ms=_earliest([(t.path, t.tombstoned_ms) for f in files for t in f.log.log_tombstones]),
         horizon_ms=horizon_ms,
         last_commit_ms=max((file.log.time_ms for file in files if not file.log.is_seal), default=0),
         log_file_count=len(files),
@@ -80,11 +80,13 @@ def fold(
 def _find_live(
     files: tuple[ListedLogFile, ...], known: Folded | None
 ) -> tuple[Sequence[FileMarker], Mapping[str, int]]:
-    markers = [file.log.markers for file in files if isinstance(file.log.markers, CompactMarkers)]
+    markers = [file.log.markers for file in files if type(file.log.markers) is CompactMarkers]
     if markers and len(markers) == len(files):
         before = None if known is None else _compact_of(known)
         return fold_compact(markers, before)
-    tombstoned_ms = _earliest((m.path, m.tombstoned_ms) for f in files for m in f.log.markers)
+    tombstoned_ms = _earliest(
+        [(m.path, m.tombstoned_ms) for f in files for m in f.log.markers if m.tombstoned_ms is not None]
+    )
     return _live_markers(files, tombstoned_ms), tombstoned_ms
 
 
@@ -120,13 +122,13 @@ def read_horizon_ms(view: LogView) -> int:
     """
     # A seal may stand where a commit landed and was vacuumed (F1): the commit's log file is gone all the same.
     present = {file.key for file in view.files if not file.log.is_seal}
-    recorded = (file.log.horizon_ms or 0 for file in view.files)
-    vanished = (
+    recorded = [file.log.horizon_ms or 0 for file in view.files]
+    vanished = [
         tombstone.tombstoned_ms
         for file in view.files
         for tombstone in file.log.log_tombstones
         if tombstone.path not in present
-    )
+    ]
     return max(*recorded, *vanished, _newest_foreign_merge_ms(view), 0)
 
 
@@ -136,7 +138,9 @@ def _newest_foreign_merge_ms(view: LogView) -> int:
     WARN: R3: such a writer's cleaner writes what it keeps of all merges into one new log file and deletes the others,
     tombstones and all. A state before that is missing rows, or has removed ones, and nothing in the log tells.
     """
-    foreign = (file for file in view.files if file.log.commit_id is None and not file.log.is_seal)
+    foreign = [file for file in view.files if file.log.commit_id is None and not file.log.is_seal]
+    if not foreign:
+        return 0
     # What a pin holds is folded as well, and its key is none of a log file.
     names = (parse_log_key(file.key) for file in foreign if is_log_folder(file.key))
     return max((name.time_ms for name in names if name.is_merged), default=0)
@@ -190,18 +194,19 @@ def _live_markers(files: Iterable[ListedLogFile], tombstoned_ms: Mapping[str, in
     return tuple(live[path] for path in sorted(live))
 
 
-def _earliest(times: Iterable[tuple[str, int | None]]) -> dict[str, int]:
-    earliest: dict[str, int] = {}
+def _earliest(times: list[tuple[str, int]]) -> dict[str, int]:
+    earliest = dict(times)
+    if len(earliest) == len(times):  # mostly: only who has many tombstones of a file looks which one came first
+        return earliest
     for path, time_ms in times:
-        if time_ms is not None:
-            known = earliest.get(path)
-            if known is None or time_ms < known:  # a call of min() for each marker takes longer than all the rest
-                earliest[path] = time_ms
+        known = earliest[path]
+        if time_ms < known:  # a call of min() for each marker takes longer than all the rest
+            earliest[path] = time_ms
     return earliest
 
 
 def _snapshot_id(live: Sequence[FileMarker], schema: Mapping[str, str]) -> str:
-    if isinstance(live, LiveFiles):
+    if type(live) is LiveFiles:
         shares = live.digest
     else:
         shares = sum_digests(path_digest(marker.path.encode()) for marker in live)

@@ -91,28 +91,33 @@ class ConsistentReader(ABC, Generic[_Listed]):
         listing = self._list()
         with self._lock:
             # What was replaced or deleted is let go before its successor is fetched: both may be large.
-            found_in_cache = ((info, self._cache.get(info.key)) for info in listing.objects)
-            cached = {info.key: file for info, file in found_in_cache if file is not None and _is_current(file, info)}
-            self._cache = cached
-        stale = [info for info in listing.objects if not _is_current(fetched.get(info.key, cached.get(info.key)), info)]
-        found = self._fetch(stale)
-        fetched.update(found)
-        if len(found) < len(stale):
-            return None  # R1: a log file was deleted or replaced since the listing
+            cached = self._cache = {
+                info.key: file
+                for info in listing.objects
+                if (file := self._cache.get(info.key)) is not None and _is_current(file, info)
+            }
+        if len(cached) < len(listing.objects):
+            rest = (info for info in listing.objects if info.key not in cached)
+            stale = [info for info in rest if not _is_current(fetched.get(info.key), info)]
+            found = self._fetch(stale)
+            fetched.update(found)
+            if len(found) < len(stale):
+                return None  # R1: a log file was deleted or replaced since the listing
         # WARN: pages of a listing are taken at different times. Without this second look: page 1 shows an input
         # log file, the janitor deletes it and strips the merge, page 2 shows the stripped merge, and rows count twice.
         second = self._list() if listing.page_count > 1 else listing
-        if not _still_holds(listing, second):
+        if second is not listing and not _still_holds(listing, second):
             return None
         if self._clock.monotonic_ms() - started_ms > self._max_refresh_ms:
             fetched.clear()
             return None  # R2: what was listed first may be deleted by now
-        current = {
-            # The same bytes written again: LastModified moved on, and rule J1 wants the newer one.
-            info.key: file if file.modified_ms == info.modified_ms else replace(file, modified_ms=info.modified_ms)
-            for info in listing.objects
-            for file in [fetched.get(info.key) or cached[info.key]]
-        }
+        current: dict[str, _Listed] = {}
+        for info in listing.objects:
+            file = cached.get(info.key) or fetched[info.key]
+            if file.modified_ms != info.modified_ms:
+                # The same bytes written again: LastModified moved on, and rule J1 wants the newer one.
+                file = replace(file, modified_ms=info.modified_ms)
+            current[info.key] = file
         if self._misses_a_dead_log_file(current, second):
             return None
         with self._lock:
@@ -173,9 +178,12 @@ class LogHeadReader(ConsistentReader[ListedLogHead]):
             length = len(body) or HEAD_BYTES
             part = self._store.get_range(info.key, start=len(body), length=length, if_match=info.etag)  # R1
             body += part.body
-            head = decode_log_head(info.key, body, is_whole=len(part.body) < length or len(body) == info.size_bytes)
+            head = self._decode(info.key, body, is_whole=len(part.body) < length or len(body) == info.size_bytes)
         require_own_time(info.key, head)
         return ListedLogHead(info.key, info.etag, info.modified_ms, info.size_bytes, head)
+
+    def _decode(self, key: str, body: bytes, *, is_whole: bool) -> LogHead | None:
+        return decode_log_head(key, body, is_whole=is_whole)
 
     def _misses_a_dead_log_file(self, current: Mapping[str, ListedLogHead], second: Listing) -> bool:
         # No horizon and no live file is concluded from heads; and what landed behind the listing landed after the read

@@ -38,6 +38,7 @@ class LogIndex:
         self._killed: Counter[str] = Counter()
         self._folders: dict[str, dict[str, FileMarker]] = {}
         self._changed: set[str] = set()
+        self._active: tuple[ListedLogFile, ...] | None = None
 
     @classmethod
     def of(cls, view: LogView) -> Self:
@@ -65,7 +66,7 @@ class LogIndex:
             self._add(file)
         for file in went:
             self._remove(file)
-        self._files = current
+        self._files, self._active = current, None
 
     def take_changed(self) -> set[str]:
         """Return the folders of which a live file, or a log file that names one, has changed; forget them."""
@@ -76,9 +77,12 @@ class LogIndex:
         """Whether a log file is tombstoned."""
         return key in self._killed
 
-    def active_files(self) -> list[ListedLogFile]:
+    def active_files(self) -> tuple[ListedLogFile, ...]:
         """Return the log files that are not dead and may be merged (F4: a seal never is), ascending by key."""
-        return [file for file in self._files.values() if not file.log.is_seal and file.key not in self._killed]
+        if self._active is None:
+            files, killed = self._files.values(), self._killed
+            self._active = tuple([file for file in files if not file.log.is_seal and file.key not in killed])
+        return self._active
 
     def logs_naming(self, path: str) -> list[str]:
         """Return the keys of the log files, dead ones too, that name a data file."""
@@ -104,7 +108,8 @@ class LogIndex:
                     named.marker = marker
                 named.live_in += 1
             self._settle(marker.path, named)
-        self._killed.update(tombstone.path for tombstone in file.log.log_tombstones)
+        if file.log.log_tombstones:
+            self._killed.update([tombstone.path for tombstone in file.log.log_tombstones])
 
     def _remove(self, file: ListedLogFile) -> None:
         for marker in file.log.markers:

@@ -110,7 +110,7 @@ def merge_table(
     """
     config = read_table_config(store, paths)
     reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
-    if index is None or index.config != config:
+    if index is None or (index.config is not config and index.config != config):
         index = MergeIndex(paths, config)
     plan_run = partial(plan_merge, paths=paths, config=config, lane=lane, full=full, limits=limits, index=index)
     if plan_run(reader.read()).is_empty:
@@ -132,7 +132,8 @@ def merge_table(
         folded = plan.folded_log_keys if number == 0 else ()
         is_last = number + 1 >= len(plan.commits)
         made = _commit(session, merger, groups, folded=folded, config=config)
-        made = replace(made, has_more=plan.has_more or not is_last)
+        if plan.has_more or not is_last:
+            made = replace(made, has_more=True)
         on_commit(made)
         done = done.plus(made)
         if not is_last and not has_time():

@@ -287,15 +287,14 @@ def list_all(store: ObjectStore, prefix: str, *, page_size: int = MAX_KEYS_PER_P
         prefix: A string prefix, not necessarily a folder.
         page_size: Keys per page, 1..1000; smaller only in tests.
     """
-    objects: list[ObjectInfo] = []
-    token: str | None = None
-    page_count = 0
-    store_now_ms = 0
-    while page_count == 0 or token is not None:
-        page = store.list_page(prefix, token=token, limit=page_size)
-        if page_count == 0:
-            store_now_ms = page.store_now_ms
+    page = store.list_page(prefix, limit=page_size)
+    if page.next_token is None:
+        return Listing(page.objects, 1, page.store_now_ms)
+    store_now_ms = page.store_now_ms
+    objects = list(page.objects)
+    page_count = 1
+    while page.next_token is not None:
+        page = store.list_page(prefix, token=page.next_token, limit=page_size)
         objects.extend(page.objects)
-        token = page.next_token
         page_count += 1
     return Listing(tuple(objects), page_count, store_now_ms)

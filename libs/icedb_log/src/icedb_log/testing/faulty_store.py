@@ -105,16 +105,17 @@ class FaultyStore:
         self._page_keys = world.settings.page_keys
         self._sleepy_kind = world.settings.sleepy_kind
         self._world = world
-        self._observers = tuple(observers)
+        self.observers = tuple(observers)
+        self._on_put = tuple(observer.on_put for observer in observers)
+        self._on_delete = tuple(observer.on_delete for observer in observers)
         self._stubborn: dict[str, bool] = {}
         rates = self.faults
         sleepy_rate = _SLEEPY * rates.stall if self._sleepy_kind else rates.stall
         other_rate = 0.0 if self._sleepy_kind else rates.stall
-        self._odds: dict[tuple[tuple[str, ...], bool], _Odds] = {
-            (kinds, is_sleepy): _Odds(rates, kinds, stall_rate=sleepy_rate if is_sleepy else other_rate)
+        self._read_odds, self._write_odds, self._delete_odds = (
+            (_Odds(rates, kinds, stall_rate=other_rate), _Odds(rates, kinds, stall_rate=sleepy_rate))
             for kinds in (_READ, _WRITE, _DELETE)
-            for is_sleepy in (True, False)
-        }
+        )
 
     def stop_faults(self) -> None:
         """Be a good store from now on, and a quick one: listings are as long as they were asked for."""
@@ -168,7 +169,7 @@ class FaultyStore:
         """Delete, or fail for some or all keys, or later than the caller believes."""
         world = self._world
         world.give_way()
-        fault = self._meet(_DELETE)
+        fault = self._meet(self._delete_odds)
         keys = list(dict.fromkeys(keys))
         possible = [key for key in keys if not self._is_stubborn(key)]
         is_partial = False
@@ -223,9 +224,10 @@ class FaultyStore:
         return self.inner.presign(key, expires_ms=expires_ms)
 
     def _before_read(self, what: str, key: str) -> None:
-        self._world.give_way()
-        self._world.note(what, key)
-        fault = self._meet(_READ)
+        world = self._world
+        world.give_way()
+        world.note(what, key)
+        fault = self._meet(self._read_odds)
         if fault is None:
             return
         self._stall_before(fault)
@@ -236,7 +238,7 @@ class FaultyStore:
 
     def _write(self, what: str, key: str, body: bytes, send: Callable[[], str]) -> str:
         self._world.give_way()
-        fault = self._meet(_WRITE)
+        fault = self._meet(self._write_odds)
         if fault is None:
             return self._land(what, key, body, send)
         self._stall_before(fault)
@@ -281,16 +283,16 @@ class FaultyStore:
             self._world.note(f"{what} refused", key)
             raise
         self._world.note(what, key)
-        for observer in self._observers:
-            observer.on_put(key, body)
+        for on_put in self._on_put:
+            on_put(key, body)
         return etag
 
     def _delete_all(self, keys: Sequence[str]) -> None:
         for key in keys:
             if self.inner.holds(key):
                 self._world.note("delete", key)
-                for observer in self._observers:
-                    observer.on_delete(key)
+                for on_delete in self._on_delete:
+                    on_delete(key)
         self.inner.delete(keys)
 
     def _is_stubborn(self, key: str) -> bool:
@@ -302,14 +304,18 @@ class FaultyStore:
             self._stubborn[key] = is_drawn and self._world.lets_happen(f"stubborn {key}", "stubborn")
         return self._stubborn[key]
 
-    def _meet(self, kinds: tuple[str, ...]) -> _Fault | None:
-        """Draw what goes wrong with the call that the actor is about to make."""
+    def _meet(self, either: tuple[_Odds, _Odds]) -> _Fault | None:
+        """Draw what goes wrong with the call that the actor is about to make.
+
+        Args:
+            either: The odds of those who do not sleep, and of those who do.
+        """
         actor = self._world.actor
         if actor is None:
             return None  # all faults are over
         actor.call_count += 1
         dice = actor.fault_rng.random()
-        odds = self._odds[kinds, actor.kind == self._sleepy_kind]
+        odds = either[actor.kind == self._sleepy_kind]
         if dice >= odds.total:
             return None
         return self._draw(actor, odds.kind_of(dice), odds.stall_rate)

@@ -77,7 +77,6 @@ class MemoryObjectStore:
 
     def put_if_absent(self, key: str, body: bytes) -> str:
         """Create an object. Raises PreconditionFailed if it exists."""
-        check_key(key)
         with self._lock:
             if key in self._objects:
                 raise PreconditionFailed(f"{key}: exists already; read it back and compare before concluding (W2)")
@@ -85,9 +84,10 @@ class MemoryObjectStore:
 
     def put_if_match(self, key: str, body: bytes, *, etag: str) -> str:
         """Replace an object that still has ``etag``. Raises PreconditionFailed otherwise."""
-        check_key(key)
         with self._lock:
             stored = self._objects.get(key)
+            if stored is None:
+                check_key(key)
             if stored is None or stored.info.etag != etag:
                 found = "is gone" if stored is None else f"has the ETag {stored.info.etag}"
                 raise PreconditionFailed(f"{key}: {found}, expected {etag}; read it again (W2)")
@@ -95,7 +95,6 @@ class MemoryObjectStore:
 
     def put(self, key: str, body: bytes) -> str:
         """Write an object whatever is there."""
-        check_key(key)
         with self._lock:
             return self._store(key, body)
 
@@ -105,16 +104,14 @@ class MemoryObjectStore:
         with self._lock:
             keys, objects = self._keys, self._objects
             start = bisect_left(keys, prefix) if token is None else bisect_right(keys, max(token, prefix))
-            page: list[ObjectInfo] = []
-            has_more = False
-            for key in itertools.islice(keys, start, start + limit + 1):
-                if not key.startswith(prefix):
-                    break
-                if len(page) == limit:
-                    has_more = True
-                    break
-                page.append(objects[key].info)
-            return ObjectPage(tuple(page), page[-1].key if has_more else None, self._tick())
+            found = keys[start : start + limit + 1]
+            if found and not found[-1].startswith(prefix):
+                del found[bisect_left(found, 1, key=lambda key: not key.startswith(prefix)) :]
+            has_more = len(found) > limit
+            if has_more:
+                del found[limit:]
+            infos = tuple([objects[key].info for key in found])
+            return ObjectPage(infos, found[-1] if has_more else None, self._tick())
 
     def list_folders(self, prefix: str) -> tuple[str, ...]:
         """List the first components below ``prefix``, jumping over what lies inside each."""
@@ -180,14 +177,17 @@ class MemoryObjectStore:
 
     def _tick(self) -> int:
         """Return the store's time, which never runs backwards. The lock is held."""
-        self._latest_ms = max(self._latest_ms, self._now_ms())
+        now_ms = self._now_ms()
+        if now_ms > self._latest_ms:
+            self._latest_ms = now_ms
         return self._latest_ms
 
     def _store(self, key: str, body: bytes) -> str:
         """Set an object. The lock is held."""
-        etag = hashlib.blake2b(body, digest_size=_ETAG_BYTES).hexdigest()
         if key not in self._objects:
+            check_key(key)
             insort(self._keys, key)
+        etag = hashlib.blake2b(body, digest_size=_ETAG_BYTES).hexdigest()
         self._objects[key] = StoredObject(ObjectInfo(key, etag, len(body), self._tick()), bytes(body))
         return etag
 

@@ -25,7 +25,6 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge import merge_table
 from icedb_log.merging.merge_plan import Lane, MergeIndex, MergeLimits
-from icedb_log.model import LogFile
 from icedb_log.tables.partition_filter import PartitionFilter, PartitionMatcher
 from icedb_log.tables.table_changes import alter_table_config
 from icedb_log.tables.table_config import PartitionField, TableConfig
@@ -36,6 +35,7 @@ from icedb_log.testing.simulation_changes import Intent, IntentClock, RowTest, S
 from icedb_log.testing.simulation_data import BAD_BODY, ROW_BITS, SimBatchWriter, SimGroupMerger, encode_batch
 from icedb_log.testing.simulation_facts import SimBatch
 from icedb_log.testing.simulation_model import SimModel
+from icedb_log.testing.simulation_readers import SimReader
 from icedb_log.testing.simulation_settings import (
     MAX_STALL_MS,
     PATHS,
@@ -82,18 +82,7 @@ class Simulation:
     def make_reader(self, clock: SimClock) -> LogReader:
         """Return a reader that fetches in the actor's own greenlet."""
         max_refresh_ms = self.world.settings.config.log_grace_ms // 2
-        return _Reader(self, clock=clock, max_refresh_ms=max_refresh_ms)
-
-
-class _Reader(LogReader):
-    """Fetches for itself, and takes from the others what the same bytes decode to."""
-
-    def __init__(self, sim: Simulation, *, clock: SimClock, max_refresh_ms: int) -> None:
-        super().__init__(sim.store, PATHS, clock=clock, max_refresh_ms=max_refresh_ms, fetch_threads=1)
-        self._model = sim.model
-
-    def _decode(self, key: str, body: bytes) -> LogFile:
-        return self._model.decode(key, body)
+        return SimReader(self.store, self.model, clock=clock, max_refresh_ms=max_refresh_ms)
 
 
 def spawn_actor(sim: Simulation, kind: str, name: str) -> None:

@@ -153,12 +153,13 @@ class RemovedRows:
 
     def before(self, number: int, *, at_ms: int | None = None) -> set[int]:
         """Return what the first commits had taken away, of those with a time up to ``at_ms``."""
-        return {
-            row
-            for removal in self.removals
-            if removal.number < number and (at_ms is None or removal.time_ms <= at_ms)
-            for row in removal.rows
-        }
+        return set().union(
+            *(
+                removal.rows
+                for removal in self.removals
+                if removal.number < number and (at_ms is None or removal.time_ms <= at_ms)
+            )
+        )
 
     def since(self, number: int, *, at_ms: int | None = None) -> list[frozenset[int]]:
         """Return what each later commit took away, of those with a time up to ``at_ms``."""

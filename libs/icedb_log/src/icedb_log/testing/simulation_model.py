@@ -14,12 +14,12 @@ from icedb_log.cleaning.leases import Lease
 from icedb_log.clock import parse_uuid7_ms
 from icedb_log.ingest.quarantine import is_reason
 from icedb_log.keys import parse_staged_key
-from icedb_log.log.codec import decode_log_file
-from icedb_log.model import LogFile, LogView, Snapshot
-from icedb_log.testing.simulation_changes import Removal, RemovedRows
-from icedb_log.testing.simulation_data import BAD_BODY, ROW_BITS
+from icedb_log.log.codec import decode_log_file, decode_log_head
+from icedb_log.model import LogFile, LogHead, LogView, Snapshot
+from icedb_log.testing.simulation_data import BAD_BODY
 from icedb_log.testing.simulation_facts import Counters, HeldLease, Landed, Promise, ReadMark, SimBatch
 from icedb_log.testing.simulation_quarantine import KeptBatches
+from icedb_log.testing.simulation_rows import RowTruth
 from icedb_log.testing.simulation_settings import PATHS, Settings
 from icedb_log.testing.simulation_wire import WireFile, read_live, read_wire
 from icedb_log.testing.simulation_world import Violation
@@ -39,17 +39,19 @@ class SimModel:
         self.counters = Counters()
         self.batches: dict[str, SimBatch] = {}
         self._kept = KeptBatches(self.batches, store_now_ms)
-        self.files: dict[str, tuple[int, ...]] = {}
+        self._rows = RowTruth(self.batches)
+        self.files = self._rows.files
+        self.removed = self._rows.removed
         self.named: set[str] = set()
         self.dead: set[str] = set()
         self.committed: dict[str, int] = {}
         self.refused: dict[str, int] = {}
         self.retriable: set[str] = set()
         self.retried: set[str] = set()
-        self.removed = RemovedRows()
         self.landed: list[Landed] = []
         self.logs: dict[str, WireFile] = {}
         self._decoded: dict[tuple[str, bytes], LogFile] = {}
+        self._heads: dict[tuple[str, bytes], LogHead] = {}
         self.types: dict[str, str] = {}
         self._first_types: dict[str, str] = {}
         self.leases: dict[str, HeldLease] = {}
@@ -90,6 +92,15 @@ class SimModel:
         found = self._decoded.get((key, body))
         if found is None:
             found = self._decoded[key, body] = decode_log_file(key, body)
+        return found
+
+    def decode_head(self, key: str, body: bytes, *, is_whole: bool) -> LogHead | None:
+        """Return what the library makes of the first bytes of a log file; the same bytes are decoded once."""
+        found = self._heads.get((key, body))
+        if found is None or not is_whole:
+            found = decode_log_head(key, body, is_whole=is_whole)
+            if found is not None and is_whole:
+                self._heads[key, body] = found
         return found
 
     # What the store took.
@@ -229,18 +240,10 @@ class SimModel:
         return not any(batch_id in log.refused_ids for log in self.logs.values())
 
     def _check_truth(self, key: str, time_ms: int, *, commit_id: str) -> None:
-        rows = self._rows_of(self.named - self.dead)
-        expected = self._rows_of_batches(self.committed) - self.removed.rows
+        rows = self._rows.rows_of(self.live_truth())
         intent = self.removed.intents.get(commit_id)
-        if intent is not None:
-            live = set(rows)
-            removal = Removal(time_ms, len(self.landed) - 1, frozenset(expected - live))
-            due = self._rows_of_batches(intent.committed)
-            self.removed.on_commit(key, removal, intent=intent, live=live, due=due)
-            self.counters.removals += bool(removal.rows)
-            expected -= removal.rows
-        if len(rows) != len(expected) or set(rows) != expected:
-            self._explain_rows(rows, expected, f"after {key} landed")
+        removal = (time_ms, len(self.landed) - 1)
+        self.counters.removals += self._rows.check_commit(key, rows, self.committed, intent=intent, removal=removal)
 
     def _on_lease_put(self, key: str, body: bytes) -> None:
         value = orjson.loads(body)
@@ -294,7 +297,7 @@ class SimModel:
         self.counters.reads += 1
         live = frozenset(marker.path for marker in snapshot.live)
         self._check_types(mark, snapshot)
-        self._check_rows(self._rows_of(live), mark.committed, self.committed, "a read", mark=mark)
+        self._rows.check_read(self._rows.rows_of(live), mark.committed, self.committed, "a read", mark=mark)
         now_ms = self._store_now_ms()
         until_ms = view.store_now_ms + self.settings.config.data_grace_ms
         if now_ms < until_ms:
@@ -319,8 +322,8 @@ class SimModel:
             if entry.time_ms <= at_ms
             for batch_id in entry.batch_ids
         ]
-        rows = self._rows_of(marker.path for marker in snapshot.live)
-        self._check_rows(rows, before, expected, f"a read at {at_ms}", mark=mark, at_ms=at_ms)
+        rows = self._rows.rows_of(marker.path for marker in snapshot.live)
+        self._rows.check_read(rows, before, expected, f"a read at {at_ms}", mark=mark, at_ms=at_ms)
         if snapshot.is_stable:
             self._stable_ms = max(self._stable_ms, at_ms)
 
@@ -351,54 +354,6 @@ class SimModel:
                     f"column {column} is {seen} in a read, but {self.types.get(column)} by all commits (S2)"
                 )
 
-    # Rows.
-
     def live_truth(self) -> set[str]:
         """Return the data files that are live by everything that ever landed (S1)."""
         return self.named - self.dead
-
-    def _rows_of(self, paths: Iterable[str]) -> list[int]:
-        return [row for path in paths for row in self.files[path]]
-
-    def _rows_of_batches(self, batch_ids: Iterable[str]) -> set[int]:
-        return {row for batch_id in batch_ids for row in self.batches[batch_id].rows}
-
-    def _check_rows(
-        self,
-        rows: list[int],
-        at_least: Iterable[str],
-        at_most: Iterable[str],
-        what: str,
-        *,
-        mark: ReadMark,
-        at_ms: int | None = None,
-    ) -> None:
-        seen = set(rows)
-        most = self._rows_of_batches(at_most) - self.removed.before(mark.commit_count, at_ms=at_ms)
-        if len(seen) == len(rows) and seen == most:
-            return
-        going = self.removed.since(mark.commit_count, at_ms=at_ms)
-        leaving = {row for gone in going for row in gone}
-        by_number = {row >> ROW_BITS for row in seen}
-        whole = self._rows_of_batches(b.batch_id for b in self.batches.values() if _number(b) in by_number) & most
-        # What was there when the read began, and batches of which it saw something; less what went meanwhile.
-        due = (self._rows_of_batches(at_least) & most) | whole
-        least = due - leaving
-        if len(seen) != len(rows) or not least <= seen <= most:
-            self._explain_rows(rows, least if not least <= seen else seen & most, what)
-        for gone in going:
-            if gone & seen and not gone & due <= seen:
-                self._explain_rows(rows, seen | (gone & due), f"{what} saw a part of a removal")
-
-    def _explain_rows(self, rows: list[int], expected: set[int], what: str) -> None:
-        twice = sorted({row for row in rows if rows.count(row) > 1})
-        missing = sorted(expected - set(rows))
-        extra = sorted(set(rows) - expected)
-        raise Violation(
-            f"{what}: rows twice {twice[:5]}, missing {missing[:5]}, not committed {extra[:5]}; nothing of these: "
-            "a part of a batch (S1, M1, M2, I3)"
-        )
-
-
-def _number(batch: SimBatch) -> int:
-    return min(batch.rows) >> ROW_BITS if batch.rows else -1

@@ -49,7 +49,7 @@ class NappingStore(FaultyStore):
     """
 
     def __init__(self, awake: FaultyStore, *, world: World, naps: Sequence[Nap]) -> None:
-        super().__init__(awake.inner, world=world, observers=awake._observers)  # noqa: SLF001 - it is the same store
+        super().__init__(awake.inner, world=world, observers=awake.observers)
         self._bed = world
         self._naps = tuple(naps)
         self._nap_count = 0

@@ -10,6 +10,7 @@ from icedb_log.cleaning.orphans import sweep_orphans
 from icedb_log.cleaning.vacuum import vacuum_table
 from icedb_log.ingest.flush import flush_table
 from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge import merge_table
 from icedb_log.storage.object_store import ObjectInfo, list_all
 from icedb_log.testing.simulation_actors import Simulation
@@ -41,9 +42,10 @@ def quiesce(sim: Simulation) -> None:
     audit = sim.audit_watch.open()
     sweep = partial(sweep_orphans, sim.store, PATHS, clock=clock, reader=reader, policy=ANY_SHARE, audit=audit)
     runs = (partial(vacuum_table, sim.store, PATHS, clock=clock, reader=reader, audit=audit), sweep, sweep)
+    worker = sim.make_reader(clock)
     before: frozenset[ObjectInfo] | None = None
     for _ in range(_ROUNDS):
-        _work_off(sim, clock)
+        _work_off(sim, clock, worker)
         for run in runs:
             # A worker with a fast clock may have put a tombstone's time into the future.
             sim.world.now_ms += SEAL_AGE_MS + 2 * sim.world.settings.clock_error_ms
@@ -70,8 +72,7 @@ def _content(sim: Simulation) -> frozenset[ObjectInfo]:
     return frozenset(info for info in list_all(sim.store.inner, "").objects if not info.key.endswith(_NOTES))
 
 
-def _work_off(sim: Simulation, clock: SimClock) -> None:
-    reader = sim.make_reader(clock)
+def _work_off(sim: Simulation, clock: SimClock, reader: LogReader) -> None:
     writer, merger = SimBatchWriter(sim.store, clock), SimGroupMerger(sim.store, clock)
     for _ in range(_MAX_RUNS):
         flushed = flush_table(sim.store, PATHS, clock=clock, writer=writer, owner="rest", reader=reader)

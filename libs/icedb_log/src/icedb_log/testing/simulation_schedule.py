@@ -1,7 +1,9 @@
 """One schedule of the simulation, from its seed to the quiet after it."""
 
 import random  # noqa: TID251 - a seeded generator is what the simulation is made of
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Final
 
 from icedb_log.tables.stored_config import create_table
@@ -15,12 +17,12 @@ from icedb_log.testing.simulation_model import SimModel
 from icedb_log.testing.simulation_quiesce import quiesce
 from icedb_log.testing.simulation_settings import PATHS, Settings, draw_settings
 from icedb_log.testing.simulation_troupes import draw_cast, find_troupes
-from icedb_log.testing.simulation_world import TRACE_TAIL, Actor, Script, TraceLine, World
+from icedb_log.testing.simulation_world import TRACE_TAIL, Actor, Script, Step, TraceLine, World
 
 _COUNTERS: Final = tuple(field.name for field in fields(Counters))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: the script is made when somebody asks for it
 class Run:
     """What one schedule did, however it ended.
 
@@ -28,7 +30,7 @@ class Run:
         seed: It can be run again with this,
         cast: and with this.
         settings: Drawn from the seed.
-        script: What was decided: it can be run again with parts left out.
+        decided: What the scheduler decided: waiting times and names of actors, as in :class:`Step`.
         faults: The faults that happened, in order, and what sort each one was.
         trace: The last things that happened, or all of them.
         trace_hash: Equal for equal schedules.
@@ -38,11 +40,16 @@ class Run:
     seed: int
     cast: Cast
     settings: Settings
-    script: Script
+    decided: Sequence[tuple[int, str]]
     faults: dict[str, str]
     trace: tuple[TraceLine, ...]
     trace_hash: int
     counters: dict[str, int]
+
+    @cached_property
+    def script(self) -> Script:
+        """What was decided: it can be run again with parts left out."""
+        return Script(tuple(map(Step._make, self.decided)), frozenset(self.faults))
 
 
 class ScheduleFailed(AssertionError):
@@ -57,7 +64,7 @@ class ScheduleFailed(AssertionError):
         self.run = run
         self.error = error
         lines = [
-            f"seed {run.seed}, cast {run.cast}, step {len(run.script.steps)}: {type(error).__name__}: {error}",
+            f"seed {run.seed}, cast {run.cast}, step {len(run.decided)}: {type(error).__name__}: {error}",
             str(run.settings),
             *map(format_line, run.trace),
         ]
@@ -101,8 +108,11 @@ class _Schedule:
         self._cast = cast
         settings = world.settings
 
+        resolution_ms = settings.resolution_ms
+
         def store_now_ms() -> int:
-            return world.now_ms // settings.resolution_ms * settings.resolution_ms
+            now_ms = world.now_ms
+            return now_ms - now_ms % resolution_ms
 
         inner = MemoryObjectStore(store_now_ms)
         create_table(inner, PATHS, settings.config)
@@ -140,12 +150,11 @@ class _Schedule:
         counters = {name: getattr(self._sim.model.counters, name) for name in _COUNTERS}
         for troupe in self._troupes:
             counters.update(troupe.counters())
-        script = Script(tuple(world.steps), frozenset(world.faults))
         return Run(
             world.seed,
             self._cast,
             world.settings,
-            script,
+            world.decided,
             world.faults,
             tuple(map(TraceLine._make, world.trace)),
             world.trace_hash,

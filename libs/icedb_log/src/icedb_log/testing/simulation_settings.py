@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from icedb_log.cleaning.orphan_plan import OrphanPolicy
 from icedb_log.keys import TablePaths
+from icedb_log.tables.stored_config import decode_table_config, encode_table_config
 from icedb_log.tables.table_config import TableConfig
 
 SECOND_MS = 1000
@@ -161,7 +162,7 @@ def _rate(rng: random.Random, most: float) -> float:
 def _config(log_grace_ms: int, data_grace_ms: int, orphan_age_ms: int, max_partitions: int) -> TableConfig:
     key = (log_grace_ms, data_grace_ms, orphan_age_ms, max_partitions)
     if key not in _CONFIGS:
-        _CONFIGS[key] = TableConfig.create(
+        config = TableConfig.create(
             name=PATHS.name,
             target_file_bytes=1024,
             merge_fan_in=2,
@@ -174,4 +175,6 @@ def _config(log_grace_ms: int, data_grace_ms: int, orphan_age_ms: int, max_parti
             orphan_age_ms=orphan_age_ms,
             seal_age_ms=SEAL_AGE_MS,
         )
+        # As readers will have it: they need not compare two that are one.
+        _CONFIGS[key] = decode_table_config(PATHS, encode_table_config(config))
     return _CONFIGS[key]

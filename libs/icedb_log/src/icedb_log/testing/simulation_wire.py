@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _KEY: Final = re.compile(r".+/_log/([0-9]{13})_(m_)?[0-9a-f]+\.jsonl")
+_parse: Final = json.JSONDecoder().decode
 _NUMBERS: Final = ("v", "t", "sch", "f", "tmb")
 
 
@@ -42,7 +43,7 @@ def read_wire(key: str, body: bytes) -> WireFile:
     name = _KEY.fullmatch(key)
     _require(name is not None, key, "its name is not that of a log file")
     _require(not body.endswith(b"\n"), key, "a trailing newline")
-    lines: list[Any] = [json.loads(line) for line in body.split(b"\n")]
+    lines: list[Any] = [_parse(line) for line in body.decode().split("\n")]
     head = lines[0]
     for field in _NUMBERS:
         if field in head:

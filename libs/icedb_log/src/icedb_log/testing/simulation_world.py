@@ -11,11 +11,11 @@ scheduler: without one actor, or without one fault, the others draw what they dr
 
 import heapq
 import random  # noqa: TID251 - a seeded generator is what the simulation is made of
-import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
@@ -126,7 +126,7 @@ class World:
         self.now_ms = START_MS
         self.trace_hash = 0
         self.trace: deque[tuple[int, str, str, str]] = deque(maxlen=trace_tail)
-        self.steps: list[Step] = []
+        self.decided: list[tuple[int, str]] = []
         self.faults: dict[str, str] = {}
         self._script = script
         self._dice = self.make_rng("scheduler")
@@ -134,7 +134,9 @@ class World:
         self.failure: BaseException | None = None
         self.on_crash: Callable[[Actor], None] = lambda _: None
         self._main = getcurrent()
-        self._current: Actor | None = None
+        self._switch_to_main = self._main.switch
+        self.actor: Actor | None = None
+        """Who acts now."""
         self._ready: list[Actor] = []
         self._sleeping: list[tuple[int, int, Actor]] = []
         self._in_flight: list[tuple[int, int, Callable[[], None]]] = []
@@ -143,25 +145,20 @@ class World:
     @property
     def step_count(self) -> int:
         """Steps so far."""
-        return len(self.steps)
-
-    @property
-    def actor(self) -> Actor | None:
-        """Who acts now."""
-        return self._current
+        return len(self.decided)
 
     @property
     def rng(self) -> random.Random:
         """The generator of who acts now."""
-        return self._rest_rng if self._current is None else self._current.rng
+        return self._rest_rng if self.actor is None else self.actor.rng
 
     def make_rng(self, name: str) -> random.Random:
         """Return a generator of its own for whoever has this name."""
-        return random.Random(self.seed << 32 | zlib.crc32(name.encode()))
+        return random.Random(self.seed << 32 | crc32(name.encode()))
 
     def draw_clock_error(self) -> ClockError | None:
         """Return what is wrong with the clock of who acts now: each time the same; ``None``: it goes as it should."""
-        actor, settings = self._current, self.settings
+        actor, settings = self.actor, self.settings
         if actor is None or not (settings.clock_drift or settings.clock_step_ms):
             return None
         rng = self.make_rng(f"{actor.name} clock")
@@ -191,17 +188,19 @@ class World:
 
     def give_way(self) -> None:
         """Let others act before the current actor's next call."""
-        if self._current is not None:
-            self._main.switch()
+        if self.actor is not None:
+            self._switch_to_main()
 
     def sleep(self, duration_ms: int) -> None:
         """Let time pass for the current actor."""
-        if self._current is None:
+        if self.actor is None:
             self.now_ms += max(0, duration_ms)
             return
-        self._ready.remove(self._current)
-        self._push_sleeper(self._current, self.now_ms + max(0, duration_ms))
-        self._main.switch()
+        self._ready.remove(self.actor)
+        self._ticket += 1
+        due_ms = self.now_ms + duration_ms if duration_ms > 0 else self.now_ms
+        heapq.heappush(self._sleeping, (due_ms, self._ticket, self.actor))
+        self._switch_to_main()
 
     def send_later(self, delay_ms: int, request: Callable[[], None]) -> None:
         """Let a request reach the store when its sender does not wait for it any more."""
@@ -217,10 +216,10 @@ class World:
 
     def note(self, what: str, key: str) -> None:
         """Put a line into the trace."""
-        name = "-" if self._current is None else self._current.name
+        current, now_ms = self.actor, self.now_ms
         # Who it was, and what he did, is in the steps and in the keys: a hash of all of it would cost too much.
-        self.trace_hash = zlib.crc32(key.encode(), (self.trace_hash ^ self.now_ms) & _HASH_MASK)
-        self.trace.append((self.now_ms, name, what, key))
+        self.trace_hash = crc32(key.encode(), (self.trace_hash ^ now_ms) & _HASH_MASK)
+        self.trace.append((now_ms, "-" if current is None else current.name, what, key))
 
     def run(self) -> None:
         """Run the schedule for its number of steps, then let every actor die where it stands.
@@ -238,24 +237,26 @@ class World:
 
     def _run_by_dice(self) -> None:
         settings, dice = self.settings, self._dice.random
-        ready, sleeping = self._ready, self._sleeping
+        jump_rate, jump_ms, burst = settings.jump_rate, settings.jump_ms, settings.burst
+        ready, sleeping, in_flight = self._ready, self._sleeping, self._in_flight
+        decide = self.decided.append
         last: Actor | None = None
         for _ in range(settings.steps):
-            before_ms = self.now_ms
-            self.now_ms += int(dice() * _STEP_MS)
-            if dice() < settings.jump_rate:
-                self.now_ms += int(dice() * settings.jump_ms)
-            if not ready and sleeping:
-                self.now_ms = max(self.now_ms, sleeping[0][0])
-            wait_ms = self.now_ms - before_ms
-            if (sleeping and sleeping[0][0] <= self.now_ms) or self._in_flight:
+            before_ms = now_ms = self.now_ms
+            now_ms += int(dice() * _STEP_MS)
+            if dice() < jump_rate:
+                now_ms += int(dice() * jump_ms)
+            if not ready and sleeping and sleeping[0][0] > now_ms:
+                now_ms = sleeping[0][0]
+            self.now_ms = now_ms
+            if in_flight or (sleeping and sleeping[0][0] <= now_ms):
                 self._wake_and_land()
             if not ready:
-                self.steps.append(Step(wait_ms, ""))
+                decide((now_ms - before_ms, ""))
                 continue
-            if last not in ready or dice() >= settings.burst:
+            if last not in ready or dice() >= burst:
                 last = ready[int(dice() * len(ready))]
-            self.steps.append(Step(wait_ms, last.name))
+            decide((now_ms - before_ms, last.name))
             self._switch_to(last)
             if self.failure is not None:
                 break
@@ -265,7 +266,7 @@ class World:
             self.now_ms += step.wait_ms
             self._wake_and_land()
             actor = next((actor for actor in self._ready if actor.name == step.actor), None)
-            self.steps.append(step if actor is not None else Step(step.wait_ms, ""))
+            self.decided.append((step.wait_ms, "" if actor is None else step.actor))
             if actor is not None:
                 self._switch_to(actor)
             if self.failure is not None:
@@ -286,17 +287,13 @@ class World:
         while self._sleeping and self._sleeping[0][0] <= self.now_ms:
             self._ready.append(heapq.heappop(self._sleeping)[2])
 
-    def _push_sleeper(self, actor: Actor, due_ms: int) -> None:
-        self._ticket += 1
-        heapq.heappush(self._sleeping, (due_ms, self._ticket, actor))
-
     def _switch_to(self, actor: Actor) -> None:
-        self._current = actor
+        self.actor = actor
         assert actor.process is not None
         try:
             actor.process.switch()
         finally:
-            self._current = None
+            self.actor = None
 
     def _live(self, actor: Actor) -> None:
         try:
