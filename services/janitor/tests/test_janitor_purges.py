@@ -57,7 +57,7 @@ def test_a_table_is_purged_when_its_time_in_the_trash_is_over(context):
     context.clock.advance(KEEP_MS)
     assert woken_purges(context, tasks) == ["events"]
     work = tasks.purges.purge("events")
-    assert (work.is_idle, work.details["state"], work.details["deleted_bytes"]) == (False, "purged", 250)
+    assert (work.is_idle, work.details["state"], work.details["deleted_bytes"]) == (False, "purged", 282)
     assert context.metric("icedb_janitor_deleted_objects_total", kind="dropped_table") == work.details["deleted"] >= 25
     assert context.locked[-1] == "events"
     audit = list_all(context.warehouse.store, context.warehouse.table("events").audit_prefix).objects
