@@ -68,11 +68,6 @@ class TablePage:
     last: str
     is_truncated: bool
 
-    @property
-    def entry_count(self) -> int:
-        """Files and common prefixes."""
-        return len(self.files) + len(self.common_prefixes)
-
 
 def list_table(live: Sequence[FileMarker], query: ListQuery, *, folder: str, data_prefix: str) -> TablePage:
     """Return the entries of one table.

@@ -21,7 +21,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 GUARDS: Final[tuple[Guard, ...]] = get_args(Guard)
-ORPHAN_GUARDS: Final[tuple[OrphanGuard, ...]] = get_args(OrphanGuard)
 AUDIT_STEPS: Final[tuple[AuditStep, ...]] = get_args(AuditStep)
 REWRITE_OUTCOMES: Final = ("stripped", "contended")
 

@@ -242,11 +242,6 @@ def find_reason(store: ObjectStore, paths: TablePaths, batch_id: str) -> StoredR
     return parse_reason(stored.info, stored.body)
 
 
-def count_quarantined(store: ObjectStore, paths: TablePaths) -> int:
-    """Count the entries in quarantine: one listing."""
-    return len(_list_reasons(store, paths))
-
-
 def list_quarantined(store: ObjectStore, paths: TablePaths) -> tuple[QuarantinedBatch, ...]:
     """Read every entry in quarantine, oldest id first. Costs a listing and one GET for each entry.
 

@@ -22,7 +22,6 @@ from icedb_log.merging.log_folding import (
     Wanted,
     folded_along,
     log_fan_in,
-    log_tier_of,
     plan_fold,
     reach_of,
     tiers_of_logs,
@@ -320,8 +319,3 @@ def _waits_in_the_crowd(index: MergeIndex, groups: Sequence[MergeGroup], folded:
         return False
     involved = {key for group in groups for marker in group.inputs for key in index.log.logs_naming(marker.path)}
     return len((involved & active) | folded) < log_fan_in(index.config)
-
-
-def log_tier(size_bytes: int, config: TableConfig) -> int:
-    """Return the tier of a log file of a table."""
-    return log_tier_of(size_bytes, log_fan_in(config))

@@ -41,7 +41,6 @@ class TableStatus:
         live_bytes: Bytes of them.
         partition_count: Partitions with at least one live data file.
         log_files: Objects below ``_log`` (the wire allows less than 1,000).
-        log_bytes: Bytes of them.
         tombstoned_files: Dead data files still named.
         tombstoned_logs: Dead log files still there.
         pressure: How much the table slows its producers down (back-pressure), by these figures.
@@ -69,7 +68,6 @@ class TableStatus:
     live_bytes: int
     partition_count: int
     log_files: int
-    log_bytes: int
     tombstoned_files: int
     tombstoned_logs: int
     pressure: Pressure
@@ -140,7 +138,6 @@ def read_status(
         live_bytes=snapshot.size_bytes,
         partition_count=_count_partitions(snapshot, paths),
         log_files=len(view.files),
-        log_bytes=sum(file.size_bytes for file in view.files),
         tombstoned_files=len(snapshot.tombstoned_ms),
         tombstoned_logs=sum(1 for file in view.files if file.key in snapshot.log_tombstoned_ms),
         pressure=measure_pressure(log_files=len(view.files), backlog_files=waiting.file_count, config=config),

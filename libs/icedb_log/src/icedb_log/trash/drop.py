@@ -16,7 +16,7 @@ from icedb_log.storage.object_store import ObjectInfo, ObjectStore
 from icedb_log.tables.drop_mark import BELIEVED_MS, MAX_NOTE_CHARS, Dropped, describe_drop
 from icedb_log.tables.stored_config import encode_table_config, load_any_config
 from icedb_log.tables.table_config import DAY_MS, TableConfig
-from icedb_log.trash.claims import Claim, find_claims, find_lasting_pins
+from icedb_log.trash.claims import find_claims, find_lasting_pins
 from icedb_log.views.views import detach_view, source_of
 
 DEFAULT_KEEP_MS: Final = 7 * DAY_MS
@@ -184,11 +184,6 @@ def replace_config(store: ObjectStore, paths: TablePaths, config: TableConfig, *
         store.put_if_match(paths.config_key, encode_table_config(config), etag=etag)
     except (PreconditionFailed, CommitOutcomeUnknown):
         return
-
-
-def describe_claims(claims: tuple[Claim, ...]) -> str:
-    """Return what stands against a drop, in words."""
-    return ", ".join(f"{claim.kind} {claim.name}" for claim in claims)
 
 
 def _require_sensible(paths: TablePaths, request: DropRequest) -> None:
