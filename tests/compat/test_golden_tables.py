@@ -342,7 +342,7 @@ def shape_of(objects):
 def fields_of(value, path):
     if isinstance(value, dict) and not path.endswith((".s", ".declared", "line 1", ".source", ".policy", ".found")):
         for name, item in value.items():
-            name = re.sub(r"r[0-9]+_.*", "*", name)
+            name = re.sub(r"r[0-9]+_.*|.*\.parquet", "*", name)
             yield from fields_of(item, f"{path}.{name}")
     elif isinstance(value, list):
         for item in value:
