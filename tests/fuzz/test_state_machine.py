@@ -156,10 +156,14 @@ class TableMachine(RuleBasedStateMachine):
         found = Counter()
         for file in self.client.snapshot("events", **options).files:
             assert Path(file.uri).exists(), f"{file.path} is named and not there"
-            if file.path not in self.known_files:
-                self.known_files[file.path] = Counter(map(plain, pq.ParquetFile(file.uri).read().to_pylist()))
-            found += self.known_files[file.path]
+            found += self.rows_of(file)
         return found
+
+    def rows_of(self, file):
+        """Return the rows of a data file; ``None`` if it has gone before anybody read it."""
+        if file.path not in self.known_files and Path(file.uri).exists():
+            self.known_files[file.path] = Counter(map(plain, pq.ParquetFile(file.uri).read().to_pylist()))
+        return self.known_files.get(file.path)
 
     def query(self, **options):
         """Return the rows of a snapshot as users get them: by DuckDB, with conditions."""
@@ -525,6 +529,10 @@ class TableMachine(RuleBasedStateMachine):
         before, after = Counter(map(plain, self.state_at(from_ms))), Counter(map(plain, self.live))
         count = sum(file.row_count for file in found.added) - sum(file.row_count for file in found.removed)
         assert count == after.total() - before.total()
+        removed = [self.rows_of(file) for file in found.removed]
+        if None not in removed:
+            added = sum(map(self.rows_of, found.added), Counter())
+            assert before + added == after + sum(removed, Counter())
         event("changes")
 
     @present
