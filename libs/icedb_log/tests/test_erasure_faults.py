@@ -19,7 +19,7 @@ from icedb_log.testing.erasure_steps import (
     put_orphan,
 )
 from icedb_log.testing.lease_steps import put_lease
-from icedb_log.testing.scripted_store import Crash, Effect
+from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable, try_each_call
 
 EFFECTS = [Effect.CRASH_BEFORE, Effect.CRASH_AFTER, Effect.LOSE_ANSWER, Effect.DROP, Effect.DELAY, Effect.TRY_TWICE]
@@ -96,6 +96,15 @@ def test_two_workers_at_once_come_to_one_end(make, act):
         table.clock.advance(200_000)
         table.sweep_twice()  # what was uploaded after the last look
         assert find_traces(table, b"victim") == []
+
+
+def test_what_another_worker_finds_after_a_listing_is_not_gone_by_it():
+    table = make_due()
+    # The log is read after the data files were listed (E5).
+    table.store.script.append(Fault("list_page", None, key="/_log/", before=lambda: meet_and_upload(table)))
+    advance(table, table.erasure_id)
+    finish(table, table.erasure_id)
+    assert find_traces(table, b"victim") == []
 
 
 @pytest.mark.parametrize("act", ["merge", "clean", "orphan", "append"])

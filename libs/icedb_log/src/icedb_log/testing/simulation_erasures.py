@@ -102,6 +102,9 @@ class ErasureTroupe(Troupe):
 
     def _check_targets(self, erasure: Erasure, what: str) -> None:
         named = {path for log in self._model.logs.values() for path, _ in log.markers}
+        is_as_of_a_look_before = (erasure.checked_ms or 0) < (erasure.completed_ms or 0)
+        if is_as_of_a_look_before and not {t.key for t in erasure.targets}.isdisjoint(erasure.suspects):
+            raise Violation(f"{what} is as of {erasure.checked_ms}, when {erasure.suspects[0]} was still there (E6)")
         for target in erasure.targets:
             if self._exists(target.key):
                 raise Violation(f"{what} says that {target.key} is gone, but it is there (E5)")

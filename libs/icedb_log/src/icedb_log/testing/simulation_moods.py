@@ -212,11 +212,17 @@ class SleepyCopies(Mood):
     """Flushes sleep before they delete what they committed, and before they read the log; it is sent again (I2)."""
 
     name = "sleepycopies"
-    has: ClassVar = {"janitors": (2,), "flushers": (2,), "producers": (2,), "changers": (0,), "steps": (1200,)}
-    naps = (
-        Nap("flusher", "delete", "/staging/*", (300, 600), 0.7),
-        Nap("flusher", "list", "/_log/", (100, 240), 0.7),
-    )
+    has: ClassVar = {
+        "janitors": (3,),
+        "flushers": (2,),
+        "mergers": (2,),
+        "producers": (2,),
+        "changers": (0,),
+        "think_ms": (4 * SECOND_MS,),
+        "jump_rate": (0.003,),
+        "steps": (2500,),
+    }
+    naps = (Nap("flusher", "delete", "/staging/*", (300, 600), 0.9), Nap("flusher", "list", "/_log/", (100, 240)))
 
     def arrange(self, sim: Simulation) -> None:
         """Let producers send again what they sent a while ago."""
@@ -285,12 +291,21 @@ class SleepyPinners(Mood):
 
 
 class SleepyFeeders(Mood):
-    """Feeds sleep before they take the fence (V2)."""
+    """Feeds sleep before they take the fence, while appends land whose names are old (V2)."""
 
     name = "sleepyfeeders"
     wants = "feeders"
-    has: ClassVar = {"janitors": (3,), "mergers": (2,), "steps": (1200,)}
-    naps = (Nap("feeder", "replace", "/view/_icedb/fence/ingest.json", (60, 300), 0.3),)
+    has: ClassVar = {
+        "janitors": (3,),
+        "flushers": (3,),
+        "mergers": (2,),
+        "producers": (2,),
+        "changers": (0,),
+        "skew_ms": (MINUTE_MS,),
+        "think_ms": (SECOND_MS,),
+        "steps": (1200,),
+    }
+    naps = (Nap("feeder", "replace", "/view/_icedb/fence/ingest.json", (10, 60)),)
 
 
 class SleepyPurgers(Mood):

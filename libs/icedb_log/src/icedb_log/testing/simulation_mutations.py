@@ -50,7 +50,7 @@ class Mutation:
         is_harmless: The simulation does not notice, since another rule stands behind this one, or since nothing is
             built on it; ``docs/simulation.md`` says which.
         cast: Who has to play for it to be noticed, as ``Cast.parse`` takes it.
-        mood: In which mood it is missed most; every other schedule has it.
+        mood: In which mood it is missed most; three of four schedules have it.
     """
 
     rule: str

@@ -45,7 +45,7 @@ MOOD_OF_RULE: Final = {
     "a record that changed since the last look is completed all the same": "sleepyuploads",
     "unnamed data objects are not searched in the end": "sleepyuploads",
     "what the last look finds is never looked for again": "sleepyuploads",
-    "what others added to the record after the listing is taken for gone": "sleepyuploads",
+    "what others added to the record after the listing is taken for gone": "sleepyproofs",
     "a merge does not carry what the view has taken": "sleepymergers",
     "a deletion rewrites what it found before the fence": "sleepychangers",
     "a new tombstone claims to have landed when its input was made": "sleepyputs",

@@ -1,11 +1,11 @@
-"""How the rules of erasures are switched off. Their schedules have an eraser."""
+"""How the rules of erasures are switched off. Their schedules have erasers."""
 
 from typing import Final
 
 from icedb_log.testing.simulation_mutations import breaks, code, edit, keeps, played_by
 
 ERASE_RULES: Final = played_by(
-    "erasers:2",
+    "erasers:3",
     breaks(
         "E1",
         "a record that changed since the last look is completed all the same",

@@ -32,7 +32,7 @@ def find_failure(mutation: Mutation, seeds: Iterable[int], *, with_invariants: b
     with mutated(mutation, with_invariants=with_invariants):
         for seed in seeds:
             try:
-                run_schedule(seed, moody if seed % 2 else cast)
+                run_schedule(seed, moody if seed % 4 else cast)
             except ScheduleFailed as error:
                 if isinstance(error.error, BROKEN):
                     raise InvariantViolated(f"{mutation.name}: {error.error}: mend the mutation") from error
@@ -56,13 +56,13 @@ def check_mutations(rules: Iterable[Mutation], seeds: Sequence[int], *, remember
     unexpected = 0
     known: dict[str, int] = orjson.loads(remember.read_bytes()) if remember and remember.exists() else {}
     for mutation in rules:
+        outcome = by_test.get(mutation.name)
         try:
-            failure = find_failure(mutation, seeds)
+            failure = None if outcome else find_failure(mutation, seeds)
         except InvariantViolated as error:
             unexpected += 1
             sys.stdout.write(f"BAD {mutation.rule:3} {mutation.name}: {error}\n")
             continue
-        outcome = by_test.get(mutation.name)
         is_expected = outcome == "noticed" if outcome else (failure is None) == mutation.is_harmless
         unexpected += not is_expected
         known.pop(mutation.name, None)
@@ -72,7 +72,7 @@ def check_mutations(rules: Iterable[Mutation], seeds: Sequence[int], *, remember
             remember.write_bytes(orjson.dumps(known, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n")
         seen = "not noticed" if failure is None else f"{str(failure).splitlines()[0][:150]}"
         if outcome:
-            seen = f"{outcome} by {TEST_OF_RULE[mutation.name]}; schedules: {seen}"
+            seen = f"{outcome} by {TEST_OF_RULE[mutation.name]}"
         mark = "ok " if is_expected else "BAD"
         sys.stdout.write(f"{mark} {mutation.rule:3} {mutation.name}: {seen}\n")
         sys.stdout.flush()
