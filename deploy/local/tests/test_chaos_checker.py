@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import duckdb
 import pytest
+from icedb_local.chaos.aftermath import came_too_late
 from icedb_local.chaos.batch_ledger import BatchLedger
 from icedb_local.chaos.batches import encode_batch, expected_content
 from icedb_local.chaos.chaos_readers import ChaosReader, Found, PastReader
 from icedb_local.chaos.content_checker import CLOCK_SLACK_MS, ContentChecker, Read
 from icedb_log.errors import BelowHorizon, Unavailable
+from icedb_log.ingest.quarantine import QuarantinedBatch
 from icedb_log.testing.fake_clock import FakeClock
 
 SEED = 5
@@ -196,6 +198,21 @@ def test_only_an_answer_that_says_so_means_that_a_file_is_gone(checker, error, i
     reader = ChaosReader("any", read_in_vain, tables=[TABLE], checker=checker, data_grace_ms=8000, clock=FakeClock())
     reader.try_to_look(TABLE)
     assert len(words(checker)) == is_gone
+
+
+@pytest.mark.parametrize(
+    ("change", "is_excused"),
+    [
+        ({}, True),
+        ({"batch_id": "another"}, False),
+        ({"is_doubtful": False}, False),
+        ({"kind": "rows"}, False),
+    ],
+)
+def test_in_quarantine_may_be_what_came_too_late_and_nothing_else(ledger, change, is_excused):
+    batch = QuarantinedBatch("id-2", "was staged 7964 ms after its id was made", "key", 1, 0, is_doubtful=True)
+    known = {entry.batch_id for entry in ledger.entries(TABLE).values()}
+    assert came_too_late(replace(batch, **change), known) is is_excused
 
 
 @pytest.mark.parametrize(("state", "is_lost"), [("acknowledged", True), ("unknown", False), ("sent", False)])

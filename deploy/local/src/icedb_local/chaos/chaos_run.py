@@ -171,7 +171,7 @@ class ChaosRun:
             name=table,
             partition=(PartitionField.parse("d=day(ts)"),) if table == TABLES[0] else (),
             sort=("batch",),
-            merge_fan_in=3,
+            merge_fan_in=2,
             target_file_bytes=1024 * 1024,
             log_grace_ms=pace.log_grace_ms,
             data_grace_ms=pace.data_grace_ms,
