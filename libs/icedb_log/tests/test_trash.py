@@ -325,6 +325,13 @@ def test_it_stays_in_the_trash_for_as_long_as_queries_may_run(table):
     assert drop(table, DropRequest(keep_ms=60_000)).is_new
 
 
+@pytest.mark.parametrize("words", [{"note": "\udcff"}, {"dropped_by": "\ud800"}])
+def test_words_that_cannot_be_written_down_are_refused(table, words):
+    with pytest.raises(InvalidRequest, match="no UTF-8"):
+        drop(table, DropRequest(**words))
+    assert mark_of(table) is None
+
+
 def test_the_time_in_the_trash_is_one_that_every_calendar_has(table):
     with pytest.raises(InvalidRequest, match="36600 days at most"):
         drop(table, DropRequest(keep_ms=2**60))

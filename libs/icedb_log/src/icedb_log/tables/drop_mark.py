@@ -18,6 +18,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from icedb_log.errors import InvalidRequest
+from icedb_log.texts import Text
 
 DropState = Literal["trash", "purging", "purged"]
 """``trash``: all is there, undrop brings it back; ``purging``: being deleted; ``purged``: gone, the name is free."""
@@ -35,14 +36,14 @@ class Dropped(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     state: DropState
-    drop_id: str
+    drop_id: Text
     """Unique for each drop; what fences carry once the purge has begun (T4)."""
     keep_ms: Annotated[int, Field(ge=0)]
     """How long it stays in the trash, from the drop, by the store's clock."""
     dropped_ms: int | None = None
     """When it was dropped, unix ms by the store's clock; ``None`` in the trash: then it is LastModified."""
-    dropped_by: str = ""
-    note: str = ""
+    dropped_by: Text = ""
+    note: Text = ""
     is_forced: bool = False
     """Whether it went past the trash, for people."""
     purgers: tuple[str, ...] = ()

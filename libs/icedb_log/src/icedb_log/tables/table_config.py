@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import check_table_name
 from icedb_log.tables.drop_mark import Dropped
+from icedb_log.texts import Text
 
 Transform = Literal["identity", "year", "month", "day", "hour", "bucket", "truncate"]
 TIME_TRANSFORMS: Final = ("year", "month", "day", "hour")
@@ -173,9 +174,9 @@ class TableConfig(_Model):
     """How long it is kept what the janitor deleted, and why."""
     quarantine_retention_ms: Annotated[int, Field(ge=HOUR_MS)] | None = None
     """How long a batch or bad rows wait in quarantine before they are deleted; ``None``: for ever."""
-    incarnation: str = ""
+    incarnation: Text = ""
     """Which table of this name it is: the id of the drop that made room for it; its fences say the same (T4)."""
-    undropped: str = ""
+    undropped: Text = ""
     """The id of the last drop that was taken back: no content, hence no ETag, ever comes back (T1)."""
     dropped: Dropped | None = None
     """That the table is dropped; who works on tables never sees one that is."""

@@ -16,6 +16,7 @@ from icedb_log.storage.object_store import ObjectInfo, ObjectStore
 from icedb_log.tables.drop_mark import BELIEVED_MS, MAX_NOTE_CHARS, Dropped, describe_drop
 from icedb_log.tables.stored_config import encode_table_config, load_any_config
 from icedb_log.tables.table_config import DAY_MS, TableConfig
+from icedb_log.texts import is_text
 from icedb_log.trash.claims import find_claims, find_lasting_pins
 from icedb_log.views.views import detach_view, source_of
 
@@ -187,10 +188,12 @@ def replace_config(store: ObjectStore, paths: TablePaths, config: TableConfig, *
 
 
 def _require_sensible(paths: TablePaths, request: DropRequest) -> None:
-    """Raise InvalidRequest if texts are too long or the table would stay too long."""
+    """Raise InvalidRequest if texts are too long, or none, or the table would stay too long."""
     for what, text in (("note", request.note), ("name of who asks", request.dropped_by)):
         if len(text) > MAX_NOTE_CHARS:
             raise InvalidRequest(f"table {paths.name}: the {what} may have {MAX_NOTE_CHARS} characters")
+        if not is_text(text):
+            raise InvalidRequest(f"table {paths.name}: the {what} has bytes that are no UTF-8; give it as text")
     if request.keep_ms > MAX_KEEP_MS:
         raise InvalidRequest(
             f"table {paths.name}: a table stays in the trash for {MAX_KEEP_MS // DAY_MS} days at most, not "
