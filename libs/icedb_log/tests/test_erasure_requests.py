@@ -25,29 +25,19 @@ from icedb_log.testing.erasure_steps import (
     advance,
     append_users,
     ask,
+    by_reason,
     clean,
     find_traces,
     finish,
     live_users,
+    make_users_table,
 )
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
-from icedb_log.testing.small_table import SmallTable
-
-
-def by_reason(erasure):
-    return {
-        reason: sorted(target.key for target in erasure.targets if target.reason == reason)
-        for reason in {target.reason for target in erasure.targets}
-    }
 
 
 @pytest.fixture
 def table():
-    table = SmallTable()
-    append_users(table, "ann", "victim")
-    append_users(table, "bob", "victim", "victim", p="b")
-    append_users(table, "cid")
-    return table
+    return make_users_table()
 
 
 @pytest.mark.parametrize("condition", ["nope = 1", "drop table t", "u = 3"])

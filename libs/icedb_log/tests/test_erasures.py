@@ -13,36 +13,25 @@ from icedb_log.testing.erasure_steps import (
     StatsChanger,
     StatsWriter,
     advance,
-    append_users,
     ask,
+    by_reason,
     clean,
     commit_marker,
     find_traces,
     finish,
     live_users,
+    make_users_table,
     put_orphan,
 )
 from icedb_log.testing.lease_steps import put_lease
 from icedb_log.testing.scripted_store import Effect, Fault
-from icedb_log.testing.small_table import SmallTable
 
 DAY = 24 * 3600 * 1000
 
 
-def by_reason(erasure):
-    return {
-        reason: sorted(target.key for target in erasure.targets if target.reason == reason)
-        for reason in {target.reason for target in erasure.targets}
-    }
-
-
 @pytest.fixture
 def table():
-    table = SmallTable()
-    append_users(table, "ann", "victim")
-    append_users(table, "bob", "victim", "victim", p="b")
-    append_users(table, "cid")
-    return table
+    return make_users_table()
 
 
 # ── what is gone ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -4,11 +4,10 @@ import contextlib
 
 import pytest
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound
-from icedb_log.log.fold import newest_feed
 from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable
-from icedb_log.testing.small_view import SmallView
+from icedb_log.testing.small_view import SmallView, grow_old
 from icedb_log.views.feed_state import is_feed_needed
 from icedb_log.views.views import create_view, detach_view, read_registration, register_view
 
@@ -16,15 +15,6 @@ from icedb_log.views.views import create_view, detach_view, read_registration, r
 @pytest.fixture
 def table():
     return SmallTable()
-
-
-def grow_old(table):
-    """Let every grace period of log and data files pass."""
-    table.clock.advance(70_000)
-
-
-def feed_state(view):
-    return newest_feed(file.log.feed for file in view.view().files)
 
 
 def test_a_commit_that_lands_while_the_view_is_registered_is_fed_although_a_janitor_runs(table):

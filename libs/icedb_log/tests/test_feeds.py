@@ -7,7 +7,6 @@ import pytest
 from icedb_log.errors import CorruptLog, Fenced, IceDBError, InvalidRequest
 from icedb_log.ingest.flush import flush_table
 from icedb_log.log.codec import encode_log_file
-from icedb_log.log.fold import newest_feed
 from icedb_log.model import LogFile
 from icedb_log.tables.status import read_status
 from icedb_log.testing.fake_clock import FakeClock
@@ -15,7 +14,7 @@ from icedb_log.testing.row_feeds import RowFileFeeder
 from icedb_log.testing.row_files import RowFileWriter
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable
-from icedb_log.testing.small_view import SmallView
+from icedb_log.testing.small_view import SmallView, feed_state, grow_old
 from icedb_log.views.feed_state import is_feed_needed
 from icedb_log.views.feeds import FeedLimits
 from icedb_log.views.views import register_view
@@ -24,15 +23,6 @@ from icedb_log.views.views import register_view
 @pytest.fixture
 def table():
     return SmallTable()
-
-
-def grow_old(table):
-    """Let every grace period of log and data files pass."""
-    table.clock.advance(70_000)
-
-
-def feed_state(view):
-    return newest_feed(file.log.feed for file in view.view().files)
 
 
 def test_a_view_has_the_rows_of_every_commit_once(table):

@@ -8,10 +8,10 @@ from icedb_log.errors import Fenced, InvariantViolated, NotFound, SchemaConflict
 from icedb_log.ingest.flush import FlushLimits, FlushResult
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.staging import list_staged
-from icedb_log.jobs import BadRows
 from icedb_log.keys import TablePaths
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
+from icedb_log.testing.flush_steps import TamperingWriter, bad_rows_of, staged_ids
 from icedb_log.testing.log_views import live
 from icedb_log.testing.row_files import RowFileWriter
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
@@ -21,25 +21,6 @@ from icedb_log.testing.small_table import SmallTable, try_each_call
 @pytest.fixture
 def table():
     return SmallTable()
-
-
-class TamperingWriter(RowFileWriter):
-    """A data path with a bug."""
-
-    def __init__(self, table, tamper):
-        super().__init__(table.store, table.clock)
-        object.__setattr__(self, "tamper", tamper)
-
-    def write_batches(self, job):
-        return self.tamper(super().write_batches(job))
-
-
-def staged_ids(table):
-    return [batch.batch_id for batch in list_staged(table.store, table.paths).batches]
-
-
-def bad_rows_of(batch, key="wh/t/_icedb/quarantine/x.rows.ndjson.zst"):
-    return BadRows(batch, key, 1, "why")
 
 
 def test_nothing_staged_is_nothing_to_do_and_takes_no_fence(table):

@@ -7,9 +7,8 @@ import pytest
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import CommitOutcomeUnknown, Fenced, InvariantViolated, Unavailable
 from icedb_log.ingest.quarantine import list_quarantined
-from icedb_log.ingest.staging import list_staged, stage_batch
-from icedb_log.jobs import BadRows
-from icedb_log.testing.row_files import RowFileWriter
+from icedb_log.ingest.staging import stage_batch
+from icedb_log.testing.flush_steps import TamperingWriter, bad_rows_of, staged_ids
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable, try_each_call
 
@@ -17,25 +16,6 @@ from icedb_log.testing.small_table import SmallTable, try_each_call
 @pytest.fixture
 def table():
     return SmallTable()
-
-
-class TamperingWriter(RowFileWriter):
-    """A data path with a bug."""
-
-    def __init__(self, table, tamper):
-        super().__init__(table.store, table.clock)
-        object.__setattr__(self, "tamper", tamper)
-
-    def write_batches(self, job):
-        return self.tamper(super().write_batches(job))
-
-
-def staged_ids(table):
-    return [batch.batch_id for batch in list_staged(table.store, table.paths).batches]
-
-
-def bad_rows_of(batch, key="wh/t/_icedb/quarantine/x.rows.ndjson.zst"):
-    return BadRows(batch, key, 1, "why")
 
 
 def test_i5_a_batch_that_cannot_be_committed_does_not_hold_up_the_others(table):

@@ -12,33 +12,12 @@ from icedb_log.testing.log_views import live
 from icedb_log.testing.row_files import encode_rows
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable
+from icedb_log.testing.vacuum_steps import assert_clean, make_dead_table, rival_of
 
 
 @pytest.fixture
 def table():
-    return make_table()
-
-
-def make_table():
-    """Two appends, merged, both grace periods over."""
-    table = SmallTable()
-    table.append(1)
-    table.append(2)
-    table.merge()
-    table.clock.advance(table.config.data_grace_ms)
-    return table
-
-
-def rival_of(table):
-    rival = SmallTable(store=table.store.inner, name="rival")
-    rival.paths, rival.clock = table.paths, table.clock
-    return rival
-
-
-def assert_clean(table):
-    assert table.keys(table.paths.data_prefix) == [marker.path for marker in table.snapshot().live]
-    snapshot = table.snapshot()
-    assert (snapshot.tombstoned_ms, snapshot.log_tombstoned_ms) == ({}, {})
+    return make_dead_table()
 
 
 def test_a_vacuum_leaves_only_what_is_live(table):

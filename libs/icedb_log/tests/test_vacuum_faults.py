@@ -7,35 +7,14 @@ from icedb_log.errors import InvalidRequest, PreconditionFailed
 from icedb_log.testing.lease_steps import put_lease
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable, try_each_call
-
-
-def make_table():
-    """Two appends, merged, both grace periods over."""
-    table = SmallTable()
-    table.append(1)
-    table.append(2)
-    table.merge()
-    table.clock.advance(table.config.data_grace_ms)
-    return table
-
-
-def rival_of(table):
-    rival = SmallTable(store=table.store.inner, name="rival")
-    rival.paths, rival.clock = table.paths, table.clock
-    return rival
-
-
-def assert_clean(table):
-    assert table.keys(table.paths.data_prefix) == [marker.path for marker in table.snapshot().live]
-    snapshot = table.snapshot()
-    assert (snapshot.tombstoned_ms, snapshot.log_tombstoned_ms) == ({}, {})
+from icedb_log.testing.vacuum_steps import assert_clean, make_dead_table, rival_of
 
 
 @pytest.mark.parametrize(
     "effect", [Effect.CRASH_BEFORE, Effect.CRASH_AFTER, Effect.LOSE_ANSWER, Effect.UNAVAILABLE, Effect.DELAY]
 )
 def test_whatever_fails_at_whichever_call_the_next_run_cleans_up(effect):
-    tables = try_each_call(make_table, SmallTable.vacuum, effect)
+    tables = try_each_call(make_dead_table, SmallTable.vacuum, effect)
     assert len(tables) >= 8
     for table in tables:
         assert table.ids() == [1, 2]
@@ -55,11 +34,11 @@ def test_any_other_actor_at_any_moment_is_harmless(what):
             getattr(rival, what)(**({"full": True} if what == "merge" else {}))
 
     expected = [1, 2, 3] if what == "append" else [1, 2]
-    table = make_table()
+    table = make_dead_table()
     table.store.calls.clear()
     table.vacuum()
     for number in range(len(table.store.calls)):
-        table = make_table()
+        table = make_dead_table()
         rival = rival_of(table)
         at = len(table.store.calls) + number
 

@@ -124,3 +124,20 @@ def find_traces(table: SmallTable, text: bytes) -> list[str]:
     prefixes = (table.paths.data_prefix, table.paths.log_prefix)
     keys = [info.key for prefix in prefixes for info in list_all(table.store, prefix).objects]
     return [key for key in keys if text in table.store.get(key).body]
+
+
+def make_users_table() -> SmallTable:
+    """Return a table of three commits, two of which have rows to be erased."""
+    table = SmallTable()
+    append_users(table, "ann", "victim")
+    append_users(table, "bob", "victim", "victim", p="b")
+    append_users(table, "cid")
+    return table
+
+
+def by_reason(erasure: Erasure) -> dict[str, list[str]]:
+    """Return the keys that an erasure waits for, by why."""
+    return {
+        reason: sorted(target.key for target in erasure.targets if target.reason == reason)
+        for reason in {target.reason for target in erasure.targets}
+    }

@@ -40,6 +40,14 @@ def small(**config: Any) -> SmallTable:
     return table
 
 
+def codes_after(damage: Callable[[SmallTable], object]) -> set[str]:
+    """Return the codes found in a small table after it was damaged; before, there are none."""
+    table = small()
+    assert codes(check(table)) == set()
+    damage(table)
+    return codes(check(table))
+
+
 def logs(table: SmallTable, *, merged: bool = False) -> list[str]:
     """Return the keys of the log files of appends, or of merges."""
     return [key for key in table.keys(table.paths.log_prefix) if ("_m_" in key) == merged]

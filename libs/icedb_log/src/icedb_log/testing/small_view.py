@@ -4,10 +4,10 @@ from typing import Any
 
 from icedb_log.cleaning.vacuum import VacuumResult, vacuum_table
 from icedb_log.keys import TablePaths
-from icedb_log.log.fold import fold
+from icedb_log.log.fold import fold, newest_feed
 from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge import MergeResult, merge_table
-from icedb_log.model import LogView, Snapshot
+from icedb_log.model import FeedState, LogView, Snapshot
 from icedb_log.tables.stored_config import read_table_config
 from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.row_feeds import RowFileFeeder
@@ -120,3 +120,13 @@ class SmallView:
     def ids(self) -> list[int]:
         """Return the ids of all live rows of the view, ascending."""
         return sorted(row["id"] for row in read_live_rows(self.store, self.snapshot()))
+
+
+def grow_old(table: SmallTable) -> None:
+    """Let every grace period of log and data files pass."""
+    table.clock.advance(70_000)
+
+
+def feed_state(view: SmallView) -> FeedState | None:
+    """Return what a view's log says that it has taken."""
+    return newest_feed(file.log.feed for file in view.view().files)
