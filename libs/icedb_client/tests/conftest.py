@@ -111,3 +111,19 @@ def run_icedb(capfdbinary):
         return out.decode() if not code else " ".join(err.decode().split())
 
     return icedb
+
+
+@pytest.fixture
+def said_by_icedb(capsys):
+    """Runs a command that ends with a code, and returns what it said: ``out`` and ``err``."""
+
+    def icedb(*arguments, code=0):
+        root = logging.getLogger()
+        handlers = list(root.handlers)
+        try:
+            assert run(arguments) == code
+        finally:
+            root.handlers = handlers
+        return capsys.readouterr()
+
+    return icedb

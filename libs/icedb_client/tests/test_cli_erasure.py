@@ -1,11 +1,9 @@
 """`icedb erase` and `icedb erasure`: what they ask for, what they wait for, and the certificate."""
 
 import json
-import logging
 
 import pytest
 from icedb_client.cli import erasure as erasure_command
-from icedb_client.cli.app import run
 from icedb_client.client import Client
 from icedb_client.wakeups import TaskTimeout, WakeupSender
 from icedb_log.cleaning.pin_creation import create_pin
@@ -49,17 +47,8 @@ def workers(monkeypatch):
 
 
 @pytest.fixture
-def icedb(workers, table, capsys):
-    def icedb(*arguments, code=0):
-        root = logging.getLogger()
-        handlers = list(root.handlers)
-        try:
-            assert run(arguments) == code
-        finally:
-            root.handlers = handlers
-        return capsys.readouterr()
-
-    return icedb
+def icedb(workers, table, said_by_icedb):
+    return said_by_icedb
 
 
 def open_ids(table):

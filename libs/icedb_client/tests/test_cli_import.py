@@ -1,10 +1,8 @@
 """What `icedb import` asks a worker for, and what it prints of the answer."""
 
 import json
-import logging
 
 import pytest
-from icedb_client.cli.app import run
 from icedb_client.cli.import_files import to_url
 from icedb_client.wakeups import TaskTimeout, WakeupSender
 from icedb_log.errors import InvalidRequest
@@ -35,23 +33,14 @@ def asked(monkeypatch):
 
 
 @pytest.fixture
-def icedb(tmp_path, monkeypatch, capsys):
+def icedb(tmp_path, monkeypatch, said_by_icedb):
     url = f"file://{tmp_path}/warehouse"
     warehouse = open_warehouse(url)
     create_table(warehouse.store, warehouse.table("events"), TableConfig.create(name="events"))
     monkeypatch.setenv("ICEDB_STORE", url)
     monkeypatch.chdir(tmp_path)
 
-    def icedb(*arguments, code=0):
-        root = logging.getLogger()
-        handlers = list(root.handlers)
-        try:
-            assert run(arguments) == code
-        finally:
-            root.handlers = handlers
-        return capsys.readouterr()
-
-    return icedb
+    return said_by_icedb
 
 
 def test_a_worker_is_asked_with_urls_and_the_answer_is_a_table(icedb, asked, tmp_path):
