@@ -11,6 +11,7 @@ from typing import Any, cast
 import duckdb
 import pyarrow as pa
 from icedb_log.clock import Clock
+from icedb_log.errors import InvalidRequest
 from icedb_log.imports.import_jobs import CopyOutput, InspectedFile, InspectJob, InspectOutput
 from icedb_log.jobs import CheckAlive, CountJob, MergedGroup, MergeGroup, MergeJob, RowChange
 from icedb_log.keys import TablePaths
@@ -131,10 +132,16 @@ class NativeChanger(NativeMerger):
         self._store = store
 
     def check_change(self, config: TableConfig, schema: Mapping[str, str], change: RowChange) -> None:
-        """Take any deletion, and any query that keeps to the table's columns and types."""
-        del config, schema
+        """Take any deletion, and any query that keeps to the table's columns and types.
+
+        Raises:
+            InvalidRequest: A merge query: only Spark runs it.
+        """
+        del schema
         if change.kind == "merge_query":
-            raise NotImplementedError(change.kind)
+            raise InvalidRequest(
+                f"table {config.name}: this changer runs deletions and rewrites, no merge query; use one on Spark"
+            )
 
     def select_files(
         self, paths: TablePaths, config: TableConfig, change: RowChange, files: Sequence[FileMarker]
