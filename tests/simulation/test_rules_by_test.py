@@ -1,6 +1,7 @@
 """Rules that few schedules miss, or none: for each there is a test that fails without it, and here it does."""
 
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -36,3 +37,19 @@ def test_a_rule_counts_as_noticed_only_by_who_is_written_down(monkeypatch, capsy
         monkeypatch.setattr(simulation_search, "run_tests_of_rules", lambda _, outcome=outcome: {"nothing": outcome})
         assert check_mutations([nothing], range(2)) == unexpected
     assert "noticed by a::b" in capsys.readouterr().out
+
+
+def test_the_page_says_of_each_rule_who_notices_it():
+    page = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")]
+    said = {(row[0], row[1]): row[2] for row in rows if len(row) == 4}
+    for rule in ALL_RULES:
+        who = said.pop((rule.rule, rule.name))
+        if rule.is_harmless:
+            assert who.startswith("harmless")
+        elif rule.name in TEST_OF_RULE:
+            assert who == f"test `{TEST_OF_RULE[rule.name].rpartition('::')[2]}`"
+        else:
+            assert who.startswith("schedules")
+            assert rule.mood in who
+    assert said.keys() == {("rule", "the code does instead"), ("---", "---")}
