@@ -1,6 +1,7 @@
 """What people type, and what they read."""
 
 import pytest
+from icedb_client.cli.app import run
 from icedb_client.cli.exits import (
     HALTED,
     INVALID,
@@ -111,3 +112,21 @@ def test_figures():
         "1 min 5 s",
         "1 d 1 h",
     ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["snapshot", "events", "--where", "id = '\udcff'"],
+        ["table", "create", "clicks", "--merge-query", "\udcff"],
+        ["table", "drop", "events", "--note", "\udcff", "--yes"],
+        ["partitions", "events", "--store", "\udcff"],
+    ],
+)
+def test_an_argument_that_is_no_text_is_one_error(arguments, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("ICEDB_STORE", f"file://{tmp_path}")
+    assert run(["table", "create", "events"]) == 0
+    assert run(arguments) == INVALID
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "unexpected" not in error

@@ -12,6 +12,7 @@ from typing import Final
 import duckdb
 from icedb_log.errors import InvalidRequest, Unavailable, UnsupportedFormat
 from icedb_log.tables.partition_path import HIVE_NULL, decode_partition_value
+from icedb_log.texts import is_text
 
 from icedb_client.duck_connection import load_httpfs, lock, prepare_s3
 from icedb_client.duck_text import first_line, quote_name, quote_text
@@ -162,6 +163,8 @@ def _checked_types(snapshot: Snapshot) -> Mapping[str, str]:
 
 def check_condition(where: str) -> str:
     """Return a condition that is one SQL expression. Raises InvalidRequest."""
+    if not is_text(where):
+        raise InvalidRequest(f"where={where[:200]!r} has half a character (a lone surrogate): give text in UTF-8")
     try:
         duckdb.SQLExpression(where)
     except duckdb.Error as error:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from icedb_log.errors import IceDBError
+from icedb_log.texts import is_text
 from typer.exceptions import TyperException
 
 from icedb_client.cli import (
@@ -137,14 +138,21 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if os.environ.get("ICEDB_DEBUG"):
             raise
-        print_error(f"unexpected {type(error).__name__}: {error}; ICEDB_DEBUG=1 shows where, please report it")
-        return FAILED
+        return _print_unexpected(error, arguments)
     return code if isinstance(code, int) else 0
 
 
 def main() -> None:
     """Run the command line and exit."""
     sys.exit(run(sys.argv[1:]))
+
+
+def _print_unexpected(error: Exception, arguments: Sequence[str]) -> int:
+    if odd := next((argument for argument in arguments if not is_text(argument)), None):
+        print_error(f"argument {odd[:200]!r} has bytes that are no UTF-8: give it as text")
+        return INVALID
+    print_error(f"unexpected {type(error).__name__}: {error}; ICEDB_DEBUG=1 shows where, please report it")
+    return FAILED
 
 
 def _print_usage_error(error: TyperException) -> int:

@@ -127,15 +127,15 @@ class TableConfig(_Model):
     """What batches may do to the schema, see :data:`Evolution`."""
     on_bad_rows: BadRowsPolicy = "quarantine_batch"
     """What becomes of a batch of which some rows do not fit, see :data:`BadRowsPolicy`."""
-    insert_query: str | None = None
+    insert_query: Text | None = None
     """Spark SQL over ``_rows`` that every flush runs on the rows it read; its result is what the table gets."""
     source: dict[str, str] = Field(default_factory=dict)
     """Column name to SQL type of ``_rows``: what batches hold before the ``insert_query``."""
-    merge_query: str | None = None
+    merge_query: Text | None = None
     """Spark SQL over ``source_files``, the rows of a merge's group, that every merge runs; its result replaces them."""
     view_of: str | None = None
     """The table whose commits feed this one (a view); batches are refused then."""
-    view_query: str | None = None
+    view_query: Text | None = None
     """Spark SQL over ``_rows``, the rows that commits of ``view_of`` made live, that feeds a view."""
     retention_ms: Annotated[int, Field(ge=HOUR_MS)] | None = None
     """How long after its end a time partition is kept; ``None``: for ever."""
