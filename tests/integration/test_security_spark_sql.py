@@ -229,7 +229,7 @@ def test_every_function_of_this_spark_has_been_looked_at(spark):
     [
         pytest.param(
             "SELECT collect_list(i) AS b FROM (SELECT explode(sequence(n, 20000000)) AS i FROM _rows) AS x, _rows",
-            marks=[pytest.mark.soak, pytest.mark.timeout(900)],  # its JVM collects garbage for minutes before it gives up
+            marks=[pytest.mark.soak, pytest.mark.timeout(900)],  # minutes of collecting garbage
         ),
         "SELECT repeat('x', 2000000000) AS b FROM _rows",  # Spark folds constants before any task runs
         "SELECT sequence(1, 500000000) AS b FROM _rows",
