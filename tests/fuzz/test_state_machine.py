@@ -6,177 +6,37 @@ pins, leases and changes give what the model remembers, or say honestly that it 
 """
 
 import json
-import shutil
-import tempfile
 from collections import Counter
-from dataclasses import replace
-from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import event, given, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
     invariant,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
-from icedb_client.client import Client
-from icedb_client.settings import ClientSettings
-from icedb_log.changes.partition_removal import remove_chosen_partitions
-from icedb_log.cleaning.lease_holding import acquire_lease, release_lease, renew_lease
-from icedb_log.cleaning.pin_creation import create_pin
-from icedb_log.cleaning.pins import unpin
 from icedb_log.clock import make_uuid7_hex
-from icedb_log.erasure.erasure_run import advance_erasure
-from icedb_log.erasure.erasures import create_erasure, note_deletions
-from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound
-from icedb_log.imports.imports import ImportOptions, import_files
+from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.staging import list_staged, stage_batch
-from icedb_log.keys import parse_log_key
 from icedb_log.repair.fsck import FsckOptions, fsck_table
-from icedb_log.tables.partition_glob import select_partitions
-from icedb_log.tables.partition_path import encode_partition_value
 from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_changes import alter_table_config
-from icedb_log.testing.mirrored_store import MirroredStore
 from icedb_log.testing.profiles import fuzz_examples
-from icedb_log.testing.row_imports import describe_source
-from icedb_log.testing.small_table import SmallTable
 from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
-from icedb_log.warehouse import Warehouse
-from icedb_parts.testing.native_jobs import NativeChanger, NativeImporter, NativeMerger, NativeWriter
+from icedb_parts.testing.native_jobs import NativeMerger, NativeWriter
+from table_changes import ChangesOfRows
+from table_model import DAY_MS, PLACES, plain, present
+from table_readers import Readers
 
-DAY_MS = 24 * 3_600_000
-PLACES = ["a", "b", "São Paulo/%"]
-NAMES = ["q1", "q2"]
 BAD = [b"{", b'{"id":1}', b'{"id":"x","p":"a"}', b'{"id":1,"p":null}', b"\xff", b'{"id":1,"p":"a","id":2}', b"[1]"]
 
 
-class NoWakeups:
-    """Takes the place of Redis."""
-
-    def wake(self, _task, _table):
-        return False
-
-    def close(self):
-        return None
-
-
-def plain(row):
-    """Return what counts of a row: its values that are not NULL, numbers by what they are."""
-    return tuple(
-        sorted((name, float(value) if name == "v" else value) for name, value in row.items() if value is not None)
-    )
-
-
-class TableMachine(RuleBasedStateMachine):
+class TableMachine(ChangesOfRows, Readers):
     """One table, its users and its workers."""
 
-    def __init__(self):
-        super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="icedb-fuzz-"))
-        self.table = None
-
-    sequences = 0
-
-    def teardown(self):
-        type(self).sequences += 1
-        shutil.rmtree(self.folder)
-
-    @initialize(
-        policy=st.sampled_from(["quarantine_batch", "quarantine_rows"]),
-        versions=st.sampled_from([0, 0, 3]),
-        commits=st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["a", "a", "b"])), min_size=2, max_size=4),
-    )
-    def create(self, policy, versions, commits):
-        holder = []
-        store = MirroredStore(self.folder, lambda: holder[0].clock.now_ms() if holder else 0)
-        options = {"declared": {"id": "BIGINT", "p": "VARCHAR"}, "evolution": "widen", "keep_versions": versions}
-        self.table = SmallTable.__new__(SmallTable)
-        holder.append(self.table)
-        self.table.__init__(store=store, name="events", on_bad_rows=policy, **options)
-        self.policy, self.versions = policy, versions
-        self.store, self.paths, self.clock = self.table.store, self.table.paths, self.table.clock
-        self.client = self.open_client()
-        self.ids = 0
-        self.live = []
-        self.staged = {}
-        self.ended = {}
-        self.sources = []
-        self.history = [(0, [])]
-        self.pins = {}
-        self.leases = {}
-        self.known_files = {}
-        for count, place in commits:  # most of what users and operators do needs rows
-            self.enqueue_and_flush(count, place, None)
-
-    def open_client(self):
-        settings = ClientSettings(store="file:///unused")
-        client = Client(settings=settings, clock=self.clock, warehouse=Warehouse(self.store, "wh"))
-        client._sender = NoWakeups()
-        return client
-
-    # ---- what the model remembers ------------------------------------------------------------------------------
-
-    def rows(self, count, place, value):
-        made = []
-        for _ in range(count):
-            self.ids += 1
-            made.append({"id": self.ids, "p": place, **({} if value is None else {"v": value})})
-        return made
-
-    def committed(self, key):
-        """Remember the state after a commit."""
-        if key is not None:
-            self.history.append((parse_log_key(key).time_ms, list(self.live)))
-
-    def state_at(self, at_ms):
-        return max((entry for entry in enumerate(self.history) if entry[1][0] <= at_ms), key=lambda e: (e[1][0], e[0]))[
-            1
-        ][1]
-
-    def must_hold(self, at_ms):
-        """Whether nobody may have deleted what was live at a time."""
-        now = self.clock.now_ms()
-        if any(until > now and at <= at_ms for at, until in self.leases.values()):
-            return True
-        commits = sorted(time for time, _ in self.history[1:])
-        if self.versions and at_ms >= (commits[-self.versions] if len(commits) >= self.versions else 0):
-            return True
-        return at_ms > now - self.table.config.log_grace_ms
-
-    def read(self, **options):
-        """Return the rows of a snapshot: the files that the client names, each read once, since files never change."""
-        found = Counter()
-        for file in self.client.snapshot("events", **options).files:
-            assert Path(file.uri).exists(), f"{file.path} is named and not there"
-            found += self.rows_of(file)
-        return found
-
-    def rows_of(self, file):
-        """Return the rows of a data file; ``None`` if it has gone before anybody read it."""
-        if file.path not in self.known_files and Path(file.uri).exists():
-            self.known_files[file.path] = Counter(map(plain, pq.ParquetFile(file.uri).read().to_pylist()))
-        return self.known_files.get(file.path)
-
-    def query(self, **options):
-        """Return the rows of a snapshot as users get them: by DuckDB, with conditions."""
-        return Counter(
-            map(plain, self.client.snapshot("events", **options).to_arrow().select(self.columns()).to_pylist())
-        )
-
-    def columns(self):
-        return ["id", "p", *(["v"] if "v" in self.table.snapshot().schema else [])]
-
     # ---- producers ---------------------------------------------------------------------------------------------
-
-    present = precondition(lambda self: self.table is not None)
 
     @present
     @rule(count=st.integers(1, 4), place=st.sampled_from(PLACES), value=st.sampled_from([None, None, 1, 2, 2.5]))
@@ -257,135 +117,6 @@ class TableMachine(RuleBasedStateMachine):
         self.committed(result.committed_key)
         event(f"merge of {result.group_count} groups")
 
-    CONDITIONS = {
-        "id % 3 = 0": lambda row: row["id"] % 3 == 0,
-        "p = 'a'": lambda row: row["p"] == "a",
-        "id < 4 OR p = 'b'": lambda row: row["id"] < 4 or row["p"] == "b",
-        "id > 1000000": lambda _row: False,
-        "id >= 0": lambda _row: True,
-    }
-
-    @present
-    @rule(condition=st.sampled_from(sorted(CONDITIONS)), dry_run=st.booleans())
-    def delete(self, condition, dry_run):
-        gone = self.CONDITIONS[condition]
-        result = self.table.delete(condition, dry_run=dry_run, changer=NativeChanger(self.store, self.clock))
-        assert result.rows_removed == sum(map(gone, self.live)), (condition, result)
-        if not dry_run:
-            self.live = [row for row in self.live if not gone(row)]
-            self.committed(result.committed_key)
-
-    QUERIES = {
-        "SELECT * FROM _rows WHERE id % 2 = 0": lambda rows: [row for row in rows if row["id"] % 2 == 0],
-        "SELECT * FROM _rows WHERE id < 0": lambda _rows: [],
-        "SELECT id, p FROM _rows": lambda rows: [{"id": row["id"], "p": row["p"]} for row in rows],
-        "SELECT * FROM _rows UNION ALL SELECT * FROM _rows WHERE id % 5 = 0": lambda rows: [
-            *rows,
-            *(row for row in rows if row["id"] % 5 == 0),
-        ],
-    }
-
-    @present
-    @rule(query=st.sampled_from(sorted(QUERIES)), place=st.sampled_from([*PLACES, "nope"]), dry_run=st.booleans())
-    def rewrite(self, query, place, dry_run):
-        changer = NativeChanger(self.store, self.clock)
-        old = [row for row in self.live if row["p"] == place]
-        new = self.QUERIES[query](old)
-        result = self.table.rewrite(query, f"p={place}", dry_run=dry_run, changer=changer)
-        assert result.rows_read == len(old)
-        if dry_run:
-            return
-        assert result.rows_removed == len(old) - len(new)
-        self.live = [row for row in self.live if row["p"] != place] + new
-        self.committed(result.committed_key)
-        if new:
-            with pytest.raises(InvalidRequest, match="leave each row in its partition"):
-                self.table.rewrite("SELECT id, 'elsewhere' AS p FROM _rows", f"p={place}", changer=changer)
-        event("rewritten")
-
-    @present
-    @rule(
-        count=st.sampled_from([2, 1, 3, 0]),
-        place=st.sampled_from(PLACES),
-        value=st.sampled_from([None, 1, 2.5]),
-        mode=st.sampled_from(["copy", "in_place"]),
-        is_split=st.sampled_from([False, False, True]),
-    )
-    def import_file(self, count, place, value, mode, is_split):
-        rows = self.rows(count, place, value)
-        written = rows + self.rows(1, "elsewhere", value) if is_split else rows
-        folder = "in/" if mode == "copy" else f"{self.paths.data_prefix}p={encode_partition_value(place)}/"
-        key = f"{folder}{self.ids}-{len(self.sources)}.parquet"
-        sink = pa.BufferOutputStream()
-        columns = {"id": pa.int64(), "p": pa.string(), **({} if value is None else {"v": pa.scalar(value).type})}
-        pq.write_table(pa.Table.from_pylist(written, pa.schema(columns)), sink)
-        self.store.put(key, sink.getvalue().to_pybytes())
-        self.clock.advance(1)
-        sql_type = "DOUBLE" if isinstance(value, float) else "BIGINT"
-        fits = value is None or self.table.snapshot().schema.get("v", sql_type) == sql_type  # imports widen nothing
-        result = self.run_import(key, mode)
-        is_elsewhere = is_split and (count or mode == "in_place")
-        if written and (is_elsewhere or not fits):
-            assert len(result.refused) == 1, result
-            assert not result.committed_keys
-        elif not written:
-            assert (result.empty_count, result.committed_keys) == (1, []), result
-        else:
-            assert (result.file_count, result.row_count, result.refused) == (1, len(written), []), result
-            self.live += written
-            self.committed(result.committed_keys[0])
-            if mode == "copy":
-                self.sources.append(key)
-                self.import_again(-1)
-            event(f"imported: {mode}")
-            return
-        self.store.delete([key])
-
-    @present
-    @precondition(lambda self: self.sources)
-    @rule(number=st.integers(0, 5))
-    def import_again(self, number):
-        result = self.run_import(self.sources[number % len(self.sources)], "copy")
-        assert (result.imported_before_count, result.file_count, result.refused) == (1, 0, []), result
-        event("imported twice")
-
-    def run_import(self, key, mode):
-        source = describe_source(self.store, key)
-        result = import_files(
-            self.store,
-            self.paths,
-            clock=self.clock,
-            importer=NativeImporter(self.store, self.clock),
-            owner="import",
-            sources=[replace(source, url=f"file://{source.url}")],
-            options=ImportOptions(mode=mode),
-            reader=self.table.reader(),
-        )
-        self.clock.advance(1)
-        return result
-
-    @present
-    @rule(place=st.sampled_from(["a", "b", "*"]))
-    def remove_partitions(self, place):
-        there = any(place in ("*", row["p"]) for row in self.live)
-        try:
-            result = remove_chosen_partitions(
-                self.store,
-                self.paths,
-                clock=self.clock,
-                owner="drop",
-                choose=lambda _, infos: select_partitions(
-                    "events", [f"p={place}"], [info.path for info in infos], may_match_all=True
-                ),
-                reader=self.table.reader(),
-            )
-        except InvalidRequest:
-            assert not there
-            return
-        self.clock.advance(1)
-        self.live = [row for row in self.live if place not in ("*", row["p"])]
-        self.committed(result.committed_key)
-
     @present
     @rule(seconds=st.sampled_from([1, 5, 21, 61, 200]))
     def time_passes(self, seconds):
@@ -408,144 +139,6 @@ class TableMachine(RuleBasedStateMachine):
         self.table.vacuum()
         if is_orphan_sweep:
             assert not self.table.sweep().deleted, "without faults there are no orphans"
-
-    @present
-    @precondition(lambda self: not self.pins and not self.leases and not self.versions)
-    @rule(condition=st.sampled_from(["p = 'a'", "id % 3 = 0"]))
-    def erase(self, condition):
-        self.flush()
-        gone = self.CONDITIONS[condition]
-        erasure = create_erasure(self.store, self.paths, condition=condition, clock=self.clock)
-        for _ in range(40):
-            progress = advance_erasure(
-                self.store,
-                self.paths,
-                erasure.erasure_id,
-                clock=self.clock,
-                changer=NativeChanger(self.store, self.clock),
-                owner="erase",
-                reader=self.table.reader(),
-            )
-            if progress.erasure.is_closed:
-                break
-            self.clock.advance(22_000)
-            vacuumed, swept = self.table.vacuum(), self.table.sweep()
-            note_deletions(self.store, self.paths, (*vacuumed.deleted_data, *swept.deleted))
-        assert progress.erasure.is_closed, progress
-        self.live = [row for row in self.live if not gone(row)]
-        event("erased")
-        # What was before is gone for good: rows of the past may be asked for no more.
-        newest = max([time for time, _ in self.history] + [0])
-        self.history.append((max(newest + 1, self.clock.now_ms()), list(self.live)))
-        self.clock.advance(2)
-        self.erased_ms = self.clock.now_ms()
-
-    erased_ms = 0
-
-    # ---- readers -----------------------------------------------------------------------------------------------
-
-    @present
-    @rule(back_ms=st.sampled_from([0, 1, 3, 1000, 10_000, 30_000, 100_000]), number=st.integers(0, 30))
-    def travel(self, back_ms, number):
-        times = [time for time, _ in self.history[1:]] or [self.clock.now_ms()]
-        at_ms = min(
-            times[number % len(times)] + 1 if number % 2 else self.clock.now_ms() - back_ms, self.clock.now_ms()
-        )
-        if at_ms <= self.erased_ms:
-            return
-        try:
-            found = self.read(as_of=at_ms)
-        except BelowHorizon:
-            assert not self.must_hold(at_ms), f"{at_ms} is refused too early"
-            event("refused below the horizon")
-            return
-        event("time travel")
-        assert found == Counter(map(plain, self.state_at(at_ms)))
-
-    @present
-    @rule(name=st.sampled_from(NAMES), ttl_s=st.sampled_from([None, 30, 3600]))
-    def pin(self, name, ttl_s):
-        self._forget()
-        if name in self.pins:
-            with pytest.raises(InvalidRequest):
-                create_pin(self.store, self.paths, name, clock=self.clock, reader=self.table.reader())
-            return
-        ttl_ms = None if ttl_s is None else ttl_s * 1000
-        create_pin(self.store, self.paths, name, clock=self.clock, ttl_ms=ttl_ms, reader=self.table.reader())
-        ends_ms = self.clock.now_ms() + (ttl_ms or 10**12)
-        self.pins[name] = (list(self.live), ends_ms)
-        self.clock.advance(1)
-
-    @present
-    @precondition(lambda self: self.pins)
-    @rule(number=st.integers(0, 1))
-    def unpin(self, number):
-        name = sorted(self.pins)[number % len(self.pins)]
-        assert unpin(self.store, self.paths, name) or self.pins[name][1] <= self.clock.now_ms()
-        del self.pins[name]
-
-    @present
-    @rule(ttl_s=st.sampled_from([10, 120, 3600]))
-    def lease(self, ttl_s):
-        held = acquire_lease(self.store, self.paths, clock=self.clock, ttl_ms=ttl_s * 1000, reader=self.table.reader())
-        self.leases[held.lease_id] = (held.at_ms, self.clock.now_ms() + ttl_s * 1000)
-        self.clock.advance(1)
-
-    @present
-    @precondition(lambda self: self.leases)
-    @rule(number=st.integers(0, 3), is_renewed=st.booleans())
-    def end_or_renew_lease(self, number, is_renewed):
-        lease_id = sorted(self.leases)[number % len(self.leases)]
-        at_ms, until_ms = self.leases.pop(lease_id)
-        if not is_renewed:
-            release_lease(self.store, self.paths, lease_id)
-            return
-        try:
-            renew_lease(self.store, self.paths, lease_id, clock=self.clock, ttl_ms=60_000)
-        except NotFound:
-            assert until_ms <= self.clock.now_ms()
-            return
-        self.leases[lease_id] = (at_ms, self.clock.now_ms() + 60_000)
-
-    def _forget(self):
-        now = self.clock.now_ms()
-        self.pins = {name: found for name, found in self.pins.items() if found[1] > now}
-        self.leases = {name: found for name, found in self.leases.items() if found[1] > now}
-
-    @present
-    @rule(number=st.integers(0, 20))
-    def changes(self, number):
-        times = [time for time, _ in self.history[1:]]
-        if not times:
-            return
-        from_ms = min(times[number % len(times)] + 1, self.clock.now_ms())
-        if from_ms <= self.erased_ms:
-            return
-        try:
-            found = self.client.changes("events", from_=from_ms)
-        except BelowHorizon:
-            assert not self.must_hold(from_ms)
-            return
-        before, after = Counter(map(plain, self.state_at(from_ms))), Counter(map(plain, self.live))
-        count = sum(file.row_count for file in found.added) - sum(file.row_count for file in found.removed)
-        assert count == after.total() - before.total()
-        removed = [self.rows_of(file) for file in found.removed]
-        if None not in removed:
-            added = sum(map(self.rows_of, found.added), Counter())
-            assert before + added == after + sum(removed, Counter())
-        event("changes")
-
-    @present
-    @rule(low=st.integers(0, 30), place=st.sampled_from([*PLACES, "nope"]))
-    def read_some(self, low, place):
-        quoted = place.replace("'", "''")
-        found = self.query(where=f"id >= {low} AND p = '{quoted}'")
-        assert found == Counter(plain(row) for row in self.live if row["id"] >= low and row["p"] == place)
-        found = self.query(partitions={"p": [place]})
-        assert found == Counter(plain(row) for row in self.live if row["p"] == place)
-        query = "SELECT count(*) FROM events"
-        total = self.client.query(query).relation.fetchall() if self.live else [(0,)]
-        assert total[0][0] == len(self.live)
 
     # ---- operators ---------------------------------------------------------------------------------------------
 
