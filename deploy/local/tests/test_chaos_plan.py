@@ -15,7 +15,7 @@ from icedb_local.chaos.injector import Effect
 from icedb_local.chaos.metric_history import START_TIME, MetricHistory, Scrape, Trace, parse_metrics
 from icedb_local.chaos.outages import Outages, find_recovery_ms
 from icedb_local.chaos.proxy_faults import ActiveFaults, FaultHits, ProxyFault
-from icedb_local.chaos.verdicts import count_failures, judge_fault
+from icedb_local.chaos.verdicts import count_failures, find_cuts, judge_fault
 from icedb_log.testing.fake_clock import FakeClock
 
 COUNTER = "icedb_store_request_failures_total"
@@ -186,6 +186,18 @@ def test_every_request_that_was_made_to_fail_is_counted():
     dead = history(*scrapes[:1], scrape(14, broken=3), scrape(30, start=2.0))
     (counted,) = count_failures(faults, dead, settle_ms=0)
     assert (counted.made, counted.is_whole) == (2, True), "the others met a process that died uncounted"
+
+
+@pytest.mark.parametrize(
+    ("begin_ms", "end_ms", "seen"), [(15, 30, "seen"), (1, 12, "seen"), (21, 30, "unseen"), (1, 9, "unseen")]
+)
+def test_an_answer_that_a_cut_took_on_its_way_shows_as_a_broken_connection(begin_ms, end_ms, seen):
+    cut = InjectedFault(PlannedFault(2, KIND_BY_NAME["s3_cut"], "", 0, 0), begin_ms, end_ms=end_ms, count=1)
+    fault = met("s3_503", hits=INGEST)
+    cuts = find_cuts([fault, cut])
+    assert cuts == (cut,)
+    judge_fault(fault, history(scrape(5, broken=1), scrape(20, broken=2)), settle_ms=0, cuts=cuts)
+    assert fault.seen == seen
 
 
 @pytest.mark.parametrize(("has_spark", "seen"), [(True, "seen"), (False, "unseen")])

@@ -12,10 +12,11 @@ from icedb_local.chaos.fault_plan import PlannedFault
 from icedb_local.chaos.fault_records import InjectedFault
 from icedb_local.chaos.injector import Effect, Injector
 from icedb_local.chaos.metric_history import Scraper
-from icedb_local.chaos.verdicts import judge_fault
+from icedb_local.chaos.verdicts import find_cuts, judge_fault
 
 POLL_MS: Final = 20
 MAX_OVERLAPPING: Final = 4
+"""But for those that wait to be met for longer than ``PATIENCE_MS``."""
 GIVE_UP_MS: Final = 3_000
 """How long a fault waits for its target to be there."""
 PATIENCE_MS: Final = 15_000
@@ -84,10 +85,10 @@ class Conductor:
 
     def judge(self) -> None:
         """Look for the traces of all faults; called when the metrics of the last one are in, and nothing is late."""
-        history = self._scraper.history
+        history, cuts = self._scraper.history, find_cuts(self.faults)
         for fault in self.faults:
             if fault.has_effect and fault.end_ms is not None:
-                judge_fault(fault, history, settle_ms=self._settle_ms, has_spark=self._has_spark)
+                judge_fault(fault, history, settle_ms=self._settle_ms, cuts=cuts, has_spark=self._has_spark)
 
     def _wait_until(self, next_ms: int, planned: PlannedFault, is_over: Callable[[], bool]) -> bool:
         """Wait for the fault's turn, for room, and for its target, but for this one not for ever; false: it is over."""
@@ -95,7 +96,8 @@ class Conductor:
         while not is_over():
             self._end_due()
             now_ms = self._clock.monotonic_ms()
-            is_free = len(self._running) < MAX_OVERLAPPING and not any(
+            young = sum(now_ms - one.record.begin_ms < PATIENCE_MS for one in self._running)
+            is_free = young < MAX_OVERLAPPING and not any(
                 one.record.planned.resources & planned.resources for one in self._running
             )
             if now_ms >= next_ms and is_free and (self._up(planned.target) or now_ms > deadline_ms):

@@ -16,6 +16,8 @@ from icedb_local.chaos.fault_records import InjectedFault, Seen
 from icedb_local.chaos.metric_history import MetricHistory, Trace
 
 STORE_FAILURES: Final = "icedb_store_request_failures_total"
+CUT: Final = "s3_cut"
+_BROKEN: Final = Trace("rises", STORE_FAILURES, ('reason="broken"',))
 RUN_TRACES: Final[Mapping[str, tuple[Trace, ...]]] = {
     service: tuple(
         Trace("rises", metric, (f'outcome="{outcome}"',), service=service)
@@ -46,13 +48,26 @@ class CountedFailures:
         return self.counted >= self.made
 
 
-def judge_fault(fault: InjectedFault, history: MetricHistory, *, settle_ms: int, has_spark: bool = False) -> None:
+def find_cuts(faults: Sequence[InjectedFault]) -> tuple[InjectedFault, ...]:
+    """Return the faults that break connections on which another one's answer may be on its way."""
+    return tuple(fault for fault in faults if fault.planned.kind.name == CUT and fault.end_ms is not None)
+
+
+def judge_fault(
+    fault: InjectedFault,
+    history: MetricHistory,
+    *,
+    settle_ms: int,
+    cuts: Sequence[InjectedFault] = (),
+    has_spark: bool = False,
+) -> None:
     """Write into a fault that met somebody and has ended what metrics told of it.
 
     Args:
         fault: Which.
         history: All scrapes.
         settle_ms: How long after its end it may still show.
+        cuts: Of all faults (:func:`find_cuts`): an answer that one of them cut off shows as a broken connection.
         has_spark: Whether workers run their work as Spark tasks.
     """
     kind = fault.planned.kind
@@ -67,6 +82,8 @@ def judge_fault(fault: InjectedFault, history: MetricHistory, *, settle_ms: int,
         fault.seen = "seen" if found else "unseen" if must_show else "nothing_to_see"
         fault.trace = found or " or ".join(map(str, traces))
         return
+    is_cut = any(cut.begin_ms <= end_ms and fault.begin_ms <= (cut.end_ms or end_ms) for cut in cuts)
+    traces = (*traces, _BROKEN) if is_cut else traces
     verdicts: dict[str, Seen] = {}
     for service, times_ms in hits_ms.items():
         own = [dataclasses.replace(trace, service=service) for trace in traces]
