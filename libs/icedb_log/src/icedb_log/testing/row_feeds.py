@@ -12,7 +12,7 @@ from typing import Any
 from icedb_log.clock import Clock
 from icedb_log.storage.object_store import ObjectStore
 from icedb_log.tables.partition_path import encode_partition_value
-from icedb_log.testing.row_files import Row, make_row_footer, read_rows, write_rows
+from icedb_log.testing.row_files import Row, read_rows, write_partitions
 from icedb_log.views.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
 
 Query = Callable[[list[dict[str, Any]]], Sequence[Row]]
@@ -57,19 +57,7 @@ class RowFileFeeder:
             rows_read += len(read)
             for row in made:
                 rows[_partition_of(job, row)].append(row)
-        files = tuple(
-            write_rows(
-                self.store,
-                job.paths,
-                partition=partition,
-                rows=part,
-                config=job.config,
-                clock=self.clock,
-                time_ms=job.time_ms,
-                footer=make_row_footer(job, partition, kind="flush") if self.has_footers else None,
-            )
-            for partition, part in sorted(rows.items())
-        )
+        files = write_partitions(self.store, job, rows, clock=self.clock, has_footers=self.has_footers)
         types = {
             column: {int: "BIGINT", str: "VARCHAR", float: "DOUBLE"}[type(value)]
             for part in rows.values()

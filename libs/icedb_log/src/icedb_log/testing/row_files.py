@@ -85,19 +85,7 @@ class RowFileWriter:
             accepted.append(batch)
             for partition, row in read.placed:
                 rows[partition].append(row)
-        files = tuple(
-            write_rows(
-                self.store,
-                job.paths,
-                partition=partition,
-                rows=part,
-                config=job.config,
-                clock=self.clock,
-                time_ms=job.time_ms,
-                footer=make_row_footer(job, partition, kind="flush") if self.has_footers else None,
-            )
-            for partition, part in sorted(rows.items())
-        )
+        files = write_partitions(self.store, job, rows, clock=self.clock, has_footers=self.has_footers)
         row_count = sum(len(part) for part in rows.values())
         return FlushOutput(
             files=files,
@@ -186,6 +174,30 @@ def _may_hold(condition: Condition, partition: str, *, sources: Mapping[str, str
     return all(
         term.operator != "=" or term.column not in values or str(term.value) == values[term.column]
         for term in condition.terms
+    )
+
+
+def write_partitions(
+    store: ObjectStore,
+    job: FlushJob | FeedJob,
+    rows: Mapping[str, Sequence[Row]],
+    *,
+    clock: Clock,
+    has_footers: bool,
+) -> tuple[FileMarker, ...]:
+    """Write one data file for each partition of a flush or a feed, and return their markers."""
+    return tuple(
+        write_rows(
+            store,
+            job.paths,
+            partition=partition,
+            rows=part,
+            config=job.config,
+            clock=clock,
+            time_ms=job.time_ms,
+            footer=make_row_footer(job, partition, kind="flush") if has_footers else None,
+        )
+        for partition, part in sorted(rows.items())
     )
 
 
