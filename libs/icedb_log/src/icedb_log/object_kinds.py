@@ -6,6 +6,7 @@ deleted: it may be somebody's, or a newer release's.
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Final, Literal, get_args
 
 from icedb_log.keys import ROLES, STAGING_FORMATS, TablePaths
@@ -90,4 +91,10 @@ def find_kind(paths: TablePaths, key: str) -> ObjectKind | None:
     rest = key[len(paths.prefix) :]
     if rest.startswith(_DATA):  # most objects of most tables: no need to try every pattern
         return "data_file" if rest.endswith(".parquet") and not rest.endswith("/.parquet") else None
+    return _find_other(rest)
+
+
+@lru_cache(maxsize=4096)
+def _find_other(rest: str) -> ObjectKind | None:
+    """Return of which kind an object is that is no data file: sweeps see the same ones again and again."""
     return next((kind for kind, pattern in _KINDS.items() if pattern.fullmatch(rest)), None)

@@ -162,12 +162,17 @@ def union_schema(table: str, files: Iterable[ListedLogFile | ListedLogHead]) -> 
     """
     schema: dict[str, str] = {}
     origin: dict[str, str] = {}
-    files = tuple(files)
     seen: Mapping[str, str] = {}
+    # The codec takes only widenings of the type in the same log file's schema line, and each type has one: the log
+    # files cannot differ here.
+    widened: dict[str, str] = {}
     for file in files:
-        if file.log.schema == seen:  # mostly; a thousand log files are compared at once
+        log = file.log
+        if log.widened:
+            widened.update(log.widened)
+        if log.schema == seen:  # mostly; a thousand log files are compared at once
             continue
-        seen = file.log.schema
+        seen = log.schema
         for column, sql_type in seen.items():
             known = schema.setdefault(column, sql_type)
             if known != sql_type:
@@ -176,9 +181,6 @@ def union_schema(table: str, files: Iterable[ListedLogFile | ListedLogHead]) -> 
                     "one of the two log files was written by a faulty writer and has to be corrected"
                 )
             origin.setdefault(column, file.key)
-    # The codec takes only widenings of the type in the same log file's schema line, and each type has one: the log
-    # files cannot differ here.
-    widened = {column: wide for file in files for column, wide in file.log.widened.items()}
     return LoggedSchema(schema, widened)
 
 

@@ -117,10 +117,11 @@ def _carried_log_tombstones(involved: Iterable[ListedLogFile], time_ms: int) -> 
     for file in involved:
         for tombstone in file.log.log_tombstones:
             known = carried.get(tombstone.path, tombstone)
-            carried[tombstone.path] = replace(
-                tombstone,
-                tombstoned_ms=min(known.tombstoned_ms, tombstone.tombstoned_ms),
-                landed_ms=earliest_landing(known.landed_ms, earliest_landing(tombstone.landed_ms, file.modified_ms)),
+            carried[tombstone.path] = LogTombstone(
+                tombstone.path,
+                min(known.tombstoned_ms, tombstone.tombstoned_ms),
+                earliest_landing(known.landed_ms, earliest_landing(tombstone.landed_ms, file.modified_ms)),
+                tombstone.extra,
             )
     for file in involved:
         carried.setdefault(file.key, LogTombstone(file.key, time_ms))

@@ -225,9 +225,18 @@ class FaultyStore:
 
     def _before_read(self, what: str, key: str) -> None:
         world = self._world
+        actor = world.actor
+        if actor is None:
+            world.note(what, key)
+            return  # all faults are over
         world.give_way()
         world.note(what, key)
-        fault = self._meet(self._read_odds)
+        actor.call_count += 1
+        dice = actor.roll()
+        odds = self._read_odds[actor.kind == self._sleepy_kind]
+        if dice >= odds.total:
+            return
+        fault = self._draw(actor, odds.kind_of(dice), odds.stall_rate)
         if fault is None:
             return
         self._stall_before(fault)
@@ -314,7 +323,7 @@ class FaultyStore:
         if actor is None:
             return None  # all faults are over
         actor.call_count += 1
-        dice = actor.fault_rng.random()
+        dice = actor.roll()
         odds = either[actor.kind == self._sleepy_kind]
         if dice >= odds.total:
             return None

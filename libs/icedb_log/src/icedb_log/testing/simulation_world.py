@@ -25,7 +25,6 @@ from icedb_log.testing.simulation_settings import MAX_CLOCK_STEPS, START_MS, Set
 TRACE_TAIL: Final = 60
 _STEP_MS: Final = 60
 _ID_BITS: Final = 74
-_HASH_MASK: Final = 0xFFFFFFFF
 
 
 class Crash(BaseException):
@@ -47,8 +46,10 @@ class Actor:
         skew_ms: How far its wall clock is ahead of the store's.
         rng: For what it does.
         fault_rng: For what goes wrong with its calls.
+        go_on: Lets it act until its next call.
         call_count: Its calls of the store so far.
         errors: How often it met which error.
+        roll: Draws whether something goes wrong with a call.
     """
 
     kind: str
@@ -58,8 +59,14 @@ class Actor:
     rng: random.Random
     fault_rng: random.Random
     process: greenlet | None = None
+    go_on: Callable[[], object] = lambda: None
     call_count: int = 0
     errors: dict[str, int] = field(default_factory=dict)
+    roll: Callable[[], float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Keep at hand what each call needs."""
+        self.roll = self.fault_rng.random
 
 
 class TraceLine(NamedTuple):
@@ -134,7 +141,7 @@ class World:
         self.failure: BaseException | None = None
         self.on_crash: Callable[[Actor], None] = lambda _: None
         self._main = getcurrent()
-        self._switch_to_main = self._main.switch
+        self._switch_to_main: Callable[[], object] = self._main.switch
         self.actor: Actor | None = None
         """Who acts now."""
         self._ready: list[Actor] = []
@@ -184,6 +191,7 @@ class World:
     def spawn(self, actor: Actor) -> None:
         """Let an actor begin at one of the next steps."""
         actor.process = greenlet(lambda: self._live(actor), parent=self._main)
+        actor.go_on = actor.process.switch
         self._ready.append(actor)
 
     def give_way(self) -> None:
@@ -193,13 +201,15 @@ class World:
 
     def sleep(self, duration_ms: int) -> None:
         """Let time pass for the current actor."""
-        if self.actor is None:
-            self.now_ms += max(0, duration_ms)
+        actor, due_ms = self.actor, self.now_ms
+        if duration_ms > 0:
+            due_ms += duration_ms
+        if actor is None:
+            self.now_ms = due_ms
             return
-        self._ready.remove(self.actor)
+        self._ready.remove(actor)
         self._ticket += 1
-        due_ms = self.now_ms + duration_ms if duration_ms > 0 else self.now_ms
-        heapq.heappush(self._sleeping, (due_ms, self._ticket, self.actor))
+        heapq.heappush(self._sleeping, (due_ms, self._ticket, actor))
         self._switch_to_main()
 
     def send_later(self, delay_ms: int, request: Callable[[], None]) -> None:
@@ -218,7 +228,7 @@ class World:
         """Put a line into the trace."""
         current, now_ms = self.actor, self.now_ms
         # Who it was, and what he did, is in the steps and in the keys: a hash of all of it would cost too much.
-        self.trace_hash = crc32(key.encode(), (self.trace_hash ^ now_ms) & _HASH_MASK)
+        self.trace_hash = crc32(key.encode(), self.trace_hash ^ now_ms)  # of which it takes 32 bits
         self.trace.append((now_ms, "-" if current is None else current.name, what, key))
 
     def run(self) -> None:
@@ -227,10 +237,13 @@ class World:
         Raises:
             Violation: Or whatever else went wrong in an actor.
         """
-        if self._script is None:
-            self._run_by_dice()
-        else:
-            self._run_by_script(self._script.steps)
+        try:
+            if self._script is None:
+                self._run_by_dice()
+            else:
+                self._run_by_script(self._script.steps)
+        finally:
+            self.actor = None
         self.kill_all()
         if self.failure is not None:
             raise self.failure
@@ -239,11 +252,11 @@ class World:
         settings, dice = self.settings, self._dice.random
         jump_rate, jump_ms, burst = settings.jump_rate, settings.jump_ms, settings.burst
         ready, sleeping, in_flight = self._ready, self._sleeping, self._in_flight
-        decide = self.decided.append
+        decide, step_ms = self.decided.append, _STEP_MS
         last: Actor | None = None
         for _ in range(settings.steps):
             before_ms = now_ms = self.now_ms
-            now_ms += int(dice() * _STEP_MS)
+            now_ms += int(dice() * step_ms)
             if dice() < jump_rate:
                 now_ms += int(dice() * jump_ms)
             if not ready and sleeping and sleeping[0][0] > now_ms:
@@ -257,7 +270,8 @@ class World:
             if last not in ready or dice() >= burst:
                 last = ready[int(dice() * len(ready))]
             decide((now_ms - before_ms, last.name))
-            self._switch_to(last)
+            self.actor = last
+            last.go_on()
             if self.failure is not None:
                 break
 
@@ -268,7 +282,8 @@ class World:
             actor = next((actor for actor in self._ready if actor.name == step.actor), None)
             self.decided.append((step.wait_ms, "" if actor is None else step.actor))
             if actor is not None:
-                self._switch_to(actor)
+                self.actor = actor
+                actor.go_on()
             if self.failure is not None:
                 break
 
@@ -282,18 +297,12 @@ class World:
         self._sleeping.clear()
 
     def _wake_and_land(self) -> None:
-        while self._in_flight and self._in_flight[0][0] <= self.now_ms:
-            heapq.heappop(self._in_flight)[2]()
-        while self._sleeping and self._sleeping[0][0] <= self.now_ms:
-            self._ready.append(heapq.heappop(self._sleeping)[2])
-
-    def _switch_to(self, actor: Actor) -> None:
-        self.actor = actor
-        assert actor.process is not None
-        try:
-            actor.process.switch()
-        finally:
-            self.actor = None
+        now_ms, in_flight, sleeping = self.now_ms, self._in_flight, self._sleeping
+        self.actor = None  # nobody waits for what lands now
+        while in_flight and in_flight[0][0] <= now_ms:
+            heapq.heappop(in_flight)[2]()
+        while sleeping and sleeping[0][0] <= now_ms:
+            self._ready.append(heapq.heappop(sleeping)[2])
 
     def _live(self, actor: Actor) -> None:
         try:
