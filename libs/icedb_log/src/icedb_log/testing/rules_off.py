@@ -41,16 +41,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(_PARAMETER, [rule for rule, test in TEST_OF_RULE.items() if test == name])
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave out a test with other parameters than those that have noticed."""
+    if item.config.stash[_OUTCOMES].get(_rule_of(item)) == "noticed":
+        pytest.skip("noticed already")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     """Switch the rule off, and take note of what the test does."""
-    callspec = getattr(pyfuncitem, "callspec", None)
-    if callspec is None or _PARAMETER not in callspec.params:
+    name = _rule_of(pyfuncitem)
+    if not name:
         return (yield)
-    name = callspec.params[_PARAMETER]
     outcomes = pyfuncitem.config.stash[_OUTCOMES]
-    if outcomes.get(name) == "noticed":
-        return True  # type: ignore[return-value] # with other parameters, already
     try:
         with mutated(_RULES[name], with_invariants=True, beside=(pyfuncitem.module,)):
             yield
@@ -63,6 +66,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     else:
         outcomes.setdefault(name, "passed")
     return True  # type: ignore[return-value] # the test has run
+
+
+def _rule_of(item: pytest.Item) -> str:
+    """Return the rule that a test runs without; empty: none."""
+    callspec = getattr(item, "callspec", None)
+    return "" if callspec is None else str(callspec.params.get(_PARAMETER, ""))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

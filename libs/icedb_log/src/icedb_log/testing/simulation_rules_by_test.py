@@ -89,12 +89,16 @@ _TESTS: Final[dict[str, dict[str, str]]] = {
         ),
     },
     "libs/icedb_log/tests/test_feeds.py": {
+        "reasons that are not written down are forgotten by the next feed": (
+            "test_a_refusal_whose_record_was_not_written_is_recorded_by_the_next_feed"
+        ),
         "a merge does not carry what the view has taken": "test_what_was_taken_outlives_merges_and_vacuums_of_the_view",
         "the source is listed before the fence is taken": (
             "test_a_feed_that_slept_since_before_its_fence_forgets_nothing_that_others_took_meanwhile"
         ),
     },
     "libs/icedb_log/tests/test_pin_faults.py": {
+        "a pending pin holds nothing": "test_j7_a_pending_pin_holds_everything_cannot_be_read_and_runs_out",
         "a pin is proven by a log that was read before it was there": (
             "test_j7_a_maker_that_sleeps_before_its_pin_is_there_looks_again"
         ),
@@ -113,6 +117,7 @@ _TESTS: Final[dict[str, dict[str, str]]] = {
         "an undrop leaves no trace": "test_t1_no_state_of_the_table_comes_back",
     },
     "libs/icedb_log/tests/test_purge_races.py": {
+        "fences do not say which table they belong to": "test_t4_whoever_commits_sleeps_through_it_all",
         "the janitor goes by the configuration that it read first": (
             "test_t4_the_janitor_never_goes_by_the_grace_periods_of_the_old_table"
         ),
@@ -127,6 +132,36 @@ _TESTS: Final[dict[str, dict[str, str]]] = {
             "test_an_entry_that_was_written_anew_since_the_walk_is_young"
         ),
         "an entry of a batch that is staged goes": "test_an_entry_of_a_batch_that_is_staged_again_is_left_alone",
+    },
+    "libs/icedb_log/tests/test_lease_faults.py": {
+        "a lease that was renewed after its end is alive again": (
+            "test_j4_a_lease_whose_renewal_failed_and_that_has_ended_is_not_alive_again"
+        ),
+    },
+    "libs/icedb_log/tests/test_pins.py": {
+        "a pin is not proven": "test_j7_files_that_died_long_ago_cannot_be_pinned_and_the_error_says_what_can",
+    },
+    "libs/icedb_log/tests/test_guards.py": {
+        "a lease holds what died after it was written, not what died after its time": (
+            "test_j4_a_lease_holds_what_died_after_its_time_as_readers_saw_it"
+        ),
+        "one version too few is kept": "test_j8_versions_count_appends_and_merges_and_no_seals",
+    },
+    "libs/icedb_log/tests/test_fence_commit.py": {
+        "a lost answer is answered by a second PUT under another name": (
+            "test_w2_a_lost_answer_of_a_commit_that_landed_is_found_out"
+        ),
+    },
+    "libs/icedb_log/tests/test_retain.py": {
+        "the policy is read before the fence is taken": (
+            "test_a_retention_that_is_made_longer_while_the_run_waits_for_the_fence_counts"
+        ),
+    },
+    "libs/icedb_log/tests/test_follower.py": {
+        "a lease that has ended counts": "test_a_lease_that_ended_is_no_lease",
+    },
+    "libs/icedb_log/tests/test_partition_removal.py": {
+        "a removal commits without the fence": "test_m4_a_removal_during_a_merge_fences_it",
     },
 }
 """By file: the name of the mutation, and that of the test."""
