@@ -121,7 +121,7 @@ class ChaosRun:
             disks = exits.enter_context(SmallDisks(folders))
             self.how_disks = disks.how
             proxy = exits.enter_context(FaultProxy(layout.ports.s3, layout.proxy_ports, clock=self.clock))
-            stack = exits.enter_context(LocalStack(layout, clock=self.clock))
+            stack = exits.enter_context(LocalStack(layout, start_deadline_ms=2 * DEADLINE_MS, clock=self.clock))
             self.say(f"the stack is up; disks get full by {disks.how}")
             warehouse = layout.server_settings.open()
             for table in TABLES:
