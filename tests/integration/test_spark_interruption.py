@@ -152,6 +152,6 @@ close_spark(spark)
 @pytest.mark.soak
 def test_a_task_that_heeds_no_interrupt_ends_with_its_jvm(tmp_path):
     command = [sys.executable, "-c", STUCK, str(tmp_path / "begun")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * WAIT_MS / 1000)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=4 * WAIT_MS / 1000)
     assert done.stdout.splitlines()[-2:] == ["another worker took over", "dead"], done.stderr
     assert "spark tasks stuck" in done.stdout + done.stderr
