@@ -4,7 +4,7 @@ import contextlib
 
 import orjson
 import pytest
-from icedb_log.errors import CorruptLog, Fenced, IceDBError, InvalidRequest
+from icedb_log.errors import CorruptLog, Fenced, IceDBError, InvalidRequest, Unavailable
 from icedb_log.ingest.flush import flush_table
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
@@ -17,7 +17,7 @@ from icedb_log.testing.small_table import SmallTable
 from icedb_log.testing.small_view import SmallView, feed_state, grow_old
 from icedb_log.views.feed_state import is_feed_needed
 from icedb_log.views.feeds import FeedLimits
-from icedb_log.views.views import register_view
+from icedb_log.views.views import detach_view, register_view
 
 
 @pytest.fixture
@@ -293,6 +293,29 @@ def test_a_feed_that_slept_since_before_its_fence_forgets_nothing_that_others_to
     view.feed()
     view.feed()
     assert view.ids() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("act", ["feed", "detach"])
+def test_a_feed_that_sleeps_before_it_reads_data_files_halts_nothing(table, act):
+    """V4: the commit is taken by another feed, or the view is detached, and what it wanted to read is vacuumed."""
+    view = SmallView(table)
+    table.append(1)
+    table.append(2)
+
+    def meanwhile():
+        if act == "feed":
+            assert view.feed().commit_count == 2
+        else:
+            detach_view(table.store, table.paths, "v", clock=table.clock)
+        table.merge(full=True)
+        grow_old(table)
+        table.vacuum()
+
+    table.store.script.append(Fault("get", None, key=f"{table.paths.name}/_data/", before=meanwhile))
+    with pytest.raises(Fenced if act == "feed" else Unavailable):
+        view.feed()
+    if act == "feed":
+        assert view.ids() == [1, 2]
 
 
 def test_a_view_takes_no_batches(table):

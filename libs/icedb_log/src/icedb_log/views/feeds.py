@@ -191,10 +191,7 @@ class _FeedRun:
         try:
             log = decode_log_file(file.key, self.store.get(file.key, if_match=file.etag).body)
         except (NotFound, PreconditionFailed) as error:
-            raise Unavailable(
-                f"view {self.paths.name}: {file.key} went away while it was read: a vacuum that did not know of the "
-                "view deleted it; the next feed goes on with what is there"
-            ) from error
+            raise self._gone(file.key) from error
         # V2: as appended; what was merged or removed since is in the store as long as this log file is (J2, V4).
         return SourceCommit(log_name(file.key), log.time_ms, tuple(marker for marker in log.markers if marker.is_live))
 
@@ -256,12 +253,31 @@ class _FeedRun:
         try:
             output = self.feeder.feed_rows(job)
         except NotFound as error:
+            # WARN: V4 keeps log file and data files until the commit is taken, and not for a run that slept since it
+            # read the log file: another feed took the commit meanwhile, or the view was detached.
+            self.fence.confirm()
+            for commit in job.commits:
+                self._require_there(commit)
             raise CorruptLog(
                 f"view {self.paths.name}: a data file of its source {self.source.name} is gone although a log file "
                 f"names it: {error}. Restore it, or detach the view: icedb view detach {self.paths.name}"
             ) from error
         require_commits_accounted(job, output)
         return output
+
+    def _require_there(self, commit: SourceCommit) -> None:
+        """Raise Unavailable if the log file of a commit is gone: its data files may be, then (J2)."""
+        key = f"{self.source.log_prefix}{commit.name}.jsonl"
+        try:
+            self.store.head(key)
+        except NotFound as error:
+            raise self._gone(key) from error
+
+    def _gone(self, key: str) -> Unavailable:
+        return Unavailable(
+            f"view {self.paths.name}: {key} went away while it was read: a vacuum that did not know of the view, or "
+            "knew it as detached, deleted it; the next feed goes on with what is there"
+        )
 
     def _record_refusals(self, state: FeedState, names: Sequence[str]) -> None:
         """Write down why commits were refused. The content follows from the log: whoever comes second is done."""
