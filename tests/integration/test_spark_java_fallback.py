@@ -41,7 +41,7 @@ def test_spark_runs_on_the_packaged_java_and_its_death_is_noticed(tmp_path):
         env={**environ, "PATH": str(tools), "TMPDIR": str(tmp_path), "ICEDB_SPARK_MASTER": "local[1]"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip().endswith("done")
