@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 from icedb_client.cli.app import run
 from icedb_client.testing.parquet_warehouse import ParquetWarehouse
-from icedb_log.clock import SystemClock
 from icedb_log.storage.stores import open_warehouse
 from icedb_service.testing.access_rig import token_entry, write_access
-from icedb_snapshot.__main__ import start_service
-from icedb_snapshot.settings import SnapshotSettings
+from snapshot_services import serving
 
 TOKEN = "a-token-of-the-tests-" + "x" * 22
 DEADLINE_S = 60
@@ -36,27 +34,13 @@ def parquet(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def serve(parquet, quiet_services):
-    running = []
-
-    def serve(**fields):
-        settings = SnapshotSettings(
-            store="file:///unused",
-            snapshot_address="127.0.0.1:0",
-            metrics_port=0,
-            snapshot_watch_interval_ms=50,
-            **fields,
-        )
-        running.append(start_service(parquet.warehouse, settings=settings, clock=SystemClock()))
-        return f"127.0.0.1:{running[-1].server.port}"
-
-    yield serve
-    for service in running:
-        service.stop()
+    with serving(parquet.warehouse) as serve:
+        yield serve
 
 
 @pytest.fixture(scope="module")
 def address(serve):
-    return serve()
+    return f"127.0.0.1:{serve()}"
 
 
 @pytest.fixture
@@ -130,7 +114,7 @@ def test_who_may_not_ask_gets_7(icedb, serve, monkeypatch, tmp_path):
             "grants": [{"identities": ["reports"], "tables": ["clicks"], "verbs": ["append"]}],
         },
     )
-    monkeypatch.setenv("ICEDB_SNAPSHOT_ADDRESS", serve(access_file=str(access)))
+    monkeypatch.setenv("ICEDB_SNAPSHOT_ADDRESS", f"127.0.0.1:{serve(access_file=str(access))}")
     icedb("snapshot", "clicks", code=7)
     monkeypatch.setenv("ICEDB_TOKEN", TOKEN)
     _, err = icedb("snapshot", "clicks", code=7)

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from icedb_log.tables.table_config import HOUR_MS, TableConfig
 from icedb_service.redis_clients import open_redis
 from icedb_service.testing.redis_server import RedisServer
 from kombu import Queue
+from waiting import wait_until
 
 pytestmark = pytest.mark.redis
 
@@ -107,13 +107,6 @@ def worker(env, tmp_path_factory):
 
 def send(foreign, **fields):
     return foreign.send_task(TASK, kwargs={"table": "events", **fields}, queue="enqueue")
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_rows_text_and_bytes_are_staged_and_the_result_says_so(worker, foreign, staged, metrics_port, redis):

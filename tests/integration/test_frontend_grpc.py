@@ -18,6 +18,7 @@ from icedb_log.ingest.pressure import Pressure, publish_pressure
 from icedb_log.tables.table_config import MINUTE_MS
 from icedb_proto import ingest_pb2 as pb
 from icedb_proto import ingest_pb2_grpc
+from waiting import wait_until
 
 SERVICE = "icedb.v1.IngestService"
 LINES = b'{"a":1}\n'
@@ -73,13 +74,6 @@ def refusal(stub, message):
     with pytest.raises(grpc.RpcError) as caught:
         stub.Append(message, timeout=LIMIT_S)
     return caught.value
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_an_acknowledged_batch_is_staged_under_its_id(rig, stub):

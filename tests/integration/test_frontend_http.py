@@ -5,13 +5,13 @@ import hashlib
 import io
 import json
 import socket
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from backports import zstd
+from frontend_fixtures import emptied, shared_frontend
 from icedb_ingest.testing.frontend_rig import CLOCK, LIMIT_S, NDJSON, start_rig
 from icedb_log.clock import make_uuid7_hex, new_batch_id
 from icedb_log.errors import Unavailable
@@ -19,6 +19,7 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.pressure import Pressure, publish_pressure
 from icedb_log.tables.table_config import MINUTE_MS
 from icedb_log.testing.row_files import RowFileWriter
+from waiting import wait_until
 
 LINES = b'{"a":1}\n{"a":2}\n'
 TABLE = pa.table({"a": [1, 2]})
@@ -51,14 +52,8 @@ def late_id(age_ms):
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    rig = start_rig(
-        tmp_path_factory.mktemp("http") / "store",
-        frontend_max_batch_mb=1,
-        frontend_memory_mb=32,
-        frontend_linger_ms=30,
-    )
-    yield rig
-    rig.frontend.stop()
+    with shared_frontend(tmp_path_factory.mktemp("http")) as rig:
+        yield rig
 
 
 @pytest.fixture(scope="module")
@@ -77,12 +72,8 @@ def impatient(tmp_path_factory):
 
 @pytest.fixture
 def rig(shared):
-    wait_until(lambda: shared.metric("icedb_frontend_held_bytes") == 0)  # what the test before left under way
-    for info in shared.staged():
-        shared.store.delete([f"events/_icedb/staging/{info}"])
-    shared.store.put_count = 0
-    yield shared
-    shared.store.gate.set()
+    with emptied(shared) as rig:
+        yield rig
 
 
 @pytest.mark.parametrize(
@@ -339,10 +330,3 @@ def test_the_flush_is_woken_after_the_batch(rig):
 def test_health_is_answered_on_this_port_too(rig):
     wait_until(lambda: rig.call("GET", "/readyz").status == 200)
     assert rig.call("GET", "/healthz").json == {"status": "ok", "checks": {"loop": "ok"}}
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

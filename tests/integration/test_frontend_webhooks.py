@@ -6,38 +6,29 @@ import hashlib
 import hmac
 import json
 import socket
-import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
+from frontend_fixtures import emptied, shared_frontend
 from icedb_ingest.testing.frontend_rig import LIMIT_S, start_rig
 from icedb_log.clock import parse_uuid7_ms
 from icedb_log.errors import Unavailable
+from waiting import wait_until
 
 LINES = b'{"a":1}\n{"a":2}\n'
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    rig = start_rig(
-        tmp_path_factory.mktemp("http") / "store",
-        frontend_max_batch_mb=1,
-        frontend_memory_mb=32,
-        frontend_linger_ms=30,
-    )
-    yield rig
-    rig.frontend.stop()
+    with shared_frontend(tmp_path_factory.mktemp("http")) as rig:
+        yield rig
 
 
 @pytest.fixture
 def rig(shared):
-    wait_until(lambda: shared.metric("icedb_frontend_held_bytes") == 0)  # what the test before left under way
-    for info in shared.staged():
-        shared.store.delete([f"events/_icedb/staging/{info}"])
-    shared.store.put_count = 0
-    yield shared
-    shared.store.gate.set()
+    with emptied(shared) as rig:
+        yield rig
 
 
 def test_a_hundred_webhooks_share_batches_and_every_event_is_there_once(rig):
@@ -191,10 +182,3 @@ def accepts_connections(port):
     except OSError:
         return False
     return True
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

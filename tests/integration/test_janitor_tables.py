@@ -15,6 +15,7 @@ from icedb_service.celery_app import make_app
 from icedb_service.names import JANITOR_VACUUM
 from icedb_service.settings import ServiceSettings
 from icedb_service.testing.redis_server import RedisServer
+from waiting import wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -105,13 +106,6 @@ def with_something_to_delete(store, name):
     table.merge(full=True)
     for key in table.keys(f"{name}/"):
         store.put(key, table.store.get(key).body)
-
-
-def wait_until(condition, what):
-    deadline_ms = CLOCK.monotonic_ms() + LIMIT_S * 1000
-    while not condition():
-        assert CLOCK.monotonic_ms() < deadline_ms, f"did not happen: {what}"
-        CLOCK.sleep_ms(20)
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ import re
 import socket
 import subprocess
 import sys
-import threading
-from contextlib import contextmanager
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
@@ -28,6 +26,7 @@ from icedb_parts.units.merge_unit import MergeUnit, merge_unit
 from icedb_service.redis_clients import open_redis
 from icedb_service.redlock import LockLost, TableLock
 from icedb_service.testing.redis_server import RedisServer
+from threaded_server import serving_in_thread
 
 CLOCK = SystemClock()
 SCHEMA = {"n": "BIGINT"}
@@ -169,23 +168,10 @@ class ProxyHandler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-@contextmanager
-def breaking_proxy(endpoint_url):
-    proxy = BreakingProxy(endpoint_url)
-    thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield proxy
-    finally:
-        proxy.shutdown()
-        thread.join()
-        proxy.server_close()
-
-
 @pytest.mark.s3
 def test_uploads_that_break_off_commit_nothing_and_the_next_run_succeeds(s3_server, tmp_path, monkeypatch):
     monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda self, context: 0)
-    with breaking_proxy(s3_server.endpoint_url) as proxy:
+    with serving_in_thread(BreakingProxy(s3_server.endpoint_url)) as proxy:
         url = f"http://127.0.0.1:{proxy.server_address[1]}"
         options = S3Options(url, access_key_id="dev", secret_access_key="dev")
         table = Table(StoreSettings(f"s3://{s3_server.bucket}/breaks", options).open(), tmp_path / "scratch")

@@ -11,13 +11,11 @@ from pathlib import Path
 
 import pytest
 from icedb_client.testing.parquet_warehouse import ParquetWarehouse
-from icedb_log.clock import SystemClock
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.storage.stores import open_warehouse
 from icedb_service.testing.access_rig import Authority, token_entry, write_access
-from icedb_snapshot.__main__ import start_service
-from icedb_snapshot.settings import SnapshotSettings
+from snapshot_services import serving
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs" / "recipes" / "node"
@@ -60,22 +58,8 @@ def commit_of_another_writer(parquet):
 
 @pytest.fixture(scope="module")
 def serve(parquet):
-    running = []
-
-    def serve(**fields):
-        settings = SnapshotSettings(
-            store="file:///unused",
-            snapshot_address="127.0.0.1:0",
-            metrics_port=0,
-            snapshot_watch_interval_ms=50,
-            **fields,
-        )
-        running.append(start_service(parquet.warehouse, settings=settings, clock=SystemClock()))
-        return running[-1].server.port
-
-    yield serve
-    for service in running:
-        service.stop()
+    with serving(parquet.warehouse) as serve:
+        yield serve
 
 
 @pytest.fixture(scope="module")

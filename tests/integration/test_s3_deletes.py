@@ -5,7 +5,6 @@ import socket
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from xml.sax.saxutils import unescape
@@ -20,6 +19,7 @@ from icedb_log.storage.s3 import S3ObjectStore
 from icedb_log.storage.s3_options import S3Options
 from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.testing.store_acceptance import expect
+from threaded_server import serving_in_thread
 
 pytestmark = pytest.mark.s3
 
@@ -109,19 +109,6 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-@contextmanager
-def running_proxy(port):
-    proxy = Proxy(port)
-    thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield proxy
-    finally:
-        proxy.shutdown()
-        thread.join()
-        proxy.server_close()
-
-
 @pytest.fixture(scope="module")
 def direct(s3_server):
     return S3ObjectStore(s3_server.bucket, s3_server.options)
@@ -130,7 +117,7 @@ def direct(s3_server):
 @pytest.fixture(scope="module")
 def rig(s3_server):
     """A proxy, and a store behind it: a client costs a tenth of a second, so that all tests share them."""
-    with running_proxy(int(s3_server.endpoint_url.rpartition(":")[2])) as proxy:
+    with serving_in_thread(Proxy(int(s3_server.endpoint_url.rpartition(":")[2]))) as proxy:
         address = f"http://127.0.0.1:{proxy.server_address[1]}"
         options = S3Options(address, access_key_id="dev", secret_access_key="dev", read_timeout_s=30)
         yield proxy, S3ObjectStore(s3_server.bucket, options)

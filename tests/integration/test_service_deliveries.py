@@ -3,17 +3,16 @@
 import contextlib
 
 import pytest
-from icedb_log.clock import SystemClock
 from icedb_service.celery_app import make_app
 from icedb_service.names import JANITOR_VACUUM
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
 from icedb_service.testing.redis_server import RedisServer
-from worker_process import LIMIT_S, running_worker
+from waiting import wait_until
+from worker_process import running_worker
 
 pytestmark = pytest.mark.redis
 
-CLOCK = SystemClock()
 
 # Each task leaves a file of the table's name and ends when there is a file "go". The first acknowledgement fails as
 # it does when Redis goes away between a message and its answer.
@@ -46,13 +45,6 @@ def redis_server():
 def worker(redis_server, tmp_path):
     with running_worker(redis_server.url, tmp_path, task=TASK, before=BEFORE) as process:
         yield process
-
-
-def wait_until(condition, what):
-    deadline_ms = CLOCK.monotonic_ms() + LIMIT_S * 1000
-    while not condition():
-        assert CLOCK.monotonic_ms() < deadline_ms, f"did not happen: {what}"
-        CLOCK.sleep_ms(20)
 
 
 @pytest.mark.usefixtures("worker")

@@ -9,13 +9,13 @@ from icedb_log.errors import Fenced, Unavailable
 from icedb_service.redis_clients import open_redis
 from icedb_service.redlock import LockBusy, LockLost, TableLock
 from icedb_service.testing.redis_server import RedisServer
+from waiting import wait_until
 
 pytestmark = pytest.mark.redis
 
 CLOCK = SystemClock()
 TTL_MS = 900
 TIMEOUT_MS = 200
-LIMIT_MS = 20_000
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +38,6 @@ def masters(servers):
 
 def make_lock(masters, name="merge:events", ttl_ms=TTL_MS):
     return TableLock(masters, name, ttl_ms=ttl_ms, clock=CLOCK)
-
-
-def wait_until(condition):
-    deadline_ms = CLOCK.monotonic_ms() + LIMIT_MS
-    while not condition():
-        assert CLOCK.monotonic_ms() < deadline_ms, "the condition did not come true"
-        CLOCK.sleep_ms(20)
 
 
 def is_lost(lock):

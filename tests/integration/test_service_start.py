@@ -11,7 +11,6 @@ import urllib.request
 
 import psutil
 import pytest
-from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
 from icedb_log.storage.stores import StoreSettings
 from icedb_log.tables.stored_config import create_table
@@ -22,11 +21,10 @@ from icedb_service.metrics import make_counter, make_registry
 from icedb_service.names import JANITOR_VACUUM
 from icedb_service.settings import ServiceSettings
 from icedb_service.testing.redis_server import RedisServer
+from waiting import wait_until
 
 pytestmark = pytest.mark.redis
 
-CLOCK = SystemClock()
-LIMIT_MS = 60_000
 LIMIT_S = 60
 
 SLOW_WORKER = """
@@ -84,14 +82,6 @@ def ends_with(command, env, cwd):
         [sys.executable, *command], env=env, cwd=cwd, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     return done.returncode, done.stderr
-
-
-def wait_until(condition, what):
-    deadline_ms = CLOCK.monotonic_ms() + LIMIT_MS
-    while not (found := condition()):
-        assert CLOCK.monotonic_ms() < deadline_ms, f"did not happen: {what}"
-        CLOCK.sleep_ms(20)
-    return found
 
 
 def free_port():

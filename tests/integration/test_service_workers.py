@@ -32,6 +32,7 @@ from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
 from icedb_service.testing.redis_server import RedisServer
 from icedb_service.wakeup import Wakeups
+from waiting import wait_until
 
 # Cold Spark on a machine that other tests use, too, takes its time: the bound is against a hang only.
 # The end-to-end tests send rows through the same workers, and kill them.
@@ -42,14 +43,6 @@ LIMIT_MS = 240_000
 STOP_LIMIT_S = 120
 GRACE_MS = 4000
 ICEDB = (sys.executable, "-c", "from icedb_client.cli.app import main; main()")
-
-
-def wait_until(condition, what):
-    deadline_ms = CLOCK.monotonic_ms() + LIMIT_MS
-    while not (found := condition()):
-        assert CLOCK.monotonic_ms() < deadline_ms, f"did not happen: {what}"
-        CLOCK.sleep_ms(50)
-    return found
 
 
 class Process:

@@ -5,11 +5,9 @@ import socket
 
 import pytest
 from gateway_boto import DAYS, client, listed, refused
-from icedb_gateway.testing.gateway_rig import BUCKET, LIMIT_S, LOOPBACK, start_gateway
-from icedb_log.clock import SystemClock
+from icedb_gateway.testing.gateway_rig import BUCKET, LOOPBACK, start_gateway
 from icedb_log.errors import Unavailable
-
-CLOCK = SystemClock()
+from waiting import wait_until
 
 
 def test_probes(rig):
@@ -74,10 +72,3 @@ def test_clients_that_stand_still_are_bounded_and_let_go(rig, s3):
         assert len(client(slow).get_object(Bucket=BUCKET, Key=key)["Body"].read()) == 8 * 1024 * 1024
     finally:
         slow.gateway.stop()
-
-
-def wait_until(condition):
-    deadline_ms = CLOCK.monotonic_ms() + LIMIT_S * 1000
-    while not condition():
-        assert CLOCK.monotonic_ms() < deadline_ms, "it did not happen"
-        CLOCK.sleep_ms(10)

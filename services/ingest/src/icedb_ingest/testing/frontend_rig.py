@@ -107,6 +107,12 @@ class FrontendRig:
         keys = [info.key for info in list_all(self.store, prefix).objects]
         return {key.removeprefix(prefix): self.store.get(key).body for key in keys}
 
+    def clear(self) -> None:
+        """Remove what is staged, and count from 0."""
+        for name in self.staged():
+            self.store.delete([f"{self.warehouse.table(TABLE).staging_prefix}{name}"])
+        self.store.put_count = 0
+
     def metric(self, name: str, **labels: str) -> float:
         """Return the value of a metric; 0 if it has none."""
         return self.frontend.metrics.registry.get_sample_value(name, labels) or 0.0
