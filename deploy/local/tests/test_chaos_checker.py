@@ -215,6 +215,14 @@ def test_in_quarantine_may_be_what_came_too_late_and_nothing_else(ledger, change
     assert came_too_late(replace(batch, **change), known) is is_excused
 
 
+def test_what_was_accepted_too_late_waits_in_quarantine_and_is_not_lost(checker, ledger):
+    ledger.record_settled(2, "acknowledged", now_ms=50)
+    checker.check_end(read(whole(0)), set_aside={"id-2"})
+    assert words(checker) == []
+    checker.check_end(read(whole(0), began_ms=200), set_aside={"id-1"})
+    assert "acknowledged and is not there" in words(checker)[0]
+
+
 @pytest.mark.parametrize(("state", "is_lost"), [("acknowledged", True), ("unknown", False), ("sent", False)])
 def test_at_the_end_what_was_acknowledged_is_there(checker, ledger, state, is_lost):
     ledger.record_settled(2, state, now_ms=50)

@@ -228,6 +228,19 @@ def test_a_fault_that_is_cut_off_before_anybody_met_it_need_not_show(seconds, mu
     assert conductor.faults[0].must_show is must_show
 
 
+def test_a_fault_whose_server_is_kept_by_one_that_nobody_meets_is_left_out():
+    clock = FakeClock()
+    injector = SimpleNamespace(inject=lambda _: contextlib.nullcontext(Effect(1)))
+    scraper = SimpleNamespace(history=history(scrape(0)))
+    conductor = Conductor(injector, scraper, up=lambda _: True, say=lambda _: None, clock=clock, settle_ms=0)
+    kinds = ("broker_down", "broker_stop", "broker_empty")
+    plan = [PlannedFault(number, KIND_BY_NAME[kind], "redis", 500, 0) for number, kind in enumerate(kinds)]
+    began_ms = clock.monotonic_ms()
+    conductor.run(iter(plan), lambda: clock.monotonic_ms() > began_ms + 70_000)
+    assert [fault.planned.kind.name for fault in conductor.faults] == ["broker_down"]
+    assert clock.monotonic_ms() < began_ms + 20_000, "nobody waits a minute for it"
+
+
 def test_totals_go_on_over_restarts():
     made = history(scrape(1, timeout=2), scrape(2, timeout=5), Scrape(3, None), scrape(4, start=2.0, timeout=1))
     assert made.total("ingest", COUNTER, 'reason="timeout"') == 6

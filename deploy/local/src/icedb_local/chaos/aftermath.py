@@ -49,13 +49,14 @@ def look_at_the_end(
     )
     read = make_client_read(client, http_timeout_s=int(settings.s3.read_timeout_s))
     reader = ChaosReader("last look", read, tables=tables, checker=checker, data_grace_ms=NEVER_MS, clock=clock)
+    late = {table: _judge_table(warehouse, table, checker, clock=clock) for table in tables}
     with contextlib.closing(client):
         for table in tables:
             try:
-                reader.look_at_the_end(table)
+                reader.look_at_the_end(table, set_aside=late[table].keys())
             except (IceDBError, duckdb.Error) as error:
                 checker.note(f"cannot be read: {error}"[:500], table=table, reader="last look")
-    return {table: _judge_table(warehouse, table, checker, clock=clock) for table in tables}
+    return {table: list(reasons.values()) for table, reasons in late.items()}
 
 
 def save_bucket(warehouse: Warehouse, folder: Path) -> int:
@@ -78,15 +79,15 @@ def came_too_late(batch: QuarantinedBatch, known: Collection[str]) -> bool:
     return batch.kind == "batch" and batch.is_doubtful and batch.batch_id in known
 
 
-def _judge_table(warehouse: Warehouse, table: str, checker: ContentChecker, *, clock: Clock) -> list[str]:
-    """Run ``icedb fsck --deep``, and look into quarantine; return why batches are there."""
+def _judge_table(warehouse: Warehouse, table: str, checker: ContentChecker, *, clock: Clock) -> dict[str, str]:
+    """Run ``icedb fsck --deep``, and look into quarantine; return why batches are there, by their ids."""
     store, paths = warehouse.store, warehouse.table(table)
     try:
         report = fsck_table(store, paths, clock=clock, options=FsckOptions(footers=ParquetFooterReader(store)))
         refused = tuple(list_quarantined(store, paths))
     except IceDBError as error:
         checker.note(f"cannot be read: {error}"[:500], table=table, reader="fsck")
-        return []
+        return {}
     if not report.is_sound:
         findings = "; ".join(f"{one.code} {one.key}: {one.message}" for one in report.findings[:5])
         checker.note(f"icedb fsck: {findings}", table=table, reader="fsck")
@@ -95,4 +96,4 @@ def _judge_table(warehouse: Warehouse, table: str, checker: ContentChecker, *, c
         if not came_too_late(batch, known):
             words = f"batch {batch.batch_id} ({known.get(batch.batch_id)}) is in quarantine: {batch.reason}"
             checker.note(words, table=table, reader="quarantine")
-    return [batch.reason for batch in refused]
+    return {batch.batch_id: batch.reason for batch in refused}

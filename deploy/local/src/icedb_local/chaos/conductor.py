@@ -77,7 +77,11 @@ class Conductor:
             next_ms = self._clock.monotonic_ms()
             for planned in plan:
                 if not self._wait_until(next_ms, planned, is_over):
-                    break
+                    if is_over():
+                        break
+                    self._end_due()
+                    self._clock.sleep_ms(POLL_MS)
+                    continue
                 next_ms = max(next_ms + planned.gap_ms, self._clock.monotonic_ms())
                 self._begin(planned)
         finally:
@@ -90,10 +94,18 @@ class Conductor:
             if fault.has_effect and fault.end_ms is not None:
                 judge_fault(fault, history, settle_ms=self._settle_ms, cuts=cuts, has_spark=self._has_spark)
 
+    def _is_taken(self, planned: PlannedFault) -> bool:
+        """Whether a fault that waits to be met has what this one needs, for up to a minute."""
+        now_ms = self._clock.monotonic_ms()
+        return any(
+            now_ms - one.record.begin_ms > PATIENCE_MS and one.record.planned.resources & planned.resources
+            for one in self._running
+        )
+
     def _wait_until(self, next_ms: int, planned: PlannedFault, is_over: Callable[[], bool]) -> bool:
-        """Wait for the fault's turn, for room, and for its target, but for this one not for ever; false: it is over."""
+        """Wait for the fault's turn, for room, and a while for its target; false: it is over, or no turn is near."""
         deadline_ms = max(next_ms, self._clock.monotonic_ms()) + GIVE_UP_MS
-        while not is_over():
+        while not is_over() and not self._is_taken(planned):
             self._end_due()
             now_ms = self._clock.monotonic_ms()
             young = sum(now_ms - one.record.begin_ms < PATIENCE_MS for one in self._running)

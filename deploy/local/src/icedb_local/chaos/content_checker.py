@@ -7,7 +7,7 @@ whenever it is repeated. At the end: everything that was acknowledged.
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from icedb_local.chaos.batch_ledger import BatchEntry, BatchLedger
@@ -134,13 +134,18 @@ class ContentChecker:
         differing = [number for number in numbers if read.found.get(number) != earlier.found.get(number)]
         self._note(read, f"the same time as of {read.as_of_ms} has other rows than before", differing)
 
-    def check_end(self, read: Read) -> None:
-        """Judge a read of the newest state after everything became quiet."""
+    def check_end(self, read: Read, *, set_aside: Collection[str] = ()) -> None:
+        """Judge a read of the newest state after everything became quiet.
+
+        Args:
+            read: It.
+            set_aside: Ids of batches that wait in quarantine: they were accepted, but staged after their retry window.
+        """
         self.check(read)
         lost = [
             number
             for number, entry in self._ledger.entries(read.table).items()
-            if entry.state == "acknowledged" and number not in read.found
+            if entry.state == "acknowledged" and number not in read.found and entry.batch_id not in set_aside
         ]
         self._note(read, "was acknowledged and is not there at the end", lost)
 
