@@ -7,6 +7,7 @@ from icedb_log.errors import NotFound
 from icedb_log.testing import simulation_actors
 from icedb_log.testing.simulation import ScheduleFailed, run_schedule
 from icedb_log.testing.simulation_cast import PLAIN, Cast
+from icedb_log.testing.simulation_moods import MOODS
 from icedb_log.testing.simulation_shrink import check_seeds
 from icedb_log.testing.simulation_troupes import TROUPES, draw_cast
 
@@ -22,7 +23,8 @@ def test_every_rule_holds_in_many_schedules(first):
 
 def test_these_schedules_have_every_troupe():
     seen = Counter(name for seed in range(FIRST, FIRST + BLOCKS * BLOCK) for name, _ in draw_cast(seed).sizes)
-    assert seen.keys() == TROUPES.keys()
+    assert seen.keys() >= TROUPES.keys() - MOODS.keys()
+    assert len(seen.keys() & MOODS.keys()) > len(MOODS) // 2, "of moods, which come with fewer seeds, most"
 
 
 @pytest.mark.parametrize("name", sorted(TROUPES))

@@ -51,9 +51,10 @@ def draw_cast(seed: int) -> Cast:
     """Return the cast of a schedule for which nobody asked for another one. Does not move the other draws."""
     rng = random.Random(seed << 32 | zlib.crc32(b"cast"))
     names = rng.sample(sorted(TROUPES.keys() - MOODS.keys()), rng.choice(_MORE))
-    names = [name for name in names if TROUPES[name].plays_alone][:1] or names
-    if not any(TROUPES[name].plays_alone for name in names):
-        names += rng.sample(find_moods(names), rng.choice(_MOODS))
+    alone = [name for name in names if TROUPES[name].plays_alone][:1]
+    names = alone or names
+    moods = [name for name in find_moods(names) if MOODS[name].wants or not alone]
+    names += rng.sample(moods, min(len(moods), rng.choice(_MOODS)))
     return Cast.of({name: rng.choice(_SIZES) for name in names})
 
 
