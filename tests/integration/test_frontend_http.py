@@ -129,7 +129,7 @@ def test_every_format_is_staged_as_it_came(rig, content_type, encoding, body, su
         (400, "invalid-request", LINES, {"Idempotency_Key": ""}),
         (404, "not-found", LINES, {"table": "nope"}),
         (409, "key-expired", LINES, {"Idempotency_Key": late_id(11 * MINUTE_MS)}),
-        (400, "invalid-request", LINES, {"Idempotency_Key": late_id(-11 * MINUTE_MS)}),
+        (400, "invalid-request", LINES, {"Idempotency_Key": late_id(-24 * 60 * MINUTE_MS)}),
         (413, "batch-too-large", b"{" * (2**20 + 1), {}),
         (413, "batch-too-large", gzip.compress(b"PAR1" * 2**20 + b"PAR1"),
          {"content_type": "application/vnd.apache.parquet", "Content_Encoding": "gzip"}),

@@ -172,9 +172,10 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
             except Unavailable:
                 process.resume()
                 raise
-            process.kill()
         except psutil.NoSuchProcess as error:
             raise Unavailable(f"{program_name} has just ended") from error
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
         deadline_ms = self._clock.monotonic_ms() + DEATH_DEADLINE_MS
         while program_name not in self._names_in_state(STOPPED_STATE):
             if self._clock.monotonic_ms() > deadline_ms:
