@@ -44,7 +44,7 @@ def check_report(done, report):
 
 
 def test_faults_cost_no_row(tmp_path, find_processes):
-    done, report = run_chaos(tmp_path, "--short", "--seed", str(SEED), "--seconds", "30")
+    done, report = run_chaos(tmp_path, "--short", "--seed", str(SEED), "--seconds", "22")
     check_report(done, report)
     assert report["faults"] >= FEW, "they met somebody"
     assert report["reads_checked"] > FEW

@@ -54,13 +54,14 @@ def test_made_up_events_on_a_directory(tmp_path, find_processes):
     assert list(tmp_path.iterdir()) == [], "the run folder is gone"
 
 
-def test_a_users_own_file_on_s3(tmp_path, find_processes):
+@pytest.mark.parametrize("store", ["local", pytest.param("s3", marks=pytest.mark.soak)])
+def test_a_users_own_file(tmp_path, find_processes, store):
     path = tmp_path / "mine.ndjson.gz"
-    bodies = [batch.body.replace(b'"ts":', b'"at":') for batch in EventGenerator(20_000, 4, seed=7).batches()]
+    bodies = [batch.body.replace(b'"ts":', b'"at":') for batch in EventGenerator(8_000, 4, seed=7).batches()]
     path.write_bytes(gzip.compress(b"".join(bodies)))
-    done = run_demo(tmp_path, "--store", "s3", "--input", str(path), "--ts-column", "at")
-    report = check_report(done, row_count=20_000, table_count=2)
-    assert report["store"] == "s3"
+    done = run_demo(tmp_path, "--store", store, "--input", str(path), "--ts-column", "at")
+    report = check_report(done, row_count=8_000, table_count=2)
+    assert report["store"] == store
     assert find_processes(tmp_path) == {}
 
 

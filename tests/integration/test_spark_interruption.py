@@ -98,6 +98,7 @@ def test_a_python_task_that_never_ends_loses_its_process(spark, tmp_path):
     require_free(spark)
 
 
+@pytest.mark.soak  # what a flush does when it is stopped anywhere is tested without Spark
 def test_an_insert_query_that_is_interrupted_leaves_its_batch_staged(spark, tmp_path):
     settings = StoreSettings(f"file://{tmp_path}/store")
     warehouse = settings.open()
