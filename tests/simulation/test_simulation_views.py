@@ -12,7 +12,7 @@ SCHEDULES = 300
 
 NAMES = {rule.name for rule in VIEW_RULES}
 
-# Noticed by one schedule in hundreds: tests of their own break these rules (libs/icedb_log/tests/test_feeds.py).
+# Noticed by one schedule in hundreds: tests of their own break these rules (libs/icedb_log/tests/test_feeds.py, test_feed_races.py).
 RARE = {
     "the source is listed before the fence is taken",
     "reasons that are not written down are forgotten by the next feed",

@@ -40,6 +40,18 @@ def make_rows_table():
     return table
 
 
+def make_cut_off_rows_table():
+    """A table whose flush has set bad rows aside, and was cut off before its commit."""
+    table = SmallTable(on_bad_rows="quarantine_rows")
+    table.stage([{"id": 1, "p": "a", "n": 1}])
+    table.flush()
+    table.batch_id = table.stage([{"id": 4, "p": "a"}, *ROWS])
+    table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "/_log/")]
+    with pytest.raises(Crash):
+        table.flush()
+    return table
+
+
 def alter(table, **change):
     alter_table_config(table.store, table.paths, change, clock=table.clock)
 
@@ -218,13 +230,7 @@ def test_bad_rows_of_a_batch_that_is_not_committed_yet_wait():
 
 
 def test_bad_rows_of_a_flush_that_did_not_commit_are_not_retried_if_another_took_the_whole_batch():
-    table = SmallTable(on_bad_rows="quarantine_rows")
-    table.stage([{"id": 1, "p": "a", "n": 1}])
-    table.flush()
-    table.batch_id = table.stage([{"id": 4, "p": "a"}, *ROWS])
-    table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "/_log/")]
-    with pytest.raises(Crash):
-        table.flush()
+    table = make_cut_off_rows_table()
     alter(table, evolution="widen")
     assert flush_all(table) == [1, 2, 3, 4]
     with pytest.raises(InvalidRequest, match="committed whole by a later flush"):
@@ -308,13 +314,7 @@ def test_a_drop_leaves_nothing_whatever_fails(make, effect):
 @pytest.mark.parametrize("method", ["list_page", "get"])
 def test_a_drop_takes_nothing_that_a_flush_writes_meanwhile(method):
     """Bad rows of a batch are dropped whose flush was cut off; the next one refuses the batch as a whole, just then."""
-    table = SmallTable(on_bad_rows="quarantine_rows")
-    table.stage([{"id": 1, "p": "a", "n": 1}])
-    table.flush()
-    table.batch_id = table.stage([{"id": 4, "p": "a"}, *ROWS])
-    table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "/_log/")]
-    with pytest.raises(Crash):
-        table.flush()
+    table = make_cut_off_rows_table()
     alter(table, on_bad_rows="quarantine_batch")
     rival = SmallTable(store=table.store.inner, name="rival")
     rival.paths, rival.clock = table.paths, table.clock

@@ -88,14 +88,16 @@ _TESTS: Final[dict[str, dict[str, str]]] = {
             "test_an_orphan_that_appears_after_the_deletion_is_found_by_the_last_look"
         ),
     },
+    "libs/icedb_log/tests/test_feed_races.py": {
+        "the source is listed before the fence is taken": (
+            "test_a_feed_that_slept_since_before_its_fence_forgets_nothing_that_others_took_meanwhile"
+        ),
+    },
     "libs/icedb_log/tests/test_feeds.py": {
         "reasons that are not written down are forgotten by the next feed": (
             "test_a_refusal_whose_record_was_not_written_is_recorded_by_the_next_feed"
         ),
         "a merge does not carry what the view has taken": "test_what_was_taken_outlives_merges_and_vacuums_of_the_view",
-        "the source is listed before the fence is taken": (
-            "test_a_feed_that_slept_since_before_its_fence_forgets_nothing_that_others_took_meanwhile"
-        ),
     },
     "libs/icedb_log/tests/test_pin_faults.py": {
         "a pending pin holds nothing": "test_j7_a_pending_pin_holds_everything_cannot_be_read_and_runs_out",
