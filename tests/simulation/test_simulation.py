@@ -92,3 +92,22 @@ def test_processes_share_the_seeds(capsys):
     shared = json.loads(capsys.readouterr().out)
     assert (shared["schedules"], shared["jobs"], shared["casts"]) == (30, 2, {"plain": 30})
     assert shared["counters"] == check_seeds(range(30), PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--seeds", "x"], "for example 0..999"),
+        (["--seeds", "5..3"], "holds no seed"),
+        (["--cast", "clowns:1"], "no troupe"),
+        (["--mutations", "J1,Q9"], "no rule Q9"),
+        (["--replay", "nonsense"], "error"),
+    ],
+)
+def test_wrong_arguments_are_one_message_and_run_nothing(arguments, words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert words in said.err
+    assert said.out == ""

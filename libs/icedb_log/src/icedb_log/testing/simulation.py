@@ -11,12 +11,14 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from icedb_log.testing.simulation_cast import Cast
+from icedb_log.errors import InvalidRequest
+from icedb_log.testing.simulation_cast import PLAIN, Cast
 from icedb_log.testing.simulation_rules import ALL_RULES
 from icedb_log.testing.simulation_schedule import ScheduleFailed, run_schedule
 from icedb_log.testing.simulation_script import decode_replay
 from icedb_log.testing.simulation_search import check_mutations, find_failure
 from icedb_log.testing.simulation_soak import Soak, run_soak
+from icedb_log.testing.simulation_troupes import find_troupes
 
 __all__ = ["ScheduleFailed", "find_failure", "main", "run_schedule"]
 
@@ -27,7 +29,7 @@ MAX_MUTATED_SCHEDULES: Final = 3000
 def main(arguments: list[str] | None = None) -> int:
     """Run schedules, or the mutation check, from the command line; exit code 1 if something is wrong."""
     parser = argparse.ArgumentParser(prog="python -m icedb_log.testing.simulation", description=__doc__)
-    parser.add_argument("--seeds", default="0..1000000000", help="first..last seed, both included")
+    parser.add_argument("--seeds", type=_parse_seeds, default="0..1000000000", help="first..last seed, both included")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; as many as there are cores")
     parser.add_argument("--seconds", type=float, default=60.0, help="stop after this time")
     parser.add_argument("--keep-going", action="store_true", help="go on after a failure")
@@ -42,18 +44,35 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--replay", metavar="TEXT", help="run one schedule as a failure has printed it")
     options = parser.parse_args(arguments)
-    first, _, last = options.seeds.partition("..")
-    seeds = range(int(first), int(last or first) + 1)
+    seeds: range = options.seeds
+    try:
+        find_troupes(options.cast or PLAIN)
+        if options.replay:
+            return _replay(options.replay)
+    except InvalidRequest as error:
+        parser.error(str(error))
     if options.mutations:
         wanted = options.mutations.split(",")
+        known = {rule.rule for rule in ALL_RULES}
+        if options.mutations != "all" and (unknown := [name for name in wanted if name not in known]):
+            parser.error(f"no rule {', '.join(unknown)}; give 'all', or some of {', '.join(sorted(known))}")
         chosen = [rule for rule in ALL_RULES if options.mutations == "all" or rule.rule in wanted]
         return 1 if check_mutations(chosen, seeds[:MAX_MUTATED_SCHEDULES], remember=options.remember) else 0
-    if options.replay:
-        return _replay(options.replay)
     jobs = min(options.jobs, len(seeds))
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # it says what was done so far
     soak = Soak(seeds, options.cast, options.seconds, jobs, options.keep_going)
     return 1 if run_soak(soak).failed else 0
+
+
+def _parse_seeds(text: str) -> range:
+    first, _, last = text.partition("..")
+    try:
+        seeds = range(int(first), int(last or first) + 1)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r}: give first..last, for example 0..999") from error
+    if not seeds or first.startswith("-"):
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} holds no seed: give first..last, for example 0..999")
+    return seeds
 
 
 def _replay(text: str) -> int:
