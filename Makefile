@@ -23,7 +23,7 @@ PYTEST := $(BIN)/pytest -q -m 'not soak' --numprocesses $(JOBS) --dist loadfile 
 # Values of tests and documents that look like secrets and are none.
 NO_SECRETS := hush|hunter2|pw|icedb_alpha-token-0123456789|9c56cc51b374c3ba[0-9a-f]{48}|e3b0c44298fc1c14[0-9a-f]{48}
 
-.PHONY: audit help install demo up test lint types imports unit integration fuzz soak node engines chaos bench format proto dashboards docs constraints clean
+.PHONY: audit release help install demo up test lint types imports unit integration fuzz soak node engines chaos bench format proto dashboards docs constraints clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ lint: install ## style of the code, and what bandit finds
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml libs services deploy
+
+release: install ## build the wheels of a release from its commit into dist/; VERSION=0.1.0
+	@$(BIN)/python deploy/build_release.py $(VERSION)
 
 audit: lint ## lint, secrets in files (half a minute), and known vulnerabilities of the tested versions (asks PyPI)
 	@git ls-files -z -- . ':!deploy/grafana/dashboards' ':!bench/results' ':!*.svg' ':!*_pb2*' ':!tests/compat/golden' \

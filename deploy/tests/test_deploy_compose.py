@@ -32,7 +32,9 @@ ENDLESS = {*SETTINGS, *SERVERS} - {"bucket"}
 
 Duration = Annotated[str, StringConstraints(pattern=r"^(\d+m)?(\d+s)?$", min_length=2)]
 Memory = Annotated[str, StringConstraints(pattern=r"^\d+[mg]$")]
-Image = Annotated[str, StringConstraints(pattern=r"^[a-z0-9./-]+:(v?\d[\w.-]+|\$\{ICEDB_VERSION:-\d+\.\d+\.\d+\})$")]
+Image = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9./-]+:(v?\d[\w.-]+|\$\{ICEDB_VERSION:-\d+\.\d+\.\d+(\.dev0)?\})$")
+]
 
 
 class Strict(BaseModel):

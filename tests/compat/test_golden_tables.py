@@ -53,7 +53,7 @@ from icedb_snapshot.settings import SnapshotSettings
 GOLDEN = Path(__file__).with_name("golden")
 REVISIONS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
 NEWEST = REVISIONS[-1]
-OFTEN = {REVISIONS[0], "r3", NEWEST}
+OFTEN = {REVISIONS[0], "r3", "r5_0_1_0", NEWEST}
 """Revisions that go through all of their life in every run of the tests; the others do so in a soak."""
 LIVES = [each if each in OFTEN else pytest.param(each, marks=pytest.mark.soak) for each in REVISIONS]
 MINUTE_MS = 60_000
