@@ -18,7 +18,7 @@ from icedb_log.errors import Unavailable
 from icedb_log.keys import TablePaths
 from icedb_log.storage.object_store import ObjectInfo, list_all
 from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.tables.table_config import NEW_TABLE_POLICIES, PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 
 from icedb_local.demo_plan import DemoPolicies, DemoTable
@@ -76,6 +76,7 @@ class Lake:
             merge_fan_in=policies.merge_fan_in,
             data_grace_ms=policies.grace_ms,
             log_grace_ms=policies.grace_ms,
+            **NEW_TABLE_POLICIES,
         )
         create_table(self.warehouse.store, self.paths(table.name), config)
         return config

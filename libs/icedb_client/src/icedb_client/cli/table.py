@@ -8,7 +8,7 @@ from icedb_log.clock import SystemClock
 from icedb_log.errors import HaltError, InvalidRequest, NotFound
 from icedb_log.tables.stored_config import read_table_config
 from icedb_log.tables.table_changes import alter_table_config, plan_change
-from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.tables.table_config import NEW_TABLE_POLICIES, PartitionField, TableConfig
 from icedb_log.views.views import require_no_cycle
 from rich.markup import escape
 
@@ -138,7 +138,7 @@ def create(
         name=name,
         partition=tuple(PartitionField.parse(text) for text in partition or ()),
         sort=split_names(sort or ()),
-        **fields,
+        **{**NEW_TABLE_POLICIES, **fields},
         **read_retention(retention, retention_field),
         **read_quarantine_retention(quarantine_retention),
         **read_view(view_source, view_query),
@@ -168,7 +168,10 @@ def create(
                 there = read_table_config(store, paths)
             except NotFound:
                 raise error from None  # it says when the name is free
-            if there != config.model_copy(update={"incarnation": there.incarnation, "undropped": there.undropped}):
+            # Policies that nobody asked for are not compared: a table that is there keeps those that it was made with.
+            kept = {name: getattr(there, name) for name in NEW_TABLE_POLICIES if name not in fields}
+            kept |= {"incarnation": there.incarnation, "undropped": there.undropped}
+            if there != config.model_copy(update=kept):
                 raise InvalidRequest(
                     f"table {name!r} exists with another configuration; see `icedb table show {name}`"
                 ) from None

@@ -6,6 +6,7 @@ Owns the model of ``_icedb/table.json``, and which values it takes. How it is re
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -31,6 +32,12 @@ become wider (:data:`WIDENINGS`) where no value loses anything, or where the wid
 
 BadRowsPolicy = Literal["quarantine_batch", "quarantine_rows"]
 """``quarantine_batch``: one bad row and the whole batch waits in quarantine; ``quarantine_rows``: only its bad rows."""
+
+NEW_TABLE_POLICIES: Final[Mapping[str, str]] = MappingProxyType(
+    {"evolution": "widen", "on_bad_rows": "quarantine_rows"}
+)
+"""What a table that is made today gets where nobody says otherwise. Written down when it is made: a ``table.json``
+without them goes on meaning what it always did, the defaults of :class:`TableConfig`."""
 
 MAX_COLUMN_NAME_BYTES: Final = 255
 MAX_QUERY_BYTES: Final = 100_000
