@@ -1,4 +1,4 @@
-"""For every test: ids that are the same in each process, so that two may share the tests (pytest-xdist), and Ctrl-C.
+"""For every test: how long it may take, ids that are the same in each process (pytest-xdist shares them), and Ctrl-C.
 
 A shell starts what it puts in the background with SIGINT ignored, and every process below inherits that; programs that
 tests interrupt must hear of it all the same.
@@ -6,6 +6,13 @@ tests interrupt must hear of it all the same.
 
 import re
 import signal
+from typing import Final
+
+import pytest
+
+TIMEOUTS_S: Final = {"soak": 900, "e2e": 900, "spark": 300}
+"""Of tests that start a stack or a JVM, by marker, the first that fits: a busy machine takes minutes to start several.
+All others have ``timeout`` of pyproject.toml; one that names its own (``pytest.mark.timeout``) keeps it."""
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
@@ -14,6 +21,17 @@ def pytest_configure() -> None:
     """Let this process, and so those that tests start, be interrupted, also if tests run in the background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests that start more than a process the time for it."""
+    for item in items:
+        if item.get_closest_marker("timeout") is not None:
+            continue
+        names = {mark.name for mark in item.iter_markers()} | ({"spark"} & set(getattr(item, "fixturenames", ())))
+        seconds = next((limit for name, limit in TIMEOUTS_S.items() if name in names), None)
+        if seconds is not None:
+            item.add_marker(pytest.mark.timeout(seconds))
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -34,7 +34,7 @@ NOTE = "<!-- Written by docs/reference.py from the code. Edit the code, then run
 METRICS = """# Metrics
 
 Every service answers on `http://<ICEDB_METRICS_HOST>:<ICEDB_METRICS_PORT>`: `/metrics` (Prometheus),
-`/healthz` (this process is worth keeping) and `/readyz` (what it needs answers). Names are
+`/healthz` (this process is worth keeping) and `/readyz` (what it needs answers; a worker: its Spark session is open). Names are
 `icedb_<component>_<what>_<unit>[_total]`. Label values come from the closed sets below and exist from the
 start, except `table`. Besides these, each service serves the usual `process_…` and `python_info`.
 A worker's counters begin anew when its child process is replaced, as Prometheus expects of counters.

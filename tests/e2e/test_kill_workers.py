@@ -8,7 +8,7 @@ import pytest
 from icedb_local.demo_plan import DemoPolicies, DemoTable
 from icedb_local.generator import EventGenerator, add_counts
 from icedb_local.lake import Lake
-from icedb_local.readiness import has_metric
+from icedb_local.readiness import answers_ok
 from icedb_local.stack import LocalStack
 from icedb_local.stack_layout import StackLayout, StackPorts
 from icedb_local.table_health import find_leftovers, read_quarantine_reasons
@@ -116,13 +116,13 @@ def test_a_worker_whose_jvm_died_is_replaced(stack, wait_until):
     batch = EventGenerator(24_000, 48, seed=2).make_batch(0)
     with Lake(stack.layout, clock=SystemClock()) as lake:
         before = count_days(lake)
-        wait_until(lambda: has_metric(ports.ingest_metrics, "icedb_ingest_engine_up 1.0"), what="ingest's engine")
+        wait_until(lambda: answers_ok(ports.ingest_metrics, "/readyz"), what="ingest's engine")
         find_java(stack, "ingest").kill()
         lake.enqueue(TABLE.name, batch.body)
         prefix = lake.paths(TABLE.name).staging_prefix
         wait_until(lambda: not lake.list_objects(prefix), what="the batch to be committed")
         assert count_days(lake) == add_counts(before, batch.rows_per_day)
-    wait_until(lambda: has_metric(ports.merger_metrics, "icedb_merge_engine_up 1.0"), what="merger's engine")
+    wait_until(lambda: answers_ok(ports.merger_metrics, "/readyz"), what="merger's engine")
     # No JVM of a killed worker lives on: each worker has exactly one.
     jvms = [process for process in psutil.process_iter() if is_jvm_of(process, str(stack.layout.run_dir))]
     assert len(jvms) == 2

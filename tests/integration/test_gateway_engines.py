@@ -75,6 +75,37 @@ def test_duckdb(rig, duck, when):
     assert pruned == (10.0,)
 
 
+@pytest.fixture(scope="module")
+def by_country(rig):
+    """A table whose partition field has the name of a column, with a value that the path has encoded."""
+    rig[0].table("places").create("country")
+    tables = ParquetWarehouse(rig[0].table("places").warehouse)
+    tables.commit("places", "select 'São' as country, 1 as n", partition="country=S_c3_a3o")
+    return "places"
+
+
+def test_without_hive_partitions_columns_come_from_the_files_as_docs_say(rig, duck, by_country):
+    """docs/gateway.md, "Copy and paste"."""
+    found = duck.execute(
+        f"select event, count(*) from read_parquet('s3://{BUCKET}/events/**/*.parquet', hive_partitioning = false, "
+        "union_by_name = true) where ts >= '2026-01-01' group by all order by all"
+    ).fetchall()
+    assert found == [(event, count) for event, _, count in EVENTS]
+    path = f"s3://{BUCKET}/{by_country}/**/*.parquet"
+    assert duck.execute(f"select * from read_parquet('{path}', hive_partitioning = false)").fetchall() == [("São", 1)]
+    rows = ds.dataset(f"{BUCKET}/{by_country}", filesystem=arrow(rig), format="parquet").to_table().to_pylist()
+    assert rows == [{"country": "São", "n": 1}]
+    frame = pl.scan_parquet(path, hive_partitioning=False, storage_options=polars_options(rig)).collect()
+    assert frame.rows() == [("São", 1)]
+
+
+def test_with_hive_partitions_the_path_takes_the_place_of_a_column_as_docs_say(duck, by_country):
+    """Why docs/gateway.md says when to switch them on."""
+    path = f"s3://{BUCKET}/{by_country}/**/*.parquet"
+    found = duck.execute(f"select country from read_parquet('{path}', hive_partitioning = true)").fetchall()
+    assert found == [("S_c3_a3o",)]
+
+
 def arrow(rig):
     return fs.S3FileSystem(
         access_key=KEY_ID, secret_key=SECRET, scheme="http", endpoint_override=f"{LOOPBACK}:{rig[0].gateway.port}",
@@ -102,14 +133,18 @@ def test_pyarrow_looks_around(rig):
         there.open_output_stream(f"{BUCKET}/events/d=2026-01-01/x.parquet").close()
 
 
-def test_polars(rig):
-    options = {
+def polars_options(rig):
+    return {
         "aws_access_key_id": KEY_ID,
         "aws_secret_access_key": SECRET,
         "aws_endpoint_url": rig[0].url,
         "aws_region": "us-east-1",
         "aws_allow_http": "true",
     }
+
+
+def test_polars(rig):
+    options = polars_options(rig)
     frame = pl.scan_parquet(f"s3://{BUCKET}/events/**/*.parquet", hive_partitioning=True, storage_options=options)
     found = frame.group_by("event", pl.col("d").cast(pl.String)).len().collect().sort("event").rows()
     assert found == EVENTS

@@ -3,9 +3,11 @@
 import io
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -135,14 +137,43 @@ SECRETS = re.compile(
 )
 
 
-def test_no_file_of_the_repository_holds_a_credential():
-    """The quick part of `make audit`: what is a credential by its form alone."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+def list_sources(root):
+    """Return the names of all files of the repository; in a source archive those that .gitignore does not name."""
+    if (root / ".git").exists():
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True).stdout
+        return [name for name in listed.decode().split("\0") if name]
+    ignored = [line.rstrip("/") for line in (root / ".gitignore").read_text().split()]
+    names = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = [each for each in folders if not any(fnmatch(each, pattern) for pattern in ignored)]
+        kept = (each for each in files if not any(fnmatch(each, pattern) for pattern in ignored))
+        names += [str((Path(folder) / each).relative_to(root)) for each in kept]
+    return names
+
+
+def find_credentials(root):
     found = []
-    for name in listed.decode().split("\0"):
-        path = ROOT / name
-        if name and path.is_file() and path.suffix not in (".parquet", ".svg"):
+    for name in list_sources(root):
+        path = root / name
+        if path.is_file() and path.suffix not in (".parquet", ".svg"):
             match = SECRETS.search(path.read_text(encoding="utf-8", errors="replace"))
             if match:
                 found.append(f"{name}: {match[0][:12]}…")
-    assert found == []
+    return sorted(found)
+
+
+def test_no_file_of_the_repository_holds_a_credential():
+    """The quick part of `make audit`: what is a credential by its form alone."""
+    assert (ROOT / "README.md").name in list_sources(ROOT)
+    assert find_credentials(ROOT) == []
+
+
+def test_a_source_archive_is_searched_without_git(tmp_path):
+    """As it is unpacked: no history, and beside the sources what `make install` puts there."""
+    (tmp_path / ".gitignore").write_text(".venv/\n*.pyc\n")
+    for name in (".venv/lib/their.py", "src/ours.py", "src/ours.pyc", "src/clean.py"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("clean" if "clean" in name else f"token = {'icedbt_' + 'A' * 43!r}")
+    assert sorted(list_sources(tmp_path)) == [".gitignore", "src/clean.py", "src/ours.py"]
+    assert find_credentials(tmp_path) == ["src/ours.py: icedbt_AAAAA…"]

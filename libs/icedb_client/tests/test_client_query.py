@@ -73,7 +73,10 @@ def test_time_travel(client, commit):
     commit("events", "select 1 as amount", "d=2026-01-02")
     assert client.snapshot("events", as_of=first).row_count == 1
     assert client.snapshot("events", as_of=first).is_stable
-    assert client.snapshot("events", as_of=first - 1).row_count == 0
+    before = client.snapshot("events", as_of=first - 1)
+    assert (before.row_count, before.files, dict(before.schema)) == (0, (), {"ts": "TIMESTAMP"}), "R3: it was empty"
+    with pytest.raises(InvalidRequest, match="amount"):
+        client.query("select amount from events", as_of=first - 1)
     assert rows(client, "select count(*) from events", as_of=first) == [(1,)]
 
 

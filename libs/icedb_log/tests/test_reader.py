@@ -243,6 +243,14 @@ def test_s3_a_malformed_log_file_is_never_skipped(table):
         table.view()
 
 
+@pytest.mark.parametrize("body", [b"garbage", b'{"v":1,"t":9,"sch":1,"f":2,"cid":"00"}\n{}'])
+@pytest.mark.parametrize("read", [lambda table: table.view(), lambda table: table.reader().heads.read()])
+def test_s3_the_error_about_a_damaged_log_file_names_what_where_and_the_remedy(table, read, body):
+    table.store.inner.put(log_key(2), body)
+    with pytest.raises(CorruptLog, match=rf"{log_key(2)}: line 0.*`icedb fsck t`.*`icedb rebuild t .*docs/repair.md"):
+        read(table)
+
+
 def test_s3_a_log_file_under_another_time_than_its_own_is_corrupt(table):
     table.store.inner.put(log_key(2), encode_log_file(LogFile(1, commit_id="00")))
     with pytest.raises(CorruptLog, match="t is 1, its name says 2"):

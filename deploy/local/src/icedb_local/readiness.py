@@ -46,18 +46,6 @@ def answers_ok(port: int, path: str) -> bool:
     return _ask(port, path) == http.HTTPStatus.OK
 
 
-def has_metric(port: int, line: str) -> bool:
-    """Whether ``/metrics`` on a loopback port has this line, e.g. ``icedb_ingest_engine_up 1.0``."""
-    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=ASK_TIMEOUT_S)
-    try:
-        connection.request("GET", "/metrics")
-        return line in connection.getresponse().read().decode().splitlines()
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-
-
 def _ask(port: int, path: str) -> int:
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=ASK_TIMEOUT_S)
     try:

@@ -24,7 +24,7 @@ from icedb_service.celery_app import CHILD_START_LIMIT_S
 from supervisor.xmlrpc import SupervisorTransport
 
 from icedb_local.ports import is_listening
-from icedb_local.readiness import Condition, answers_http, answers_ok, answers_ping, has_metric, is_serving
+from icedb_local.readiness import Condition, answers_http, answers_ok, answers_ping, is_serving
 from icedb_local.run_processes import find_run_processes, kill_run_processes
 from icedb_local.stack_layout import WORKERS, StackLayout
 from icedb_local.supervisor_config import log_path, render_config
@@ -237,11 +237,9 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
     def _service_conditions(self) -> list[Condition]:
         layout = self.layout
         conditions = [Condition("snapshot", lambda: is_serving(layout.snapshot_address))]
-        for name, component in WORKERS.items():
-            # The engine is up last: then the child has its Spark session and takes tasks.
-            line = f"icedb_{component}_engine_up 1.0"
-            is_met = functools.partial(has_metric, layout.ports.metrics_of(name), line)
-            conditions.append(Condition(name, is_met))
+        conditions += [  # ready when the child has its Spark session and takes tasks
+            Condition(name, functools.partial(answers_ok, layout.ports.metrics_of(name), "/readyz")) for name in WORKERS
+        ]
         if layout.has_frontend:
             conditions.append(Condition("frontend", lambda: answers_ok(layout.ports.http, "/readyz")))
             conditions.append(Condition("gateway", lambda: answers_ok(layout.ports.gateway, "/readyz")))

@@ -32,8 +32,8 @@ SERVERS: Final = "servers"
 SERVICES: Final = "services"
 WORKER_STOP_WAIT_S: Final = 12
 SERVER_STOP_WAIT_S: Final = 10
-WORKERS: Final = {"ingest": "ingest", "merger": "merge", "janitor": "janitor"}
-"""Each worker's program, and the component as its metrics name it."""
+WORKERS: Final = ("ingest", "merger", "janitor")
+"""The workers' programs."""
 FRONTENDS: Final = {"frontend": "icedb_ingest.frontend", "enqueue": "icedb_ingest.frontend.celery_worker"}
 """Each program of ingest's front end, and its module."""
 GATEWAY: Final = "gateway"

@@ -64,7 +64,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(layout: StackLayout, screen: Screen, clock: Clock) -> NoReturn:
     progress = screen.make_progress()
-    stack = LocalStack(layout, on_ready=lambda _: progress.advance(bar))
+    answering: list[str] = []
+
+    def note_ready(name: str) -> None:
+        answering.append(name)
+        progress.advance(bar)
+        screen.say(f"{name} answers ({len(answering)} of {len(stack.program_names)})")
+
+    stack = LocalStack(layout, on_ready=note_ready)
+    screen.say(f"Starting {', '.join(stack.program_names)}; logs: {layout.run_dir / 'logs'}")
     bar = progress.add_task("servers and workers", total=len(stack.program_names), note="")
     try:
         with progress:

@@ -1,8 +1,8 @@
 """The small HTTP server of every process: ``/metrics``, ``/healthz`` and ``/readyz``.
 
-``/healthz`` says whether this process should be kept (its engine is alive); ``/readyz`` says whether everything it
-needs answers. An orchestrator restarts on the first and only routes or alerts on the second: restarting a worker
-does not bring Redis back.
+``/healthz`` says whether this process should be kept (its engine is alive); ``/readyz`` says whether it can work: its
+engine is open, and everything it needs answers. An orchestrator restarts on the first and only routes or alerts on the
+second: restarting a worker does not bring Redis back.
 """
 
 import json

@@ -164,7 +164,7 @@ class WorkerContext(Generic[E]):
         """What this process answers on ``/healthz`` and ``/readyz``."""
         return HealthChecks(
             alive={"engine": self._check_engine, "runs": self._check_runs},
-            ready={"store": self._check_store, "redis": self._check_redis},
+            ready={"engine": self._check_engine_open, "store": self._check_store, "redis": self._check_redis},
         )
 
     def close(self) -> None:
@@ -176,6 +176,11 @@ class WorkerContext(Generic[E]):
     def _check_engine(self) -> None:
         if not self.is_engine_alive():
             raise Unavailable("the engine of this process is dead; the next task replaces the process")
+
+    def _check_engine_open(self) -> None:
+        if self._engine is None:
+            raise Unavailable("the engine is not open yet: it starts, or the log says why not (engine_not_opened)")
+        self._check_engine()
 
     def _check_runs(self) -> None:
         self.runner.check_progress(self.settings.task_time_limit_ms + self.settings.shutdown_grace_ms)

@@ -21,7 +21,7 @@ from icedb_log.following.position import Piecewise, Position, Slice, slices_betw
 from icedb_log.keys import TablePaths, log_name, parse_log_key
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fold import fold, read_horizon_ms
-from icedb_log.log.reader import LogReader
+from icedb_log.log.reader import LogReader, naming_remedy
 from icedb_log.model import FileMarker, ListedLogFile, LogHeads, LogView
 from icedb_log.storage.object_store import ObjectStore, list_all
 from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
@@ -315,9 +315,11 @@ class Follower:
     def _read_commit(self, name: str) -> tuple[FileMarker, ...]:
         key = f"{self._paths.log_prefix}{name}.jsonl"
         try:
-            log = decode_log_file(key, self._store.get(key).body)
+            body = self._store.get(key).body
         except NotFound as error:
             raise self._lost(key) from error
+        with naming_remedy(self._paths):
+            log = decode_log_file(key, body)
         # As appended (V2): what was merged or removed since is in the store as long as this log file is (J2).
         return tuple(marker for marker in log.markers if marker.is_live)
 

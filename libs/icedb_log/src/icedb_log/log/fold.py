@@ -178,7 +178,8 @@ def union_schema(table: str, files: Iterable[ListedLogFile | ListedLogHead]) -> 
             if known != sql_type:
                 raise SchemaConflict(
                     f"table {table}: column {column!r} is {known} in {origin[column]} and {sql_type} in {file.key}; "
-                    "one of the two log files was written by a faulty writer and has to be corrected"
+                    "one of the two log files was written by a faulty writer and has to be corrected: "
+                    f"`icedb fsck {table}`, schema-conflict in docs/repair.md"
                 )
             origin.setdefault(column, file.key)
     return LoggedSchema(schema, widened)

@@ -6,8 +6,9 @@ whose pages contradict each other: whatever changes under the reader makes it st
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -178,8 +179,10 @@ class LogHeadReader(ConsistentReader[ListedLogHead]):
             length = len(body) or HEAD_BYTES
             part = self._store.get_range(info.key, start=len(body), length=length, if_match=info.etag)  # R1
             body += part.body
-            head = self._decode(info.key, body, is_whole=len(part.body) < length or len(body) == info.size_bytes)
-        require_own_time(info.key, head)
+            with naming_remedy(self._paths):
+                head = self._decode(info.key, body, is_whole=len(part.body) < length or len(body) == info.size_bytes)
+                if head is not None:
+                    require_own_time(info.key, head)
         return ListedLogHead(info.key, info.etag, info.modified_ms, info.size_bytes, head)
 
     def _decode(self, key: str, body: bytes, *, is_whole: bool) -> LogHead | None:
@@ -235,8 +238,9 @@ class LogReader(ConsistentReader[ListedLogFile]):
 
     def _fetch_one(self, info: ObjectInfo) -> ListedLogFile:
         stored = self._store.get(info.key, if_match=info.etag)  # R1
-        log = self._decode(info.key, stored.body)
-        require_own_time(info.key, log)
+        with naming_remedy(self._paths):
+            log = self._decode(info.key, stored.body)
+            require_own_time(info.key, log)
         return ListedLogFile(info.key, info.etag, info.modified_ms, info.size_bytes, log)
 
     def _decode(self, key: str, body: bytes) -> LogFile:
@@ -247,6 +251,18 @@ class LogReader(ConsistentReader[ListedLogFile]):
         # To the fold it looks deleted (R3), and the janitor would record a horizon that never comes down again.
         late = {info.key for info in second.objects} - current.keys()
         return bool(late) and any(t.path in late for file in current.values() for t in file.log.log_tombstones)
+
+
+@contextmanager
+def naming_remedy(paths: TablePaths) -> Iterator[None]:
+    """Add to the error about a damaged log file (S3) what a person does about it."""
+    try:
+        yield
+    except CorruptLog as error:
+        raise CorruptLog(
+            f"{error}. `icedb fsck {paths.name}` lists all damage; bring the log file back from a backup, or make a "
+            f"new log: `icedb rebuild {paths.name} --dry-run` (docs/repair.md)"
+        ) from error
 
 
 def require_own_time(key: str, log: LogFile | LogHead) -> None:

@@ -22,6 +22,7 @@ from icedb_log.log.fence import HeldFence, acquire_fence
 from icedb_log.log.fence_watch import FenceWatch
 from icedb_log.log.fold import union_schema
 from icedb_log.log.invariants import require_append, require_schema_carried
+from icedb_log.log.reader import naming_remedy
 from icedb_log.log.widening import grow_schema
 from icedb_log.model import FeedState, ListedLogHead, LogFile, LogHeads
 from icedb_log.stopwatch import Stopwatch
@@ -189,9 +190,11 @@ class _FeedRun:
 
     def _read_commit(self, file: ListedLogHead) -> SourceCommit:
         try:
-            log = decode_log_file(file.key, self.store.get(file.key, if_match=file.etag).body)
+            body = self.store.get(file.key, if_match=file.etag).body
         except (NotFound, PreconditionFailed) as error:
             raise self._gone(file.key) from error
+        with naming_remedy(self.source):
+            log = decode_log_file(file.key, body)
         # V2: as appended; what was merged or removed since is in the store as long as this log file is (J2, V4).
         return SourceCommit(log_name(file.key), log.time_ms, tuple(marker for marker in log.markers if marker.is_live))
 

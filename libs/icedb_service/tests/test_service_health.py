@@ -1,0 +1,57 @@
+"""What a worker says of itself: ready when its engine is open, healthy as long as that is not dead."""
+
+import pytest
+from celery import Celery
+from icedb_log.errors import Unavailable
+from icedb_log.testing.fake_clock import FakeClock
+from icedb_service.metrics import WorkerMetrics
+from icedb_service.settings import ServiceSettings
+from icedb_service.worker import WorkerContext
+
+
+class FakeEngine:
+    def __init__(self):
+        self.lives = True
+
+    def is_alive(self):
+        return self.lives
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def make(tmp_path):
+    def make(open_engine):
+        settings = ServiceSettings(store=tmp_path.as_uri())
+        metrics = WorkerMetrics("merge", package="icedb-service", tasks=())
+        return WorkerContext(settings, app=Celery("t"), metrics=metrics, open_engine=open_engine, clock=FakeClock())
+
+    return make
+
+
+def ask(context, *, with_ready):
+    return context.health().run(with_ready=with_ready)["engine"]
+
+
+def test_a_worker_is_ready_when_its_engine_is_open(make):
+    engine = FakeEngine()
+    context = make(lambda: engine)
+    assert ask(context, with_ready=False) == "ok"
+    assert "not open yet" in ask(context, with_ready=True)
+    assert context.engine is engine
+    assert ask(context, with_ready=True) == "ok"
+    engine.lives = False
+    assert "dead" in ask(context, with_ready=True)
+    assert "dead" in ask(context, with_ready=False)
+
+
+def test_a_worker_whose_engine_cannot_be_opened_is_not_ready_and_stays(make):
+    def fail():
+        raise OSError("no memory")
+
+    context = make(fail)
+    with pytest.raises(Unavailable, match="no memory"):
+        _ = context.engine
+    assert "engine_not_opened" in ask(context, with_ready=True)
+    assert ask(context, with_ready=False) == "ok"
