@@ -23,6 +23,7 @@ from icedb_log.errors import (
 from icedb_log.storage.s3 import CONFLICT_ATTEMPTS, S3ObjectStore
 from icedb_log.storage.s3_clients import READ_ATTEMPTS
 from icedb_log.storage.s3_options import S3Options
+from icedb_log.storage.s3_transfers import SINGLE_REQUEST_BYTES
 from icedb_log.testing.store_acceptance import expect
 
 pytestmark = pytest.mark.s3
@@ -359,6 +360,17 @@ def test_an_upload_that_does_not_arrive_whole_is_not_taken(tmp_path):
     head = (200, "", {"ETag": '"abc"', "Last-Modified": formatdate(0, usegmt=True), "Content-Length": "4"}, b"")
     with rude_store(OK_PUT, head) as (store, _):
         assert "4 of 5 bytes" in str(expect(Unavailable, lambda: store.upload("key", tmp_path / "file")))
+
+
+def test_a_download_that_does_not_come_whole_is_not_taken(tmp_path):
+    """The object is replaced by a shorter one while it is fetched in parts: whatever came is not what was asked for."""
+    described = {"ETag": '"abc"', "Last-Modified": formatdate(0, usegmt=True)}
+    whole = (200, "", {**described, "Content-Length": str(SINGLE_REQUEST_BYTES + 1)}, b"")
+    short = (200, "", described, b"1234")
+    with rude_store(whole, short) as (store, server):
+        error = expect(Unavailable, lambda: store.download("key", tmp_path / "file"))
+    assert f"4 of {SINGLE_REQUEST_BYTES + 1} bytes came" in str(error)
+    assert server.requests[-1][0] == "GET"
 
 
 def test_a_full_disk_fails_a_download_with_its_path(tmp_path):

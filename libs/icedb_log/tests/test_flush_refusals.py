@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import CommitOutcomeUnknown, Fenced, InvariantViolated, Unavailable
-from icedb_log.ingest.quarantine import list_quarantined
+from icedb_log.ingest.quarantine import find_reason, list_quarantined, mark_rows_landed
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.testing.flush_steps import TamperingWriter, bad_rows_of, staged_ids
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
@@ -183,3 +183,18 @@ def test_i5_junk_in_staging_holds_up_nothing_and_is_counted(table):
     result = table.flush()
     assert (result.batch_count, result.unknown_count) == (1, 2)
     assert len(table.keys(table.paths.staging_prefix)) == 2
+
+
+def test_i5_only_the_commit_that_left_rows_out_says_that_it_landed():
+    """One flush sets rows aside and is cut off; another leaves out the same rows: the first one's late word is void."""
+    table = make_rows_table()
+    table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "/_log/")]
+    with pytest.raises(Crash):
+        table.flush()
+    (found,) = list_quarantined(table.store, table.paths)
+    reason = find_reason(table.store, table.paths, found.batch_id)
+    for commit_id in ("", "0" * 32, reason.fields["commit"][:-1], reason.fields["commit"] + "0"):
+        mark_rows_landed(table.store, table.paths, batch_id=found.batch_id, commit_id=commit_id)
+        assert list_quarantined(table.store, table.paths) == (found,)
+    mark_rows_landed(table.store, table.paths, batch_id=found.batch_id, commit_id=reason.fields["commit"])
+    assert list_quarantined(table.store, table.paths) == (replace(found, has_landed=True),)

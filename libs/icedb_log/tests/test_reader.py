@@ -167,6 +167,23 @@ def test_r1_pages_that_contradict_each_other_start_the_read_again(table):
     assert seen == [data("other2"), data("other3"), data("out")]
 
 
+def test_r1_a_log_file_that_is_replaced_behind_its_page_starts_the_read_again(table):
+    """Page one shows a merge that killed an input; it is stripped, and the input, whose key was free, sealed or reused.
+
+    No name comes and none goes, and the cache has both as they were: only the second look's ETags tell.
+    """
+    keys = [write(table, time_ms, live(f"{time_ms}")) for time_ms in range(1, 5)]
+    reader = table.reader(page_size=2)
+    reader.read()
+    table.store.script = [
+        Fault("list_page", None),
+        Fault("list_page", None, before=lambda: write(table, 1, live("new"))),
+    ]
+    view = reader.read()
+    assert [file.key for file in view.files] == keys
+    assert paths_of(view) == [data(name) for name in ("2", "3", "4", "new")]
+
+
 def test_r1_one_page_is_not_listed_twice(table):
     write(table, 1, live("1"))
     table.store.calls.clear()

@@ -3,7 +3,8 @@
 import pytest
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.ingest.staging import list_staged, stage_batch
+from icedb_log.ingest.staging import find_staged, list_staged, stage_batch
+from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE
 from icedb_log.testing.scripted_store import Effect, Fault
 from icedb_log.testing.small_table import SmallTable
 
@@ -43,8 +44,9 @@ def test_i1_the_same_id_and_content_again_is_the_same_batch(table):
 def test_i1_the_same_id_with_other_content_is_refused(table):
     batch_id = new_batch_id(table.clock)
     key = stage(table, b"rows", batch_id)
-    with pytest.raises(InvalidRequest, match=f"{batch_id} is staged already with other content"):
-        stage(table, b"other", batch_id)
+    for other in (b"other", b"rowt", b"xows", b"row", b"rowss", b""):
+        with pytest.raises(InvalidRequest, match=f"{batch_id} is staged already with other content"):
+            stage(table, other, batch_id)
     assert table.store.get(key).body == b"rows"
 
 
@@ -114,3 +116,19 @@ def test_what_is_no_batch_is_named_and_hides_nothing(table):
         assert [batch.batch_id for batch in listing.batches] == ids[:limit]
         assert listing.has_more or limit >= 3
     assert len(listing.unknown) == 8
+
+
+@pytest.mark.parametrize("before", [0, 1, 2, 3])
+def test_copies_are_found_wherever_a_page_ends(table, before):
+    """Copies of one id in three formats, of an older and of the newest id, with a page's end before each of them."""
+    for number in range(MAX_KEYS_PER_PAGE - before):
+        table.store.put(f"{table.paths.staging_prefix}!{number:04d}", b"")
+    older, newest, later = (new_batch_id(table.clock) for _ in range(3))
+    formats = ("csv", "json", "ndjson")
+    copies = {
+        batch_id: tuple(stage(table, batch_id=batch_id, staging_format=each) for each in formats)
+        for batch_id in (older, newest, later)
+    }
+    assert find_staged(table.store, table.paths, {newest}) == {newest: copies[newest]}
+    assert find_staged(table.store, table.paths, {older, newest}) == {older: copies[older], newest: copies[newest]}
+    assert find_staged(table.store, table.paths, ()) == {}

@@ -367,3 +367,36 @@ def test_live_markers_of_other_tables_do_not_matter_to_a_vacuum(table):
     table.vacuum()
     assert other.ids() == [9]
     assert live("x").is_live
+
+
+@pytest.mark.parametrize("stuck_format", ["csv", "json", "ndjson"])
+def test_j2_one_copy_of_several_that_cannot_be_deleted_keeps_the_log_file(table, stuck_format):
+    file, other, _ = table.view().files
+    (batch_id,) = file.log.batch_ids
+    for staging_format in ("csv", "json", "ndjson"):
+        body = encode_rows([{"id": 1, "p": "a"}])
+        stage_batch(table.store, table.paths, body=body, staging_format=staging_format, batch_id=batch_id)
+    table.store.script = [Fault("delete", Effect.REFUSE, f"{batch_id}.{stuck_format}")]
+    result = table.vacuum()
+    assert [failed.key.rpartition("/")[2] for failed in result.failed] == [f"{batch_id}.{stuck_format}"]
+    assert (result.deleted_logs, len(result.deleted_copies)) == ((other.key,), 2)
+    table.flush()
+    assert table.ids() == [1, 2]
+
+
+def test_j2_one_stuck_batch_of_several_keeps_the_log_file_that_made_them_live():
+    table = SmallTable()
+    batch_ids = [table.stage([{"id": number, "p": "a"}]) for number in range(3)]
+    table.flush()
+    table.append(3)
+    table.merge()
+    table.clock.advance(table.config.log_grace_ms)
+    (key,) = [file.key for file in table.view().files if len(file.log.batch_ids) == 3]
+    for number, batch_id in enumerate(batch_ids):
+        table.stage_bytes(encode_rows([{"id": number, "p": "a"}]), batch_id=batch_id)
+    table.store.script = [Fault("delete", Effect.REFUSE, batch_ids[1])]
+    result = table.vacuum()
+    assert len(result.deleted_copies) == 2
+    assert key not in result.deleted_logs
+    table.flush()
+    assert table.ids() == [0, 1, 2, 3]

@@ -224,3 +224,23 @@ def test_no_age_is_ever_overestimated_that_counts(window_ms, steps):
             assert now_ms - modified_ms <= max(passed_ms - at_ms, 0) or passed_ms - at_ms >= window_ms
         if is_written:
             written.append((store_now_ms, passed_ms))
+
+
+def test_a_jump_is_remembered_for_the_longer_of_both_grace_periods():
+    """By the shorter one it would be believed long before the data files are old."""
+    store = OffStore()
+    table = SmallTable(store=store, data_grace_ms=600_000, log_grace_ms=20_000)
+    store.clock = table.clock
+    table.append(1)
+    table.append(2)
+    table.merge()
+    janitor = Janitor(table)
+    assert janitor.vacuum() == (0, 0, 0)
+    store.off_ms = JUMP_MS
+    gone = []
+    for _ in range(11):
+        table.clock.advance(50_000)
+        gone.append(janitor.vacuum()[:2])
+    assert gone == [(2, 0), *[(0, 0)] * 10]
+    table.clock.advance(60_000)
+    assert janitor.vacuum()[1] == 2

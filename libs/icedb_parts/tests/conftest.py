@@ -5,6 +5,8 @@ import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import duckdb
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from icedb_log.clock import new_batch_id
@@ -71,7 +73,7 @@ class PartsTable:
     def merge(self, *inputs: FileMarker, schema=None, engine=None) -> MergeUnitResult:
         """Merge data files of one partition as one unit."""
         partition = self.paths.partition_of(inputs[0].path)
-        return merge_unit(
+        result = merge_unit(
             MergeUnit(
                 paths=self.paths,
                 config=self.config,
@@ -84,6 +86,14 @@ class PartsTable:
             self.store,
             clock=self.clock,
         )
+        before, after = ([self.parquet(marker).read() for marker in markers] for markers in (inputs, result.outputs))
+        if not after:
+            assert not sum(rows.num_rows for rows in before)
+            return result
+        written = after[0].schema
+        assert {name for rows in before for name in rows.column_names if name in (schema or {})} <= {*written.names}
+        assert checksums(after, written) == checksums(before, written), "a merge has changed values"
+        return result
 
     def put_file(self, table, file_id: str, *, partition: str = "", **options) -> FileMarker:
         """Write an Arrow table as a data file."""
@@ -100,6 +110,35 @@ class PartsTable:
     def rows(self, *markers: FileMarker) -> list[dict]:
         """Read data files, one after the other."""
         return [row for marker in markers for row in self.parquet(marker).read().to_pylist()]
+
+
+def checksums(tables: list[pa.Table], schema: pa.Schema) -> dict[str, tuple[int, int]]:
+    """Return nulls and a checksum of each column and of whole rows, whatever the order of files and rows.
+
+    A column that a table lacks is null in all its rows; values are compared as they are in ``schema``.
+    """
+    names = schema.names
+    rows = pa.concat_tables(
+        pa.table(
+            {
+                name: table[name].cast(schema.field(name).type)
+                if name in table.column_names
+                else pa.nulls(table.num_rows, schema.field(name).type)
+                for name in names
+            },
+            schema=schema,
+        )
+        for table in tables
+    )
+    quoted = [f'"{name}"' for name in names]
+    terms = {
+        name: (f"count(*) - count({each})", f"sum(hash({each}))") for name, each in zip(names, quoted, strict=True)
+    }
+    terms["(rows)"] = ("count(*)", f"sum(hash({', '.join(quoted)}))")
+    sql = ", ".join(term for pair in terms.values() for term in pair)
+    with duckdb.connect() as engine:
+        found = engine.register("rows", rows).execute(f"SELECT {sql} FROM rows").fetchone()
+    return dict(zip(terms, zip(found[::2], found[1::2], strict=True), strict=True))
 
 
 @pytest.fixture

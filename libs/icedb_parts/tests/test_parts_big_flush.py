@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from icedb_log.errors import Unavailable
+from icedb_log.errors import InvariantViolated, Unavailable
 from icedb_parts.limits import FlushUnitLimits
 from icedb_parts.units.flush_plan import UnitBlobs, count_prefix, plan_writes
 from icedb_parts.units.flush_types import Blob, FlushUnit, FlushUnitResult, WriteUnit
@@ -224,3 +224,13 @@ def test_a_row_group_of_wide_rows_ends_early(make_table, monkeypatch):
     metadata = table.parquet(marker).metadata
     assert metadata.num_row_groups > 3
     assert marker.row_count == 9000
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_a_write_task_that_writes_other_rows_than_were_planned_is_found(make_table, change):
+    table = make_table(sort=("n",))
+    bodies, result = parse(table, table.stage(*events(30)))
+    (blob,) = result.blobs
+    planned = replace(result, blobs=(replace(blob, row_count=blob.row_count + change),))
+    with pytest.raises(InvariantViolated, match=f"read {30 + change} rows and wrote 30"):
+        write(table, [(bodies, planned)], columns=COLUMNS)

@@ -9,7 +9,10 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from icedb_log.errors import InvariantViolated
 from icedb_parts.reading.json_types import Kind
+from icedb_parts.units.append_unit import AppendUnit, append_unit
+from icedb_parts.writing.part_files import PartFileWriter
 
 
 def test_json_becomes_sql_types_by_the_documented_rule(make_table):
@@ -169,3 +172,16 @@ def test_the_parquet_types_are_what_engines_expect(make_table):
         "at": "timestamp[us]", "day": "date32[day]", "s": "string", "i": "int64", "f": "double", "b": "bool",
     }  # fmt: skip
     assert pc.min_max(table.parquet(result.files[0]).read()["i"]).as_py() == {"min": 1, "max": 1}
+
+
+@pytest.mark.parametrize("cut", [lambda rows: rows.slice(1), lambda rows: pa.concat_batches([rows, rows.slice(0, 1)])])
+def test_a_row_that_gets_lost_or_doubled_on_its_way_to_a_file_is_found(make_table, monkeypatch, cut):
+    """Whoever writes files compares rows read and rows written, each counted by itself."""
+    write_chunk = PartFileWriter._write_chunk
+    monkeypatch.setattr(PartFileWriter, "_write_chunk", lambda writer, rows: write_chunk(writer, cut(rows)))
+    table = make_table()
+    with pytest.raises(InvariantViolated, match=r"read 2 rows and wrote [13]"):
+        table.flush(table.stage({"n": 1}, {"n": 2}))
+    unit = AppendUnit(table.paths, table.config, {"n": "BIGINT"}, "c0ffee", 1, table.engine)
+    with pytest.raises(InvariantViolated, match=r"read 2 rows and wrote [13]"):
+        append_unit(unit, [pa.record_batch({"n": [1, 2]})], table.store, clock=table.clock)

@@ -116,6 +116,25 @@ def test_a_grant_gives_its_verbs_for_its_tables_and_nothing_else(guard):
     assert guard.visible(Identity("alpha"), ["b_1", "a_2", "a_1"]) == ["a_2", "a_1"]
 
 
+def test_a_grant_is_of_whole_names(make, document):
+    """`team-a` is not `team-ab`, nor the other way round; of several names in a grant each stands by itself."""
+    document["identities"].update({name: {} for name in ("team-a", "team-ab", "my-team-a", "team-b")})
+    document["grants"] = [
+        {"identities": ["team-a"], "tables": ["t"], "verbs": ["read"]},
+        {"identities": ["team-b", "team-ab"], "tables": ["u", "v_?"], "verbs": ["read"]},
+        {"identities": ["login:a*"], "tables": ["w_*x"], "verbs": ["read"]},
+    ]
+    guard = make(document)
+    names = ("team-a", "team-ab", "my-team-a", "team-b", "team-bteam-ab", "team-a\n", "login:a\nb", "xlogin:ab")
+    tables = ("t", "tt", "t\n", "xt", "u", "uv_1", "v_1", "v_12", "w_x", "w_xy", "w_\nx", "")
+    seen = {(name, table) for name in names for table in tables if guard.can_see(Identity(name), table)}
+    assert seen == {
+        ("team-a", "t"),
+        *((name, table) for name in ("team-b", "team-ab") for table in ("u", "v_1")),
+        *(("login:a\nb", table) for table in ("w_x", "w_\nx")),
+    }
+
+
 def guard_without_rate(guard, verb, table):
     """As beta, but never too often."""
     guard._limits._buckets.clear()

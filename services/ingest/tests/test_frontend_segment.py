@@ -101,3 +101,19 @@ def test_either_credential_will_do_and_none_is_asked_for_when_none_is_set():
         with pytest.raises(NotAuthorized, match="this webhook wants") as caught:
             check(credentials, **shown)
         assert good not in str(caught.value)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 8, 39])
+def test_a_part_of_a_credential_is_none(cut):
+    good = hmac.new(b"s", b"{}", hashlib.sha1).hexdigest()
+    for shown in (good[:cut], good[cut:], good + good[:cut], good[:-1] + "g", good[:cut] + "0" * (40 - cut)):
+        with pytest.raises(NotAuthorized):
+            check(Credentials(secret=b"s"), signature=shown)
+    key = "k" * 39 + "y"
+    basic = [base64.b64encode(f"{user}:{word}".encode()).decode() for user, word in ((key[:cut], ""), ("", key))]
+    for shown in (
+        *({"key": part} for part in (key[:cut], key[cut:], key + "k")),
+        *({"authorization": f"Basic {token}"} for token in (*basic, "", "=")),
+    ):
+        with pytest.raises(NotAuthorized):
+            check(Credentials(write_key=key.encode()), **shown)
