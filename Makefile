@@ -17,6 +17,7 @@ PACKAGES := $(wildcard libs/*) $(wildcard services/*) proto deploy/local
 PROJECTS := $(PACKAGES:%=%/pyproject.toml)
 NODE_EXAMPLE := docs/recipes/node
 SOURCES := libs services deploy proto tests bench conftest.py
+FUZZ = $(BIN)/python tests/fuzz/run_fuzz.py --seconds $(SECONDS) --jobs $(JOBS)
 # A file's tests stay together, in the order given, so that the long ones come first and servers are shared.
 PYTEST := $(BIN)/pytest -q -m 'not soak' --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
@@ -76,12 +77,14 @@ integration: install node ## tests with real Redis, S3 over HTTP, Spark, Prometh
 	$(PYTEST) tests/e2e tests/integration deploy/tests
 
 fuzz: install ## fuzz tests with fresh seeds until the time is over, see docs/fuzzing.md; SECONDS=600 JOBS=2
-	$(BIN)/python tests/fuzz/run_fuzz.py --seconds $(SECONDS) --jobs $(JOBS)
+	$(FUZZ)
 
-soak: install node engines ## long tests, and the simulation for as long as asked; SECONDS=600 JOBS=2
-	$(BIN)/pytest -q -m soak tests libs
-	$(BIN)/python -m icedb_log.testing.simulation --seconds $(SECONDS) --jobs $(JOBS)
-	@$(MAKE) --no-print-directory fuzz
+soak: install node engines ## long tests, then the simulation and fuzzing for as long as asked, be the ones before red; SECONDS=600 JOBS=2
+	@trap 'exit 130' INT; code=0; set -x; \
+	$(BIN)/pytest -q -m soak tests libs || code=$$?; \
+	$(BIN)/python -m icedb_log.testing.simulation --seconds $(SECONDS) --jobs $(JOBS) || code=$$?; \
+	$(FUZZ) || code=$$?; \
+	exit $$code
 
 node: install $(NODE_EXAMPLE)/node_modules/.installed ## npm packages of the Node.js example; Node.js itself from PyPI where there is none
 

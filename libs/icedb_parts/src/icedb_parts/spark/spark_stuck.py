@@ -53,9 +53,14 @@ def end_if_stuck(spark: Any, *, clock: Clock, wait_ms: int = STUCK_WAIT_MS) -> b
 
 
 def count_stuck(context: Any) -> int:
-    """Return how many tasks run of stages that are over: interrupted, and still at it."""
-    infos = context._jsc.sc().statusTracker().getExecutorInfos()  # noqa: SLF001 - PySpark has no word for executors
-    tracker = context.statusTracker()
-    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-    running: int = sum(int(info.numRunningTasks()) for info in infos)
-    return max(0, running - sum(int(stage.numActiveTasks) for stage in stages if stage is not None))
+    """Return how many tasks run of stages that are over: interrupted, and still at it.
+
+    Asks the scheduler, which forgets a task when it has ended. Not Spark's status tracker: what it says is written at
+    most every 100 ms (``spark.ui.liveUpdate.period``), so that of a task which began right after something else it
+    tells nothing for seconds.
+    """
+    managers = context._jsc.sc().taskScheduler().taskIdToTaskSetManager().elements()  # noqa: SLF001 - no public word
+    count = 0
+    while managers.hasMoreElements():
+        count += bool(managers.nextElement().isZombie())
+    return count
