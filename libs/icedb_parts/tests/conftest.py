@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from icedb_log.clock import new_batch_id
-from icedb_log.jobs import MergeGroup, StagedBatch
+from icedb_log.jobs import MergeGroup, SizeClass, StagedBatch
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
 from icedb_log.tables.table_config import PartitionField, TableConfig
@@ -33,6 +33,7 @@ class PartsTable:
     limits: FlushUnitLimits = field(default_factory=FlushUnitLimits)
     clock: FakeClock = field(default_factory=FakeClock)
     paths: TablePaths = field(default_factory=lambda: TablePaths("events", "wh/events"))
+    sizes: SizeClass | None = None
 
     def __post_init__(self):
         self.store = MemoryObjectStore(self.clock.now_ms)
@@ -59,6 +60,7 @@ class PartsTable:
                 limits=self.limits,
                 engine=self.engine,
                 refused_widenings=refused or {},
+                sizes=self.sizes,
             ),
             self.store,
             clock=self.clock,

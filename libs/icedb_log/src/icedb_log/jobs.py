@@ -7,7 +7,7 @@ it is committed; :mod:`icedb_parts` (PySpark) and the simulation implement :clas
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
@@ -16,6 +16,12 @@ from icedb_log.tables.table_config import TableConfig
 CheckAlive = Callable[[], None]
 """Raises if the run should stop, e.g. because its lock is lost; then that is what stops its job. Saves work only: the
 fence saves data. Called from another thread while the job works, at most every second or so."""
+
+
+MAX_GZIP_RATIO: Final = 1032
+"""DEFLATE makes a byte of at most so many."""
+MIN_ROW_BYTES: Final = 2
+"""The shortest row of text, with what ends it."""
 
 
 def never_stop() -> None:
@@ -42,6 +48,29 @@ class StagedBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class SizeClass:
+    """Which batches a flush takes, by what they are when they are decoded; the others stay staged (I6).
+
+    Attributes:
+        takes: ``small``: batches within both bounds; ``large``: one that is above a bound.
+        decoded_bytes: Bytes after decompression.
+        row_count: Rows.
+    """
+
+    takes: Literal["small", "large"]
+    decoded_bytes: int
+    row_count: int
+
+    def may_be_large(self, batch: StagedBatch) -> bool:
+        """Whether a batch can be above a bound, by its size as staged; False is certain, and costs nothing."""
+        plain, _, codec = batch.format.partition(".")
+        if codec not in ("", "gz") or plain in ("parquet", "arrow"):
+            return True
+        most_bytes = batch.size_bytes * (MAX_GZIP_RATIO if codec else 1)
+        return most_bytes > self.decoded_bytes or most_bytes // MIN_ROW_BYTES > self.row_count
+
+
+@dataclass(frozen=True, slots=True)
 class FlushJob:
     """Turn batches into data files.
 
@@ -55,6 +84,7 @@ class FlushJob:
         time_ms: ``created_ms`` of each new marker.
         read_live: Reads the markers of all live data files; needed only to prove that a widening loses nothing.
         check_alive: Asked while the job works; what it raises stops the job.
+        sizes: Which of the batches are taken; ``None``: all.
     """
 
     paths: TablePaths
@@ -65,6 +95,7 @@ class FlushJob:
     time_ms: int
     read_live: Callable[[], tuple[FileMarker, ...]] = tuple
     check_alive: CheckAlive = never_stop
+    sizes: SizeClass | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +132,7 @@ class RejectedBatch:
 
 @dataclass(frozen=True, slots=True)
 class FlushOutput:
-    """What a flush job made. Every batch of the job is in exactly one of accepted, rejected, missing and deferred.
+    """What a flush job made. Each batch is in exactly one of accepted, rejected, missing, deferred and left_out.
 
     Attributes:
         files: New data files, with row counts and statistics. Empty if no batch was accepted or all are empty.
@@ -112,6 +143,7 @@ class FlushOutput:
         row_count: Rows in ``files``.
         deferred: Batches that stay staged for the next commit (``max_partitions_per_flush``); never all of them.
         bad_rows: Rows of accepted batches that are not in ``files``.
+        left_out: Batches that stay staged because they are not of the job's size class.
     """
 
     files: tuple[FileMarker, ...]
@@ -122,6 +154,7 @@ class FlushOutput:
     row_count: int
     deferred: tuple[StagedBatch, ...] = ()
     bad_rows: tuple[BadRows, ...] = ()
+    left_out: tuple[StagedBatch, ...] = ()
 
 
 class BatchWriter(Protocol):

@@ -6,3 +6,7 @@ class BatchRejected(Exception):
 
     What the caller does: put the batch among the rejected ones of its unit, and go on with the others.
     """
+
+
+class BatchTooLarge(BatchRejected):
+    """A batch is above a bound of decoded bytes or rows. A unit that takes small batches only leaves it out (I6)."""

@@ -7,6 +7,9 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 
+PROCESS_BYTES: Final = 192 * MIB
+"""What a task's process takes before it reads anything: Python, Arrow, the native engine's code."""
+
 MAX_PARTITION_VALUE_BYTES: Final = 190
 """Encoded. With a field's name (at most 64) and ``=`` it is one path component of at most 255 bytes."""
 
@@ -37,6 +40,7 @@ class FlushUnitLimits:
     Attributes:
         batch_staged_bytes: Size of a staged object.
         batch_decoded_bytes: Size after decompression: the guard against compression bombs.
+        batch_rows: Rows, or lines of text: very short ones take more memory than they have bytes.
         document_bytes: Size of a batch that is one JSON document: it takes about nine times as much to take apart.
         line_bytes: Size of one event.
         batch_columns: Distinct top-level keys of one batch.
@@ -50,6 +54,7 @@ class FlushUnitLimits:
 
     batch_staged_bytes: int = 256 * MIB
     batch_decoded_bytes: int = 512 * MIB
+    batch_rows: int = 10_000_000
     document_bytes: int = 64 * MIB
     line_bytes: int = 8 * MIB
     batch_columns: int = 1000
@@ -76,6 +81,15 @@ class JobLimits:
     engine: EngineLimits = field(default_factory=EngineLimits)
     direct_bytes: int = 512 * MIB
     write_task_bytes: int = 64 * MIB
+
+
+def leave_memory(engine: EngineLimits, held_bytes: int) -> EngineLimits:
+    """Return what is left for the native engine of a unit that holds batches, decoded, of so many bytes.
+
+    Besides their text there are the columns that are made of it, about as large; and the process itself.
+    """
+    left_bytes = engine.memory_bytes - PROCESS_BYTES - 2 * held_bytes
+    return replace(engine, memory_bytes=max(engine.memory_bytes // 4, left_bytes))
 
 
 def share_threads(engine: EngineLimits, unit_count: int) -> EngineLimits:

@@ -5,7 +5,7 @@ point: fence, log, *then* staging. What becomes of a batch is decided by the com
 it made live and those that it refused. Safe under any number of concurrent flushes, without any lock.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from icedb_log.clock import Clock
@@ -19,7 +19,16 @@ from icedb_log.ingest.quarantine import (
     quarantine_rows,
 )
 from icedb_log.ingest.staging import list_staged
-from icedb_log.jobs import BatchWriter, CheckAlive, FlushJob, FlushOutput, RejectedBatch, StagedBatch, never_stop
+from icedb_log.jobs import (
+    BatchWriter,
+    CheckAlive,
+    FlushJob,
+    FlushOutput,
+    RejectedBatch,
+    SizeClass,
+    StagedBatch,
+    never_stop,
+)
 from icedb_log.keys import TablePaths, parse_staged_key
 from icedb_log.log.fence import HeldFence, acquire_fence
 from icedb_log.log.fence_watch import FenceWatch
@@ -42,10 +51,14 @@ class FlushLimits:
     Attributes:
         max_batches: Batches in one commit, 1..1000.
         max_bytes: Staged bytes in one commit; a single batch may exceed it.
+        sizes: Which batches are taken, by their size; ``large``: one alone. ``None``: all.
+        skip: Ids of batches that are known not to be of that size: nobody looks at them again.
     """
 
     max_batches: int = MAX_KEYS_PER_PAGE
     max_bytes: int = 512 * MIB
+    sizes: SizeClass | None = None
+    skip: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +78,7 @@ class FlushResult:
         deferred_count: Batches that wait for the next commit, since this one has partitions enough.
         unknown_count: Objects in staging that are no batches; left alone.
         has_more: Whether more batches are waiting.
+        left_out: Ids of batches that were found not to be of the size that this flush takes.
     """
 
     committed_key: str | None = None
@@ -79,6 +93,7 @@ class FlushResult:
     deferred_count: int = 0
     unknown_count: int = 0
     has_more: bool = False
+    left_out: tuple[str, ...] = ()
 
 
 def flush_table(
@@ -119,14 +134,14 @@ def flush_table(
     """
     limits = limits or FlushLimits()
     config = read_table_config(store, paths)
-    if not list_staged(store, paths, limit=1).batches:
+    if not list_staged(store, paths, limit=1, skip=limits.skip).batches:
         return FlushResult()
     reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
     fence = acquire_fence(store, paths, "ingest", owner=owner, clock=clock, incarnation=config.incarnation)
     view = reader.heads.read()  # F2
     # WARN: staging is listed after the log was read. The other way round: a batch is listed, another flush commits
     # it, its log file is merged and vacuumed, and this log read does not know its id any more: rows twice.
-    staged = list_staged(store, paths, limit=limits.max_batches)
+    staged = list_staged(store, paths, limit=limits.max_batches, skip=limits.skip)
     sorted_out = _sort_out(staged.batches, view, config=config, limits=limits)
     if sorted_out.duplicates:
         # I3: their rows are live already. If none goes, a flush that finds nothing else would be asked for ever.
@@ -141,7 +156,7 @@ def flush_table(
     if not (sorted_out.taken or sorted_out.late):
         return found
     watch = FenceWatch(fence, check_alive=check_alive or never_stop, clock=clock)
-    run = _Run(store, paths, clock, config, writer, fence, reader, watch)
+    run = _Run(store, paths, clock, config, writer, fence, reader, watch, limits.sizes)
     return run.decide(sorted_out, found=found, known=union_schema(paths.name, view.files))
 
 
@@ -187,6 +202,8 @@ def _sort_out(
         except InvalidRequest as error:
             late.append(RejectedBatch(batch, str(error)))
             continue
+        if limits.sizes is not None and limits.sizes.takes == "large" and not limits.sizes.may_be_large(batch):
+            continue
         if taken and taken_bytes + batch.size_bytes > limits.max_bytes:
             has_more = True
             break
@@ -229,6 +246,7 @@ class _Run:
     fence: HeldFence
     reader: LogReader
     still_mine: FenceWatch
+    sizes: SizeClass | None
 
     def decide(self, sorted_out: _SortedOut, *, found: FlushResult, known: LoggedSchema) -> FlushResult:
         """Write, commit, and clear staging of what the commit decided."""
@@ -254,6 +272,15 @@ class _Run:
         return self._result(found, output, rejected, committed_key)
 
     def _write(self, batches: tuple[StagedBatch, ...], *, known: LoggedSchema, commit_id: str) -> FlushOutput:
+        if self.sizes is None or self.sizes.takes == "small":
+            return self._run_job(batches, known=known, commit_id=commit_id)
+        for place, batch in enumerate(batches):
+            output = self._run_job((batch,), known=known, commit_id=commit_id)  # I6: a large one is alone
+            if not output.left_out:
+                return replace(output, left_out=batches[:place], deferred=batches[place + 1 :])
+        return FlushOutput((), known.effective, (), (), (), 0, left_out=batches)
+
+    def _run_job(self, batches: tuple[StagedBatch, ...], *, known: LoggedSchema, commit_id: str) -> FlushOutput:
         job = FlushJob(
             paths=self.paths,
             config=self.config,
@@ -263,6 +290,7 @@ class _Run:
             time_ms=self.clock.now_ms(),
             read_live=self._read_live,
             check_alive=self.still_mine,
+            sizes=self.sizes,
         )
         output = self.writer.write_batches(job)
         require_accounted(self.paths, job, output)
@@ -325,4 +353,5 @@ class _Run:
             deferred_count=len(output.deferred),
             unknown_count=found.unknown_count,
             has_more=found.has_more or bool(output.deferred),
+            left_out=tuple(batch.batch_id for batch in output.left_out),
         )

@@ -6,15 +6,20 @@ from icedb_log.keys import TablePaths
 
 
 def require_accounted(paths: TablePaths, job: FlushJob, output: FlushOutput) -> None:
-    """Each batch of a job is decided once, or deferred (I5); and a job defers never all of them (I6)."""
+    """Each batch of a job is decided once, deferred, or left out (I5); a job defers never all that it may take (I6)."""
     rejected = tuple(refusal.batch for refusal in output.rejected)
-    answered = [batch.batch_id for batch in (*output.accepted, *rejected, *output.missing, *output.deferred)]
+    undecided = (*output.deferred, *output.left_out)
+    answered = [batch.batch_id for batch in (*output.accepted, *rejected, *output.missing, *undecided)]
     if sorted(answered) != sorted(batch.batch_id for batch in job.batches):
         raise InvariantViolated(f"table {paths.name}: the flush job did not decide each of its batches once (I5)")
-    if len(output.deferred) == len(job.batches):
+    if output.left_out and job.sizes is None:
         raise InvariantViolated(
-            f"table {paths.name}: the flush job deferred all of its {len(job.batches)} batches: it would never end; "
-            "one batch beyond the bound is committed alone (I6)"
+            f"table {paths.name}: the flush job left {len(output.left_out)} batches out, and was to take all sizes (I6)"
+        )
+    if output.deferred and len(undecided) == len(job.batches):
+        raise InvariantViolated(
+            f"table {paths.name}: the flush job deferred all of its {len(output.deferred)} batches: it would never "
+            "end; one batch beyond the bound is committed alone (I6)"
         )
     if output.files and not output.accepted:
         raise InvariantViolated(f"table {paths.name}: the flush job accepted no batch, yet wrote data files (I5)")

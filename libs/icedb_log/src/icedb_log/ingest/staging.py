@@ -78,10 +78,12 @@ def stage_batch(
     )
 
 
-def list_staged(store: ObjectStore, paths: TablePaths, *, limit: int = MAX_KEYS_PER_PAGE) -> StagedListing:
-    """List at most ``limit`` (1..1000) staged batches, oldest id first.
+def list_staged(
+    store: ObjectStore, paths: TablePaths, *, limit: int = MAX_KEYS_PER_PAGE, skip: Collection[str] = ()
+) -> StagedListing:
+    """List at most ``limit`` (1..1000) staged batches, oldest id first, but those with an id in ``skip``.
 
-    Costs one LIST, and one more for each page of objects that are no batches: these never hide a batch (I5).
+    Costs one LIST, and one more for each page of objects that are none, or skipped: these never hide a batch (I5).
     """
     batches: list[StagedBatch] = []
     unknown: list[ObjectInfo] = []
@@ -92,6 +94,8 @@ def list_staged(store: ObjectStore, paths: TablePaths, *, limit: int = MAX_KEYS_
                 name = parse_staged_key(info.key)
             except InvalidRequest:
                 unknown.append(info)
+                continue
+            if name.batch_id in skip:
                 continue
             if len(batches) == limit:
                 return StagedListing(tuple(batches), tuple(unknown), has_more=True)

@@ -28,6 +28,7 @@ from icedb_log.jobs import (
     MergeJob,
     RejectedBatch,
     RowChange,
+    SizeClass,
     StagedBatch,
 )
 from icedb_log.keys import TablePaths
@@ -67,12 +68,17 @@ class RowFileWriter:
         rejected: list[RejectedBatch] = []
         missing: list[StagedBatch] = []
         bad_rows: list[BadRows] = []
+        left_out: list[StagedBatch] = []
         for batch in job.batches:
             try:
-                read = _read_batch(self.store.get(batch.key).body, schema, config=job.config)
+                body = self.store.get(batch.key).body
             except NotFound:
                 missing.append(batch)
                 continue
+            if job.sizes is not None and is_large(body, job.sizes) != (job.sizes.takes == "large"):
+                left_out.append(batch)
+                continue
+            read = _read_batch(body, schema, config=job.config)
             if read.bad_lines and job.config.on_bad_rows == "quarantine_batch":
                 rejected.append(RejectedBatch(batch, read.reason))
                 continue
@@ -95,7 +101,13 @@ class RowFileWriter:
             missing=tuple(missing),
             row_count=row_count,
             bad_rows=tuple(bad_rows),
+            left_out=tuple(left_out),
         )
+
+
+def is_large(body: bytes, sizes: SizeClass) -> bool:
+    """Return whether a batch is above a bound."""
+    return len(body) > sizes.decoded_bytes or body.count(b"\n") + 1 > sizes.row_count
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,11 +51,15 @@ class SimBatchWriter:
         missing: list[StagedBatch] = []
         deferred: list[StagedBatch] = []
         bad_rows: list[BadRows] = []
+        left_out: list[StagedBatch] = []
         for batch in job.batches:
             try:
                 body = self.store.get(batch.key).body
             except NotFound:
                 missing.append(batch)
+                continue
+            if job.sizes is not None and (len(body) > job.sizes.decoded_bytes) != (job.sizes.takes == "large"):
+                left_out.append(batch)
                 continue
             if body == BAD_BODY:
                 rejected.append(RejectedBatch(batch, "not JSON"))
@@ -95,6 +99,7 @@ class SimBatchWriter:
             row_count=sum(len(part) for part in rows.values()),
             deferred=tuple(deferred),
             bad_rows=tuple(bad_rows),
+            left_out=tuple(left_out),
         )
 
 

@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 from icedb_log.testing.simulation_actors import Simulation
 from icedb_log.testing.simulation_mood import Mood
 from icedb_log.testing.simulation_naps import Nap
-from icedb_log.testing.simulation_repeats import read_afresh_for_ever, send_again_for_ever
+from icedb_log.testing.simulation_repeats import flush_by_size_for_ever, read_afresh_for_ever, send_again_for_ever
 from icedb_log.testing.simulation_settings import MINUTE_MS, SECOND_MS
 
 _SKEW_MS: Final = 180 * SECOND_MS
@@ -186,6 +186,20 @@ class HastyProducers(Mood):
         super().arrange(sim)
 
 
+class SizedFlushes(Mood):
+    """Flushes that leave batches of the other size staged, and die or sleep meanwhile (I6)."""
+
+    name = "sizedflushes"
+    sleeps = "flusher"
+    has: ClassVar = {"janitors": (2,), "flushers": (2, 3), "producers": (2,)}
+    faults: ClassVar = {"crash": (0.0, 0.01), "lost": (0.0, 0.05)}
+
+    def arrange(self, sim: Simulation) -> None:
+        """Let flushers go by size."""
+        sim.bodies["flusher"] = flush_by_size_for_ever
+        super().arrange(sim)
+
+
 class SleepyReasons(Mood):
     """Flushes sleep, or die, before they write a reason, while policies change (I5, J2)."""
 
@@ -325,6 +339,7 @@ MOODS: Final[dict[str, type[Mood]]] = {
         SleepyFetchers,
         SleepyCopies,
         HastyProducers,
+        SizedFlushes,
         SleepyReasons,
         SleepyUploads,
         SleepyProofs,

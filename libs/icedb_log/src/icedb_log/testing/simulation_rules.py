@@ -50,6 +50,7 @@ MOOD_OF_RULE: Final = {
     "a deletion rewrites what it found before the fence": "sleepychangers",
     "a new tombstone claims to have landed when its input was made": "sleepyputs",
     "an id may lie in the future": "hastyproducers",
+    "what a flush leaves out for its size is cleared from staging": "sizedflushes",
     "pins are read before the log": "sleepypinners",
     "a pin is proven by a log that was read before it was there": "sleepypinners",
     "the source is listed before the fence is taken": "sleepyfeeders",

@@ -4,6 +4,7 @@ from typing import Final
 
 from icedb_log.testing.simulation_mutations import breaks, code, edit, keeps
 
+_LIST: Final = "staged = list_staged(store, paths, limit=limits.max_batches, skip=limits.skip)"
 _STAGE_RETRY: Final = "stage_batch(store, paths, body=payload.body, staging_format=payload.format, batch_id=retry_id)"
 _DELETE_RETRIED: Final = "_delete_entry(store, paths, found.entry)"
 
@@ -217,9 +218,9 @@ INGEST_RULES: Final = (
             "ingest.flush:flush_table",
             (
                 "    view = reader.heads.read()  # F2\n",
-                "    staged = list_staged(store, paths, limit=limits.max_batches)\n    view = reader.heads.read()\n",
+                f"    {_LIST}\n    view = reader.heads.read()\n",
             ),
-            ("    staged = list_staged(store, paths, limit=limits.max_batches)\n    sorted", "    sorted"),
+            (f"    {_LIST}\n    sorted", "    sorted"),
         ),
     ),
     breaks(
@@ -306,6 +307,14 @@ INGEST_RULES: Final = (
                 "(_payloads_of(store, paths, entry), [reason_key(paths, entry.batch_id)])",
                 "([reason_key(paths, entry.batch_id)], _payloads_of(store, paths, entry))",
             ),
+        ),
+    ),
+    breaks(
+        "I6",
+        "what a flush leaves out for its size is cleared from staging",
+        edit(
+            "ingest.flush:_Run.decide",
+            ("[batch.key for batch in output.accepted]", "[b.key for b in (*output.accepted, *output.left_out)]"),
         ),
     ),
 )

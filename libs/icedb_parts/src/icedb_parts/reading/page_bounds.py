@@ -10,7 +10,7 @@ from typing import Final
 
 from icedb_log.thrift import STRUCT, ThriftError, ThriftReader
 
-from icedb_parts.errors import BatchRejected
+from icedb_parts.errors import BatchRejected, BatchTooLarge
 
 ENCRYPTED: Final = "an encrypted Parquet file cannot be read: send it without encryption"
 MAX_PAGES: Final = 200_000
@@ -45,7 +45,7 @@ def check_pages(body: bytes, *, limit_bytes: int) -> None:
             total_bytes += size_bytes
             page_count += 1
             if total_bytes > limit_bytes:
-                raise BatchRejected(
+                raise BatchTooLarge(
                     f"the Parquet file has more than {limit_bytes} bytes without compression; send smaller batches"
                 )
             if page_count > MAX_PAGES:

@@ -4,7 +4,7 @@ from icedb_parts.limits import FlushUnitLimits
 from icedb_parts.reading.batch_table import BatchTable
 from icedb_parts.reading.csv_cells import read_csv_cells
 from icedb_parts.reading.json_document import read_json_document
-from icedb_parts.reading.staged_bytes import decompress, split_format
+from icedb_parts.reading.staged_bytes import check_row_count, decompress, split_format
 from icedb_parts.reading.staged_lines import BatchLines, read_batch_lines
 from icedb_parts.reading.typed_files import read_arrow, read_parquet
 
@@ -24,13 +24,14 @@ def read_batch(body: bytes, staging_format: str, limits: FlushUnitLimits, *, spl
         BatchRejected: Not what its format says, or above a bound.
     """
     plain, codec = split_format(staging_format)
-    decoded = decompress(body, codec, limits.batch_decoded_bytes)
+    decoded = decompress(body, codec, limits, has_lines=plain == "ndjson")
     if plain == "parquet":
         return read_parquet(decoded, limits)
     if plain == "arrow":
         return read_arrow(decoded, limits)
-    if plain == "json":
-        return read_json_document(decoded, limits, splits_rows=splits_rows)
-    if plain == "csv":
-        return read_csv_cells(decoded, limits, splits_rows=splits_rows)
-    return read_batch_lines(decoded, limits, splits_rows=splits_rows)
+    if plain == "ndjson":
+        return read_batch_lines(decoded, limits, splits_rows=splits_rows)
+    read = read_json_document if plain == "json" else read_csv_cells
+    content = read(decoded, limits, splits_rows=splits_rows)
+    check_row_count(content.row_count + content.bad.row_count, limits)
+    return content

@@ -1,10 +1,12 @@
 """From a staged object to its plain bytes: decompression, within a bound, and encoding; nothing about formats."""
 
+import io
 from typing import Final
 
 import pyarrow as pa
 
-from icedb_parts.errors import BatchRejected
+from icedb_parts.errors import BatchRejected, BatchTooLarge
+from icedb_parts.limits import FlushUnitLimits
 
 _CODECS: Final = {"gz": "gzip", "zst": "zstd"}
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
@@ -17,32 +19,47 @@ def split_format(staging_format: str) -> tuple[str, str | None]:
     return plain, _CODECS.get(suffix)
 
 
-def decompress(body: bytes, codec: str | None, limit_bytes: int) -> bytes:
+def decompress(body: bytes, codec: str | None, limits: FlushUnitLimits, *, has_lines: bool = False) -> bytes:
     """Return the decompressed bytes, and stop soon after there are too many.
+
+    They are counted while they come, a piece at a time: nothing that a stream says of its own size is believed.
 
     Args:
         body: The staged bytes.
         codec: ``gzip``, ``zstd`` or None.
-        limit_bytes: The guard against decompression bombs.
+        limits: Among them the guard against decompression bombs.
+        has_lines: Each line is a row.
 
     Raises:
-        BatchRejected: Not a whole stream, or above the limit.
+        BatchRejected: Not a whole stream.
+        BatchTooLarge: Above a bound.
     """
     if codec is None:
-        decoded = body
-    else:
-        chunks, decoded_bytes = [], 0
-        try:
-            with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
-                while decoded_bytes <= limit_bytes and (chunk := stream.read(_CHUNK_BYTES)):
-                    chunks.append(chunk)
-                    decoded_bytes += len(chunk)
-        except OSError as error:
-            raise BatchRejected(f"not a complete {codec} stream: {error}; compress the batch again") from error
-        decoded = b"".join(chunks)
-    if len(decoded) > limit_bytes:
-        raise BatchRejected(f"more than {limit_bytes} bytes after decompression; send smaller batches")
-    return decoded
+        _check_size(len(body), body.count(b"\n") if has_lines else 0, limits)
+        return body
+    decoded = io.BytesIO()  # it grows in place, and gives its bytes away without a copy
+    line_count = 0
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
+            while chunk := stream.read(_CHUNK_BYTES):
+                decoded.write(chunk)
+                line_count += chunk.count(b"\n") if has_lines else 0
+                _check_size(decoded.tell(), line_count, limits)
+    except OSError as error:
+        raise BatchRejected(f"not a complete {codec} stream: {error}; compress the batch again") from error
+    return decoded.getvalue()
+
+
+def check_row_count(row_count: int, limits: FlushUnitLimits) -> None:
+    """Raise BatchTooLarge if a batch has too many rows."""
+    if row_count > limits.batch_rows:
+        raise BatchTooLarge(f"more than {limits.batch_rows} rows; send smaller batches")
+
+
+def _check_size(decoded_bytes: int, row_count: int, limits: FlushUnitLimits) -> None:
+    if decoded_bytes > limits.batch_decoded_bytes:
+        raise BatchTooLarge(f"more than {limits.batch_decoded_bytes} bytes after decompression; send smaller batches")
+    check_row_count(row_count, limits)
 
 
 def is_utf8(data: bytes) -> bool:

@@ -13,11 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icedb_parts.errors import BatchRejected
-from icedb_parts.limits import FlushUnitLimits
+from icedb_parts.limits import MIB, FlushUnitLimits
 from icedb_parts.reading.bad_lines import BadLines
 from icedb_parts.reading.staged_bytes import BOM, check_utf8, is_utf8
 
 _NEWLINE: Final = 10
+_STEP_BYTES: Final = 8 * MIB
+"""Of a batch's text, looked at together: what a look needs takes several times as much."""
 _IS_SPACE: Final = np.isin(np.arange(256), [9, 10, 13, 32])
 
 
@@ -127,11 +129,14 @@ def _blank_undecodable(decoded: bytes) -> tuple[bytes, dict[int, tuple[bytes, st
 
 def _find_offsets(decoded: bytes) -> np.ndarray:
     """Return where each line begins, and the end; as the offsets buffer of a string array."""
-    ends = np.flatnonzero(np.frombuffer(decoded, np.uint8) == _NEWLINE) + 1
-    parts = [np.zeros(1, np.int64), ends]
+    data = np.frombuffer(decoded, np.uint8)
+    parts = [np.zeros(1, np.int32)]
+    for start in range(0, len(data), _STEP_BYTES):
+        ends = np.flatnonzero(data[start : start + _STEP_BYTES] == _NEWLINE) + (start + 1)
+        parts.append(ends.astype(np.int32))
     if decoded and not decoded.endswith(b"\n"):
-        parts.append(np.array([len(decoded)]))
-    return np.concatenate(parts).astype(np.int32)
+        parts.append(np.array([len(decoded)], np.int32))
+    return np.concatenate(parts)
 
 
 def _find_blank(decoded: bytes, offsets: np.ndarray) -> np.ndarray:

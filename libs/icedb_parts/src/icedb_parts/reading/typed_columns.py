@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icedb_parts.errors import BatchRejected
+from icedb_parts.errors import BatchRejected, BatchTooLarge
 from icedb_parts.limits import FlushUnitLimits
 from icedb_parts.reading.batch_table import BatchTable
 from icedb_parts.reading.column_forms import Form
@@ -38,7 +38,7 @@ def convert_table(table: pa.Table, limits: FlushUnitLimits) -> BatchTable:
     converted = pa.table(arrays) if arrays else table
     size_bytes = converted.nbytes
     if size_bytes > limits.batch_decoded_bytes:
-        raise BatchRejected(
+        raise BatchTooLarge(
             f"{size_bytes} bytes in memory; the limit is {limits.batch_decoded_bytes}: send smaller batches"
         )
     numbers = pa.array(np.arange(1, table.num_rows + 1, dtype=np.int32))

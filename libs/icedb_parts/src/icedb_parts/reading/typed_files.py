@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from icedb_log.thrift import ThriftError
 
-from icedb_parts.errors import BatchRejected
+from icedb_parts.errors import BatchRejected, BatchTooLarge
 from icedb_parts.limits import MIB, FlushUnitLimits
 from icedb_parts.reading.batch_table import BatchTable
 from icedb_parts.reading.ipc_bounds import count_decoded_bytes
 from icedb_parts.reading.page_bounds import ENCRYPTED, check_pages
+from icedb_parts.reading.staged_bytes import check_row_count
 from icedb_parts.reading.typed_columns import convert_table, measure
 
 _IPC_MAGIC: Final = b"ARROW1\x00\x00"
@@ -77,8 +78,9 @@ def _open_parquet(body: bytes, limits: FlushUnitLimits) -> pq.ParquetFile:
     strings = [field.name for field in schema if _is_text(field.type)]
     decoded_bytes = sum(metadata.row_group(place).total_byte_size for place in range(metadata.num_row_groups))
     least_bytes = metadata.num_rows * len(schema) // 8
+    check_row_count(metadata.num_rows, limits)
     if max(decoded_bytes, least_bytes) > limits.batch_decoded_bytes:
-        raise BatchRejected(
+        raise BatchTooLarge(
             f"the Parquet file has {metadata.num_rows} rows and {decoded_bytes} bytes without compression; "
             f"the limit is {limits.batch_decoded_bytes} bytes: send smaller batches"
         )
@@ -105,7 +107,7 @@ def _check_messages(data: pa.Buffer, limits: FlushUnitLimits) -> None:
     for message in pa.ipc.MessageReader.open_stream(data):
         total += count_decoded_bytes(message.metadata.to_pybytes(), memoryview(message.body))
         if total > limits.batch_decoded_bytes:
-            raise BatchRejected(
+            raise BatchTooLarge(
                 f"the Arrow stream has more than {limits.batch_decoded_bytes} bytes without compression; "
                 "send smaller batches"
             )
@@ -123,10 +125,11 @@ def _collect(batches: Iterator[pa.RecordBatch], schema: pa.Schema, limits: Flush
     found: list[pa.RecordBatch] = []
     size_bytes = 0
     for batch in batches:
+        check_row_count(sum(map(len, found)) + len(batch), limits)
         _validate(batch, sum(map(len, found)))
         size_bytes += measure(batch)
         if size_bytes > limits.batch_decoded_bytes:
-            raise BatchRejected(
+            raise BatchTooLarge(
                 f"more than {limits.batch_decoded_bytes} bytes in memory, at row {sum(map(len, found)) + 1}; "
                 "send smaller batches"
             )

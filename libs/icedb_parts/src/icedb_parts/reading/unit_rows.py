@@ -5,21 +5,23 @@ reading ends when the unit has enough: what is left is for another unit.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from icedb_log.errors import NotFound
 from icedb_log.ingest.quarantine import bad_rows_key
-from icedb_log.jobs import StagedBatch
+from icedb_log.jobs import SizeClass, StagedBatch
 from icedb_log.model import FileMarker
 from icedb_log.storage.object_store import ObjectStore
 
 from icedb_parts.engine import open_engine, open_scratch
-from icedb_parts.errors import BatchRejected
-from icedb_parts.limits import MIB, FlushUnitLimits
+from icedb_parts.errors import BatchRejected, BatchTooLarge
+from icedb_parts.limits import MIB, FlushUnitLimits, leave_memory
 from icedb_parts.reading.batch_checks import UnitChecks
 from icedb_parts.reading.event_frame import EventFrame
 from icedb_parts.reading.staged_batch import BatchContent, read_batch
@@ -48,6 +50,7 @@ class UnitRows:
         self._rejected: dict[int, str] = {}
         self._missing: list[int] = []
         self._left: list[int] = []
+        self._left_out: list[int] = []
         self._deferred: set[int] = set()
         self._bad_rows: tuple[UnitBadRows, ...] = ()
         self._wishes: Mapping[str, str] = {}
@@ -63,7 +66,8 @@ class UnitRows:
         if not filled:
             return
         unit = self._unit
-        engine = stack.enter_context(open_engine(unit.engine, self.scratch))
+        held_bytes = sum(batch.decoded_bytes for batch in filled.values())
+        engine = stack.enter_context(open_engine(leave_memory(unit.engine, held_bytes), self.scratch))
         self._frame = EventFrame(engine, filled)
         self._checks = UnitChecks(
             unit.config,
@@ -78,7 +82,7 @@ class UnitRows:
         if self._checks.wishes:
             self._wishes = self._checks.wishes
             self._checks, self._row_counts, self._rejected, self._missing = None, {}, {}, []
-            self._left = list(range(len(unit.batches)))
+            self._left, self._left_out = list(range(len(unit.batches))), []
             return
         self._row_counts.update(self._checks.row_counts)
         for number in self._checks.left:
@@ -162,6 +166,7 @@ class UnitRows:
             bad_rows=self._bad_rows,
             wishes=self._wishes,
             long_columns=self._checks.long_columns if self._checks else (),
+            left_out=self._ids(self._left_out),
         )
 
     def _take_over(self) -> None:
@@ -175,7 +180,6 @@ class UnitRows:
         """Fetch and decode the batches in order, a few at once, large ones alone, until the unit has enough."""
         limits = self._unit.limits
         batches: dict[int, BatchContent] = {}
-        splits_rows = self._unit.config.on_bad_rows == "quarantine_rows"
         decoded_bytes = 0
         waiting = deque(enumerate(self._unit.batches))
         coming: deque[tuple[int, Future[BatchContent]]] = deque()
@@ -188,13 +192,15 @@ class UnitRows:
                     if coming and sum(expected) > FETCHED_BYTES:
                         break
                     number, batch = waiting.popleft()
-                    coming.append((number, pool.submit(_read_batch, store, batch, limits, splits_rows=splits_rows)))
+                    coming.append((number, pool.submit(_read_batch, store, batch, self._unit)))
                 number, future = coming.popleft()
                 try:
                     batches[number] = future.result()
                     decoded_bytes += batches[number].decoded_bytes
                 except NotFound:
                     self._missing.append(number)
+                except _OtherSizeError:
+                    self._left_out.append(number)
                 except BatchRejected as error:
                     self._rejected[number] = f"batch {self._unit.batches[number].batch_id}: {error}"
                 if decoded_bytes >= limits.unit_decoded_bytes:
@@ -216,10 +222,46 @@ def open_unit(unit: FlushUnit, store: ObjectStore) -> Iterator[UnitRows]:
         yield rows
 
 
-def _read_batch(store: ObjectStore, batch: StagedBatch, limits: FlushUnitLimits, *, splits_rows: bool) -> BatchContent:
+class _OtherSizeError(Exception):
+    """A batch is not of the unit's size class."""
+
+
+def _read_batch(store: ObjectStore, batch: StagedBatch, unit: FlushUnit) -> BatchContent:
+    limits = unit.limits
     if batch.size_bytes > limits.batch_staged_bytes:
         raise BatchRejected(
             f"the staged object has {batch.size_bytes} bytes; the limit is {limits.batch_staged_bytes}: "
             "send smaller batches"
         )
-    return read_batch(store.get(batch.key).body, batch.format, limits, splits_rows=splits_rows)
+    read = partial(
+        read_batch,
+        store.get(batch.key).body,
+        batch.format,
+        splits_rows=unit.config.on_bad_rows == "quarantine_rows",
+    )
+    return read(limits) if unit.sizes is None else _read_sized(read, limits, unit.sizes)
+
+
+def _read_sized(
+    read: Callable[[FlushUnitLimits], BatchContent], limits: FlushUnitLimits, sizes: SizeClass
+) -> BatchContent:
+    """Read a batch if it is of a size class. Whether it is, is found in one way: no batch is of none, or of two."""
+    small = replace(
+        limits,
+        batch_decoded_bytes=min(limits.batch_decoded_bytes, sizes.decoded_bytes),
+        batch_rows=min(limits.batch_rows, sizes.row_count),
+    )
+    try:
+        content = read(small)
+    except BatchTooLarge:
+        if sizes.takes == "small" and small != limits:
+            raise _OtherSizeError from None
+    except BatchRejected:
+        if sizes.takes == "large":
+            raise _OtherSizeError from None
+        raise
+    else:
+        if sizes.takes == "large":
+            raise _OtherSizeError
+        return content
+    return read(limits)

@@ -104,6 +104,7 @@ class UnitReader:
                     limits=self._limits.batch,
                     engine=engine,
                     refused_widenings=self._refused,
+                    sizes=job.sizes,
                 )
             )
             for unit in units
@@ -190,6 +191,7 @@ def bring_together(
     reasons.update(refused or {})
     accepted = {batch_id for result in results for batch_id in result.accepted}
     missing = {batch_id for result in results for batch_id in result.missing}
+    left_out = {batch_id for result in results for batch_id in result.left_out}
     return FlushOutput(
         files=tuple(files),
         schema=schema,
@@ -201,6 +203,7 @@ def bring_together(
         row_count=row_count,
         deferred=tuple(batch for batch in job.batches if batch.batch_id in deferred),
         bad_rows=_find_bad_rows(job.batches, accepted, results),
+        left_out=tuple(batch for batch in job.batches if batch.batch_id in left_out),
     )
 
 

@@ -8,7 +8,7 @@ either writes files at once (:mod:`icedb_parts.units.flush_unit`) or hands sorte
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from icedb_log.jobs import StagedBatch
+from icedb_log.jobs import SizeClass, StagedBatch
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
 from icedb_log.tables.table_config import TableConfig
@@ -30,6 +30,7 @@ class FlushUnit:
         limits: Bounds of a batch.
         engine: Bounds of the task.
         refused_widenings: Columns that cannot become wider, with the reason.
+        sizes: Which of the batches are taken; ``None``: all.
     """
 
     paths: TablePaths
@@ -41,6 +42,7 @@ class FlushUnit:
     limits: FlushUnitLimits
     engine: EngineLimits
     refused_widenings: Mapping[str, str] = field(default_factory=dict)
+    sizes: SizeClass | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class FlushUnitResult:
-    """What a unit made. Every batch of the unit is in exactly one of accepted, rejected, missing, deferred and left.
+    """What a unit made. Every batch is in exactly one of accepted, rejected, missing, deferred, left and left_out.
 
     Attributes:
         columns: Columns of the rows.
@@ -100,6 +102,7 @@ class FlushUnitResult:
         wishes: Columns that would have to be wider, with the wider type; then the unit did nothing, and all batches
             are left.
         long_columns: Known columns of which an accepted batch has integers beyond 2^53.
+        left_out: Ids of batches that are not of the unit's size class.
         batch_partitions: If it did: places in ``partitions`` of each accepted batch with rows, by batch id.
     """
 
@@ -118,6 +121,7 @@ class FlushUnitResult:
     bad_rows: tuple[UnitBadRows, ...] = ()
     wishes: Mapping[str, str] = field(default_factory=dict)
     long_columns: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
