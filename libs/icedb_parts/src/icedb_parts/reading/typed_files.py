@@ -78,12 +78,12 @@ def _open_parquet(body: bytes, limits: FlushUnitLimits) -> pq.ParquetFile:
     strings = [field.name for field in schema if _is_text(field.type)]
     decoded_bytes = sum(metadata.row_group(place).total_byte_size for place in range(metadata.num_row_groups))
     least_bytes = metadata.num_rows * len(schema) // 8
-    check_row_count(metadata.num_rows, limits)
     if max(decoded_bytes, least_bytes) > limits.batch_decoded_bytes:
         raise BatchTooLarge(
             f"the Parquet file has {metadata.num_rows} rows and {decoded_bytes} bytes without compression; "
             f"the limit is {limits.batch_decoded_bytes} bytes: send smaller batches"
         )
+    check_row_count(metadata.num_rows, limits)
     check_pages(body, limit_bytes=limits.batch_decoded_bytes)
     return pq.ParquetFile(pa.BufferReader(body), read_dictionary=strings)
 
@@ -125,7 +125,6 @@ def _collect(batches: Iterator[pa.RecordBatch], schema: pa.Schema, limits: Flush
     found: list[pa.RecordBatch] = []
     size_bytes = 0
     for batch in batches:
-        check_row_count(sum(map(len, found)) + len(batch), limits)
         _validate(batch, sum(map(len, found)))
         size_bytes += measure(batch)
         if size_bytes > limits.batch_decoded_bytes:
@@ -134,6 +133,7 @@ def _collect(batches: Iterator[pa.RecordBatch], schema: pa.Schema, limits: Flush
                 "send smaller batches"
             )
         found.append(batch)
+        check_row_count(sum(map(len, found)), limits)
     return pa.Table.from_batches(found, found[0].schema if found else schema)
 
 
