@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from icedb_log.ingest.quarantine import bad_rows_key, quarantine_rows
+from icedb_log.jobs import BadRows, RowFault, StagedBatch
 from icedb_log.storage.stores import open_warehouse
 from icedb_log.tables.stored_config import read_table_config
 from icedb_log.tables.table_changes import alter_table_config
@@ -56,3 +58,33 @@ def test_a_table_from_before_counts_as_there(warehouse, run_icedb):
     asked = ("table", "create", "events", "--sort", "ts", "--if-not-exists", "--evolution", "widen")
     assert "another configuration" in run_icedb(*asked, code=2)
     assert read_policies(warehouse) == ("add_columns", "quarantine_batch")
+
+
+def test_quarantine_shows_each_bad_row_with_its_reason(warehouse, run_icedb):
+    run_icedb("table", "create", "events")
+    store, paths = warehouse.store, warehouse.table("events")
+    batch = StagedBatch("", "019b7d3c-0000-7000-8000-000000000001", "ndjson", 1, 1)
+    rows = b'{"n":"one"}\n{"n":1\n{"n":"two"}\n'
+    key = bad_rows_key(paths, batch.batch_id, rows)
+    store.put(key, rows)
+    faults = (RowFault("column 'n' is BIGINT", (3, 9)), RowFault("a line is not a JSON object", (7,)))
+    reason = "column 'n' is BIGINT (line 3: one)\nline 7 is not a JSON object\ncolumn 'n' is BIGINT (line 9: two)"
+    quarantine_rows(
+        store, paths, bad=BadRows(batch, key, 3, reason, faults), replaces=None, commit_id="ab", clock=FakeClock()
+    )
+    shown = run_icedb("quarantine", "show", "events", batch.batch_id)
+    _, _, lines = shown.partition("\n\n")
+    assert lines.splitlines() == [
+        '{"n":"one"}',
+        "  row 3: column 'n' is BIGINT",
+        '{"n":1',
+        "  row 7: a line is not a JSON object",
+        '{"n":"two"}',
+        "  row 9: column 'n' is BIGINT",
+    ]
+    found = json.loads(run_icedb("quarantine", "show", "events", batch.batch_id, "--lines", "2", "--json"))
+    assert found["row_reasons"] == [
+        {"row": 3, "reason": "column 'n' is BIGINT"},
+        {"row": 7, "reason": "a line is not a JSON object"},
+    ]
+    assert [line.strip() for line in run_icedb("quarantine", "list", "events").splitlines()[1:]] == reason.splitlines()

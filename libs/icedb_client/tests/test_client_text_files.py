@@ -124,7 +124,6 @@ def test_elements_of_an_array_stay_as_they_were_written(tmp_path):
         (b'[{"a":NaN}]', "NaN is not JSON"),
         (b'[{"a":"\xff"}]', "not a JSON array"),
         (b"[" + b'{"a":' * 100_000, "nested too deeply"),
-        (b'[{"a":1}, 5]', "element 2 of the array is not a JSON object"),
     ],
 )
 def test_bad_arrays_are_named(content, words, tmp_path):

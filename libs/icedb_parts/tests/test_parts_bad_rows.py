@@ -119,3 +119,101 @@ def test_under_strict_a_row_with_an_unknown_column_is_bad(make_table):
     assert result.row_count == 1
     assert "line 2: column 'extra' is not in the schema of table events" in result.bad_rows[0].reason
     assert "line 1: column 'm' is not in the schema" in table.reason(table.stage({"m": 1}), table.stage({"n": 1}))
+
+
+def test_a_row_that_no_wider_column_takes_does_not_keep_the_column_narrow(make_table):
+    """One fraction and one text: the text is set aside, and the fraction makes the column wider."""
+    table = make_table(evolution="widen", on_bad_rows="quarantine_rows")
+    for rows in ([{"n": 1}, {"n": 0.5}, {"n": "text"}], [{"n": 1}, {"n": 0.5, "s": "s"}, {"n": 2, "s": 3}]):
+        batch = table.stage(*rows)
+        schema = {"n": "BIGINT", "s": "VARCHAR"}
+        assert table.flush(batch, schema=schema).wishes == {"n": "DOUBLE"}
+        granted = table.flush(batch, schema={**schema, "n": "DOUBLE"})
+        assert sorted(row["n"] for row in table.rows(*granted.files)) == [0.5, 1.0]
+        assert [(bad.row_count, "line 3" in bad.reason) for bad in granted.bad_rows] == [(1, True)]
+
+
+def test_each_of_the_first_bad_rows_has_its_own_reason(splitting):
+    bad = [
+        b'{"ts":',
+        b"[1]",
+        b'{"ts":"2023-06-07T10:00:00Z","n":1,"n":2}',
+        b'{"ts":"2023-06-07T10:00:00Z","n":"one"}',
+        b'{"ts":"soon"}',
+        b'{"ts":"later"}',
+        b'{"n":1}',
+        b'{"ts":"2023-06-07T10:00:00Z","":1}',
+        b'{"ts":"2023-06-07T10:00:00Z","N":1}',
+    ]
+    batch = splitting.stage(body=b"\n".join([GOOD, *bad]))
+    (left_out,) = splitting.flush(batch, schema=SCHEMA).bad_rows
+    lines = left_out.reason.split("\n")
+    assert len(lines) == len(bad) == 9
+    for number, (line, words) in enumerate(
+        zip(
+            lines,
+            (
+                "is not a JSON object (",
+                "it is a JSON array",
+                "the same key twice",
+                "column 'n' is BIGINT",
+                "soon",
+                "later",
+                "column 'ts' is missing or null",
+                "column name ''",
+                "columns 'n' and 'N' differ only in case",
+            ),
+            strict=True,
+        ),
+        2,
+    ):
+        assert f"line {number}" in line
+        assert words in line
+    assert [row for fault in left_out.faults for row in fault.rows] != []
+    assert sorted(row for fault in left_out.faults for row in fault.rows) == list(range(2, 11))
+
+
+def test_bad_rows_beyond_the_first_are_counted_by_reason(splitting):
+    rows = [b'{"ts":"soon"}', b'{"n":1}'] * 10 + [b'{"ts":"2023-06-07T10:00:00Z","n":"one"}'] * 5
+    (left_out,) = splitting.flush(splitting.stage(body=b"\n".join([GOOD, *rows])), schema=SCHEMA).bad_rows
+    first, rest = left_out.reason.split("\n")[:10], left_out.reason.split("\n")[10:]
+    assert [f"line {number}" in line for number, line in enumerate(first, 2)] == [True] * 10
+    assert rest[0] == "and 15 more rows:"
+    assert [line.partition(" ")[0] for line in rest[1:]] == ["5", "5", "5"]
+    assert {
+        words for words in ("'ts' is TIMESTAMP", "'ts' is missing", "'n' is BIGINT") for line in rest if words in line
+    } == {
+        "'ts' is TIMESTAMP",
+        "'ts' is missing",
+        "'n' is BIGINT",
+    }
+
+
+def test_a_batch_that_is_refused_whole_names_all_that_is_wrong_with_it(make_table):
+    table = make_table("d=day(ts)", on_bad_rows="quarantine_batch", limits=FlushUnitLimits(line_bytes=1024))
+    lines = [line for line in BAD_LINES if b"user" not in line or len(line) > 1024]
+    good, torn = table.stage(body=GOOD), table.stage(body=b"\n".join([*lines, GOOD]))
+    mended = table.stage(body=b"\n".join([GOOD, *(line for line in lines if b"\xff" not in line and len(line) < 1024)]))
+    result = table.flush(good, torn, mended, schema=SCHEMA)
+    assert (result.accepted, result.bad_rows, result.row_count) == ((good.batch_id,), (), 1)
+    for rejected, count, first in zip(result.rejected, (len(lines), len(lines) - 2), (1, 2), strict=True):
+        reason = rejected.reason.split("\n")
+        assert [f"line {number}" in line for number, line in enumerate(reason[:10], first)] == [True] * 10
+        assert reason[10] == f"and {count - 10} more rows:"
+
+
+def test_a_refusal_says_the_way_out(make_table):
+    fraction = {"n": 0.5}
+    known = {"n": "BIGINT"}
+    for config, command in (
+        ({"evolution": "add_columns"}, "`icedb table alter events --evolution widen`"),
+        ({"declared": {"n": "BIGINT"}}, "`icedb table alter events --evolution widen --column n:DOUBLE`"),
+        ({"evolution": "widen", "declared": {"n": "BIGINT"}}, "`icedb table alter events --column n:DOUBLE`"),
+    ):
+        table = make_table(**config)
+        reason = table.reason(table.stage(fraction), schema=known)
+        assert reason.endswith(f"To have it as DOUBLE: {command}, then `icedb quarantine retry events --all`")
+    laid_out = make_table(sort=("n",), evolution="add_columns")
+    assert "icedb table alter" not in laid_out.reason(laid_out.stage(fraction), schema=known)
+    text = make_table()
+    assert "icedb table alter" not in text.reason(text.stage({"n": "text"}), schema=known)

@@ -51,14 +51,26 @@ def test_a_table_under_pressure_makes_ingest_wait_and_says_so(icedb, parquet):
     assert icedb("ingest", "events", "-", "--json", stdin=b'{"n":1}\n').json["rows"] == 1
 
 
-def test_a_bad_line_names_the_file_and_how_to_go_on(icedb, parquet, tmp_path):
+def test_a_broken_line_is_sent_and_one_hears_how_to_learn_of_it(icedb, parquet, tmp_path):
+    parquet.create("events")
+    path = tmp_path / "bad.ndjson"
+    path.write_bytes(b'{"n": 1}\n{"n": \n{"n": 2}\n')
+    done = icedb("ingest", "events", str(path))
+    assert "3 rows accepted" in done.out
+    assert "`icedb quarantine list events`" in done.err
+    store, paths = parquet.warehouse.store, parquet.warehouse.table("events")
+    (staged,) = list_staged(store, paths).batches
+    assert store.get(staged.key).body == b'{"n": 1}\n{"n":\n{"n": 2}\n'
+
+
+def test_a_line_that_cannot_be_sent_names_the_file_and_how_to_go_on(icedb, parquet, tmp_path):
     parquet.create("events")
     lines = [b'{"n": %d}\n' % n for n in range(10)]
-    lines[7] = b'{"n": 7\n'
+    lines[7] = b'{"n": "%s"}\n' % (b"7" * (8 << 20))
     path = tmp_path / "bad.ndjson"
     path.write_bytes(b"".join(lines))
     error = icedb("ingest", "events", str(path), "--batch-rows", "3", code=2).error
-    assert "bad.ndjson: line 8 is not JSON" in error
+    assert "bad.ndjson: line 8 is longer than 8388608 bytes" in error
     assert "6 rows before it are accepted in 2 batches" in error
     assert "--from-row 7" in error
     lines[7] = b'{"n": 7}\n'

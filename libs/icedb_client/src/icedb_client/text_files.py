@@ -1,7 +1,7 @@
 """Text files to rows: NDJSON, JSON arrays and CSV, read as they come.
 
-A row is the bytes of one JSON object or one CSV record. JSON is checked to be objects, because a whole batch goes
-to quarantine for one bad line; numbers, names and texts stay as they were written.
+A row is the bytes of one line, one element or one CSV record, as it was written. Whether it is good is for the flush to
+say, which goes by the table's policy for bad rows; here is only looked whether a file is of its format at all.
 """
 
 import io
@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterator
 from typing import Final, NoReturn
 
-import orjson
 from icedb_log.errors import InvalidRequest
 
 from icedb_client.batches import BYTE_ORDER_MARK, MAX_LINE_BYTES, MIB
@@ -24,16 +23,19 @@ def read_ndjson(text: io.BufferedReader, name: str) -> Iterator[bytes]:
     """Yield each line that is not blank, without its end.
 
     Raises:
-        InvalidRequest: A line is too long or no JSON object; names file and line.
+        InvalidRequest: A line is too long, or the first one shows that this is no NDJSON; names file and line.
     """
     line_number = 0
+    is_first = True
     while line := text.readline(MAX_LINE_BYTES + 1):
         line_number += 1
         _check_length(line, f"{name}: line {line_number}")
         line = (line.removeprefix(BYTE_ORDER_MARK) if line_number == 1 else line).strip()
         if not line:
             continue
-        _check_object(line, f"{name}: line {line_number}", is_first=line_number == 1)
+        if is_first:
+            _check_first(line, f"{name}: line {line_number}")
+            is_first = False
         yield line
 
 
@@ -41,7 +43,7 @@ def read_json_array(text: io.BufferedReader, name: str) -> Iterator[bytes]:
     """Yield each element of one JSON array, as it was written, on one line.
 
     Raises:
-        InvalidRequest: Too large, not one array, or an element is no object; names file and element.
+        InvalidRequest: Too large, or not one array; names file and element.
     """
     body = text.read(MAX_ARRAY_BYTES + 1)
     if len(body) > MAX_ARRAY_BYTES:
@@ -58,9 +60,7 @@ def read_json_array(text: io.BufferedReader, name: str) -> Iterator[bytes]:
         at = _skip_space(array, at + 1)
         while array[at : at + 1] != "]" or number:
             number += 1
-            row, end = decode(array, at)
-            if not isinstance(row, dict):
-                raise InvalidRequest(f"{name}: element {number} of the array is not a JSON object")
+            _, end = decode(array, at)
             # Line feeds stand only between the parts of an element: inside a text they are escaped.
             line = array[at:end].encode().translate(_LINE_ENDS)
             _check_length(line, f"{name}: element {number} of the array")
@@ -165,14 +165,14 @@ def _check_length(line: bytes, where: str) -> None:
         raise InvalidRequest(f"{where} is longer than {MAX_LINE_BYTES} bytes")
 
 
-def _check_object(line: bytes, where: str, *, is_first: bool) -> None:
-    try:
-        value = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        hint = "; if this is no JSON at all, say what it is (--format, data_format)" if is_first else ""
-        raise InvalidRequest(f"{where} is not JSON: {error}{hint}") from error
-    if not isinstance(value, dict):
-        raise InvalidRequest(f"{where} is not a JSON object; each line is one object of column to value")
+def _check_first(line: bytes, where: str) -> None:
+    if not line.startswith(b"{"):
+        raise InvalidRequest(
+            f"{where} is not JSON, or no object: it begins with {line[:20]!r}; each line of NDJSON is one object of "
+            "column to value. If this is no JSON at all, say what it is (--format, data_format)"
+        )
+    if line == b"{":
+        raise InvalidRequest(f"{where} is not JSON: an object over several lines; write one object a line, or an array")
 
 
 def _skip_space(text: str, at: int) -> int:

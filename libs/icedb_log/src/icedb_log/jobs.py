@@ -99,6 +99,19 @@ class FlushJob:
 
 
 @dataclass(frozen=True, slots=True)
+class RowFault:
+    """What is wrong with some bad rows of a batch.
+
+    Attributes:
+        what: In words for the producer, without a row's number and value.
+        rows: Numbers of the rows in the batch, ascending.
+    """
+
+    what: str
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BadRows:
     """Rows of an accepted batch that cannot be committed (``on_bad_rows = quarantine_rows``).
 
@@ -106,13 +119,15 @@ class BadRows:
         batch: Where they come from; its other rows are in the job's files.
         payload_key: Where the rows lie already, as NDJSON (zstd), below the table's quarantine.
         row_count: How many; at least one.
-        reason: Why the first of them cannot be committed, with its line, in words for the producer.
+        reason: Why they cannot be committed, the first ones each with its line, in words for the producer.
+        faults: What is wrong with each of the first thousands, in the order in which they lie there.
     """
 
     batch: StagedBatch
     payload_key: str
     row_count: int
     reason: str
+    faults: tuple[RowFault, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,7 @@ def ingest(
             raise
         report = _report(table, batches)
         if not as_json:
-            _print_accepted(report)
+            _print_accepted(report, will_wait=wait)
         if wait and batches:
             _wait(client, table, batches, timeout_ms=timeout_ms, report=report, is_quiet=as_json)
     if as_json:
@@ -220,7 +220,7 @@ def _report(table: str, batches: list[EnqueuedBatch]) -> dict[str, Any]:
     }
 
 
-def _print_accepted(report: dict[str, Any]) -> None:
+def _print_accepted(report: dict[str, Any], *, will_wait: bool) -> None:
     if not report["batches"]:
         print_note("nothing to ingest: the input has no rows")
         return
@@ -228,6 +228,11 @@ def _print_accepted(report: dict[str, Any]) -> None:
         f"[bold]{format_count(report['rows'])}[/] rows accepted in {format_count(report['batches'])} batches "
         f"({format_bytes(report['raw_bytes'])}, staged as {format_bytes(report['staged_bytes'])})"
     )
+    if not will_wait:
+        print_note(
+            f"what does not fit the table goes to quarantine: `icedb quarantine list {report['table']}` shows it with "
+            "the reason; --wait waits for the commit and says it here"
+        )
 
 
 def _count_rows(batches: list[EnqueuedBatch]) -> int | None:

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Annotated, Any, Final
 
 import typer
@@ -69,7 +70,8 @@ def list_quarantine(*, context: typer.Context, table: TableName, as_json: JsonFl
             f"{format_bytes(entry.size_bytes)}",
             soft_wrap=True,
         )
-        out.print(f"  {escape(entry.reason)}", soft_wrap=True)
+        for line in entry.reason.splitlines():
+            out.print(f"  {escape(line)}", soft_wrap=True)
 
 
 @app.command("show")
@@ -81,7 +83,7 @@ def show(
     lines: Annotated[int, typer.Option("--lines", min=0, help="Most lines of the payload.")] = DEFAULT_SHOWN_LINES,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show why a batch is in quarantine, and the first lines of what is kept of it.
+    """Show why a batch is in quarantine, and the first lines of what is kept of it, bad rows each with its reason.
 
     Example: icedb quarantine show events 019b7d3c-0000-7000-8000-000000000001
     """
@@ -95,7 +97,9 @@ def show(
     staging_format = format_of_key(entry.payload_key)
     preview = preview_lines(body, staging_format, limit=lines) if body else ("(the payload is gone)",)
     if as_json:
-        print_json({"table": table, **_to_json(entry), "format": staging_format, "lines": list(preview)})
+        row_reasons = [{"row": number, "reason": what} for number, what in entry.row_reasons[: len(preview)]]
+        fields = {"format": staging_format, "lines": list(preview), "row_reasons": row_reasons}
+        print_json({"table": table, **_to_json(entry), **fields})
         return
     print_pairs(
         {
@@ -110,8 +114,10 @@ def show(
     )
     if preview:
         out.print()
-    for line in preview:
+    for line, reason in zip_longest(preview, entry.row_reasons[: len(preview)]):
         out.print(escape(line), soft_wrap=True)
+        if reason is not None:
+            out.print(f"  [dim]row {reason[0]}:[/] {escape(reason[1])}", soft_wrap=True)
 
 
 @app.command("retry")

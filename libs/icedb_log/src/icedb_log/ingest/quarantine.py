@@ -23,7 +23,7 @@ from icedb_log.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from icedb_log.jobs import BadRows, RejectedBatch, StagedBatch
+from icedb_log.jobs import BadRows, RejectedBatch, RowFault, StagedBatch
 from icedb_log.keys import TablePaths
 from icedb_log.storage.object_store import ObjectInfo, ObjectStore, delete_or_raise, list_all
 
@@ -45,7 +45,8 @@ class QuarantinedBatch:
 
     Attributes:
         batch_id: Id of the batch.
-        reason: Why it, or the first of its bad rows, could not be committed, in words for its producer.
+        reason: Why it, or its bad rows, could not be committed, in words for its producer: a line for each of the first
+            rows, then the others by count.
         payload_key: Where the batch, or its bad rows, are.
         size_bytes: Size of the payload.
         quarantined_ms: When, by the worker's clock.
@@ -54,6 +55,7 @@ class QuarantinedBatch:
         retry_id: Id under which a retry that has begun stages the payload again.
         is_doubtful: Nobody can tell whether its rows are live already, by its id or by an earlier retry.
         has_landed: For bad rows: whether the commit that left them out said that it landed.
+        faults: For bad rows: what is wrong with each of the first ones, where the data path said so.
     """
 
     batch_id: str
@@ -66,6 +68,12 @@ class QuarantinedBatch:
     retry_id: str | None = None
     is_doubtful: bool = False
     has_landed: bool = False
+    faults: tuple[RowFault, ...] = ()
+
+    @property
+    def row_reasons(self) -> tuple[tuple[int, str], ...]:
+        """Number in the batch of each of the first bad rows, and what is wrong with it, as they lie in the payload."""
+        return tuple(sorted((number, fault.what) for fault in self.faults for number in fault.rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +204,8 @@ def quarantine_rows(
         "rows": bad.row_count,
         "commit": commit_id,
     }
+    if bad.faults:
+        reason["faults"] = [{"what": fault.what, "rows": list(fault.rows)} for fault in bad.faults]
     key, body = reason_key(paths, bad.batch.batch_id), orjson.dumps(reason)
     try:
         if replaces is None:
@@ -284,6 +294,10 @@ def parse_reason(info: ObjectInfo, body: bytes) -> StoredReason:
             retry_id=None if value.get("retry") is None else str(value["retry"]),
             is_doubtful=value.get("doubtful") is True,
             has_landed=value.get("landed") is True,
+            faults=tuple(
+                RowFault(str(fault["what"]), tuple(int(number) for number in fault["rows"]))
+                for fault in value.get("faults", [])
+            ),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"{info.key} does not hold a reason ({type(error).__name__}); inspect it by hand"

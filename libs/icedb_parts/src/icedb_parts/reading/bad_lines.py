@@ -5,8 +5,16 @@ A row is kept as it came, byte for byte where it came as a line, so that its pro
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
 
 import pyarrow as pa
+from icedb_log.jobs import RowFault
+
+from icedb_parts.reading.row_problems import Fault, describe_faults
+
+MAX_FAULT_ROWS: Final = 10_000
+"""Bad rows of a batch of which it is written down what is wrong with each; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +25,7 @@ class BadLines:
         rows: Text of each as bytes without line ending, and what is wrong with it, by its number in the batch.
     """
 
-    rows: Mapping[int, tuple[bytes, str]] = field(default_factory=dict)
+    rows: Mapping[int, tuple[bytes, Fault]] = field(default_factory=dict)
 
     @property
     def row_count(self) -> int:
@@ -25,11 +33,23 @@ class BadLines:
         return len(self.rows)
 
     @property
-    def reason(self) -> str:
-        """What is wrong with the first of them."""
-        return self.rows[min(self.rows)][1]
+    def faults(self) -> dict[int, Fault]:
+        """What is wrong with each, in the order in which they are kept."""
+        return {number: self.rows[number][1] for number in sorted(self.rows)}
 
-    def add(self, rows: Mapping[int, tuple[bytes, str]]) -> "BadLines":
+    @property
+    def reason(self) -> str:
+        """What is wrong with them: the first ones each in its own words, the others counted."""
+        return describe_faults(self.faults)
+
+    def group_faults(self) -> tuple[RowFault, ...]:
+        """Return what is wrong with each of the first :data:`MAX_FAULT_ROWS`, rows of one fault together."""
+        groups: dict[str, list[int]] = {}
+        for number, fault in islice(self.faults.items(), MAX_FAULT_ROWS):
+            groups.setdefault(fault.what, []).append(number)
+        return tuple(RowFault(what, tuple(numbers)) for what, numbers in groups.items())
+
+    def add(self, rows: Mapping[int, tuple[bytes, Fault]]) -> "BadLines":
         """Return these and some more."""
         return BadLines({**self.rows, **rows}) if rows else self
 

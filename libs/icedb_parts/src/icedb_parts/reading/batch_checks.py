@@ -24,9 +24,9 @@ from icedb_parts.reading.event_frame import ColumnEvidence, EventFrame, ExampleV
 from icedb_parts.reading.json_types import TAKEN_KINDS, Kind, SchemaBuilder, find_odd_kinds, infer_type
 from icedb_parts.reading.key_checks import KeyChecks
 from icedb_parts.reading.raw_events import BatchKeys
-from icedb_parts.reading.row_problems import Problem
+from icedb_parts.reading.row_problems import Fault, Problem, number_fault
 from icedb_parts.reading.unit_sections import UnitSections
-from icedb_parts.reading.widening import find_widenable
+from icedb_parts.reading.widening import find_way_out, find_widenable
 
 _SHOWN_CHARS: Final = 80
 _ENCODED_GROWTH: Final = 3
@@ -76,7 +76,7 @@ class UnitChecks:
         self._builder = SchemaBuilder(schema, self._widenable)
         self._evidence: dict[int, dict[str, ColumnEvidence]] = {}
         self._columns: list[str] = []
-        self._bad_found: dict[int, dict[int, str]] = {}
+        self._bad_found: dict[int, dict[int, Fault]] = {}
         self._doubts: set[int] = set()
         self.wishes: dict[str, str] = {}
         self.rejected: dict[int, str] = {}
@@ -89,9 +89,10 @@ class UnitChecks:
         self.partitions: list[tuple[str, ...]] = []
         self.partition_paths: tuple[str, ...] = ()
 
-    def run(self, batches: Sequence[int]) -> None:
-        """Check the batches, which have at least one row each, in order."""
-        self._sections.read_fast()
+    def run(self, batches: Sequence[int], *, is_exact: bool = False) -> None:
+        """Check the batches, which have at least one row each, in order; if so, by the exact reader alone."""
+        if not is_exact:
+            self._sections.read_fast()
         self._check_all(batches)
         while self._mend():
             self._check_all(batches)
@@ -160,7 +161,7 @@ class UnitChecks:
         for number, problem in problems.items():
             self.rejected[number] = problem.reason
             if self._splits_rows and problem.find_rows is not None and number not in self._sections.fast:
-                rows = dict.fromkeys(problem.find_rows(), problem.reason)
+                rows = problem.find_faults()
                 if rows:
                     self._bad_found[number] = rows
         self.accepted = tuple(batch for batch in self.accepted if batch not in problems)
@@ -235,8 +236,9 @@ class UnitChecks:
         }
         wishes = {name: self._builder.find_wider(name, evidence[name].kinds) for name in clashes}
         wider = {name: wide for name, wide in wishes.items() if wide}
+        # What no wider column would take comes first: without those rows the others may well become wider.
         for name, clash in clashes.items():
-            if name not in wider or len(wider) < len(clashes):
+            if name not in wider:
                 return self._describe_clash(batch, name, evidence[name].kinds, clash)
         if wider:
             self.wishes = {**wider, **self.wishes}
@@ -261,10 +263,20 @@ class UnitChecks:
         )
         if sql_type is None:
             odd = find_odd_kinds(kinds, self._frame.find_first_kind(batch, name))
-        example = self._frame.find_kind(batch, name, odd)
+        elif name in self._widenable:
+            odd = kinds & odd & ~TAKEN_KINDS[self._widenable[name]] or odd
         if name in self._refused:
             clash = f"{clash}; the column cannot become wider: {self._refused[name]}"
-        return Problem(f"{clash} ({self._show(batch, example)})", partial(self._frame.read_kind_rows, batch, name, odd))
+        way_out = ""
+        if name not in self._widenable:
+            is_refused = name in self._refused
+            way_out = find_way_out(self._config, self._schema, column=name, kinds=kinds, is_refused=is_refused)
+
+        def explain(row: int | None) -> str:
+            return f"{clash} ({self._show(batch, self._frame.find_kind(batch, name, odd, row=row))}){way_out}"
+
+        rows = partial(self._frame.read_kind_rows, batch, name, odd)
+        return Problem(explain(None), rows, f"{clash}{way_out}", explain)
 
     def _check_casts(self) -> None:
         columns = self._frame.find_fallible()
@@ -274,14 +286,20 @@ class UnitChecks:
             for name in sorted(columns):
                 found = self._evidence[batch].get(name)
                 if found and counts[batch][name] != found.value_count:
-                    example = self._frame.find_failed_cast(batch, name)
-                    problems[batch] = Problem(
-                        f"column {name!r} is {self._builder.type_of(name)}, and a value of this batch is none "
-                        f"({self._show(batch, example)}): {_remedy(self._builder.type_of(name))}",
-                        partial(self._frame.read_failed_rows, batch, name),
-                    )
+                    problems[batch] = self._describe_failed_cast(batch, name)
                     break
         self._reject(problems)
+
+    def _describe_failed_cast(self, batch: int, name: str) -> Problem:
+        sql_type = self._builder.type_of(name)
+        what = f"column {name!r} is {sql_type}, and a value of this batch is none"
+
+        def explain(row: int | None) -> str:
+            example = self._frame.find_failed_cast(batch, name, row=row)
+            return f"{what} ({self._show(batch, example)}): {_remedy(sql_type)}"
+
+        rows = partial(self._frame.read_failed_rows, batch, name)
+        return Problem(explain(None), rows, f"{what}: {_remedy(sql_type)}", explain)
 
     def _check_partitions(self) -> None:
         partition = self._config.partition
@@ -308,16 +326,19 @@ class UnitChecks:
             longest = max(range(len(partition)), key=lambda index: len(encoded[index]))
             if len(encoded[longest]) > MAX_PARTITION_VALUE_BYTES or sum(map(len, encoded)) > room:
                 field = partition[longest]
-                problems.setdefault(
-                    batch,
-                    Problem(
-                        f"{self._frame.batches[batch].noun} {min(self._frame.read_partition_rows(batch, values))}: "
-                        f"partition {field}: value {values[longest][:_SHOWN_CHARS]!r} of column {field.column!r} has "
-                        f"{len(encoded[longest])} bytes in a key; the limit is {MAX_PARTITION_VALUE_BYTES} bytes a "
-                        f"value and {room} a key: use truncate[n] or bucket[n]",
-                        partial(self._frame.read_partition_rows, batch, values),
-                    ),
+                explain = partial(
+                    number_fault,
+                    self._frame.batches[batch].noun,
+                    f"partition {field}: value {values[longest][:_SHOWN_CHARS]!r} of column {field.column!r} has "
+                    f"{len(encoded[longest])} bytes in a key; the limit is {MAX_PARTITION_VALUE_BYTES} bytes a "
+                    f"value and {room} a key: use truncate[n] or bucket[n]",
                 )
+                find_rows = partial(self._frame.read_partition_rows, batch, values)
+                what = (
+                    f"partition {field}: a value of column {field.column!r} is too long for a key: use truncate[n] or "
+                    "bucket[n]"
+                )
+                problems.setdefault(batch, Problem(explain(min(find_rows())), find_rows, what, explain))
         self._reject(problems)
 
     def _finish(self) -> None:
@@ -349,11 +370,12 @@ class UnitChecks:
 
     def _describe_missing(self, batch: int, field: PartitionField) -> Problem:
         number = self._frame.find_missing(batch, field.column)
-        return Problem(
-            f"{self._frame.batches[batch].noun} {number}: column {field.column!r} is missing or null, and partition "
-            f"{field} of table {self._paths.name} needs it: send it with every event",
-            partial(self._frame.read_missing_rows, batch, field.column),
+        what = (
+            f"column {field.column!r} is missing or null, and partition {field} of table {self._paths.name} needs it: "
+            "send it with every event"
         )
+        explain = partial(number_fault, self._frame.batches[batch].noun, what)
+        return Problem(explain(number), partial(self._frame.read_missing_rows, batch, field.column), what, explain)
 
     def _show(self, batch: int, example: ExampleValue) -> str:
         text = example.text if len(example.text) <= _SHOWN_CHARS else f"{example.text[:_SHOWN_CHARS]}…"

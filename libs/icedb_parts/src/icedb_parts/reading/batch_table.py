@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from icedb_parts.reading.bad_lines import BadLines
 from icedb_parts.reading.column_forms import Form
+from icedb_parts.reading.row_problems import Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class BatchTable:
         """Rows to be looked at."""
         return int(self.table.num_rows)
 
-    def split(self, bad_numbers: Mapping[int, str]) -> "BatchTable":
+    def split(self, bad_numbers: Mapping[int, Fault]) -> "BatchTable":
         """Return the same batch with some more rows among the bad ones, as JSON objects.
 
         Args:

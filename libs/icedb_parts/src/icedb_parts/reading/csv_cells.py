@@ -16,6 +16,7 @@ from icedb_parts.limits import FlushUnitLimits
 from icedb_parts.reading.bad_lines import BadLines
 from icedb_parts.reading.batch_table import BatchTable
 from icedb_parts.reading.column_forms import Form
+from icedb_parts.reading.row_problems import Fault
 from icedb_parts.reading.staged_bytes import BOM, check_utf8
 
 _SHOWN_CHARS: Final = 80
@@ -44,7 +45,7 @@ def read_csv_cells(decoded: bytes, limits: FlushUnitLimits, *, splits_rows: bool
     if not decoded.endswith(b"\n"):
         decoded += b"\n"
     names = _read_header(decoded, limits)
-    odd_rows: dict[int, tuple[bytes, str]] = {}
+    odd_rows: dict[int, tuple[bytes, Fault]] = {}
 
     def on_odd_row(row: Any) -> str:
         number = row.number if row.number is not None else 0
@@ -52,7 +53,10 @@ def read_csv_cells(decoded: bytes, limits: FlushUnitLimits, *, splits_rows: bool
             f"row {number} has {row.actual_columns} cells, the header has {row.expected_columns}: "
             f"{(row.text or '')[:_SHOWN_CHARS]}: quote cells with commas or line breaks"
         )
-        odd_rows[number] = ((row.text or "").encode(), reason)
+        odd_rows[number] = (
+            (row.text or "").encode(),
+            Fault("a row has more or fewer cells than the header: quote cells with commas", reason),
+        )
         return "skip" if splits_rows else "error"
 
     columns = [f"c{place}" for place in range(len(names))]
@@ -75,7 +79,7 @@ def read_csv_cells(decoded: bytes, limits: FlushUnitLimits, *, splits_rows: bool
         )
     except pa.ArrowInvalid as error:
         if odd_rows and not splits_rows:
-            raise BatchRejected(next(iter(odd_rows.values()))[1]) from error
+            raise BatchRejected(next(iter(odd_rows.values()))[1].reason) from error
         raise BatchRejected(
             f"not CSV ({str(error)[:200]}): is a quote not closed, or a row longer than {limits.line_bytes} bytes?"
         ) from error

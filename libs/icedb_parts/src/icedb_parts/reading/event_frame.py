@@ -106,10 +106,11 @@ class EventFrame:
         """Return the form in which a batch has a column; None if it has none."""
         return self._section_of(batch).forms.get(column)
 
-    def find_kind(self, batch: int, column: str, kinds: Kind) -> ExampleValue:
-        """Return the first value of a batch's column that is of one of the kinds."""
+    def find_kind(self, batch: int, column: str, kinds: Kind, *, row: int | None = None) -> ExampleValue:
+        """Return the first value of a batch's column that is of one of the kinds, or that of a row."""
         section, sql = self._section_of(batch), self._columns[column]
-        return self._example(section, batch, sql, f"({kinds_sql(sql, section.forms[column])}) & {int(kinds)} <> 0")
+        condition = f"({kinds_sql(sql, section.forms[column])}) & {int(kinds)} <> 0"
+        return self._example(section, batch, sql, condition, row)
 
     def cast(self, types: Mapping[str, str], partition: Sequence[PartitionField]) -> None:
         """Make the typed stage: the columns of ``types``, and as ``p0``, ``p1``, … the partition values."""
@@ -159,10 +160,10 @@ class EventFrame:
         rows = self._fetch(f"SELECT batch{outputs} FROM typed GROUP BY batch")  # noqa: S608
         return {batch: dict(zip(columns, counts, strict=True)) for batch, *counts in rows}
 
-    def find_failed_cast(self, batch: int, column: str) -> ExampleValue:
-        """Return the first value of a batch's column that did not survive the cast."""
+    def find_failed_cast(self, batch: int, column: str, *, row: int | None = None) -> ExampleValue:
+        """Return the first value of a batch's column that did not survive the cast, or that of a row."""
         section = self._section_of(batch)
-        return self._example(section, batch, self._columns[column], self._failed_sql(section, column))
+        return self._example(section, batch, self._columns[column], self._failed_sql(section, column), row)
 
     def find_missing(self, batch: int, column: str) -> int:
         """Return the first row of a batch without a value in a column."""
@@ -297,10 +298,13 @@ class EventFrame:
         sql = self._columns[column]
         return f"{sql} IS NOT NULL AND ({cast_form_sql(sql, section.forms[column], self._types[column])}) IS NULL"
 
-    def _example(self, section: Section, batch: int, shown: str, condition: str) -> ExampleValue:
+    def _example(
+        self, section: Section, batch: int, shown: str, condition: str, row: int | None = None
+    ) -> ExampleValue:
+        where = condition if row is None else f"no = {row}"
         ((number, text),) = self._fetch(
             f"SELECT no, CAST({shown} AS VARCHAR) FROM {section.relation} "  # noqa: S608
-            f"WHERE batch = {batch} AND ({condition}) ORDER BY no LIMIT 1"
+            f"WHERE batch = {batch} AND ({where}) ORDER BY no LIMIT 1"
         )
         return ExampleValue(number, text)
 

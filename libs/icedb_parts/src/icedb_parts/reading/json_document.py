@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from icedb_parts.errors import BatchRejected
 from icedb_parts.limits import FlushUnitLimits
 from icedb_parts.reading.raw_events import read_engine_words
+from icedb_parts.reading.row_problems import Fault
 from icedb_parts.reading.staged_bytes import BOM, check_utf8
 from icedb_parts.reading.staged_lines import BatchLines
 from icedb_parts.sql import CLOSED
@@ -50,11 +51,14 @@ def read_json_document(decoded: bytes, limits: FlushUnitLimits, *, splits_rows: 
     lengths = pc.binary_length(elements)
     too_long = pc.indices_nonzero(pc.greater(lengths, limits.line_bytes)).to_pylist()
     bad = {
-        index + 1: f"element {index + 1} has {lengths[index]} bytes; the limit is {limits.line_bytes}"
+        index + 1: Fault(
+            f"an element is longer than {limits.line_bytes} bytes",
+            f"element {index + 1} has {lengths[index]} bytes; the limit is {limits.line_bytes}",
+        )
         for index in too_long
     }
     if bad and not splits_rows:
-        raise BatchRejected(next(iter(bad.values())))
+        raise BatchRejected(next(iter(bad.values())).reason)
     return rows.split(bad) if bad else rows
 
 

@@ -8,7 +8,7 @@ from icedb_log.tables.table_config import TableConfig, check_column_name
 
 from icedb_parts.limits import FlushUnitLimits
 from icedb_parts.reading.raw_events import BatchKeys, RawEvents
-from icedb_parts.reading.row_problems import Problem
+from icedb_parts.reading.row_problems import Problem, number_fault
 from icedb_parts.reading.staged_batch import BatchContent
 
 _SHOWN_NAMES: Final = 5
@@ -41,14 +41,17 @@ class KeyChecks:
 
     def check_lines(self, lines: RawEvents, batches: Mapping[int, BatchContent]) -> dict[int, Problem]:
         """Return the batches with a line that is not a JSON object."""
-        return {
-            batch: Problem(
-                f"{batches[batch].noun} {number} is not a JSON object ({lines.explain_malformed(batch, number)}); "
-                f"send one JSON object per {batches[batch].noun}",
+        problems = {}
+        for batch, number in lines.find_malformed().items():
+            noun = batches[batch].noun
+            explain = partial(_explain_malformed, lines, batch, noun)
+            problems[batch] = Problem(
+                explain(number),
                 partial(lines.read_malformed, batch),
+                f"a {noun} is not a JSON object; send one JSON object per {noun}",
+                explain,
             )
-            for batch, number in lines.find_malformed().items()
-        }
+        return problems
 
     def check(
         self, batches: Mapping[int, BatchContent], keys: Mapping[int, BatchKeys], lines: Mapping[int, RawEvents]
@@ -73,11 +76,7 @@ class KeyChecks:
         self, batch: int, content: BatchContent, keys: BatchKeys, lines: RawEvents | None
     ) -> Problem | None:
         if keys.has_duplicates:
-            at = f"{content.noun} {lines.find_duplicate_line(batch)}: " if lines else ""
-            return Problem(
-                f"{at}an event has the same key twice; which value counts is not defined: send it once",
-                partial(lines.read_lines_with, batch, ()) if lines else None,
-            )
+            return _describe_duplicate(lines, batch, content.noun)
         if keys.count > self._limits.batch_columns:
             return Problem(
                 f"{keys.count} different top-level keys; the limit is {self._limits.batch_columns}: "
@@ -91,9 +90,7 @@ class KeyChecks:
         bad = {name: reason for name in keys.names if (reason := self._find_name_problem(name))}
         bad |= self._find_case_problems(keys.names)
         if bad:
-            name, reason = next(iter(bad.items()))
-            at = f"{content.noun} {lines.find_key_line(batch, name)}: " if lines else ""
-            return Problem(f"{at}{reason}", partial(lines.read_lines_with, batch, tuple(bad)) if lines else None)
+            return _describe_names(lines, batch, content.noun, bad)
         column_count = len(self._spelling.keys() | {name.lower() for name in keys.names})
         if column_count > self._limits.table_columns:
             self.is_order_at_stake |= self._has_fast
@@ -132,3 +129,33 @@ class KeyChecks:
                     "use one spelling"
                 )
         return problems
+
+
+def _explain_malformed(lines: RawEvents, batch: int, noun: str, number: int) -> str:
+    words = lines.explain_malformed(batch, number)
+    return f"{noun} {number} is not a JSON object ({words}); send one JSON object per {noun}"
+
+
+def _explain_name(lines: RawEvents, batch: int, noun: str, bad: Mapping[str, str], number: int) -> str:
+    reason = next(bad[name] for name in lines.read_line_keys(batch, number) if name in bad)
+    return f"{noun} {number}: {reason}"
+
+
+def _describe_duplicate(lines: RawEvents | None, batch: int, noun: str) -> Problem:
+    what = "an event has the same key twice; which value counts is not defined: send it once"
+    if lines is None:
+        return Problem(what)
+    explain = partial(number_fault, noun, what)
+    return Problem(explain(lines.find_duplicate_line(batch)), partial(lines.read_lines_with, batch, ()), what, explain)
+
+
+def _describe_names(lines: RawEvents | None, batch: int, noun: str, bad: Mapping[str, str]) -> Problem:
+    name, reason = next(iter(bad.items()))
+    if lines is None:
+        return Problem(reason)
+    return Problem(
+        f"{noun} {lines.find_key_line(batch, name)}: {reason}",
+        partial(lines.read_lines_with, batch, tuple(bad)),
+        reason if len(bad) == 1 else "a field cannot be a column of the table, by its name",
+        partial(_explain_name, lines, batch, noun, bad),
+    )

@@ -110,6 +110,12 @@ class RawEvents:
         has_key = f"list_has_any(json_keys(line), CAST([{wanted}] AS VARCHAR[]))"
         return self._find_rows(f"batch = {batch} AND ({has_key} OR {_TWICE})")
 
+    def read_line_keys(self, batch: int, line_number: int) -> list[str]:
+        """Return the top-level keys of one line, in order."""
+        where = f"batch = {batch} AND no = {line_number}"
+        ((keys,),) = self._fetch(f"SELECT json_keys(line) FROM {self._lines} WHERE {where}")  # noqa: S608 - numbers
+        return list(keys)
+
     def extract(self, batches: Collection[int], columns: Mapping[str, str]) -> None:
         """Make the raw stage: ``batch``, ``no`` and one column of JSON text for each key, by key."""
         outputs = "".join(f", event.{quote_name(key)} AS {column}" for key, column in columns.items())

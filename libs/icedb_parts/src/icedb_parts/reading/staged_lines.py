@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from icedb_parts.errors import BatchRejected
 from icedb_parts.limits import MIB, FlushUnitLimits
 from icedb_parts.reading.bad_lines import BadLines
+from icedb_parts.reading.row_problems import Fault
 from icedb_parts.reading.staged_bytes import BOM, check_utf8, is_utf8
 
 _NEWLINE: Final = 10
@@ -50,7 +51,7 @@ class BatchLines:
         """Return the first lines only, as a copy."""
         return replace(self, lines=pa.array(self.lines[:count].to_pylist(), pa.string()), numbers=self.numbers[:count])
 
-    def split(self, bad_numbers: Mapping[int, str]) -> "BatchLines":
+    def split(self, bad_numbers: Mapping[int, Fault]) -> "BatchLines":
         """Return the same batch with some more lines among the bad ones.
 
         Args:
@@ -78,7 +79,7 @@ def read_batch_lines(decoded: bytes, limits: FlushUnitLimits, *, splits_rows: bo
         BatchRejected: Not UTF-8, or above a bound.
     """
     decoded = decoded.removeprefix(BOM)
-    bad: dict[int, tuple[bytes, str]] = {}
+    bad: dict[int, tuple[bytes, Fault]] = {}
     if splits_rows and not is_utf8(decoded):
         decoded, bad = _blank_undecodable(decoded)
     check_utf8(decoded)
@@ -86,6 +87,7 @@ def read_batch_lines(decoded: bytes, limits: FlushUnitLimits, *, splits_rows: bo
     lengths = np.diff(offsets)
     is_blank = _find_blank(decoded, offsets)
     too_long = np.flatnonzero(lengths > limits.line_bytes)
+    too_long_what = f"a line is longer than {limits.line_bytes} bytes: is it a JSON array? Send one event per line"
     for index in too_long.tolist():
         reason = (
             f"line {index + 1} has {lengths[index]} bytes; the limit is {limits.line_bytes}: "
@@ -93,7 +95,7 @@ def read_batch_lines(decoded: bytes, limits: FlushUnitLimits, *, splits_rows: bo
         )
         if not splits_rows:
             raise BatchRejected(reason)
-        bad[index + 1] = (decoded[offsets[index] : offsets[index + 1]].rstrip(b"\r\n"), reason)
+        bad[index + 1] = (decoded[offsets[index] : offsets[index + 1]].rstrip(b"\r\n"), Fault(too_long_what, reason))
         is_blank[index] = True
     lines = pa.StringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(decoded))
     numbers = pa.Array.from_buffers(
@@ -105,10 +107,10 @@ def read_batch_lines(decoded: bytes, limits: FlushUnitLimits, *, splits_rows: bo
     return BatchLines(lines, numbers, len(decoded), BadLines().add(bad))
 
 
-def _blank_undecodable(decoded: bytes) -> tuple[bytes, dict[int, tuple[bytes, str]]]:
+def _blank_undecodable(decoded: bytes) -> tuple[bytes, dict[int, tuple[bytes, Fault]]]:
     """Return the batch with spaces in the place of lines that are not UTF-8, and these lines by number."""
     blanked = bytearray(decoded)
-    bad: dict[int, tuple[bytes, str]] = {}
+    bad: dict[int, tuple[bytes, Fault]] = {}
     start, number = 0, 1
     while True:
         try:
@@ -122,7 +124,10 @@ def _blank_undecodable(decoded: bytes) -> tuple[bytes, dict[int, tuple[bytes, st
         end = blanked.find(b"\n", at)
         end = len(blanked) if end < 0 else end
         reason = f"line {number} is not UTF-8: byte 0x{blanked[at]:02x} at offset {at}; encode the batch as UTF-8"
-        bad[number] = (bytes(blanked[begin:end]).rstrip(b"\r"), reason)
+        bad[number] = (
+            bytes(blanked[begin:end]).rstrip(b"\r"),
+            Fault("a line is not UTF-8; encode the batch as UTF-8", reason),
+        )
         blanked[begin:end] = b" " * (end - begin)
         start = end
 

@@ -24,6 +24,7 @@ from icedb_parts.errors import BatchRejected, BatchTooLarge
 from icedb_parts.limits import MIB, FlushUnitLimits, leave_memory
 from icedb_parts.reading.batch_checks import UnitChecks
 from icedb_parts.reading.event_frame import EventFrame
+from icedb_parts.reading.refused_batches import explain_refused
 from icedb_parts.reading.staged_batch import BatchContent, read_batch
 from icedb_parts.units.flush_plan import count_prefix, estimate_bytes
 from icedb_parts.units.flush_types import BatchRejection, Blob, FlushUnit, FlushUnitResult, UnitBadRows
@@ -59,13 +60,37 @@ class UnitRows:
 
     def read(self, store: ObjectStore, stack: ExitStack) -> None:
         """Fetch and check the batches. Raises Unavailable."""
+        unit = self._unit
         batches = self._fetch(store)
+        refused: dict[int, BatchContent] = {}
+        if unit.config.on_bad_rows != "quarantine_rows":
+            refused = {number: batch for number, batch in batches.items() if batch.bad.row_count}
+        for number, batch in refused.items():
+            self._rejected[number] = next(iter(batch.bad.faults.values())).reason
+            del batches[number]
+        self._check(batches, stack)
+        if self._checks is not None and unit.config.on_bad_rows != "quarantine_rows" and self._frame is not None:
+            refused |= {number: self._frame.batches[number] for number in self._checks.rejected}
+        self._explain(refused)
+
+    def _explain(self, refused: Mapping[int, BatchContent]) -> None:
+        """Complete the reasons of batches that are refused for one row."""
+        if self._wishes or not refused:
+            return
+        types = {**self._unit.schema, **(self._checks.output_columns if self._checks else {})}
+        reasons = explain_refused(self._unit, refused, types, self.scratch / "refused")
+        for number, content in refused.items():
+            reason = reasons.get(number, self._rejected[number])
+            is_torn = content.bad.row_count
+            self._rejected[number] = f"{self._describe(number)}: {reason}" if is_torn else reason
+
+    def _check(self, batches: dict[int, BatchContent], stack: ExitStack) -> None:
+        unit = self._unit
         self._row_counts = {number: batch.row_count for number, batch in batches.items()}
         filled = {number: batch for number, batch in batches.items() if batch.row_count or batch.bad.row_count}
         batches.clear()
         if not filled:
             return
-        unit = self._unit
         held_bytes = sum(batch.decoded_bytes for batch in filled.values())
         engine = stack.enter_context(open_engine(leave_memory(unit.engine, held_bytes), self.scratch))
         self._frame = EventFrame(engine, filled)
@@ -116,7 +141,7 @@ class UnitRows:
             payload = bad.compress()
             key = bad_rows_key(self._unit.paths, batch_id, payload)
             store.put(key, payload)
-            found.append(UnitBadRows(batch_id, key, bad.row_count, bad.reason))
+            found.append(UnitBadRows(batch_id, key, bad.row_count, bad.reason, bad.group_faults()))
         self._bad_rows = tuple(found)
 
     def stream_sorted(self) -> Any:
@@ -173,6 +198,9 @@ class UnitRows:
         if self._checks is not None and self._checks.accepted:
             self.columns, self.partitions = self._checks.output_columns, self._checks.partition_paths
 
+    def _describe(self, number: int) -> str:
+        return f"batch {self._unit.batches[number].batch_id}"
+
     def _ids(self, numbers: list[int]) -> tuple[str, ...]:
         return tuple(self._unit.batches[number].batch_id for number in numbers)
 
@@ -202,7 +230,7 @@ class UnitRows:
                 except _OtherSizeError:
                     self._left_out.append(number)
                 except BatchRejected as error:
-                    self._rejected[number] = f"batch {self._unit.batches[number].batch_id}: {error}"
+                    self._rejected[number] = f"{self._describe(number)}: {error}"
                 if decoded_bytes >= limits.unit_decoded_bytes:
                     break
         self._left = [number for number, _ in (*coming, *waiting)]
@@ -237,7 +265,7 @@ def _read_batch(store: ObjectStore, batch: StagedBatch, unit: FlushUnit) -> Batc
         read_batch,
         store.get(batch.key).body,
         batch.format,
-        splits_rows=unit.config.on_bad_rows == "quarantine_rows",
+        splits_rows=True,
     )
     return read(limits) if unit.sizes is None else _read_sized(read, limits, unit.sizes)
 

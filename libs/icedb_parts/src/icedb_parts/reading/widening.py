@@ -9,6 +9,7 @@ accepts that integers beyond 2^53 lose digits.
 Never wider: partition and sort columns, whose values name folders and order files, and declared columns.
 """
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,13 +19,14 @@ from typing import Any, Final
 
 from icedb_log.imports.import_sources import SourceFile
 from icedb_log.jobs import FlushJob
+from icedb_log.log.widening import fixed_columns
 from icedb_log.model import FileMarker
 from icedb_log.storage.object_store import ObjectStore
 from icedb_log.storage.stores import StoreSettings
 from icedb_log.tables.table_config import WIDENINGS, TableConfig
 
 from icedb_parts.imports.import_footers import FileRefused, read_footer
-from icedb_parts.reading.json_types import EXACT_DOUBLE_MAX
+from icedb_parts.reading.json_types import EXACT_DOUBLE_MAX, Kind
 
 MAX_REQUESTS: Final = 16
 """Footers that are read at once."""
@@ -35,6 +37,8 @@ _BOUNDS: Final[Mapping[str, tuple[Any, Any]]] = {
     "DATE": (date.min, date.max),
 }
 """Between these every value of the narrow type has an exact one of the wide type."""
+_ONLY_WIDE: Final[Mapping[str, Kind]] = {"DOUBLE": Kind.FRACTION, "TIMESTAMP": Kind.TIMESTAMP}
+"""Values for which a column becomes as wide as that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,30 @@ def find_widenable(config: TableConfig, schema: Mapping[str, str]) -> dict[str, 
     fixed = {field.column for field in config.partition}.union(config.sort, config.declared)
     wider = dict(WIDENINGS)
     return {name: wider[kind] for name, kind in schema.items() if kind in wider and name not in fixed}
+
+
+def find_way_out(config: TableConfig, schema: Mapping[str, str], *, column: str, kinds: Kind, is_refused: bool) -> str:
+    """Return how the table can be made to take values of a wider type after all, as the end of a reason.
+
+    Args:
+        config: Of the table.
+        schema: Its columns.
+        column: Which does not take the values as it is.
+        kinds: Of the values.
+        is_refused: Whether it was looked whether the column can become wider by itself, and it cannot.
+
+    Returns:
+        Empty where nothing can be done: another kind of value, or a column by which data files are laid out.
+    """
+    wide = dict(WIDENINGS).get(schema.get(column, ""), "")
+    # The columns of ``_rows``, which an insert_query reads, are fixed, too: only their configuration names ``source``.
+    if not kinds & _ONLY_WIDE.get(wide, Kind(0)) or column in fixed_columns(config) or config.source:
+        return ""
+    change = "" if config.evolution == "widen" else " --evolution widen"
+    if column in config.declared or is_refused:
+        change += f" --column {shlex.quote(f'{column}:{wide}')}"
+    table = config.name
+    return f". To have it as {wide}: `icedb table alter {table}{change}`, then `icedb quarantine retry {table} --all`"
 
 
 class WideningProof:

@@ -196,7 +196,6 @@ def make_source_config(config: TableConfig) -> TableConfig:
     return config.model_copy(
         update={
             "declared": dict(config.source),
-            "source": {},
             "insert_query": None,
             "partition": (),
             "sort": (),

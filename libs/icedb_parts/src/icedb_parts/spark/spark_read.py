@@ -213,7 +213,7 @@ def _find_bad_rows(
     """Return the rows that units left out of batches that the flush accepts."""
     found = {bad.batch_id: bad for result in results for bad in result.bad_rows if bad.batch_id in accepted}
     return tuple(
-        BadRows(batch, bad.payload_key, bad.row_count, bad.reason)
+        BadRows(batch, bad.payload_key, bad.row_count, bad.reason, bad.faults)
         for batch in batches
         if (bad := found.get(batch.batch_id)) is not None
     )

@@ -8,7 +8,7 @@ either writes files at once (:mod:`icedb_parts.units.flush_unit`) or hands sorte
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from icedb_log.jobs import SizeClass, StagedBatch
+from icedb_log.jobs import RowFault, SizeClass, StagedBatch
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
 from icedb_log.tables.table_config import TableConfig
@@ -61,6 +61,7 @@ class UnitBadRows:
     payload_key: str
     row_count: int
     reason: str
+    faults: tuple[RowFault, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
