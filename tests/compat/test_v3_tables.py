@@ -156,6 +156,52 @@ def test_their_unknown_fields_are_carried_by_merges_and_strips(table, strict_rea
         table.vacuum()
 
 
+def test_a_merge_of_ours_leaves_out_columns_that_theirs_repeated_from_the_path(table, require_alike):
+    a, b = table.append(DAY, 1), table.append(DAY, 2)
+    output, _ = table.merge_as_v3([a, b], extra=", DATE '2023-06-07' AS d")
+    table.adopt()
+    assert [(each.code, each.key) for each in table.deep_problems()] == [("path-column", output["p"])]
+    table.flush(20)
+    table.merge(full=True)
+    (marker,) = fold(table.reader().read()).live
+    assert table.columns_of(marker.path) == ["u", "ts", "n"]
+    assert table.deep_problems() == []
+    require_alike([1, 2, 20])
+
+
+def test_a_merge_halts_at_a_column_that_neither_schema_nor_path_explain(table, require_alike):
+    a, b = table.append(DAY, 1), table.append(DAY, 2)
+    table.merge_as_v3([a, b], extra=", DATE '2023-06-08' AS d")
+    table.adopt()
+    table.flush(20)
+    with pytest.raises(SchemaConflict, match=r"column 'd' is DATE in data file .*its values are not those of the"):
+        table.merge(full=True)
+    require_alike([1, 2, 20])
+
+
+def test_counts_and_statistics_that_their_merge_forgot_come_back(table, require_alike):
+    """docs/upgrades.md: by a rewrite, which sorts, or by a rebuild, which reads footers alone."""
+    a, b = table.append(DAY, 1), table.append(DAY, 2)
+    output, _ = table.merge_as_v3([a, b], extra=", DATE '2023-06-07' AS d")
+    table.append(DAY, 7)
+    table.adopt()
+    assert [marker.row_count for marker in fold(table.reader().read()).live] == [None, None]
+
+    table.rebuild(is_forced=True)
+    live = {marker.path: marker for marker in fold(table.reader().read()).live}
+    assert {path: marker.row_count for path, marker in live.items()}[output["p"]] == 2
+    assert sum(marker.row_count for marker in live.values()) == 3
+    assert all({"u", "ts"} <= marker.stats.keys() for marker in live.values())
+    assert {each.code for each in table.deep_problems()} == {"path-column"}
+    require_alike([1, 2, 7])
+
+    table.rewrite("SELECT * FROM _rows")
+    live = fold(table.reader().read()).live
+    assert [(marker.row_count, {"u", "ts"} <= marker.stats.keys()) for marker in live] == [(3, True)]
+    assert table.deep_problems() == []
+    require_alike([1, 2, 7])
+
+
 def test_two_types_of_a_column_halt_the_table_and_name_both_log_files(table):
     first = table.append(DAY, 1)[1]
     second = table.append(DAY, 2, schema={**table.schema, "n": "HUGEINT"})[1]

@@ -7,7 +7,8 @@ files together with the columns of their path, drops markers when it removes a p
 import json
 
 import duckdb
-from icedb_log.changes.row_changes import delete_rows
+from icedb_client.footers import ParquetFooterReader
+from icedb_log.changes.row_changes import delete_rows, rewrite_partitions
 from icedb_log.cleaning.vacuum import vacuum_table
 from icedb_log.clock import new_batch_id
 from icedb_log.ingest.flush import flush_table
@@ -15,8 +16,10 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge import merge_table
-from icedb_log.repair.fsck import fsck_table
-from icedb_log.tables.stored_config import create_table
+from icedb_log.repair.fsck import FsckOptions, fsck_table
+from icedb_log.repair.rebuild import RebuildOptions, rebuild_table
+from icedb_log.tables.partition_filter import PartitionMatcher
+from icedb_log.tables.stored_config import create_table, read_table_config
 from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.testing.mirrored_store import MirroredStore
@@ -137,6 +140,23 @@ class V3Table:
         changer = NativeChanger(self.store, self.clock)
         return self.run(delete_rows, changer=changer, owner="delete", condition=condition)
 
+    def rewrite(self, query):
+        matches = PartitionMatcher((), read_table_config(self.store, self.paths))
+        changer = NativeChanger(self.store, self.clock)
+        return self.run(rewrite_partitions, changer=changer, owner="rewrite", query=query, matches=matches)
+
+    def rebuild(self, **options):
+        footers = ParquetFooterReader(self.store)
+        return self.run(rebuild_table, footers=footers, owner="rebuild", options=RebuildOptions(**options))
+
+    def columns_of(self, key):
+        return [
+            row[0]
+            for row in self.engine.execute(
+                "DESCRIBE FROM read_parquet(?, hive_partitioning = false)", [self.store.uri(key)]
+            ).fetchall()
+        ]
+
     def vacuum(self):
         return self.run(vacuum_table)
 
@@ -144,3 +164,9 @@ class V3Table:
         """Return what fsck finds, but for what it says of a configuration that does not say how files are laid out."""
         found = self.run(fsck_table).findings
         return [each for each in found if each.code != "config-mismatch"]
+
+    def deep_problems(self):
+        """Return what a deep fsck finds, but for the same, and notes."""
+        options = FsckOptions(footers=ParquetFooterReader(self.store))
+        found = self.run(fsck_table, options=options).findings
+        return [each for each in found if each.code != "config-mismatch" and each.severity != "note"]

@@ -99,6 +99,11 @@ def unknown_column(table: SmallTable) -> None:
     rewrite_data(table, data_file(table, last_append(table)), lambda body: body.replace(b'"id":6', b'"xx":6'))
 
 
+def path_column(table: SmallTable) -> None:
+    """As other writers' merges leave it: named like a field of the path, and not in the schema."""
+    rewrite_data(table, data_file(table, last_append(table)), lambda body: body.replace(b'"p":"b"', b'"P":"b"'))
+
+
 def rows_twice(table: SmallTable) -> None:
     """A backup of the log file of an input came back after the merge had been vacuumed."""
     key = logs(table)[0]
@@ -138,6 +143,7 @@ DAMAGES: list[tuple[str, Damage]] = [
     ("partition-mismatch", wrong_partition),
     ("type-mismatch", wrong_type),
     ("type-mismatch", unknown_column),
+    ("path-column", path_column),
     ("input-still-live", rows_twice),
     ("statistics-mismatch", narrow_statistics),
     ("statistics-mismatch", wrong_nulls),

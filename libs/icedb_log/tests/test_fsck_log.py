@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.log.fence import seal
+from icedb_log.merging.log_folding import listing_twice
+from icedb_log.merging.log_index import LogIndex
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.testing.fsck_tables import (
     append_log,
@@ -234,6 +236,30 @@ def test_a_schema_conflict_is_told_with_both_types_and_log_files() -> None:
     (finding,) = [each for each in check(table).findings if each.code == "schema-conflict"]
     assert "BIGINT" in finding.message
     assert f"bigint in {last_append(table)}" in finding.message
+
+
+@pytest.mark.parametrize("damage", [listed_twice, listed_by_two, copied_log])
+def test_a_full_merge_leaves_one_marker_of_a_file_that_is_listed_twice(damage: Damage) -> None:
+    """The remedy of ``double-listing``, also in a partition where there is nothing to merge."""
+    table = small()
+    damage(table)
+    before = table.ids()
+    assert "double-listing" in codes(check(table))
+    assert table.merge(full=True).committed_key
+    assert codes(check(table)) <= {"commit-not-unique"}, "until the janitor has deleted the folded log files"
+    assert table.ids() == before
+    assert table.merge(full=True).committed_key is None, "there is nothing left to do"
+
+
+def test_lists_that_disagree_are_settled_by_a_rebuild_that_asks_the_files() -> None:
+    table = small()
+    before = table.ids()
+    listed_differently(table)
+    assert listing_twice(LogIndex.of(table.view()).active_files()) == frozenset(), "no fold chooses one for that"
+    assert table.rebuild(is_forced=True).has_committed
+    assert codes(check(table), "error") == set()
+    assert "double-listing" not in codes(check(table))
+    assert table.ids() == before
 
 
 def test_one_damaged_log_file_hides_no_other_damage() -> None:

@@ -1,5 +1,6 @@
 """A small table in a memory store on which one unit of work runs without Spark."""
 
+import contextlib
 import io
 import json
 from dataclasses import dataclass, field, replace
@@ -10,16 +11,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from icedb_log.clock import new_batch_id
+from icedb_log.errors import NotFound
 from icedb_log.jobs import MergeGroup, SizeClass, StagedBatch
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
 from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.testing.memory_store import MemoryObjectStore
+from icedb_parts.arrow_types import ARROW_TYPES
 from icedb_parts.limits import MIB, EngineLimits, FlushUnitLimits
 from icedb_parts.units.flush_unit import FlushUnit, FlushUnitResult, flush_unit
 from icedb_parts.units.merge_unit import MergeUnit, MergeUnitResult, merge_unit
 
+SQL_TYPES = {arrow_type: sql_type for sql_type, arrow_type in ARROW_TYPES.items()}
 COMMIT_ID = "c0ffee"
 TIME_MS = 1_700_000_000_000
 
@@ -73,13 +77,14 @@ class PartsTable:
         return result.rejected[0].reason
 
     def merge(self, *inputs: FileMarker, schema=None, engine=None) -> MergeUnitResult:
-        """Merge data files of one partition as one unit."""
+        """Merge data files of one partition as one unit; by default of a table that has all of their columns."""
         partition = self.paths.partition_of(inputs[0].path)
+        schema = schema or self.united_types(inputs)
         result = merge_unit(
             MergeUnit(
                 paths=self.paths,
                 config=self.config,
-                schema=schema or {},
+                schema=schema,
                 group=MergeGroup(partition, inputs),
                 commit_id=COMMIT_ID,
                 time_ms=TIME_MS,
@@ -93,9 +98,18 @@ class PartsTable:
             assert not sum(rows.num_rows for rows in before)
             return result
         written = after[0].schema
-        assert {name for rows in before for name in rows.column_names if name in (schema or {})} <= {*written.names}
+        assert {name for rows in before for name in rows.column_names if name in schema} == {*written.names}
         assert checksums(after, written) == checksums(before, written), "a merge has changed values"
         return result
+
+    def united_types(self, markers) -> dict[str, str]:
+        """Return column to SQL type of some data files, as far as they can be read."""
+        types: dict[str, str] = {}
+        for marker in markers:
+            with contextlib.suppress(NotFound, pa.ArrowException, OSError):
+                for column in self.parquet(marker).schema_arrow:
+                    types.setdefault(column.name, SQL_TYPES.get(column.type, str(column.type).upper()))
+        return types
 
     def put_file(self, table, file_id: str, *, partition: str = "", **options) -> FileMarker:
         """Write an Arrow table as a data file."""

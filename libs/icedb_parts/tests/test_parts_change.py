@@ -30,6 +30,17 @@ def numbered(marker, ordinal=0, row_count=None):
     return NumberedFile(ordinal, marker.path, row_count)
 
 
+def test_a_column_that_the_table_has_not_is_left_out_only_if_it_repeats_the_path(make_table):
+    table = make_table()
+    same = table.put_file(pa.table({"x": [0.5], "d": [date(2023, 6, 7)]}), "a", partition="d=2023-06-07")
+    other = table.put_file(pa.table({"x": [0.5], "d": [date(2023, 6, 8)]}), "b", partition="d=2023-06-07")
+    assert [row["c0"] for row in read(table, numbered(same), columns={"x": "DOUBLE"})] == [0.5]
+    with pytest.raises(
+        SchemaConflict, match=r"column 'd' is DATE in data file .*/b.parquet, but the table has no such"
+    ):
+        read(table, numbered(other), columns={"x": "DOUBLE"})
+
+
 def test_rows_have_the_types_and_columns_of_the_table(table):
     narrow = table.put_file(pa.table({"x": pa.array([7], pa.int32()), "ts": [date(2023, 6, 1)]}), "a")
     wide = table.put_file(pa.table({"User": ["ann"], "x": [0.5]}), "b")

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from datetime import datetime
+from datetime import date, datetime
 
 import numpy as np
 import pyarrow as pa
@@ -142,8 +142,64 @@ def test_an_input_with_damaged_pages_halts_and_is_named(make_table):
 def test_columns_keep_the_order_of_the_schema(make_table):
     table = make_table()
     files = [table.put_file(pa.table({"b": [1], "c": [2]}), "0"), table.put_file(pa.table({"z": [3], "a": [4]}), "1")]
-    (marker,) = table.merge(*files, schema={"a": "BIGINT", "b": "BIGINT", "c": "BIGINT"}).outputs
-    assert table.parquet(marker).schema_arrow.names == ["a", "b", "c", "z"]
+    schema = {"a": "BIGINT", "z": "BIGINT", "b": "BIGINT", "nowhere": "BIGINT", "c": "BIGINT"}
+    (marker,) = table.merge(*files, schema=schema).outputs
+    assert table.parquet(marker).schema_arrow.names == ["a", "z", "b", "c"]
+
+
+PATH = "u=S_c3_a3o/d=2023-06-07/k=0123/e=_/x=__HIVE_DEFAULT_PARTITION__"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"d": pa.array([date(2023, 6, 7)] * 2)},
+        {"d": ["2023-06-07", None], "D2": pa.nulls(2)},
+        {"u": ["São", "S_c3_a3o"]},
+        {"k": [123, None], "K": [123, 123]},
+        {"k": ["0123", "0123"], "e": ["", "_"]},
+        {"x": pa.nulls(2, pa.int64()), "never": pa.nulls(2, pa.string())},
+    ],
+)
+@pytest.mark.parametrize("others", [{}, {"n": pa.array([3], pa.int32())}])  # sorted in memory, and by the engine
+def test_a_merge_writes_the_columns_of_the_schema_and_none_that_repeats_the_path(make_table, values, others):
+    table = make_table(sort=("n",))
+    old = table.put_file(pa.table({"n": [2, 1], **values}), "0", partition=PATH)
+    new = table.put_file(pa.table({"n": [3], **others}), "1", partition=PATH)
+    result = table.merge(replace(old, row_count=None), new, schema={"n": "BIGINT", "later": "VARCHAR"})
+    (marker,) = result.outputs
+    assert table.parquet(marker).schema_arrow.names == ["n"]
+    assert table.rows(marker) == [{"n": 1}, {"n": 2}, {"n": 3}]
+    assert (marker.row_count, result.rows_read, dict(marker.stats)) == (3, 3, {"n": (1, 3, 0)})
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("d", [date(2023, 6, 7), date(2023, 6, 8)]),
+        ("d", [datetime(2023, 6, 7), datetime(2023, 6, 7, 1)]),
+        ("k", [123, 124]),
+        ("e", ["", " "]),
+        ("x", ["", None]),
+        ("unknown", [None, 1]),
+        ("u", [{"a": 1}, None]),
+    ],
+)
+def test_data_of_a_column_that_the_schema_has_not_halts_the_merge_and_is_named(make_table, column, values):
+    table = make_table()
+    bad = table.put_file(pa.table({"n": [1, 2], column: values}), "0", partition=PATH)
+    good = table.put_file(pa.table({"n": [3]}), "1", partition=PATH)
+    with pytest.raises(
+        SchemaConflict, match=rf"column '{column}' is .* in data file .*/0.parquet, but the table has no"
+    ):
+        table.merge(good, bad, schema={"n": "BIGINT"})
+
+
+def test_a_column_of_the_schema_stays_although_the_path_repeats_it(make_table):
+    table = make_table()
+    files = [table.put_file(pa.table({"u": ["São"], "n": [n]}), str(n), partition=PATH) for n in (1, 2)]
+    (marker,) = table.merge(*files, schema={"u": "VARCHAR", "n": "BIGINT"}).outputs
+    assert table.rows(marker) == [{"u": "São", "n": 1}, {"u": "São", "n": 2}]
 
 
 def test_a_failed_upload_raises_and_leaves_no_scratch(make_table, monkeypatch):

@@ -25,7 +25,7 @@ from typing import Final
 
 from icedb_log.jobs import MergeGroup
 from icedb_log.merging.log_index import LogIndex
-from icedb_log.model import ListedLogFile
+from icedb_log.model import FileMarker, ListedLogFile
 from icedb_log.tables.table_config import TableConfig
 
 KIB: Final = 1024
@@ -160,3 +160,24 @@ def plan_fold(files: Sequence[ListedLogFile], wanted: Wanted, *, fan_in: int, no
 def folded_along(files: Iterable[ListedLogFile], *, reach: int, fan_in: int) -> tuple[str, ...]:
     """Return the log files of the tiers below, which go into a log file that they pay for."""
     return tuple(file.key for file in files if log_tier_of(file.size_bytes, fan_in) < reach)
+
+
+def listing_twice(files: Iterable[ListedLogFile]) -> frozenset[str]:
+    """Return the log files that list a data file once more, or together, where all say the same of it (S1).
+
+    Folding them leaves one marker. Where they contradict each other nobody knows which is right: a fold would choose
+    one without a word, so those stay as they are.
+    """
+    first: dict[str, tuple[FileMarker, str]] = {}
+    found: set[str] = set()
+    contradicting: set[str] = set()
+    for file in files:
+        for marker in file.log.markers:
+            known = first.setdefault(marker.path, (marker, file.key))
+            if known[0] is marker:
+                continue
+            other, other_key = known
+            counts = {marker.row_count, other.row_count} - {None}
+            is_same = marker.size_bytes == other.size_bytes and len(counts) <= 1
+            (found if is_same else contradicting).update((file.key, other_key))
+    return frozenset(found - contradicting)

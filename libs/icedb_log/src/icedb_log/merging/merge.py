@@ -92,7 +92,8 @@ def merge_table(
         merger: Rewrites the groups, with the table's ``merge_query`` if it has one.
         owner: Who runs this, for the fence object.
         lane: Which merges.
-        full: Merge everything below the target size, whatever the lane.
+        full: Merge everything below the target size, whatever the lane; log files that list a data file twice become
+            one that does not.
         limits: Bounds of the run; those of the lane if not given.
         has_time: Asked between commits; the run ends when it says no.
         on_commit: Told what each commit did, when it has landed.

@@ -21,6 +21,7 @@ from icedb_log.merging.log_folding import (
     FoldPlan,
     Wanted,
     folded_along,
+    listing_twice,
     log_fan_in,
     plan_fold,
     reach_of,
@@ -233,7 +234,8 @@ def plan_merge(
         paths: Keys of the table.
         config: Target size, fan-in, and when a partition is cold.
         lane: Which merges; ``full`` takes all.
-        full: Merge everything below the target size, whatever its tier and whatever it costs.
+        full: Merge everything below the target size, whatever its tier and whatever it costs, and fold log files that
+            list a data file twice.
         limits: Bounds of the run; those of the lane if not given.
         index: Of an earlier view of the same table with the same configuration, to be brought up to date.
     """
@@ -247,6 +249,8 @@ def plan_merge(
     folded = set(due_keys)
     if reach == ready.fold.reach and ready.fold.takes_below:
         folded.update(folded_along(index.log.active_files(), reach=reach, fan_in=log_fan_in(config)))
+    if full:
+        folded |= listing_twice(index.log.active_files())
     if not full and _waits_in_the_crowd(index, taken, folded):
         return MergePlan(has_more=False)
     return MergePlan(

@@ -89,7 +89,7 @@ _ALL: Final = (
     ),
     Code(
         "double-listing", "warning", "S1", "a data file is listed more than once",
-        "`icedb merge TABLE --full`; if the lists disagree, `icedb fsck TABLE --deep` tells which is right",
+        "`icedb merge TABLE --full`; if the lists disagree, `icedb rebuild TABLE --force`, which asks the files",
     ),
     Code(
         "schema-conflict", "error", "S2", "a column has two types: the table is halted",
@@ -148,7 +148,12 @@ _ALL: Final = (
     ),
     Code(
         "type-mismatch", "error", "S2", "a column of a live data file does not fit the schema",
-        "it was not written by IceDB: import it again",
+        "find out who wrote it; rewrite the file with the table's columns and `icedb import` it",
+    ),
+    Code(
+        "path-column", "warning", "M1", "a live data file repeats its path in a column that the table has not",
+        "nothing, if you read by the schema; a merge of the file leaves it out, and so does "
+        "`icedb rewrite TABLE --all --query 'select * from _rows'`",
     ),
     Code(
         "input-still-live", "error", "M1", "a data file and the one that replaced it are live: rows are there twice",

@@ -135,7 +135,7 @@ def compare(
     if marker.row_count is not None and marker.row_count != footer.row_count:
         yield Suspicion("row-count-mismatch", path, f"{footer.row_count:,} rows; the log says {marker.row_count:,}")
     yield from _compare_origin(paths, footer, path, log)
-    yield from _compare_types(footer, path, schema)
+    yield from _compare_types(paths, footer, path, schema)
     for column, stats in marker.stats.items():
         bounds = footer.bounds.get(column)
         problem = find_stats_problem(stats, bounds) if bounds is not None else None
@@ -164,14 +164,20 @@ def _compare_origin(paths: TablePaths, footer: Footer, path: str, log: CheckedLo
             )
 
 
-def _compare_types(footer: Footer, path: str, schema: Mapping[str, str]) -> Iterator[Suspicion]:
+def _compare_types(paths: TablePaths, footer: Footer, path: str, schema: Mapping[str, str]) -> Iterator[Suspicion]:
+    fields = {component.partition("=")[0].lower() for component in paths.partition_of(path).split("/")}
     for column, sql_type in footer.columns.items():
         known = schema.get(column)
-        if known is None:
+        if known is None and column.lower() in fields:
+            yield Suspicion("path-column", path, f"column {column!r} ({sql_type}) repeats what its path says")
+        elif known is None:
             yield Suspicion("type-mismatch", path, f"column {column!r} ({sql_type}) is not in the schema")
         elif sql_type != known and not is_widening(sql_type, known):
             yield Suspicion("type-mismatch", path, f"column {column!r} is {sql_type}; the schema says {known}")
     for column, words in footer.odd_columns.items():
+        if column not in schema and column.lower() in fields:
+            yield Suspicion("path-column", path, f"column {column!r} ({words}) repeats what its path says")
+            continue
         yield Suspicion(
             "type-mismatch",
             path,

@@ -145,8 +145,11 @@ def unite_schema(evidence: RebuildEvidence, base: LogFile, *, files: Iterable[st
     for key, head in heads:
         _unite(evidence.paths, head.schema, where=key, logged=logged, widened=widened, origin=origin)
         _unite(evidence.paths, head.widened, where=key, logged=logged, widened=widened, origin=origin)
+    # Never a column of the table (flushes and imports refuse it): other writers' merges repeat the path in their files.
+    of_paths = {each.name.lower() for each in evidence.config.partition if each.name.lower() != each.column.lower()}
     for path in sorted(files, key=lambda path: (evidence.footers[path].info.modified_ms, path)):
-        columns = evidence.footers[path].columns
+        found = evidence.footers[path].columns
+        columns = {name: kind for name, kind in found.items() if name in logged or name.lower() not in of_paths}
         _unite(evidence.paths, columns, where=path, logged=logged, widened=widened, origin=origin)
     declared = evidence.config.declared
     _unite(evidence.paths, declared, where="the configuration", logged=logged, widened=widened, origin=origin)

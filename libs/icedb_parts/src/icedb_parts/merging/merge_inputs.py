@@ -62,6 +62,10 @@ class MergeInput:
         return path
 
 
+OtherColumn = tuple[MergeInput, str, str]
+"""A data file, a column of it that the table does not have, and its SQL type."""
+
+
 def fetch_inputs(
     markers: Sequence[FileMarker],
     store: ObjectStore,
@@ -127,10 +131,11 @@ def unite_columns(
     table: str,
     schema: Mapping[str, str],
     describe: Callable[[MergeInput], Mapping[str, str]],
-) -> dict[str, str]:
-    """Return the union of the inputs' columns with the types to be written: the schema's order, then the others'.
+) -> tuple[dict[str, str], list[OtherColumn]]:
+    """Return those columns of the schema that an input has, with the types to be written, in the schema's order.
 
     A narrower type of an input becomes the table's: of an imported file, or from before the column became wider (S2).
+    What inputs have besides is returned apart: it is not written, so whoever writes has to see that it is no data.
 
     Args:
         inputs: The data files.
@@ -139,28 +144,26 @@ def unite_columns(
         describe: Names the types of a file's columns where its footer alone does not.
 
     Raises:
-        SchemaConflict: One column has two types or two spellings; names the file.
+        SchemaConflict: A column has two types or two spellings; names the file.
     """
-    found: dict[str, str] = {}
+    found: set[str] = set()
+    others: list[OtherColumn] = []
     spelling = {name.lower(): name for name in schema}
-    seen: Mapping[str, str] | None = None
     for each in inputs:
         types = describe(each) if each.types is None else each.types
-        if types == seen:
-            continue
-        seen = types
         for name, sql_type in types.items():
-            known_name = spelling.setdefault(name.lower(), name)
-            known_type = schema.get(name) or found.get(name) or sql_type
-            if known_name != name or not _is_read_as(sql_type, known_type):
+            known_name = spelling.get(name.lower())
+            if known_name is None:
+                others.append((each, name, sql_type))
+            elif known_name != name or not _is_read_as(sql_type, schema[name]):
                 raise SchemaConflict(
                     f"table {table}: column {name!r} is {sql_type} in data file {each.marker.path}, "
-                    f"but the table has {known_name!r} as {schema.get(known_name) or known_type}: "
+                    f"but the table has {known_name!r} as {schema[known_name]}: "
                     "rewrite that file with the table's type"
                 )
-            found[name] = known_type
-    ordered = [name for name in schema if name in found]
-    return {name: found[name] for name in dict.fromkeys([*ordered, *found])}
+            else:
+                found.add(name)
+    return {name: sql_type for name, sql_type in schema.items() if name in found}, others
 
 
 def _is_read_as(found_type: str, table_type: str) -> bool:
@@ -169,8 +172,8 @@ def _is_read_as(found_type: str, table_type: str) -> bool:
 
 
 def have_types(inputs: Iterable[MergeInput], columns: Mapping[str, str]) -> bool:
-    """Return whether every column of every input has the type that is written: no value has to be converted."""
+    """Return whether every column of every input that is written has its type: no value has to be converted."""
     return all(
-        each.types is not None and all(columns[name] == sql_type for name, sql_type in each.types.items())
+        each.types is not None and all(columns.get(name, sql_type) == sql_type for name, sql_type in each.types.items())
         for each in inputs
     )

@@ -4,7 +4,7 @@ Runs inside a task, or directly in a test: it needs a store, not Spark. Inputs a
 are counted independently (the inputs' footers, and what was written), so that the committer can compare them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,9 @@ from icedb_log.tables.table_config import TableConfig
 from icedb_parts.engine import open_engine, open_scratch
 from icedb_parts.limits import MIB, EngineLimits
 from icedb_parts.merging.merge_engine import describe_columns, sort_in_engine
-from icedb_parts.merging.merge_inputs import MergeInput, fetch_inputs, have_types, unite_columns
+from icedb_parts.merging.merge_inputs import MergeInput, OtherColumn, fetch_inputs, have_types, unite_columns
 from icedb_parts.merging.merge_rows import RowSource, WrongBounds, read_sorted
+from icedb_parts.reading.path_columns import require_path_values
 from icedb_parts.writing.footer import make_footer
 from icedb_parts.writing.part_files import PartFileWriter
 from icedb_parts.writing.part_layout import SPLIT_FACTOR, PartLayout
@@ -77,7 +78,7 @@ class MergeUnitResult:
 
 
 def merge_unit(unit: MergeUnit, store: ObjectStore, *, clock: Clock) -> MergeUnitResult:
-    """Merge a group's data files into sorted runs with the union of their columns, and upload them.
+    """Merge a group's data files into sorted runs with those of the table's columns that one has, and upload them.
 
     Not idempotent: each call makes new files under fresh names. After an error uploaded files are orphans (J5).
 
@@ -88,7 +89,8 @@ def merge_unit(unit: MergeUnit, store: ObjectStore, *, clock: Clock) -> MergeUni
 
     Raises:
         NotFound: An input is gone.
-        SchemaConflict: A column of an input has another type than in the table's schema.
+        SchemaConflict: A column of an input has another type than in the table's schema, or is not in it and has
+            other values than the path.
         CorruptLog: An input cannot be read as Parquet, though the log names it.
         Unavailable: The store did not answer, or memory and scratch did not suffice.
     """
@@ -128,12 +130,14 @@ class _UnitRun:
             folder=None if is_small else self._folder,
             transfer_count=unit.engine.transfer_count,
         )
-        columns = unite_columns(
+        columns, others = unite_columns(
             inputs,
             table=unit.paths.name,
             schema=unit.schema,
             describe=partial(describe_columns, open_engine=self._open_engine, folder=self._folder),
         )
+        if others:
+            self._check_others(others)
         try:
             outputs = self._write(inputs, columns, trusts_bounds=True)
         except WrongBounds:
@@ -144,6 +148,14 @@ class _UnitRun:
             )
             outputs = self._write(inputs, columns, trusts_bounds=False)
         return MergeUnitResult(outputs, sum(each.row_count for each in inputs))
+
+    def _check_others(self, others: Iterable[OtherColumn]) -> None:
+        """See that nothing is lost with columns that are not written. Raises SchemaConflict."""
+        paths = self._unit.paths
+        with self._open_engine() as engine:
+            for each, column, sql_type in others:
+                file = each.make_file(self._folder)
+                require_path_values(engine, file, column, sql_type, paths=paths, data_key=each.marker.path)
 
     def _write(
         self, inputs: list[MergeInput], columns: Mapping[str, str], *, trusts_bounds: bool

@@ -23,6 +23,7 @@ from icedb_parts.arrow_types import ARROW_TYPES
 from icedb_parts.engine import open_engine, open_scratch
 from icedb_parts.imports.import_types import NARROW_TYPES
 from icedb_parts.limits import MIB, EngineLimits
+from icedb_parts.reading.path_columns import require_path_values
 from icedb_parts.sql import quote_name, quote_text
 
 CHUNK_BYTES: Final = 8 * MIB
@@ -193,8 +194,11 @@ def _make_columns(unit: ReadFilesUnit, file: NumberedFile, path: Path, engine: A
     fields = {folder.partition("=")[0].lower() for folder in folders}
     for name, sql_type, *_ in engine.execute(f"DESCRIBE SELECT * FROM {_scan(path)}").fetchall():  # noqa: S608
         table_name = known.get(name.lower())
-        if table_name is None and (not unit.is_whole or name.lower() in fields):
-            continue  # other writers repeat the values of the path in the files that they merge
+        if table_name is None and not unit.is_whole:
+            continue
+        if table_name is None and name.lower() in fields:  # other writers repeat values of the path in merged files
+            require_path_values(engine, path, name, sql_type, paths=unit.paths, data_key=file.path)
+            continue
         table_type = None if table_name is None else unit.columns[table_name]
         if table_type is None or table_name != name or not _is_read_as(sql_type, table_type):
             there = (
