@@ -9,7 +9,7 @@ from icedb_gateway.settings import GatewaySettings
 from icedb_ingest.frontend.enqueue_message import message_schema
 from icedb_ingest.frontend.metrics import FrontendMetrics
 from icedb_ingest.frontend.settings import FrontendSettings
-from icedb_ingest.metrics import IngestMetrics
+from icedb_ingest.metrics import INGEST_TASKS, LARGE_TASKS, IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_janitor.metrics import JanitorMetrics
 from icedb_janitor.settings import JanitorSettings
@@ -69,7 +69,10 @@ def render_metrics_page() -> str:
             "Served by the front end of ingest, and (door `celery`) by the worker of the queue `enqueue`.",
             FrontendMetrics().registry,
         ),
-        "Ingest": ("Served by the ingest worker.", IngestMetrics().registry),
+        "Ingest": (
+            "Served by the ingest worker, and by that of the queue `ingest-large`, each with its own tasks.",
+            IngestMetrics(tasks=(*INGEST_TASKS, *LARGE_TASKS)).registry,
+        ),
         "Merge": ("Served by the merger.", MergeMetrics().registry),
         "Janitor": ("Served by the janitor.", JanitorMetrics().registry),
         "Snapshot": ("Served by the snapshot service.", snapshot),

@@ -21,6 +21,7 @@ SETTINGS = {
     "frontend": FrontendSettings,
     "enqueue": FrontendSettings,
     "ingest": IngestSettings,
+    "ingest-large": IngestSettings,
     "merger": MergerSettings,
     "janitor": JanitorSettings,
     "snapshot": SnapshotSettings,
@@ -162,7 +163,7 @@ def test_every_setting_exists_and_is_valid(stack, given, monkeypatch, name):
     assert settings.store == "s3://icedb/warehouse"
     assert len(settings.lock_master_urls) == 3
     grace_ms = 10_000
-    if name in ("ingest", "merger", "janitor"):
+    if name in ("ingest", "ingest-large", "merger", "janitor"):
         grace_ms = settings.shutdown_grace_ms
     elif name in ("frontend", "enqueue"):
         grace_ms = settings.frontend_shutdown_ms + 15_000
@@ -258,7 +259,7 @@ def test_everything_is_bounded_restarted_and_stopped_in_peace(stack):
             assert has_own or has_images or name == "beat", name
 
 
-@pytest.mark.parametrize("name", ["ingest", "merger"])
+@pytest.mark.parametrize("name", ["ingest", "ingest-large", "merger"])
 def test_spark_workers_have_room_and_scratch(stack, name):
     service = stack.services[name]
     environment = service.environment

@@ -36,7 +36,7 @@ def test_services_stop_before_the_servers_that_they_need(tmp_path, store):
 def test_every_service_has_a_port_of_its_own(tmp_path):
     programs = StackLayout(tmp_path, "local", StackPorts.find_free(), has_frontend=True).programs()
     ports = [program.env["ICEDB_METRICS_PORT"] for program in programs if program.env]
-    assert len(ports) == len(set(ports)) == 7
+    assert len(ports) == len(set(ports)) == 8
 
 
 def test_a_front_end_is_there_when_asked_for_and_stops_before_the_workers(tmp_path):
@@ -46,6 +46,8 @@ def test_a_front_end_is_there_when_asked_for_and_stops_before_the_workers(tmp_pa
     assert by_name["beat"].priority > by_name["frontend"].priority > by_name["ingest"].priority
     assert by_name["frontend"].command[-1] == "icedb_ingest.frontend"
     assert by_name["frontend"].env["ICEDB_FRONTEND_HTTP_PORT"] == str(ports.http)
+    assert by_name["ingest-large"].command[-1] == "icedb_ingest.large"
+    assert by_name["ingest-large"].priority == by_name["ingest"].priority
     assert by_name["enqueue"].command[-1] == "icedb_ingest.frontend.celery_worker"
     assert by_name["gateway"].command[-1] == "icedb_gateway"
     assert by_name["gateway"].env["ICEDB_GATEWAY_PORT"] == str(ports.gateway)

@@ -26,7 +26,7 @@ from supervisor.xmlrpc import SupervisorTransport
 from icedb_local.ports import is_listening
 from icedb_local.readiness import Condition, answers_http, answers_ok, answers_ping, is_serving
 from icedb_local.run_processes import find_run_processes, kill_run_processes
-from icedb_local.stack_layout import WORKERS, StackLayout
+from icedb_local.stack_layout import LARGE, WORKERS, StackLayout
 from icedb_local.supervisor_config import log_path, render_config
 
 START_DEADLINE_MS: Final = CHILD_START_LIMIT_S * 1000
@@ -238,7 +238,8 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
         layout = self.layout
         conditions = [Condition("snapshot", lambda: is_serving(layout.snapshot_address))]
         conditions += [  # ready when the child has its Spark session and takes tasks
-            Condition(name, functools.partial(answers_ok, layout.ports.metrics_of(name), "/readyz")) for name in WORKERS
+            Condition(name, functools.partial(answers_ok, layout.ports.metrics_of(name), "/readyz"))
+            for name in (*WORKERS, LARGE)
         ]
         if layout.has_frontend:
             conditions.append(Condition("frontend", lambda: answers_ok(layout.ports.http, "/readyz")))

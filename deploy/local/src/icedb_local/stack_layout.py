@@ -34,6 +34,8 @@ WORKER_STOP_WAIT_S: Final = 12
 SERVER_STOP_WAIT_S: Final = 10
 WORKERS: Final = ("ingest", "merger", "janitor")
 """The workers' programs."""
+LARGE: Final = "ingest-large"
+"""The worker of large batches; it comes with the front end."""
 FRONTENDS: Final = {"frontend": "icedb_ingest.frontend", "enqueue": "icedb_ingest.frontend.celery_worker"}
 """Each program of ingest's front end, and its module."""
 GATEWAY: Final = "gateway"
@@ -56,6 +58,7 @@ class StackPorts:
     enqueue_metrics: int = 9106
     gateway: int = 9010
     gateway_metrics: int = 9107
+    ingest_large_metrics: int = 9108
 
     @classmethod
     def find_free(cls) -> Self:
@@ -64,7 +67,7 @@ class StackPorts:
 
     def metrics_of(self, service: str) -> int:
         """Return the metrics port of ``snapshot``, ``gateway``, of a worker or of a part of the front end."""
-        return int(getattr(self, f"{service}_metrics"))
+        return int(getattr(self, f"{service.replace('-', '_')}_metrics"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,8 @@ class StackLayout:
         store: Kind of object store.
         ports: Where it listens.
         overrides: ``ICEDB_…`` variables on top of the defaults.
-        has_frontend: Whether batches are also taken over HTTP, gRPC and Celery, and tables shown over S3.
+        has_frontend: Whether batches are also taken over HTTP, gRPC and Celery, tables shown over S3, and large batches
+            committed by a worker of their own.
     """
 
     run_dir: Path
@@ -164,6 +168,8 @@ class StackLayout:
             command = ("-m", "icedb_local.dev_s3", "--port", str(self.ports.s3), "--bucket", BUCKET)
             servers.append(self._python("s3", priority=200, command=command))
         workers = [self._python(name, priority=400, command=("-m", f"icedb_{name}")) for name in WORKERS]
+        if self.has_frontend:
+            workers.append(self._python(LARGE, priority=400, command=("-m", "icedb_ingest.large")))
         return (
             *servers,
             self._python("snapshot", priority=300, command=("-m", "icedb_snapshot")),
@@ -203,7 +209,7 @@ class StackLayout:
 
     def _python(self, name: str, *, priority: int, command: tuple[str, ...]) -> Program:
         is_server = name == "s3"
-        has_metrics = name in ("snapshot", GATEWAY) or name in WORKERS or name in FRONTENDS
+        has_metrics = name in ("snapshot", GATEWAY) or name in (*WORKERS, LARGE) or name in FRONTENDS
         return Program(
             name=name,
             group=SERVERS if is_server else SERVICES,
@@ -211,7 +217,7 @@ class StackLayout:
             command=(sys.executable, *command),
             directory=self.run_dir,
             env={"ICEDB_METRICS_PORT": str(self.ports.metrics_of(name))} if has_metrics else {},
-            stop_wait_s=WORKER_STOP_WAIT_S if name in WORKERS else SERVER_STOP_WAIT_S,
+            stop_wait_s=WORKER_STOP_WAIT_S if name in (*WORKERS, LARGE) else SERVER_STOP_WAIT_S,
             starts_at_once=is_server,
         )
 

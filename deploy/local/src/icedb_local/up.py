@@ -18,7 +18,7 @@ from rich.text import Text
 from icedb_local.ports import LOOPBACK
 from icedb_local.screen import Screen, make_table
 from icedb_local.stack import LocalStack, stop_on_signals
-from icedb_local.stack_layout import FRONTENDS, GATEWAY, STORE_KINDS, WORKERS, StackLayout, StackPorts
+from icedb_local.stack_layout import FRONTENDS, GATEWAY, LARGE, STORE_KINDS, WORKERS, StackLayout, StackPorts
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -112,7 +112,7 @@ def _show_usage(layout: StackLayout, screen: Screen) -> None:
     table.add_row(Text("HTTP", "dim"), f"{layout.http_url}/v1/tables/<table>/batches, …/segment")
     table.add_row(Text("Celery", "dim"), f"{layout.redis_url}, queue enqueue, task icedb.ingest.enqueue")
     table.add_row(Text("S3", "dim"), f"{layout.s3_url}  (read-only: s3://icedb/<table>/**/*.parquet, any key pair)")
-    for name in ("snapshot", *WORKERS, *FRONTENDS, GATEWAY):
+    for name in ("snapshot", *WORKERS, LARGE, *FRONTENDS, GATEWAY):
         table.add_row(Text(name, "dim"), f"http://{LOOPBACK}:{layout.ports.metrics_of(name)}/metrics")
     table.add_row(Text("logs", "dim"), str(layout.run_dir / "logs"))
     if layout.store == "s3":

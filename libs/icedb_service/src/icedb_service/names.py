@@ -6,10 +6,10 @@ the wire between releases: old workers drop messages for names that they do not 
 
 from typing import Final, Literal
 
-Component = Literal["ingest", "frontend", "enqueue", "merge", "janitor", "snapshot", "gateway"]
-Queue = Literal["ingest", "enqueue", "merge", "janitor"]
+Component = Literal["ingest", "ingest-large", "frontend", "enqueue", "merge", "janitor", "snapshot", "gateway"]
+Queue = Literal["ingest", "ingest-large", "enqueue", "merge", "janitor"]
 
-QUEUES: Final[tuple[Queue, ...]] = ("ingest", "enqueue", "merge", "janitor")
+QUEUES: Final[tuple[Queue, ...]] = ("ingest", "ingest-large", "enqueue", "merge", "janitor")
 
 INGEST_FLUSH: Final = "icedb.ingest.flush"
 INGEST_SWEEP: Final = "icedb.ingest.sweep"
@@ -17,6 +17,7 @@ INGEST_ENQUEUE: Final = "icedb.ingest.enqueue"
 INGEST_IMPORT: Final = "icedb.ingest.import"
 INGEST_CHECK_QUERY: Final = "icedb.ingest.check_query"
 INGEST_FEED: Final = "icedb.ingest.feed"
+INGEST_LARGE_FLUSH: Final = "icedb.ingest-large.flush"
 MERGE_MERGE: Final = "icedb.merge.merge"
 MERGE_COLD: Final = "icedb.merge.cold"
 MERGE_CHANGE: Final = "icedb.merge.change"
@@ -36,6 +37,7 @@ TASKS: Final[dict[str, Queue]] = {
     INGEST_IMPORT: "ingest",
     INGEST_CHECK_QUERY: "ingest",
     INGEST_FEED: "ingest",
+    INGEST_LARGE_FLUSH: "ingest-large",
     MERGE_MERGE: "merge",
     MERGE_COLD: "merge",
     MERGE_CHANGE: "merge",

@@ -235,7 +235,8 @@ class SparkServiceSettings(ServiceSettings):
     Spark Connect server has its own."""
 
     task_memory_mb: Annotated[int, Field(ge=64)] = 1024
-    """Memory that one merge or flush task may take before it spills to disk, MiB."""
+    """Memory that one merge or flush task may take before it spills to disk, MiB: all of its process, for a flush. As
+    many tasks run at once as `ICEDB_SPARK_MASTER` has cores, and the JVM comes on top."""
 
     @field_validator("spark_master")
     @classmethod

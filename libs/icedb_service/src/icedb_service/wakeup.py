@@ -30,6 +30,10 @@ from icedb_service.redis_clients import naming_redis
 from icedb_service.settings import ServiceSettings, redact_url
 
 KEY_PREFIX: Final = "icedb:wake:"
+SERVED_PREFIX: Final = "icedb:served:"
+SERVED_MS: Final = 60_000
+"""How long a queue counts as served after its worker has last said so."""
+SERVED_EVERY_S: Final = 10.0
 SCAN_COUNT: Final = 500
 
 
@@ -135,6 +139,20 @@ class Wakeups:
         with naming_redis(self._settings.redis_url):
             keys = list(self._redis.scan_iter(match=f"{KEY_PREFIX}icedb.{queue}.*", count=SCAN_COUNT))
             return int(self._redis.delete(*keys)) if keys else 0
+
+    def say_served(self, queue: Queue) -> None:
+        """Say that a worker serves a queue whose work others do if it has none. Best effort."""
+        try:
+            self._redis.set(f"{SERVED_PREFIX}{queue}", "1", px=SERVED_MS)
+        except (RedisError, OSError) as error:
+            get_logger().debug("served_not_said", queue=queue, error=type(error).__name__)
+
+    def is_served(self, queue: Queue) -> bool:
+        """Whether a worker has lately said that it serves a queue. True if Redis does not answer: ask again later."""
+        try:
+            return bool(self._redis.exists(f"{SERVED_PREFIX}{queue}"))
+        except (RedisError, OSError):
+            return True
 
     def _forget(self, key: str) -> None:
         try:

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from celery import Celery, signals
+from celery.bootsteps import StartStopStep
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.warehouse import Warehouse
@@ -41,7 +42,7 @@ from icedb_service.redlock import LockBusy, LockLost, TableLock
 from icedb_service.runs import TaskRunner
 from icedb_service.settings import ServiceSettings
 from icedb_service.thread_pool import WakingThreadPool
-from icedb_service.wakeup import Wakeups
+from icedb_service.wakeup import SERVED_EVERY_S, Wakeups
 
 
 class Engine(Protocol):
@@ -240,6 +241,7 @@ class WorkerService(Generic[E]):
         register_tasks: Defines its tasks.
         threads: Tasks side by side, in threads of the one process; ``None``: one at a time, in a child that may be
             killed. Only for services without an engine.
+        says_served: Whether it says that its queue is served, for others who do the work if it is not.
     """
 
     queue: Queue
@@ -247,6 +249,7 @@ class WorkerService(Generic[E]):
     open_engine: Callable[[], E]
     register_tasks: Callable[[Celery, WorkerContext[E]], None]
     threads: int | None = None
+    says_served: bool = False
 
 
 def run_worker(service: WorkerService[E], settings: ServiceSettings, *, clock: Clock | None = None) -> int:
@@ -271,6 +274,8 @@ def run_worker(service: WorkerService[E], settings: ServiceSettings, *, clock: C
     receivers = _connect_signals(context)
     if service.threads is not None:
         _open_here(context)
+    if service.says_served:
+        app.steps["consumer"].add(_make_served_step(service.queue, settings))
     get_logger().info("worker_started", queue=service.queue, metrics_port=settings.metrics_port)
     worker = app.Worker(
         hostname=f"{service.queue}-{os.getpid()}@{socket.gethostname()}",
@@ -297,6 +302,27 @@ def _release_wakeups(queue: Queue, settings: ServiceSettings, *, app: Celery, cl
         wait_until_available("redis", lambda: wakeups.release_queue(queue), clock=clock)
     finally:
         redis.close()
+
+
+def _make_served_step(queue: Queue, settings: ServiceSettings) -> type[StartStopStep]:
+    """Return what makes the parent say, while it listens to its queue, that the queue is served."""
+
+    class ServedStep(StartStopStep):  # type: ignore[misc]  # Celery has no types
+        requires = ("celery.worker.consumer.tasks:Tasks",)
+
+        def start(self, parent: Any) -> None:
+            redis = open_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms)
+            wakeups = Wakeups(parent.app, redis, settings=settings)
+            wakeups.say_served(queue)
+            self._turn = parent.timer.call_repeatedly(SERVED_EVERY_S, wakeups.say_served, (queue,))
+
+        def stop(self, parent: Any) -> None:
+            del parent
+            turn, self._turn = getattr(self, "_turn", None), None
+            if turn is not None:
+                turn.cancel()
+
+    return ServedStep
 
 
 def _connect_signals(context: WorkerContext[Any]) -> list[Callable[..., None]]:

@@ -1,31 +1,40 @@
-"""Runs the ingest worker: ``python -m icedb_ingest``. Wiring only."""
+"""Runs the ingest worker: ``python -m icedb_ingest``, or that of large batches: ``python -m icedb_ingest.large``.
+
+Wiring only.
+"""
 
 from functools import partial
 
 from icedb_parts.spark.spark_engine import open_spark_engine
 from icedb_service.main import run_main
+from icedb_service.names import Queue
 from icedb_service.worker import WorkerService, run_worker
 
 from icedb_ingest.imports import source_s3
-from icedb_ingest.metrics import IngestMetrics
+from icedb_ingest.metrics import INGEST_TASKS, LARGE_TASKS, IngestMetrics
 from icedb_ingest.settings import IngestSettings
-from icedb_ingest.tasks import register_tasks
+from icedb_ingest.tasks import register_large_tasks, register_tasks
 
 
-def serve(settings: IngestSettings) -> int:
-    """Serve the queue ``ingest`` until SIGTERM."""
-    metrics = IngestMetrics()
+def serve(settings: IngestSettings, *, queue: Queue = "ingest") -> int:
+    """Serve the queue ``ingest``, or ``ingest-large``, until SIGTERM."""
+    is_large = queue == "ingest-large"
+    metrics = IngestMetrics(tasks=LARGE_TASKS if is_large else INGEST_TASKS)
     service = WorkerService(
-        queue="ingest",
+        queue=queue,
         metrics=metrics,
         open_engine=partial(
             open_spark_engine,
             settings,
-            app_name="icedb-ingest",
+            app_name=f"icedb-{queue}",
+            limits=settings.job_limits,
             source_s3=source_s3(settings),
             on_interrupt=metrics.count_interrupted,
         ),
-        register_tasks=partial(register_tasks, settings=settings, metrics=metrics),
+        register_tasks=partial(
+            register_large_tasks if is_large else register_tasks, settings=settings, metrics=metrics
+        ),
+        says_served=is_large,
     )
     return run_worker(service, settings)
 

@@ -6,12 +6,15 @@ from icedb_log.imports.imports import ImportResult
 from icedb_log.ingest.flush import FlushResult
 from icedb_log.views.feeds import FeedResult
 from icedb_service.metrics import DURATION_BUCKETS_S, SparkWorkerMetrics, make_counter
-from icedb_service.names import INGEST_FEED, INGEST_FLUSH, INGEST_IMPORT, INGEST_SWEEP
+from icedb_service.names import INGEST_FEED, INGEST_FLUSH, INGEST_IMPORT, INGEST_LARGE_FLUSH, INGEST_SWEEP
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 BATCH_OUTCOMES: Final = ("committed", "rejected", "duplicate")
 FEED_OUTCOMES: Final = ("taken", "refused")
 IMPORT_OUTCOMES: Final = ("imported", "imported_before", "empty", "refused")
+INGEST_TASKS: Final = (INGEST_FLUSH, INGEST_SWEEP, INGEST_IMPORT, INGEST_FEED)
+LARGE_TASKS: Final = (INGEST_LARGE_FLUSH,)
+LARGE_OUTCOMES: Final = ("left", "flushed", "flushed_here")
 PUT_OFF_REASONS: Final = ("interval", "log_full")
 BATCH_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 FILE_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
@@ -19,13 +22,18 @@ MS_PER_S: Final = 1000
 
 
 class IngestMetrics(SparkWorkerMetrics):
-    """Counters of batches, rows, files and commits."""
+    """Counters of batches, rows, files and commits.
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    Args:
+        registry: Where they live; one of its own by default.
+        tasks: What the worker serves: the tasks of the queue ``ingest``, or ``LARGE_TASKS``.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None, *, tasks: tuple[str, ...] = INGEST_TASKS) -> None:
         super().__init__(
             "ingest",
             package="icedb-ingest",
-            tasks=(INGEST_FLUSH, INGEST_SWEEP, INGEST_IMPORT, INGEST_FEED),
+            tasks=tasks,
             registry=registry,
         )
         self.batches = make_counter(
@@ -50,6 +58,14 @@ class IngestMetrics(SparkWorkerMetrics):
             "icedb_ingest_bad_rows_total",
             "Rows that went to quarantine while the others of their batches were committed",
             registry=self.registry,
+        )
+        self.large = make_counter(
+            self.registry,
+            "icedb_ingest_large_batches_total",
+            "Large batches; left: found, and left to a flush of their own; flushed: committed or refused by the worker "
+            "of the queue ingest-large; flushed_here: by that of the queue ingest, because nobody serves the other",
+            label="outcome",
+            values=LARGE_OUTCOMES,
         )
         self.put_off = make_counter(
             self.registry,

@@ -3,13 +3,16 @@
 from typing import Annotated, Self
 
 from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE
+from icedb_parts.limits import EngineLimits, FlushUnitLimits, JobLimits
 from icedb_service.settings import MINUTE_MS, SECOND_MS, SparkServiceSettings
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 
+from icedb_ingest.batch_bounds import MIB, BatchBoundSettings
 
-class IngestSettings(SparkServiceSettings):
-    """What the ingest worker needs to know."""
+
+class IngestSettings(SparkServiceSettings, BatchBoundSettings):
+    """What the ingest workers need to know: that of the queue `ingest`, and that of `ingest-large`."""
 
     flush_interval_ms: Annotated[int, Field(ge=0, le=60 * SECOND_MS)] = SECOND_MS
     """Least time between two commits of a table, milliseconds. Longer makes fewer, larger log and data files;
@@ -33,6 +36,14 @@ class IngestSettings(SparkServiceSettings):
     flush_max_rounds: Annotated[int, Field(ge=1, le=1000)] = 20
     """Commits of one table in a row before another table gets its turn."""
 
+    flush_large_mb: Annotated[int, Field(ge=1)] = 64
+    """A batch above this, after decompression, is large, MiB: it is committed alone, by the worker of the queue
+    `ingest-large` where one runs, so that other tables do not wait for it. Lower keeps the others faster; higher puts
+    more batches into one commit."""
+
+    flush_large_rows: Annotated[int, Field(ge=1)] = 1_000_000
+    """A batch of more rows is large, too."""
+
     merge_wake_commits: Annotated[int, Field(ge=1)] = 8
     """After this many commits of a table its merge is woken, without waiting for the sweep; under back-pressure after
     each."""
@@ -42,6 +53,21 @@ class IngestSettings(SparkServiceSettings):
     Empty: every `s3://` that its credentials can read, and the warehouse's own folder if that is a directory; with
     `ICEDB_ACCESS_FILE`, nothing. Wider saves copying; narrower keeps whoever can send tasks from reading what only the
     worker can: leave the warehouse itself out where there are tenants."""
+
+    @property
+    def job_limits(self) -> JobLimits:
+        """The bounds of flushes and of the batches in them. A unit holds no more than one batch may have."""
+        most = self.batch_max_decoded_bytes
+        batch = FlushUnitLimits(
+            batch_decoded_bytes=most,
+            batch_rows=self.batch_max_rows,
+            unit_decoded_bytes=min(most, FlushUnitLimits().unit_decoded_bytes),
+        )
+        return JobLimits(
+            batch=batch,
+            engine=EngineLimits(memory_bytes=self.task_memory_mb * MIB),
+            direct_bytes=min(most, JobLimits().direct_bytes),
+        )
 
     @field_validator("import_sources", mode="before")
     @classmethod
@@ -57,6 +83,25 @@ class IngestSettings(SparkServiceSettings):
             if not prefix.startswith(("s3://", "file:///")) or ".." in prefix.split("/"):
                 raise ValueError(f"{prefix[:120]!r} is no URL prefix; write s3://bucket/path or file:///folder")
         return prefixes
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        if self.flush_large_mb > self.batch_max_decoded_mb:
+            raise ValueError(
+                "ICEDB_FLUSH_LARGE_MB <= ICEDB_BATCH_MAX_DECODED_MB must hold, but "
+                f"{self.flush_large_mb} > {self.batch_max_decoded_mb}"
+            )
+        if self.flush_large_rows > self.batch_max_rows:
+            raise ValueError(
+                "ICEDB_FLUSH_LARGE_ROWS <= ICEDB_BATCH_MAX_ROWS must hold, but "
+                f"{self.flush_large_rows} > {self.batch_max_rows}"
+            )
+        if 4 * self.batch_max_decoded_mb > self.task_memory_mb:
+            raise ValueError(
+                "4 * ICEDB_BATCH_MAX_DECODED_MB <= ICEDB_TASK_MEMORY_MB must hold (one task holds a whole batch), but "
+                f"4 * {self.batch_max_decoded_mb} > {self.task_memory_mb}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_interval(self) -> Self:

@@ -1,12 +1,11 @@
 """The tasks of the ingest service: which table is flushed when. How, is :mod:`icedb_log.ingest.flush`'s business."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from celery import Celery
 from icedb_log.ingest.flush import FlushResult, flush_table
 from icedb_log.ingest.pressure import MAX_LOG_FILES
-from icedb_log.ingest.staging import list_staged
 from icedb_log.jobs import BatchWriter
 from icedb_log.keys import TablePaths
 from icedb_log.tables.table_config import MIB
@@ -18,8 +17,10 @@ from icedb_service.names import (
     INGEST_FEED,
     INGEST_FLUSH,
     INGEST_IMPORT,
+    INGEST_LARGE_FLUSH,
     INGEST_SWEEP,
     MERGE_MERGE,
+    TASKS,
 )
 from icedb_service.readers import LogReaders
 from icedb_service.runs import Work
@@ -36,6 +37,7 @@ from icedb_ingest.pacing import Pacer
 from icedb_ingest.pressure_watch import PressureWatch
 from icedb_ingest.query_checks import QueryTasks, needs_of_check
 from icedb_ingest.settings import IngestSettings
+from icedb_ingest.sized_batches import SizedBatches, Takes
 
 MAX_REASONS: Final = 20
 """Reasons of rejected batches in a task's result; all of them lie in quarantine."""
@@ -92,6 +94,16 @@ class _PutOff:
     reason: str
 
 
+@dataclass(slots=True)
+class _Run:
+    """What one run of a task did."""
+
+    totals: _Totals = field(default_factory=_Totals)
+    rejected: list[dict[str, str]] = field(default_factory=list)
+    put_off: _PutOff | None = None
+    has_more: bool = False
+
+
 class IngestTasks:
     """The work of the tasks, in the process that runs them.
 
@@ -99,11 +111,19 @@ class IngestTasks:
         context: Warehouse, engine, locks, wake-ups.
         settings: Of the service.
         metrics: Of the service.
+        serves_large: Whether this is the worker of the queue ``ingest-large``.
     """
 
     def __init__(
-        self, context: WorkerContext[WritingEngine], *, settings: IngestSettings, metrics: IngestMetrics
+        self,
+        context: WorkerContext[WritingEngine],
+        *,
+        settings: IngestSettings,
+        metrics: IngestMetrics,
+        serves_large: bool = False,
     ) -> None:
+        self._serves_large = serves_large
+        self._sizes = SizedBatches(decoded_bytes=settings.flush_large_mb * MIB, row_count=settings.flush_large_rows)
         self._context = context
         self._settings = settings
         self._metrics = metrics
@@ -120,42 +140,76 @@ class IngestTasks:
     def flush(self, table: str) -> Work:
         """Commit what is staged for a table, many batches in one log file, and measure its back-pressure.
 
+        Large batches are left to the queue ``ingest-large`` and its worker is woken. If nobody serves it, they are
+        committed here, one alone, when the others are (I6).
+
         Delivery: woken by producers and by the sweep, any number of times. A run that is lost leaves the batches
         staged for the next one; two at once exclude each other by the lock, and if that fails by the fence. A run
         that comes before the table's next commit is due leaves the batches to the sweep.
         """
         paths = self._context.warehouse.table(table)
-        is_staged = bool(list_staged(self._context.warehouse.store, paths, limit=1).batches)
+        run = _Run()
+        is_staged = self._sizes.has_work(self._context.warehouse.store, paths, "small")
         self._watch.look(paths, max_age_ms=MAX_PRESSURE_AGE_MS if is_staged else None)
-        totals = _Totals()
-        rejected: list[dict[str, str]] = []
-        has_more = is_staged
-        put_off: _PutOff | None = None
-        while has_more and totals.rounds < self._settings.flush_max_rounds:
-            put_off = self._wait_for_turn(paths)
-            if put_off is not None:
-                self._metrics.put_off.labels(put_off.kind).inc()
+        if is_staged:
+            self._flush_rounds(paths, run, "small", max_rounds=self._settings.flush_max_rounds)
+        if self._sizes.has_large(table) and run.put_off is None and not self._wake_large(table):
+            self._flush_rounds(paths, run, "large", max_rounds=1)
+        return self._end_run(paths, run, task=INGEST_FLUSH)
+
+    def flush_large(self, table: str) -> Work:
+        """Commit the large batches that are staged for a table, one alone in each log file (I6).
+
+        Delivery: woken by a flush that found one, and by the sweep. A run that is lost leaves the batches staged. It
+        holds the lock of the table, so that the table's other batches wait; those of other tables do not.
+        """
+        paths = self._context.warehouse.table(table)
+        run = _Run()
+        if self._sizes.has_work(self._context.warehouse.store, paths, "large"):
+            self._watch.look(paths, max_age_ms=MAX_PRESSURE_AGE_MS)
+            self._flush_rounds(paths, run, "large", max_rounds=1)
+            self._context.wakeups.try_wake(INGEST_FLUSH, table)  # what had to wait for the lock
+        return self._end_run(paths, run, task=INGEST_LARGE_FLUSH)
+
+    def _flush_rounds(self, paths: TablePaths, run: "_Run", takes: Takes, *, max_rounds: int) -> None:
+        has_more, rounds = True, 0
+        while has_more and rounds < max_rounds:
+            run.put_off = self._wait_for_turn(paths)
+            if run.put_off is not None:
+                self._metrics.put_off.labels(run.put_off.kind).inc()
                 break
-            result = self._flush_once(paths)
-            totals.add(result)
-            rejected.extend({"batch": each.batch.batch_id, "reason": each.reason} for each in result.rejected)
+            result = self._flush_once(paths, takes)
+            run.totals.add(result)
+            run.rejected.extend({"batch": each.batch.batch_id, "reason": each.reason} for each in result.rejected)
             has_more = result.has_more
+            rounds += 1
             self._watch.look(paths)
-        if has_more and put_off is None:
-            self._context.wakeups.try_wake(INGEST_FLUSH, table)
+        run.has_more |= has_more
+
+    def _end_run(self, paths: TablePaths, run: "_Run", *, task: str) -> Work:
+        table, totals = paths.name, run.totals
+        if run.has_more and run.put_off is None:
+            self._context.wakeups.try_wake(task, table)
         self._wake_merge(table, totals.commits)
         if totals.commits:
             self.feeds.wake_views(paths)
-        is_idle = totals.commits == 0 and not rejected and totals.duplicates == 0
+        is_idle = totals.commits == 0 and not run.rejected and totals.duplicates == 0
         details = {
             **totals.to_json(),
-            "rejected": len(rejected),
-            "reasons": rejected[:MAX_REASONS],
-            "has_more": has_more,
-            "put_off": None if put_off is None else put_off.reason,
+            "rejected": len(run.rejected),
+            "reasons": run.rejected[:MAX_REASONS],
+            "has_more": run.has_more,
+            "put_off": None if run.put_off is None else run.put_off.reason,
             "pressure": self._watch.pressure_of(table).level,
         }
         return Work(is_idle=is_idle, details=details)
+
+    def _wake_large(self, table: str) -> bool:
+        """Wake the worker of large batches; return whether there is one."""
+        if not self._context.wakeups.is_served(TASKS[INGEST_LARGE_FLUSH]):
+            return False
+        self._context.wakeups.try_wake(INGEST_LARGE_FLUSH, table)
+        return True
 
     def sweep(self) -> Work:
         """Find tables with staged batches whose turn it is, tables under pressure, and views with commits to take.
@@ -167,11 +221,13 @@ class IngestTasks:
     def _needs_flush(self, paths: TablePaths) -> bool:
         self.feeds.sweep_table(paths)
         is_turn = not self._watch.is_log_full(paths.name) and self._pacer.due_in_ms(paths.name) <= MAX_SLEEP_MS
-        if is_turn and list_staged(self._context.warehouse.store, paths, limit=1).batches:
+        if is_turn and self._sizes.has_work(self._context.warehouse.store, paths, "small"):
+            return True
+        if is_turn and self._sizes.has_large(paths.name) and not self._wake_large(paths.name):
             return True
         return self._watch.needs_look(paths)
 
-    def _flush_once(self, paths: TablePaths) -> FlushResult:
+    def _flush_once(self, paths: TablePaths, takes: Takes) -> FlushResult:
         store = self._context.warehouse.store
         started_ms = self._context.clock.monotonic_ms()
         with self._context.lock(paths.name) as lock:
@@ -181,12 +237,12 @@ class IngestTasks:
                 clock=self._context.clock,
                 writer=self._context.engine.writer,
                 owner=self._context.owner,
-                limits=self._limits.of_table(paths.name),
+                limits=self._sizes.limit(paths.name, takes, self._limits.of_table(paths.name)),
                 reader=self._readers.of_table(store, paths),
                 check_alive=lock.check_alive,
             )
         self._metrics.record(result, duration_ms=self._context.clock.monotonic_ms() - started_ms)
-        self._limits.record(paths.name, result)
+        self._record_sizes(paths.name, takes, result)
         if result.committed_key:
             self._watch.record_commit(paths.name, file_count=result.file_count)
         if result.bad_row_count:
@@ -203,6 +259,15 @@ class IngestTasks:
                 mitigation="the other batches of the flush are committed",
             )
         return result
+
+    def _record_sizes(self, table: str, takes: Takes, result: FlushResult) -> None:
+        self._sizes.record(table, takes, result)
+        if takes == "small":
+            self._limits.record(table, result)
+            self._metrics.large.labels("left").inc(len(result.left_out))
+            return
+        outcome = "flushed" if self._serves_large else "flushed_here"
+        self._metrics.large.labels(outcome).inc(result.batch_count + len(result.rejected))
 
     def _wait_for_turn(self, paths: TablePaths) -> _PutOff | None:
         """Wait until the table's next commit is due, so that many batches become one log file.
@@ -247,3 +312,11 @@ def register_tasks(
     imports = ImportTasks(context, settings=settings, metrics=metrics, wake_views=tasks.feeds.wake_views)
     define_task(app, context, TaskOptions(INGEST_IMPORT, needs=needs(Verb.APPEND)), imports.import_files)
     define_task(app, context, TaskOptions(INGEST_CHECK_QUERY, needs=needs_of_check), QueryTasks(context).check_query)
+
+
+def register_large_tasks(
+    app: Celery, context: WorkerContext[Any], *, settings: IngestSettings, metrics: IngestMetrics
+) -> None:
+    """Define the tasks of the queue ``ingest-large`` on its application."""
+    tasks = IngestTasks(context, settings=settings, metrics=metrics, serves_large=True)
+    define_task(app, context, TaskOptions(INGEST_LARGE_FLUSH), tasks.flush_large)

@@ -84,6 +84,7 @@ class Pace:
             "ICEDB_SPARK_MEMORY_MB": "512",
             "ICEDB_SPARK_MASTER": "local[2]",
             "ICEDB_TASK_MEMORY_MB": "256",
+            "ICEDB_BATCH_MAX_DECODED_MB": "64",
         }
 
 

@@ -106,6 +106,7 @@ def open_spark_engine(
     *,
     app_name: str,
     source_s3: S3Options | None = None,
+    limits: JobLimits | None = None,
     on_interrupt: Callable[[InterruptReason], None] = ignore_interrupt,
 ) -> SparkEngine:
     """Open the engine of this process.
@@ -114,6 +115,7 @@ def open_spark_engine(
         settings: Of the worker.
         app_name: What Spark calls it.
         source_s3: How tasks reach sources of imports on S3 if the warehouse is not on S3.
+        limits: Bounds of jobs and their units; the usual ones in the settings' memory if not given.
         on_interrupt: Told about each job that was interrupted.
 
     Raises:
@@ -129,13 +131,13 @@ def open_spark_engine(
         )
     )
     warm_up(spark)
-    engine = EngineLimits(memory_bytes=settings.task_memory_mb * MIB)
-    store, clock, limits = settings.store_settings, SystemClock(), JobLimits(engine=engine)
+    limits = limits or JobLimits(engine=EngineLimits(memory_bytes=settings.task_memory_mb * MIB))
+    store, clock = settings.store_settings, SystemClock()
     rules = WatchRules(job_limit_ms=settings.job_limit_ms, on_interrupt=on_interrupt)
     return SparkEngine(
         spark,
         SparkBatchWriter(spark, store, clock=clock, limits=limits, rules=rules),
         SparkRowChanger(spark, store, clock=clock, limits=limits, rules=rules),
-        SparkFileImporter(spark, store, clock=clock, source_s3=source_s3, engine=engine, rules=rules),
+        SparkFileImporter(spark, store, clock=clock, source_s3=source_s3, engine=limits.engine, rules=rules),
         SparkViewFeeder(spark, store, clock=clock, limits=limits, rules=rules),
     )

@@ -28,12 +28,18 @@ class RecordedWakeups:
         woken: Every (task, table), in order.
         waiting: Those that collapse.
         failure: Raised by each wake-up, if set.
+        served: Queues that a worker is said to serve.
     """
 
     def __init__(self) -> None:
         self.woken: list[tuple[str, str | None]] = []
         self.waiting: set[tuple[str, str | None]] = set()
         self.failure: IceDBError | None = None
+        self.served: set[str] = set()
+
+    def is_served(self, queue: str) -> bool:
+        """Whether a test says so."""
+        return queue in self.served
 
     def wake(self, task: str, table: str | None = None) -> bool:
         """Note a wake-up; False if it waits already."""

@@ -2,15 +2,17 @@
 
 from typing import Annotated, Final, Literal, Self
 
-from icedb_service.settings import MAX_PORT, SECOND_MS, ServiceSettings
+from icedb_service.settings import MAX_PORT, SECOND_MS
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode
+
+from icedb_ingest.batch_bounds import BatchBoundSettings
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
 
-class FrontendSettings(ServiceSettings):
+class FrontendSettings(BatchBoundSettings):
     """What the front end, and the Celery worker of the queue `enqueue`, need to know."""
 
     frontend_host: str = "127.0.0.1"

@@ -1,0 +1,68 @@
+"""Which batches a flush takes by their size, and which were found to be of the other one (I6).
+
+What is remembered saves work only: a process that forgets it looks at the batch again, up to the bound.
+"""
+
+from dataclasses import replace
+from typing import Final, Literal
+
+from icedb_log.ingest.flush import FlushLimits, FlushResult
+from icedb_log.ingest.staging import list_staged
+from icedb_log.jobs import SizeClass
+from icedb_log.keys import TablePaths
+from icedb_log.storage.object_store import ObjectStore
+
+Takes = Literal["small", "large"]
+
+MAX_LOOKS: Final = 32
+"""Batches that one flush of a large one looks at: each costs a job, and the table's lock is held meanwhile."""
+MAX_REMEMBERED: Final = 10_000
+"""Ids that are remembered for a table, the newest ones."""
+
+
+class SizedBatches:
+    """Remembers, for each size and table, ids of staged batches that a flush of that size does not take.
+
+    Args:
+        decoded_bytes: A batch above this is large.
+        row_count: One of more rows, too.
+    """
+
+    def __init__(self, *, decoded_bytes: int, row_count: int) -> None:
+        self._small = SizeClass("small", decoded_bytes, row_count)
+        self._others: dict[tuple[Takes, str], frozenset[str]] = {}
+
+    def limit(self, table: str, takes: Takes, limits: FlushLimits) -> FlushLimits:
+        """Return the bounds of a flush of batches of one size."""
+        max_batches = min(limits.max_batches, MAX_LOOKS) if takes == "large" else limits.max_batches
+        skip = self._others.get((takes, table), frozenset())
+        return replace(limits, max_batches=max_batches, sizes=replace(self._small, takes=takes), skip=skip)
+
+    def record(self, table: str, takes: Takes, result: FlushResult) -> None:
+        """Remember what a flush left out."""
+        if result.left_out:
+            known = self._others.get((takes, table), frozenset()).union(result.left_out)
+            self._others[takes, table] = frozenset(sorted(known)[-MAX_REMEMBERED:])
+
+    def has_work(self, store: ObjectStore, paths: TablePaths, takes: Takes) -> bool:
+        """Whether batches are staged that a flush of one size has to look at. Forgets those that are gone. One LIST."""
+        listing = list_staged(store, paths)
+        sizes = replace(self._small, takes=takes)
+        if not listing.has_more:
+            self._forget(paths.name, {batch.batch_id for batch in listing.batches})
+        skip = self._others.get((takes, paths.name), frozenset())
+        if any(
+            batch.batch_id not in skip and (takes == "small" or sizes.may_be_large(batch)) for batch in listing.batches
+        ):
+            return True
+        return listing.has_more and bool(list_staged(store, paths, limit=1, skip=skip).batches)
+
+    def has_large(self, table: str) -> bool:
+        """Whether batches are known to be large, and were still staged at the last look."""
+        return bool(self._others.get(("small", table)))
+
+    def _forget(self, table: str, staged: set[str]) -> None:
+        for takes in ("small", "large"):
+            known = self._others.pop((takes, table), frozenset()) & staged
+            if known:
+                self._others[takes, table] = known

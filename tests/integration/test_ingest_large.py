@@ -1,0 +1,154 @@
+"""A large batch holds up nobody else: a real Redis, and a worker process for each of the two queues."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.ingest.staging import list_staged, stage_batch
+from icedb_log.log.reader import LogReader
+from icedb_log.storage.stores import StoreSettings
+from icedb_log.tables.stored_config import create_table
+from icedb_log.tables.table_config import TableConfig
+from icedb_log.testing.row_files import encode_rows
+from icedb_service.celery_app import make_app
+from icedb_service.names import INGEST_FLUSH, INGEST_SWEEP
+from icedb_service.redis_clients import open_redis
+from icedb_service.settings import ServiceSettings
+from icedb_service.testing.redis_server import RedisServer
+from icedb_service.wakeup import SERVED_PREFIX, Wakeups
+from waiting import wait_until
+
+pytestmark = pytest.mark.redis
+
+CLOCK = SystemClock()
+STOP_LIMIT_S = 60
+PROGRAM = Path(__file__).parent / "sized_worker_process.py"
+LARGE_ROWS = 100
+
+
+class Warehouse:
+    """Two tables, workers, and what they committed."""
+
+    def __init__(self, folder, redis_url, stack):
+        self.folder, self.stack = folder, stack
+        self.store = StoreSettings(f"file://{folder / 'warehouse'}")
+        self.warehouse = self.store.open()
+        settings = ServiceSettings(store=self.store.url, redis_url=redis_url)
+        self.app = stack.enter_context(contextlib.closing(make_app(settings)))
+        self.redis = stack.enter_context(contextlib.closing(open_redis(redis_url, timeout_ms=1000)))
+        self.wakeups = Wakeups(self.app, self.redis, settings=settings)
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("ICEDB_")}
+        self.env = inherited | {
+            "ICEDB_STORE": self.store.url,
+            "ICEDB_REDIS_URL": redis_url,
+            "ICEDB_FLUSH_INTERVAL_MS": "0",
+            "ICEDB_LOCK_TTL_MS": "3000",
+            "ICEDB_FLUSH_LARGE_ROWS": str(LARGE_ROWS),
+        }
+        for name in ("hit", "quiet"):
+            create_table(self.warehouse.store, self.warehouse.table(name), TableConfig.create(name=name))
+
+    def start(self, queue):
+        with (self.folder / f"{queue}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, str(PROGRAM), queue, str(self.folder / queue)],
+                env=self.env, cwd=self.folder, stdout=log, stderr=log,
+            )  # fmt: skip
+        self.stack.callback(stop, process)
+        return process
+
+    def stage(self, table, rows, first=0):
+        batch_id = new_batch_id(CLOCK)
+        body = encode_rows({"n": n} for n in range(first, first + rows))
+        paths = self.warehouse.table(table)
+        stage_batch(self.warehouse.store, paths, body=body, staging_format="ndjson", batch_id=batch_id)
+        return batch_id
+
+    def commits(self, table):
+        """Return the batch ids of each commit of a table, in order."""
+        reader = LogReader(self.warehouse.store, self.warehouse.table(table), clock=CLOCK)
+        return [file.log.batch_ids for file in reader.read().files]
+
+    def staged(self, table):
+        return [batch.batch_id for batch in list_staged(self.warehouse.store, self.warehouse.table(table)).batches]
+
+    def is_large_served(self):
+        return bool(self.redis.exists(f"{SERVED_PREFIX}ingest-large"))
+
+
+def stop(process):
+    process.terminate()
+    try:
+        process.wait(STOP_LIMIT_S)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def lake(tmp_path):
+    with RedisServer() as redis, contextlib.ExitStack() as stack:
+        yield Warehouse(tmp_path, redis.url, stack)
+
+
+def test_while_a_large_batch_of_a_table_is_written_batches_of_others_are_committed(lake):
+    lake.start("ingest")
+    lake.start("ingest-large")
+    wait_until(lake.is_large_served, "the worker of large batches says that it is here")
+    small = lake.stage("hit", 3)
+    large = lake.stage("hit", LARGE_ROWS + 1, first=3)
+    lake.wakeups.wake(INGEST_FLUSH, "hit")
+    wait_until((lake.folder / "ingest-large.begun").exists, "the large batch is being written")
+    assert lake.commits("hit") == [(small,)], "it left the others of its table behind"
+
+    # Its worker holds the table now, and will until there is a file "go".
+    for number in range(3):
+        quiet = lake.stage("quiet", 5, first=5 * number)
+        lake.wakeups.wake(INGEST_FLUSH, "quiet")
+        wait_until(lambda quiet=quiet: (quiet,) in lake.commits("quiet"), "another table's batch is committed")
+    waiting = lake.stage("hit", 2, first=200)
+    lake.wakeups.wake(INGEST_FLUSH, "hit")
+    assert lake.staged("hit") == [large, waiting]
+    assert lake.commits("hit") == [(small,)]
+
+    (lake.folder / "ingest-large.go").touch()
+    wait_until(lambda: not lake.staged("hit"), "the rest of the table is committed")
+    assert lake.commits("hit") == [(small,), (large,), (waiting,)], "the large one alone, and then what waited for it"
+
+
+def test_without_a_worker_for_large_batches_they_are_committed_all_the_same_after_the_others(lake):
+    lake.start("ingest")
+    (lake.folder / "ingest.go").touch()
+    large = sorted(lake.stage("hit", LARGE_ROWS + 1, first=1000 * number) for number in range(2))
+    small = lake.stage("hit", 1)
+    lake.wakeups.wake(INGEST_SWEEP)
+    wait_until(lambda: not lake.staged("hit"), "everything is committed")
+    assert lake.commits("hit") == [(small,), (large[0],), (large[1],)]
+    assert lake.redis.llen("ingest-large") == 0, "nothing waits in a queue that nobody serves"
+
+
+def test_a_worker_for_large_batches_that_ends_strands_none(lake):
+    lake.start("ingest")
+    (lake.folder / "ingest.go").touch()
+    helper = lake.start("ingest-large")
+    wait_until(lake.is_large_served, "the worker of large batches says that it is here")
+    large = lake.stage("hit", LARGE_ROWS + 1)
+    lake.wakeups.wake(INGEST_FLUSH, "hit")
+    wait_until((lake.folder / "ingest-large.begun").exists, "the large batch is being written")
+    family = [*psutil.Process(helper.pid).children(recursive=True), psutil.Process(helper.pid)]
+    for process in family:
+        process.kill()
+    helper.wait()
+    # A minute passes, in which it does not say so again.
+    lake.redis.delete(f"{SERVED_PREFIX}ingest-large")
+
+    def ask():
+        lake.wakeups.try_wake(INGEST_SWEEP)
+        return lake.commits("hit") == [(large,)]
+
+    wait_until(ask, "the other worker takes it, when the lock of the dead one has run out")
