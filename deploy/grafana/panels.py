@@ -198,6 +198,16 @@ ROWS: dict[str, tuple[Graph, ...]] = {
             ("IceDBOrphansHeld", "IceDBUnknownObjects"),
         ),
         Graph(
+            "Lost commits",
+            "short",
+            (
+                Query(f"sum({by_table('max', 'icedb_table_lost_commits')})", "proved by fences and log"),
+                Query(f"sum({by_table('max', 'icedb_janitor_lost_commits')})", "written down, and not decided"),
+            ),
+            "Commits that landed and whose log files are gone: rows are missing. `icedb fsck` names them.",
+            ("IceDBCommitLost",),
+        ),
+        Graph(
             "Audit failures",
             "ops",
             (Query(rate("icedb_janitor_audit_failures_total", by="step"), "{{step}}"),),

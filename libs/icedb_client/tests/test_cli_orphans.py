@@ -5,6 +5,7 @@ import json
 import pytest
 from icedb_client.cli import orphans
 from icedb_client.client import Client
+from icedb_log.log.fence import FenceState, write_fence
 from icedb_log.tables.stored_config import read_table_config
 from icedb_log.testing.log_views import data
 from icedb_log.testing.small_table import SmallTable
@@ -87,6 +88,19 @@ def test_deleting_is_the_janitors(table, run_icedb, janitor):
     refused = run_icedb("orphans", "t", "--delete", code=1)
     assert "icedb fsck t" in refused
     assert "--delete --force" in refused
+    answer |= {"held_orphans": 0, "lost_commits": 1}
+    assert "icedb rebuild t" in run_icedb("orphans", "t", "--delete", code=1)
+
+
+def test_what_may_be_of_a_lost_commit_is_said_to_wait_for_a_person(table, run_icedb):
+    name = f"{table.clock.now_ms():013d}_{'ab' * 16}"
+    state = FenceState(9, "me", None, landed=(name,))
+    write_fence(table.store, table.paths.fence_key("merge"), state, etag=None, clock=table.clock)
+    found = json.loads(run_icedb("orphans", "t", "--max-share", "1", "--json"))
+    assert found["lost_commits"] == [name]
+    assert "icedb rebuild t" in run_icedb("orphans", "t")
+    assert f"1, the first is {name}" in run_icedb("status", "t")
+    assert json.loads(run_icedb("status", "t", "--json"))["tables"][0]["lost_commits"] == [name]
 
 
 def test_retention_of_quarantine_is_set_and_taken_back(table, run_icedb):

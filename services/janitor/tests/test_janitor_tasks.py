@@ -8,7 +8,10 @@ from icedb_log.erasure.erasures import create_erasure, read_erasure
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.idempotency import KEEP_MS
 from icedb_log.ingest.staging import stage_batch
+from icedb_log.log.codec import encode_log_file
+from icedb_log.log.fence import FenceState, read_fence, write_fence
 from icedb_log.merging.merge import merge_table
+from icedb_log.model import LogFile
 from icedb_log.storage.object_store import DeleteReport, FailedDelete, list_all
 from icedb_log.testing.row_files import encode_rows
 from icedb_service.names import JANITOR_VACUUM, MERGE_ERASE
@@ -110,6 +113,26 @@ def test_too_many_orphans_and_objects_of_no_kind_are_held_and_counted(context):
     assert orphan_metric(context, "share") == 1
     assert context.metric("icedb_janitor_orphan_share_ratio", table="events") == 1
     assert context.metric("icedb_janitor_unknown_objects", table="events") == 1
+
+
+def test_a_lost_commit_is_counted_until_it_is_decided(context):
+    """F5: the fence says that it landed, and the log does not have it."""
+    paths = context.warehouse.table("events")
+    store, key = context.warehouse.store, paths.fence_key("merge")
+    state, etag = read_fence(store, key)
+    epoch = 1 if state is None else state.epoch
+    name = f"{context.clock.now_ms():013d}_{'ab' * 16}"
+    write_fence(store, key, FenceState(epoch, "me", None, 99, landed=(name,)), etag=etag, clock=context.clock)
+    tasks = make_tasks(context, orphan_sweep_interval_ms=1000)
+    tasks.vacuum("events")
+    assert context.metric("icedb_janitor_lost_commits", table="events") == 1
+    context.clock.advance(1000)
+    assert tasks.vacuum("events").details["lost_commits"] == 1
+    log = LogFile(int(name[:13]), commit_id="ab" * 16)
+    store.put(f"{paths.log_prefix}{name}.jsonl", encode_log_file(log))
+    context.clock.advance(1000)
+    tasks.vacuum("events")
+    assert context.metric("icedb_janitor_lost_commits", table="events") == 0
 
 
 def test_keys_of_producers_are_forgotten_after_a_day(context):

@@ -4,6 +4,7 @@ import pytest
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.staging import stage_batch
+from icedb_log.log.fence import FenceState, write_fence
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merging.small_files import Backlog
@@ -88,6 +89,16 @@ def test_leases_and_how_far_back_they_hold(tables, exporter, registry, store, wa
     exporter.export_once()
     assert registry.get_sample_value("icedb_table_leases", labels) == 0
     assert registry.get_sample_value("icedb_table_oldest_lease_seconds", labels) == 0
+
+
+def test_a_lost_commit_is_counted(tables, exporter, registry, warehouse, clock):
+    """F5: the fence says that it landed, and the log does not have it."""
+    tables.create()
+    paths = warehouse.table("events")
+    state = FenceState(1, "me", None, landed=(f"{clock.ms:013d}_{'ab' * 16}",))
+    write_fence(warehouse.store, paths.fence_key("merge"), state, etag=None, clock=FakeClock(clock.ms))
+    exporter.export_once()
+    assert registry.get_sample_value("icedb_table_lost_commits", {"table": "events"}) == 1
 
 
 def test_back_pressure_is_computed_from_the_log(tables, exporter, registry):

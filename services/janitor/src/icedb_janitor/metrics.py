@@ -81,11 +81,17 @@ class JanitorMetrics(WorkerMetrics):
         self.waiting_orphans = self._by_table(
             "waiting_orphan_files",
             "Unnamed data files that are kept for now, at the last orphan sweep; age: too young; sighting: found for "
-            "the first time; share: too much of the table is unnamed, a person has to look",
+            "the first time; share: too much of the table is unnamed, a person has to look; lost: it may be of a "
+            "commit whose log file is gone, a person has to decide",
             "guard",
         )
         self.orphan_share = self._by_table(
             "orphan_share_ratio", "Part of a table's bytes that no log file names and that are old, at the last sweep"
+        )
+        self.lost_commits = self._by_table(
+            "lost_commits",
+            "Commits that landed and whose log files are gone, of which nobody has decided anything, as sweeps and "
+            "vacuums have written down",
         )
         self.unknown = self._by_table(
             "unknown_objects", "Objects of no known kind among a table's, at the last orphan sweep; kept"
@@ -133,6 +139,8 @@ class JanitorMetrics(WorkerMetrics):
         self.rewrites.labels("stripped").inc(result.stripped_count)
         self.rewrites.labels("contended").inc(result.contended_count)
         self.held_back.labels(paths.name).set(result.held_back_ms / 1000)
+        if result.lost:
+            self.lost_commits.labels(paths.name).set(len(result.lost))
         held = Tally(item.guard for item in result.waiting)
         for guard in GUARDS:
             self.waiting.labels(paths.name, guard).set(held[guard])
@@ -146,10 +154,12 @@ class JanitorMetrics(WorkerMetrics):
             "age": result.young_count,
             "sighting": held["sighting"],
             "share": result.held_count,
+            "lost": held["lost"],
         }
         for guard, count in counts.items():
             self.waiting_orphans.labels(paths.name, guard).set(count)
         self.orphan_share.labels(paths.name).set(result.share)
+        self.lost_commits.labels(paths.name).set(len(result.lost))
         self.unknown.labels(paths.name).set(result.unknown_count)
 
     def record_purge(self, paths: TablePaths, result: PurgeResult, *, now_ms: int) -> None:

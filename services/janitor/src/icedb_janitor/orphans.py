@@ -163,6 +163,7 @@ def _describe(result: OrphanResult, leftovers: LeftoverResult) -> dict[str, Any]
         "failed_orphans": len(result.failed),
         "waiting_orphans": result.orphan_count - len(result.deleted) - len(result.failed),
         "held_orphans": result.held_count,
+        "lost_commits": len(result.lost),
         "young_orphans": result.young_count,
         "orphan_share": round(result.share, 4),
         "contended": result.is_contended,
@@ -210,6 +211,13 @@ def _warn_of_orphans(result: OrphanResult) -> None:
             share=result.share,
             max_share=result.max_share,
             mitigation="kept until a person has looked whether the log is whole",
+        )
+    if result.lost:
+        get_logger().warning(
+            "commits_lost",
+            count=len(result.lost),
+            name=result.lost[0],
+            mitigation="orphans are kept until a person has decided",
         )
     if result.record_problem:
         get_logger().warning(

@@ -147,6 +147,9 @@ class TableMetrics:
         self._oldest_erasure_seconds = gauge(
             "oldest_erasure_seconds", "How long ago the oldest open erasure was asked for; 0: none is open."
         )
+        self._lost_commits = gauge(
+            "lost_commits", "Commits that landed and whose log files are gone: their rows are missing."
+        )
         self._leases = gauge("leases", "Leases of readers that last.")
         self._oldest_lease_seconds = gauge(
             "oldest_lease_seconds",
@@ -189,6 +192,7 @@ class TableMetrics:
             self._tombstoned_files,
             self._open_erasures,
             self._oldest_erasure_seconds,
+            self._lost_commits,
             self._leases,
             self._oldest_lease_seconds,
             self._view_lag_seconds,
@@ -221,6 +225,7 @@ class TableMetrics:
         self._tombstoned_files.labels(table).set(status.tombstoned_files)
         self._open_erasures.labels(table).set(status.open_erasures)
         self._oldest_erasure_seconds.labels(table).set(status.oldest_erasure_ms / MS_PER_S)
+        self._lost_commits.labels(table).set(len(status.lost_commits))
         self._leases.labels(table).set(len(status.leases))
         self._oldest_lease_seconds.labels(table).set(status.oldest_lease_ms / MS_PER_S)
         view = status.view

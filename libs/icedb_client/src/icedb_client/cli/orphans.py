@@ -22,6 +22,7 @@ _GUARDS: Final[dict[OrphanGuard, str]] = {
     "age": "too young: may be about to be committed",
     "sighting": "seen by a sweep for less than a grace period",
     "share": "too much of the table: look first, then --force",
+    "lost": "a commit is lost, and may have made it live: icedb rebuild, or --force",
 }
 
 
@@ -33,7 +34,10 @@ def orphans(
         bool, typer.Option("--delete", help="Ask the janitor to delete them; without it they are only shown.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="With --delete: however large a part of the table they are.")
+        bool,
+        typer.Option(
+            "--force", help="With --delete: however large a part of the table they are, and if a commit is lost."
+        ),
     ] = False,
     older_than: Annotated[
         str | None,
@@ -73,9 +77,20 @@ def orphans(
         wait_ms = parse_duration(timeout, option="--timeout")
         done = wait_for_task(client, TASK, table, arguments=arguments, wait_ms=wait_ms, as_json=as_json)
         print_task_result(table, TASK, done, as_json=as_json)
+        if done.get("lost_commits"):
+            print_error(_explain_lost(table, done["lost_commits"]))
+            raise typer.Exit(FAILED)
         if done.get("held_orphans"):
             print_error(_explain_held(table, count=done["held_orphans"], share=done["orphan_share"]))
             raise typer.Exit(FAILED)
+
+
+def _explain_lost(table: str, count: int) -> str:
+    return (
+        f"table {table}: {format_count(count)} commits landed, and their log files are gone: orphans are kept, they "
+        f"may be theirs. Run `icedb fsck {table}`, then `icedb rebuild {table} --dry-run`; if their rows are not "
+        f"wanted, `icedb orphans {table} --delete --force` deletes the files"
+    )
 
 
 def _explain_held(table: str, *, count: int, share: float) -> str:
@@ -107,6 +122,7 @@ def _print_json(table: str, result: OrphanResult) -> None:
         "staged_for_over_a_day": result.leftovers.late_staged_count,
         "has_more": result.has_more,
         "record_problem": result.record_problem,
+        "lost_commits": list(result.lost),
     }
     print_json(found)
 
@@ -137,6 +153,8 @@ def _print_dry_run(table: str, result: OrphanResult) -> None:
         )
     if result.record_problem:
         out.print(escape(result.record_problem))
+    if result.lost:
+        out.print(_explain_lost(escape(table), len(result.lost)))
     if result.held_count:
         out.print(_explain_held(escape(table), count=result.held_count, share=result.share))
 

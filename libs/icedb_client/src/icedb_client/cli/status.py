@@ -95,6 +95,7 @@ def _print_one(state: TableStatus) -> None:
             "rows": format_count(state.live_rows),
             "size": format_bytes(state.live_bytes),
             "log files": format_count(state.log_files),
+            **({"lost commits": _format_lost(state)} if state.lost_commits else {}),
             "dead files": f"{format_count(state.tombstoned_files)} data, {format_count(state.tombstoned_logs)} log",
             "pressure": _format_pressure(state),
             "staged batches": _format_staged(state),
@@ -107,6 +108,11 @@ def _print_one(state: TableStatus) -> None:
             "oldest time": format_time(state.horizon_ms) if state.horizon_ms else "the beginning",
         }
     )
+
+
+def _format_lost(state: TableStatus) -> str:
+    first = state.lost_commits[0]
+    return f"{format_count(len(state.lost_commits))}, the first is {first}: `icedb fsck {state.config.name}`"
 
 
 def _format_lag(state: TableStatus) -> str:

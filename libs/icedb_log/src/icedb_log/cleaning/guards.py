@@ -141,6 +141,7 @@ class Holds:
         versions: The newest states that are kept; ``None``: the table keeps none beyond its grace periods.
         commits: Log files that fences name.
         wanted_logs: Log files that views of this table have still to take.
+        landed: Names of log files of commits that landed, as fences say (F5). They hold nothing.
     """
 
     leases: tuple[Lease, ...] = ()
@@ -148,6 +149,7 @@ class Holds:
     versions: KeptVersions | None = None
     commits: tuple[OpenCommit, ...] = ()
     wanted_logs: Collection[str] = frozenset()
+    landed: tuple[str, ...] = ()
     _since_ms: int = field(init=False, default=_NEVER_MS)
     """The oldest time that a lease or a version asks for: what was dead by then needs no closer look."""
 

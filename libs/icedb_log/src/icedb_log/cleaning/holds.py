@@ -4,13 +4,15 @@ Must be read *after* the log that the plan is made from (J4, J7, J9). What views
 matters (:func:`icedb_log.views.views.find_wanted`).
 """
 
+from collections.abc import Mapping
+
 from icedb_log.cleaning.guards import Holds, OpenCommit, find_kept_versions
 from icedb_log.cleaning.leases import LeaseReader
 from icedb_log.cleaning.pins import PinReader
-from icedb_log.keys import ROLES, TablePaths
-from icedb_log.log.fence import read_fence_object
+from icedb_log.keys import ROLES, Role, TablePaths
+from icedb_log.log.fence import FenceState, read_fence_object
 from icedb_log.model import LogView
-from icedb_log.storage.object_store import ObjectStore
+from icedb_log.storage.object_store import ObjectInfo, ObjectStore
 from icedb_log.tables.table_config import TableConfig
 
 
@@ -39,11 +41,15 @@ def read_holds(
     """
     # J1: a time that the log was judged by holds for leases and pins, too: to both, earlier is only longer.
     now_ms = view.store_now_ms
+    read_leases = (leases or LeaseReader()).read(store, paths, latest_ms=now_ms).leases
+    read_pins = (pins or PinReader()).read(store, paths, data_grace_ms=config.data_grace_ms, latest_ms=now_ms)
+    fences = _read_fences(store, paths)
     return Holds(
-        leases=(leases or LeaseReader()).read(store, paths, latest_ms=now_ms).leases,
-        pins=(pins or PinReader()).read(store, paths, data_grace_ms=config.data_grace_ms, latest_ms=now_ms),
+        leases=read_leases,
+        pins=read_pins,
         versions=find_kept_versions(view, config.keep_versions),
-        commits=read_open_commits(store, paths, config=config, now_ms=now_ms),
+        commits=_find_open_commits(fences, config=config, now_ms=now_ms),
+        landed=tuple(name for state, _ in fences.values() for name in state.landed),
     )
 
 
@@ -61,10 +67,20 @@ def read_open_commits(
         config: Its orphan age.
         now_ms: The store's clock.
     """
+    return _find_open_commits(_read_fences(store, paths), config=config, now_ms=now_ms)
+
+
+def _read_fences(store: ObjectStore, paths: TablePaths) -> dict[Role, tuple[FenceState, ObjectInfo]]:
+    found = ((role, *read_fence_object(store, paths.fence_key(role))) for role in ROLES)
+    return {role: (state, info) for role, state, info in found if state is not None and info is not None}
+
+
+def _find_open_commits(
+    fences: Mapping[Role, tuple[FenceState, ObjectInfo]], *, config: TableConfig, now_ms: int
+) -> tuple[OpenCommit, ...]:
     found: list[OpenCommit] = []
-    for role in ROLES:
-        state, info = read_fence_object(store, paths.fence_key(role))
-        if state is None or state.commit is None or info is None:
+    for role, (state, info) in fences.items():
+        if state.commit is None:
             continue
         until_ms = info.modified_ms + config.orphan_age_ms // 2
         if until_ms > now_ms:

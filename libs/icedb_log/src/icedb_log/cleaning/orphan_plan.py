@@ -5,6 +5,7 @@
 | ``age`` | what is younger than the orphan age, by LastModified or by its name | it is old enough |
 | ``sighting`` | what was not an orphan a grace period ago, as far as a sweep has written down | it was |
 | ``share`` | everything, while too much of the table is unnamed; what was too much once, for good | a person looks |
+| ``lost`` | what there was when a commit was found lost: a log file names files of any age (F5) | a person decides |
 """
 
 from collections.abc import Mapping
@@ -14,10 +15,12 @@ from typing import Final, Literal
 from icedb_log.cleaning.orphan_record import Sighting
 from icedb_log.cleaning.table_walk import TableWalk, born_ms
 from icedb_log.errors import InvalidRequest
+from icedb_log.keys import file_time_ms
 from icedb_log.storage.object_store import ObjectInfo
+from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
 from icedb_log.tables.table_config import TableConfig
 
-OrphanGuard = Literal["age", "sighting", "share"]
+OrphanGuard = Literal["age", "sighting", "share", "lost"]
 
 DEFAULT_MAX_SHARE: Final = 0.25
 """So much of the bytes of a table may be orphans before a person has to look: its log may be what is missing."""
@@ -31,7 +34,8 @@ class OrphanPolicy:
         older_than_ms: The age from which on an unnamed data file is an orphan; ``None``: the table's ``orphan_age_ms``.
             Never lower than that: W3 is built on it.
         max_share: Part of the bytes of all data files that may be orphans, 0 to 1. 1: the share is not looked at.
-        is_forced: Delete whatever the share is, also what was refused before. Nothing else is overruled.
+        is_forced: Delete whatever the share is, also what was refused before, and what may be of a lost commit.
+            Nothing else is overruled.
     """
 
     older_than_ms: int | None = None
@@ -114,6 +118,7 @@ def plan_orphans(
     config: TableConfig,
     policy: OrphanPolicy,
     log_read_ms: int,
+    lost_ms: int = 0,
 ) -> OrphanPlan:
     """Plan one sweep.
 
@@ -123,6 +128,8 @@ def plan_orphans(
         config: Grace period and orphan age.
         policy: Of this sweep.
         log_read_ms: The store's clock when that log was listed: from then on a new orphan counts as seen.
+        lost_ms: The store's clock when the last of the commits was found lost of which nobody has decided anything
+            (F5); 0: there is none.
     """
     sightings = {info.key: _sight(info, seen.get(info.key), config, walk, log_read_ms) for info in walk.old}
     share = _share(walk.old_tally.size_bytes, walk)
@@ -145,6 +152,8 @@ def plan_orphans(
         elif not is_ripe(info, seen.get(info.key), config=config, now_ms=walk.store_now_ms):
             until_ms = sighting.first_seen_ms + config.data_grace_ms
             waiting.append(WaitingOrphan(info.key, "sighting", until_ms, info.size_bytes))
+        elif _may_be_lost(info, lost_ms) and not policy.is_forced:
+            waiting.append(WaitingOrphan(info.key, "lost", None, info.size_bytes))
         elif is_unclear and not policy.is_without_share:
             waiting.append(WaitingOrphan(info.key, "share", None, info.size_bytes))
         else:
@@ -160,6 +169,15 @@ def _sight(
     if known is not None and _still_counts(info, known, config=config, now_ms=walk.store_now_ms):
         return known
     return Sighting(info.etag, log_read_ms)
+
+
+def _may_be_lost(info: ObjectInfo, lost_ms: int) -> bool:
+    """Return whether an unnamed data file may be of a commit that was found lost at that time (F5).
+
+    WARN: however old it is. The log file of a merge that was lost carried what older commits had made live.
+    """
+    first_ms = min(info.modified_ms, file_time_ms(info.key) or info.modified_ms)
+    return lost_ms > 0 and first_ms <= lost_ms + MAX_STORE_GAP_MS
 
 
 def _still_counts(info: ObjectInfo, sighting: Sighting, *, config: TableConfig, now_ms: int) -> bool:

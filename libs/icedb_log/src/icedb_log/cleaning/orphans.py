@@ -1,16 +1,17 @@
 """The orphan sweep: data files that no log file names (rule J5).
 
 Order: the record of earlier sweeps; a listing of the whole table; if something may go, the commits under way are
-settled; the log; the record, by compare-and-set; the deletion. A file that a commit made live after the listing is
-named by the log that is read after it; a worker that wakes up cannot name what was deleted, its commit was settled
-before. What may go was an orphan in an earlier sweep, too, a grace period ago, and is not too much of the table.
+settled; what landed by the fences (F5); the log; the record, by compare-and-set; the deletion. A file that a commit
+made live after the listing is named by the log that is read after it; a worker that wakes up cannot name what was
+deleted, its commit was settled before. What may go was an orphan in an earlier sweep, too, a grace period ago, is not
+too much of the table, and cannot be of a commit that was lost.
 
 Only data files below ``_data/`` that end in ``.parquet`` are ever deleted here. What is of no known kind is reported
 and kept, wherever it lies.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from icedb_log.cleaning.audit import AuditLog, RunFacts
 from icedb_log.cleaning.deletion import Deleted, Deleter, Doomed
@@ -21,7 +22,8 @@ from icedb_log.cleaning.pins import PinReader
 from icedb_log.cleaning.table_walk import TableWalk, walk_table
 from icedb_log.clock import Clock
 from icedb_log.keys import ROLES, TablePaths
-from icedb_log.log.fence import settle_fence
+from icedb_log.log.fence import read_landed, settle_fence
+from icedb_log.log.lost_commits import find_lost
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView
 from icedb_log.repair.rebuild_record import read_held
@@ -58,6 +60,8 @@ class OrphanResult:
             goes on.
         has_more: There are more orphans than one sweep takes; the next sweeps take the others.
         record_problem: Why the record of earlier sweeps could not be used; empty if it could.
+        lost: Commits that landed and whose log files are not there (F5), by name: nothing is deleted until a person has
+            decided (``icedb rebuild``, or force).
         store_now_ms: The time that ages were measured against.
         leftovers: What else the walk found that may have ended, for ``sweep_leftovers``.
     """
@@ -81,6 +85,7 @@ class OrphanResult:
     is_contended: bool
     has_more: bool
     record_problem: str
+    lost: tuple[str, ...]
     store_now_ms: int
     leftovers: Leftovers
 
@@ -154,26 +159,42 @@ def sweep_orphans(
         # here. Its intent is in the fence by then: its commit is settled, and only a log read after that counts.
         for role in ROLES:
             settle_fence(store, paths, role)
+    landed = read_landed(store, paths)  # F5: before the log that decides
     view = reader.read()  # J5: after the listing
     walk.keep_unnamed(_named(view) | read_held(store, paths) | _pinned(store, paths, config))  # B5, J7
-    plan = plan_orphans(walk, record.sightings, config=config, policy=policy, log_read_ms=view.store_now_ms)
+    lost = record.with_lost(find_lost(landed, view), view)
+    if lost != record.lost:
+        require_same_table(store, paths, config)  # T4: a purge empties the log
+    if policy.is_forced:
+        lost = {name: replace(each, is_given_up=True) for name, each in lost.items()}
+    found = replace(record, lost=lost)
+    plan = plan_orphans(
+        walk,
+        record.sightings,
+        config=config,
+        policy=policy,
+        log_read_ms=view.store_now_ms,
+        lost_ms=found.lost_ms,
+    )
     is_written, deleted = True, Deleted(frozenset(), ())
     if dry_run:
         deleted = Deleted(frozenset(info.key for info in plan.doomed), ())
-    elif plan.doomed or plan.sightings != record.sightings:
-        is_written, deleted = _delete(sweep, plan, record, walk)
-    return _result(plan, walk, policy, record, deleted, is_dry_run=dry_run, is_contended=not is_written)
+    elif plan.doomed or plan.sightings != record.sightings or lost or record.lost:
+        is_written, deleted = _delete(sweep, plan, found, walk)
+    return _result(plan, walk, policy, found, deleted, is_dry_run=dry_run, is_contended=not is_written)
 
 
 def _delete(sweep: _Sweep, plan: OrphanPlan, record: OrphanRecord, walk: TableWalk) -> tuple[bool, Deleted]:
     """Write the record, then delete; return whether the record is written, and what is gone."""
     nothing = Deleted(frozenset(), ())
-    if plan.sightings:
+    if plan.sightings or record.lost:
         # Before anything is written down by this clock, and before anything goes by it.
         check_store_clock(sweep.store, sweep.paths.clock_key, clock=sweep.clock)
     # WARN: before the deletion, and nothing is deleted without it: of two sweeps that run at once, one does it. Another
     # one may have found this object named meanwhile, and taken its sighting away.
-    is_written = write_orphan_record(sweep.store, sweep.paths, plan.sightings, replaces=record.etag, clock=sweep.clock)
+    is_written = write_orphan_record(
+        sweep.store, sweep.paths, plan.sightings, replaces=record.etag, clock=sweep.clock, lost=record.lost
+    )
     if not (is_written and plan.doomed):
         return is_written, nothing
     return True, sweep.open_deleter(walk.store_now_ms).delete(_doom(plan.doomed, sweep.policy))
@@ -225,6 +246,7 @@ def _result(
         is_contended=is_contended,
         has_more=walk.has_more,
         record_problem=record.problem,
+        lost=record.open_lost,
         store_now_ms=walk.store_now_ms,
         leftovers=Leftovers(walk.store_now_ms, walk.leftovers, walk.late_staged_count, walk.oldest_staged_ms),
     )

@@ -13,12 +13,14 @@ from icedb_log.cleaning.deletion import CHUNK_KEYS, Deleter
 from icedb_log.cleaning.guards import Guard, Holds, Waiting
 from icedb_log.cleaning.holds import read_holds
 from icedb_log.cleaning.leases import LeaseReader
+from icedb_log.cleaning.orphan_record import note_lost
 from icedb_log.cleaning.pins import PinReader
 from icedb_log.cleaning.vacuum_plan import VacuumPlan, live_paths, plan_vacuum
 from icedb_log.cleaning.vacuum_run import VacuumRun
 from icedb_log.clock import Clock
 from icedb_log.ingest.staging import find_staged
 from icedb_log.keys import TablePaths, parse_log_key
+from icedb_log.log.lost_commits import find_lost
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView
 from icedb_log.storage.object_store import FailedDelete, ObjectStore
@@ -45,6 +47,7 @@ class VacuumResult:
         store_now_ms: The time that ages were measured against.
         deleted_copies: Staged copies of batches deleted.
         has_more: Whether there is more to delete now: the run was bounded. Failed deletes do not count.
+        lost: Commits that landed and whose log files are not there (F5), by name; nothing was decided about them yet.
         held_back_ms: How far the store's clock has certainly run ahead of what has passed, not only by as much as the
             log took to be read; ages were measured without it.
     """
@@ -59,6 +62,7 @@ class VacuumResult:
     store_now_ms: int
     deleted_copies: tuple[str, ...] = ()
     has_more: bool = False
+    lost: tuple[str, ...] = ()
     held_back_ms: int = 0
 
     def count_waiting(self) -> dict[Guard, int]:
@@ -140,6 +144,13 @@ def vacuum_table(
         return _dry_result(plan)
     if not plan.is_empty:
         check_store_clock(store, paths.clock_key, clock=clock)  # J1: before anything goes by its age
+    # WARN: F5: before any log file goes. The horizon moves with it, and behind the horizon nobody can tell a commit
+    # that was lost from one that was merged and deleted: the orphan sweep would take its files.
+    lost: tuple[str, ...] = ()
+    if find_lost(holds.landed, view):  # or it landed after the log was read, and the fence said so by then
+        again = reader.read()
+        require_same_table(store, paths, config)  # T4: a purge empties the log
+        lost = note_lost(store, paths, landed=holds.landed, view=again, clock=clock)
     run_audit = None if audit is None else audit.begin(_facts(plan, config, holds))
     deleter = Deleter(store, audit=run_audit, check_alive=check_alive, chunk_keys=chunk_keys)
     run = VacuumRun(store, paths, view=view, plan=plan, deleter=deleter, part_files=chunk_keys)
@@ -155,6 +166,7 @@ def vacuum_table(
         store_now_ms=plan.store_now_ms,
         deleted_copies=done.copies,
         has_more=done.has_more,
+        lost=lost,
         held_back_ms=max(0, heard_ms - plan.store_now_ms - took_ms),
     )
 

@@ -1,4 +1,4 @@
-"""The fence: one committer at a time for a role, without trusting a lock or a clock (rules F1 to F4, W2).
+"""The fence: one committer at a time for a role, without trusting a lock or a clock (rules F1 to F5, W2).
 
 Owns ``_icedb/fence/<role>.json`` and every PUT of a new log file. The order inside :meth:`HeldFence.commit`
 is what keeps two owners apart: first the intent in the fence, then the log file. A new owner settles the
@@ -7,7 +7,7 @@ Must never delete anything, and must never take a lost answer for a lost write.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -18,14 +18,16 @@ from icedb_log.errors import (
     CommitOutcomeUnknown,
     CorruptLog,
     Fenced,
+    HaltError,
     IceDBError,
     InvariantViolated,
     NotFound,
     PreconditionFailed,
     Unavailable,
 )
-from icedb_log.keys import Role, TablePaths, parse_log_key
-from icedb_log.log.codec import decode_log_file, encode_log_file
+from icedb_log.keys import ROLES, Role, TablePaths, parse_log_key
+from icedb_log.log.codec import decode_log_file, decode_log_head, encode_log_file
+from icedb_log.log.lost_commits import add_landed
 from icedb_log.model import LogFile
 from icedb_log.storage.object_store import ObjectInfo, ObjectStore
 
@@ -45,6 +47,8 @@ class FenceState:
         commit: Key of the log file that the owner is about to PUT; ``None`` when nothing is under way.
         sequence: Number of the write within the ownership: no two states are ever equal, so an ETag never returns.
         incarnation: Which table of this name it belongs to (T4), as in its configuration.
+        landed: Names of the log files of the last commits that certainly landed, the newest last (F5). One that is
+            not there proves nothing: older releases drop the history.
     """
 
     epoch: int
@@ -52,6 +56,7 @@ class FenceState:
     commit: str | None
     sequence: int = 0
     incarnation: str = ""
+    landed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,8 @@ class HeldFence:
             self._require_landed(key, log, is_key_taken=True)
         except CommitOutcomeUnknown:
             self._require_landed(key, log, is_key_taken=False)
+        # F5: said at the next write of the fence, and never before: an intent is no commit.
+        self._state = replace(self._state, landed=add_landed(self._state.landed, key))
         return Committed(key, log)
 
     def confirm(self) -> None:
@@ -153,7 +160,7 @@ class HeldFence:
 
     def _advance(self, *, commit: str | None) -> None:
         held = self._state
-        state = FenceState(held.epoch, held.owner, commit, held.sequence + 1, held.incarnation)
+        state = replace(held, commit=commit, sequence=held.sequence + 1)
         etag = write_fence(self._store, self._paths.fence_key(self._role), state, etag=self._etag, clock=self._clock)
         if etag is None:
             raise self._taken()
@@ -240,17 +247,21 @@ def acquire_fence(
                 f"table {paths.name}: it was dropped and purged since this run began; a table of that name is another "
                 "one: run again"
             )
+        landed = () if current is None else current.landed
         if current is not None and current.commit is not None:
             # F1: after this, the old owner's commit has landed or can never land (F4).
             try:
-                _settle(store, paths, current.commit)
+                is_sealed = _settle(store, paths, current.commit)
             except CommitOutcomeUnknown:
                 continue
+            if not is_sealed and _has_landed(store, current.commit):
+                landed = add_landed(landed, current.commit)
         state = FenceState(
             (current.epoch if current else 0) + 1,
             unique_owner,
             None,
             incarnation=incarnation if becomes is None else becomes,
+            landed=landed if becomes is None else (),  # F5: of another table (T4), whose log is about to go
         )
         try:
             new_etag = write_fence(store, key, state, etag=etag, clock=clock)
@@ -275,6 +286,17 @@ def settle_fence(store: ObjectStore, paths: TablePaths, role: Role) -> None:
     current, _ = read_fence(store, paths.fence_key(role))
     if current is not None and current.commit is not None:
         _settle(store, paths, current.commit)
+
+
+def read_landed(store: ObjectStore, paths: TablePaths) -> tuple[str, ...]:
+    """Return the log files of commits that certainly landed, as the fences say now (F5).
+
+    Raises:
+        CorruptLog: A fence cannot be understood.
+        Unavailable: The store did not answer.
+    """
+    states = (read_fence(store, paths.fence_key(role))[0] for role in ROLES)
+    return tuple(name for state in states if state is not None for name in state.landed)
 
 
 def read_fence(store: ObjectStore, key: str) -> tuple[FenceState | None, str | None]:
@@ -302,6 +324,7 @@ def read_fence_object(store: ObjectStore, key: str) -> tuple[FenceState | None, 
             commit=value.get("commit"),
             sequence=int(value.get("sequence", 0)),
             incarnation=str(value.get("incarnation", "")),
+            landed=tuple(str(name) for name in value.get("landed", ())),
         )
         if not isinstance(state.commit, str | None):
             raise TypeError("commit is no key")
@@ -316,15 +339,14 @@ def write_fence(store: ObjectStore, key: str, state: FenceState, *, etag: str | 
     Raises:
         CommitOutcomeUnknown: The write may still land.
     """
-    body = orjson.dumps(
-        {
-            "epoch": state.epoch,
-            "owner": state.owner,
-            "commit": state.commit,
-            "sequence": state.sequence,
-            "incarnation": state.incarnation,
-        }
-    )
+    fields: dict[str, Any] = {
+        "epoch": state.epoch,
+        "owner": state.owner,
+        "commit": state.commit,
+        "sequence": state.sequence,
+        "incarnation": state.incarnation,
+    }
+    body = orjson.dumps(fields | ({"landed": state.landed} if state.landed else {}))
     is_unknown = False
     try:
         return store.put_if_absent(key, body) if etag is None else store.put_if_match(key, body, etag=etag)
@@ -367,12 +389,22 @@ def seal(store: ObjectStore, key: str) -> bool:
     return True
 
 
-def _settle(store: ObjectStore, paths: TablePaths, commit: str) -> None:
+def _settle(store: ObjectStore, paths: TablePaths, commit: str) -> bool:
+    """Settle a commit (F1); return whether this very call sealed it."""
     if not commit.startswith(paths.log_prefix):
         raise CorruptLog(
             f"table {paths.name}: a fence names {commit[:200]!r}, no log file of this table; a person must restore it"
         )
-    seal(store, commit)
+    return seal(store, commit)
+
+
+def _has_landed(store: ObjectStore, key: str) -> bool:
+    """Whether a commit is read back as landed (F5). What cannot be read now is not remembered: that proves nothing."""
+    try:
+        head = decode_log_head(key, store.get(key).body, is_whole=True)
+    except (NotFound, Unavailable, HaltError):
+        return False
+    return head is not None and not head.is_seal and head.commit_id == parse_log_key(key).commit_id
 
 
 def _back_off(clock: Clock, attempt: int) -> None:

@@ -13,6 +13,7 @@ one ranged GET for each live data file. Memory: the log, and a reference for eac
 from dataclasses import dataclass
 from typing import Final
 
+from icedb_log.cleaning.orphan_record import read_orphan_record
 from icedb_log.clock import Clock
 from icedb_log.errors import NotFound, UnsupportedFormat
 from icedb_log.keys import TablePaths
@@ -24,7 +25,15 @@ from icedb_log.repair.fsck_deep import DeepLook, read_deep, report_deep
 from icedb_log.repair.fsck_log import CheckedLog, LogChecker
 from icedb_log.repair.fsck_objects import Progress, Walk, no_progress, walk_objects
 from icedb_log.repair.fsck_report import MAX_LISTED, Findings, FsckReport
-from icedb_log.repair.fsck_state import check_fences, check_lost, check_pins, check_state, read_fences, read_pins
+from icedb_log.repair.fsck_state import (
+    check_fences,
+    check_lost,
+    check_lost_commits,
+    check_pins,
+    check_state,
+    read_fences,
+    read_pins,
+)
 from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE, ObjectStore
 from icedb_log.storage.store_clock import MAX_HOST_GAP_MS
 from icedb_log.tables.stored_config import decode_table_config
@@ -139,6 +148,9 @@ class _Fsck:
         check_fences(self._found, self._paths, fences, before=before, after=after, config=same)
         if not before.files and not after.files:
             check_lost(self._found, self._paths, walk, fences=fences, has_pins=any(pins.files.values()))
+        elif config is None or same is not None:  # T4: a purge empties the log
+            record = read_orphan_record(self._store, self._paths)
+            check_lost_commits(self._found, self._paths, fences, record, after=after)
         check_pins(self._found, self._store, self._paths, pins, walk.missing)
         check_state(self._found, self._store, self._paths, walk, config=config)
         self._check_objects(walk)

@@ -41,6 +41,10 @@ _ALL: Final = (
         "log-lost", "error", "S1", "there are data files and no log at all: the table looks empty",
         "stop the janitor before it takes them for orphans, and `icedb rebuild TABLE --dry-run`",
     ),
+    Code(
+        "commit-lost", "error", "F5", "a commit landed, and its log file is gone: its rows are missing",
+        "stop the workers that write, and `icedb rebuild TABLE --dry-run`; the orphan sweep keeps its files meanwhile",
+    ),
     Code("log-malformed", "error", "S3", "a log file cannot be read: the table is halted", _REBUILD),
     Code("wire", "error", "Wire", "a log file that existing v3 readers refuse or misread", _ASK_WRITER),
     Code(

@@ -5,13 +5,15 @@ reported only when the first step is an hour old.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import orjson
 
 from icedb_log.cleaning.leases import MAX_LEASE_TTL_MS
+from icedb_log.cleaning.orphan_record import OrphanRecord
 from icedb_log.cleaning.pins import list_pins
+from icedb_log.clock import format_ms
 from icedb_log.erasure.erasure_record import decode_erasure
 from icedb_log.errors import HaltError, IceDBError, NotFound, UnsupportedFormat
 from icedb_log.imports.import_records import decode_record
@@ -20,6 +22,7 @@ from icedb_log.keys import ROLES, Role, TablePaths, parse_log_key, pin_name_of
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fence import FenceState, read_fence_object
 from icedb_log.log.fold import read_horizon_ms
+from icedb_log.log.lost_commits import find_lost
 from icedb_log.model import LogView
 from icedb_log.repair.fsck_log import CheckedLog
 from icedb_log.repair.fsck_objects import Walk
@@ -110,17 +113,45 @@ def check_fences(
             )
 
 
+def check_lost_commits(
+    found: Findings, paths: TablePaths, facts: Iterable[FenceFact], record: OrphanRecord, *, after: CheckedLog
+) -> None:
+    """F5: a commit that landed is in the log, or a merge replaced it.
+
+    Args:
+        found: Takes the findings.
+        paths: Keys of the table.
+        facts: The fences.
+        record: What sweeps and vacuums have found lost, read at any time.
+        after: The log, read after the fences.
+    """
+    if not after.is_whole:
+        return  # what a log file that cannot be read says of others is not known
+    landed = [name for fact in facts if fact.state is not None for name in fact.state.landed]
+    view = LogView(paths.name, after.readable, after.store_now_ms)
+    known = record.with_lost(find_lost(landed, view), view)
+    for name in replace(record, lost=known).open_lost:
+        found.add("commit-lost", f"{paths.log_prefix}{name}.jsonl", _describe_lost(name, record))
+
+
+def _describe_lost(name: str, record: OrphanRecord) -> str:
+    known = record.lost.get(name)
+    since = "" if known is None else f"; found {format_ms(known.found_ms)}, and orphans are kept since"
+    return f"its fence says that it landed, at {format_ms(parse_log_key(name + '.jsonl').time_ms)}{since}"
+
+
 def check_lost(found: Findings, paths: TablePaths, walk: Walk, *, fences: Iterable[FenceFact], has_pins: bool) -> None:
     """S1: a log that has had a commit is never empty again; called if it is, before and after the objects were listed.
 
-    What proves a commit: a pin that names files (an empty table can be pinned), or a fence of merges, which nobody
-    takes before there is something to merge (but a purge does, for the next table of the name). Data files alone may be
-    of a first commit that was cut off.
+    What proves a commit: a pin that names files (an empty table can be pinned), a fence that says that one landed (F5),
+    or a fence of merges, which nobody takes before there is something to merge (but a purge does, for the next table of
+    the name). Data files alone may be of a first commit that was cut off.
     """
     if not walk.unnamed_count:
         return
     has_merged = any(fact.role == "merge" and fact.state is not None and not fact.state.incarnation for fact in fences)
-    is_certain = has_merged or has_pins
+    has_landed = any(fact.state is not None and fact.state.landed for fact in fences)
+    is_certain = has_merged or has_pins or has_landed
     doubt = "" if is_certain else "; or the first commit is just under way, or was cut off"
     found.add(
         "log-lost",

@@ -6,21 +6,21 @@ log file that is not the janitor's (J6). Readers halt on a damaged log file unti
 says everything. A run that dies anywhere is finished, or made anew, by the next one.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 from icedb_log.cleaning.deletion import Deleter, Doomed
 from icedb_log.cleaning.orphan_record import read_orphan_record, write_orphan_record
 from icedb_log.clock import Clock
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable
-from icedb_log.keys import TablePaths
+from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fence import HeldFence, acquire_fence
 from icedb_log.model import LogFile
 from icedb_log.repair.footers import FooterReader
 from icedb_log.repair.rebuild_commits import Side
 from icedb_log.repair.rebuild_evidence import FenceTraces, RebuildEvidence
-from icedb_log.repair.rebuild_log import build_rebuilt_log, require_rebuilt
+from icedb_log.repair.rebuild_log import build_rebuilt_log, name_ms, require_rebuilt
 from icedb_log.repair.rebuild_plan import RebuildPlan, plan_rebuild
 from icedb_log.repair.rebuild_reading import read_evidence, read_fence_traces
 from icedb_log.repair.rebuild_record import (
@@ -34,6 +34,8 @@ from icedb_log.repair.rebuild_record import (
 from icedb_log.storage.object_store import ObjectStore, list_all
 from icedb_log.tables.stored_config import read_table_config
 from icedb_log.tables.table_config import TableConfig
+
+MAX_FORGET_ATTEMPTS: Final = 5
 
 Decision = Literal["keep-inputs", "keep-outputs", "likely"]
 _SIDES: dict[Decision, Side | None] = {"keep-inputs": "inputs", "keep-outputs": "outputs", "likely": None}
@@ -153,6 +155,8 @@ class _Run:
         ingest = self._acquire("ingest")
         merge = self._acquire("merge")
         finished, unlanded = self._settle_records()
+        if finished is not None:
+            fences = replace(fences, found_lost=frozenset())
         self._call_off_sweeps()
         evidence, plan = self._plan(fences)
         report = make_report(evidence, plan)
@@ -174,6 +178,7 @@ class _Run:
         self._copy_damaged(damaged)
         self._commit(ingest, merge, log)
         self._remove_damaged(damaged)
+        self._forget_lost(report)
         close_report(self.store, self.paths, report, state="done", etag=etag)
         self._require_there(plan)
         for old, old_etag in unlanded:
@@ -198,7 +203,7 @@ class _Run:
         """
         record = read_orphan_record(self.store, self.paths)
         if record.sightings and not write_orphan_record(
-            self.store, self.paths, {}, replaces=record.etag, clock=self.clock
+            self.store, self.paths, {}, replaces=record.etag, clock=self.clock, lost=record.lost
         ):
             raise Unavailable(
                 f"table {self.paths.name}: an orphan sweep is running; let it end, stop the janitor, and run the "
@@ -275,6 +280,20 @@ class _Run:
                 f"go on to halt ({failed[0].reason}); allow it, and run the rebuild again"
             )
 
+    def _forget_lost(self, report: RebuildReport) -> None:
+        """Let orphan sweeps go on: of the commits that were lost before, the new log says what was decided (F5).
+
+        Best effort: what stays makes the next rebuild find damage, and decide it again.
+        """
+        rebuilt_ms = parse_log_key(report.log_key).time_ms
+        for _ in range(MAX_FORGET_ATTEMPTS):
+            record = read_orphan_record(self.store, self.paths)
+            lost = {name: each for name, each in record.lost.items() if name_ms(name) > rebuilt_ms}
+            if lost == record.lost or write_orphan_record(
+                self.store, self.paths, record.sightings, replaces=record.etag, clock=self.clock, lost=lost
+            ):
+                return
+
     def _is_there(self, entry: DamagedEntry) -> bool:
         try:
             return self.store.head(entry.key).etag == entry.etag
@@ -296,6 +315,7 @@ class _Run:
                 unlanded.append((report, etag))
                 continue
             self._remove_damaged(report.damaged)
+            self._forget_lost(report)
             close_report(self.store, self.paths, report, state="done", etag=etag)
             finished = report.model_copy(update={"state": "done"})
         return finished, unlanded

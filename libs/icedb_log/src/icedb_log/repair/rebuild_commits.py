@@ -6,7 +6,7 @@ the one that came last can have landed, because it read a log in which the file 
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
@@ -26,6 +26,7 @@ Basis = Literal[
     "replaced by a later commit",
     "named by a pin",
     "record of an erasure",
+    "a fence says that it landed",
     "what it replaced is gone",
     "the same rows either way",
     "older than any orphan",
@@ -45,7 +46,13 @@ CLOCK_SKEW_MS: Final = 60_000
 """So far may the clocks of the hosts be apart that named two files."""
 
 PROVEN: Final[frozenset[Basis]] = frozenset(
-    ("named in the log", "replaced by a later commit", "named by a pin", "record of an erasure")
+    (
+        "named in the log",
+        "replaced by a later commit",
+        "named by a pin",
+        "record of an erasure",
+        "a fence says that it landed",
+    )
 )
 
 
@@ -189,6 +196,7 @@ class _Court:
             for footer in attempt.outputs if attempt.kind == "flush" else ():
                 self._looks[_look(footer)].add(attempt.commit_id)
         self._sealed = {parse_log_key(file.key).commit_id for file in evidence.log.view.files if file.log.is_seal}
+        self._landed = {_named_commit(f"{name}.jsonl") for name in evidence.lost}
         self._has_whole_logs = any(not file.log.is_seal for file in evidence.log.view.files)
         self._is_log_sound = False
 
@@ -199,10 +207,15 @@ class _Court:
             if basis is not None:
                 proven[commit_id] = Verdict(True, basis)
         self._is_log_sound = self._has_whole_logs and not self._evidence.log.damaged and self._names_all_of(proven)
-        by_commit = dict(proven)
+        doubtful: dict[str, Verdict] = {}
+        for commit_id in sorted((self._landed & self._attempts.keys()) - proven.keys(), reverse=True):
+            verdict = self._judge_landed(self._attempts[commit_id], proven.keys())
+            if verdict is not None:
+                (proven if verdict.choice is None else doubtful)[commit_id] = verdict
+        by_commit = proven | doubtful
         proven_ids = frozenset(proven)
         for commit_id, attempt in self._attempts.items():
-            if commit_id not in proven:
+            if commit_id not in by_commit:
                 by_commit[commit_id] = self._judge_unproven(attempt, proven_ids)
         dead = {
             key
@@ -232,6 +245,26 @@ class _Court:
             return "named by a pin"
         return "record of an erasure" if evidence.deletions.get(attempt.commit_id) else None
 
+    def _judge_landed(self, attempt: Attempt, proven: Collection[str]) -> Verdict | None:
+        """Judge an attempt that landed for certain (F5), and of which no log file says anything any more.
+
+        ``None``: others replaced the same files since, which they can have done only after it was lost.
+        """
+        rivals = self._find_rivals(attempt)
+        if not rivals.isdisjoint(proven):
+            if all(self._evidence.is_there(key) for key in attempt.inputs):
+                return None
+            why = "it landed and was lost, and another commit replaced some of the same files since; others are gone"
+            return self._decide(attempt, (why, "outputs"))
+        twin = self._find_twin(attempt) if attempt.kind == "flush" else ""
+        if twin > attempt.commit_id:
+            why = (
+                f"it landed and was lost, and a later flush ({twin}) wrote files that are alike: of the same batches, "
+                "if their producer sent them again after the loss, or of others with the same content"
+            )
+            return self._decide(attempt, (why, "outputs"))
+        return Verdict(True, "a fence says that it landed")
+
     def _names_all_of(self, commits: Iterable[str]) -> bool:
         """Whether the log names whatever is there of some commits, and of what they replaced."""
         evidence = self._evidence
@@ -249,7 +282,7 @@ class _Court:
         if attempt.kind == "flush":
             doubt = self._find_doubt(attempt, is_old=is_old)
             if doubt is not None:
-                return self._judge_doubtful_flush(attempt, doubt)
+                return self._decide(attempt, doubt)
             return Verdict(True, "older than any orphan" if is_old else "young, and nothing tells")
         if not all(evidence.is_there(key) for key in attempt.inputs):
             return Verdict(True, "what it replaced is gone")
@@ -260,7 +293,7 @@ class _Court:
         evidence = self._evidence
         if evidence.deletions.get(attempt.commit_id) is False:
             return "record of an erasure"
-        rivals = {rival for key in attempt.inputs for rival in self._takers[key]} - {attempt.commit_id}
+        rivals = self._find_rivals(attempt)
         if rivals & proven:
             return "another commit replaced the same files"
         # WARN: only the last of them can have landed. The one before it would have made the file dead, and the last one
@@ -271,6 +304,14 @@ class _Court:
         is_elsewhere = not attempt.inputs.isdisjoint(evidence.dead_in_whole_logs)
         return "the log names another end of what it replaced" if is_elsewhere else None
 
+    def _find_rivals(self, attempt: Attempt) -> set[str]:
+        """Return the other commits that were to replace some of the same files."""
+        return {rival for key in attempt.inputs for rival in self._takers[key]} - {attempt.commit_id}
+
+    def _find_twin(self, attempt: Attempt) -> str:
+        """Return the last flush whose files look like those of a flush; mostly itself."""
+        return max(set.intersection(*(self._looks[_look(footer)] for footer in attempt.outputs)))
+
     def _find_doubt(self, attempt: Attempt, *, is_old: bool) -> tuple[str, Side] | None:
         """Return what speaks against a flush, in words, and what is likely; ``None``: nothing does."""
         if self._is_younger_than_fence(attempt):
@@ -279,15 +320,14 @@ class _Court:
                 "way, or cut off, and another flush commits its batches. (Or the fence was restored with an old time)"
             )
             return text, "inputs"
-        twin = max(set.intersection(*(self._looks[_look(footer)] for footer in attempt.outputs)))
+        twin = self._find_twin(attempt)
         if twin > attempt.commit_id:
             return f"a later flush ({twin}) wrote files that are alike: of the same batches, it seems", (
                 "outputs" if is_old else "inputs"  # an orphan sweep would have deleted what is old and was cut off
             )
         if attempt.commit_id not in self._sealed:
-            text = (
-                "nothing shows that log files were lost: its own was, or it was cut off, and another flush did the same"
-            )
+            what = "no fence says that it landed" if self._landed else "nothing shows that log files were lost"
+            text = f"{what}: its own log file was lost, or it was cut off, and another flush did the same"
             return (text, "outputs") if self._is_log_sound else None
         text = (
             "a seal stands where its log file would be: it was cut off and its batches were committed by another "
@@ -296,16 +336,17 @@ class _Court:
         # A flush that was cut off leaves its batches staged (I2), for another one.
         return text, "inputs" if self._has_whole_logs or self._evidence.staged_count else "outputs"
 
-    def _judge_doubtful_flush(self, attempt: Attempt, doubt: tuple[str, Side]) -> Verdict:
+    def _decide(self, attempt: Attempt, doubt: tuple[str, Side]) -> Verdict:
+        """Decide about an attempt as a person says, or as is likely."""
         why, likely = doubt
         side = self._decided or likely
         choice = Choice(
             what="commit",
             commit_id=attempt.commit_id,
-            kind="flush",
-            inputs=(),
+            kind=attempt.kind,
+            inputs=tuple(sorted(attempt.inputs)),
             outputs=tuple(sorted(footer.info.key for footer in attempt.outputs)),
-            input_rows=0,
+            input_rows=self._rows(attempt.inputs),
             output_rows=attempt.output_rows,
             likely=likely,
             decided=side,

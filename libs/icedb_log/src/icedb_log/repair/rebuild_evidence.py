@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Literal
 
 from icedb_log.keys import TablePaths
+from icedb_log.log.lost_commits import drop_known, find_lost
 from icedb_log.model import EMPTY, FeedState, FileMarker, LogHead, LogView
 from icedb_log.repair.footers import Footer, UnreadableFooter
 from icedb_log.tables.table_config import TableConfig
@@ -44,9 +45,13 @@ class FenceTraces:
     Attributes:
         commits: Ids of the commits that were about to be written: their data files are complete (W1).
         written_ms: By role: when its fence was written last, by the store's clock. Data files come before that (F3).
+        landed: Names of the log files of commits that certainly landed, as fences say, or sweeps have found lost (F5).
+        found_lost: Those of them that sweeps and vacuums have found lost.
     """
 
     commits: frozenset[str] = frozenset()
+    landed: frozenset[str] = frozenset()
+    found_lost: frozenset[str] = frozenset()
     written_ms: Mapping[str, int] = field(default_factory=lambda: EMPTY)
 
 
@@ -139,6 +144,14 @@ class RebuildEvidence:
     def dead_in_whole_logs(self) -> frozenset[str]:
         """Data files that a log file which is whole says are dead."""
         return frozenset(m.path for file in self.log.view.files for m in file.log.markers if not m.is_live)
+
+    @cached_property
+    def lost(self) -> tuple[str, ...]:
+        """Commits that were lost from a log of which the rest is whole (F5), by the names of their log files."""
+        view = self.log.view
+        if self.log.damaged or all(file.log.is_seal for file in view.files):
+            return ()
+        return tuple(sorted({*find_lost(self.fences.landed, view), *drop_known(self.fences.found_lost, view)}))
 
     def is_there(self, key: str) -> bool:
         """Whether a data file exists."""

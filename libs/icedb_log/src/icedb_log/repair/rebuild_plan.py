@@ -208,6 +208,11 @@ class _Planner:
         """Return what is certainly wrong. A young file that nobody names is not: it may be about to be committed."""
         evidence = self._evidence
         damage = [f"{file.key}: {file.problem}" for file in evidence.log.damaged]
+        if evidence.lost:
+            damage.append(
+                f"{len(evidence.lost)} commits landed, and their log files are not there: the first is "
+                f"{evidence.lost[0]}.jsonl"
+            )
         whole = {m.path: m for file in evidence.log.view.files for m in file.log.markers}
         has_commits = any(not file.log.is_seal for file in evidence.log.view.files)
         # Also with such as nobody knows to be this table's: without a log it looks empty.

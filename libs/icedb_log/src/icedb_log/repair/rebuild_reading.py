@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.cleaning.leases import read_leases
+from icedb_log.cleaning.orphan_record import read_orphan_record
 from icedb_log.clock import Clock
 from icedb_log.erasure.erasures import list_erasures
 from icedb_log.errors import CorruptLog, HaltError, NotFound, PreconditionFailed, Unavailable
@@ -136,12 +137,16 @@ def read_evidence(
 
 
 def read_fence_traces(store: ObjectStore, paths: TablePaths) -> FenceTraces:
-    """Return what the fences say of commits under way. Acquiring them forgets it."""
+    """Return what the fences say of commits, under way and landed. Acquiring them forgets some of it."""
     found = {role: read_fence_object(store, paths.fence_key(role)) for role in ROLES}
-    commits = [state.commit for state, _ in found.values() if state is not None and state.commit is not None]
+    states = [state for state, _ in found.values() if state is not None]
+    commits = [state.commit for state in states if state.commit is not None]
+    found_lost = frozenset(read_orphan_record(store, paths).open_lost)
     return FenceTraces(
         commits=frozenset(parse_log_key(key).commit_id for key in commits),
         written_ms={role: info.modified_ms for role, (_, info) in found.items() if info is not None},
+        landed=found_lost.union(*(state.landed for state in states)),
+        found_lost=found_lost,
     )
 
 

@@ -10,8 +10,10 @@ from icedb_log.errors import HaltError, NotFound
 from icedb_log.ingest.pressure import Pressure, measure_pressure
 from icedb_log.ingest.quarantine import batch_id_of, is_bad_rows, is_reason
 from icedb_log.keys import TablePaths
+from icedb_log.log.fence import read_landed
 from icedb_log.log.fold import Folded, fold
 from icedb_log.log.live_files import LiveFiles
+from icedb_log.log.lost_commits import find_lost
 from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge_plan import MergeIndex
 from icedb_log.merging.small_files import (
@@ -23,6 +25,7 @@ from icedb_log.merging.small_files import (
 )
 from icedb_log.model import FileMarker, LogView, Snapshot
 from icedb_log.storage.object_store import ObjectStore, list_all
+from icedb_log.tables.same_table import require_same_table
 from icedb_log.tables.stored_config import read_table_config
 from icedb_log.tables.table_config import TableConfig
 from icedb_log.views.feed_state import FeedReaders, ViewLag, count_refused, read_view_lag
@@ -54,6 +57,7 @@ class TableStatus:
         merge_lag_bytes: Bytes of them.
         open_erasures: Erasures that have not ended.
         oldest_erasure_ms: How long ago the oldest of them was asked for; 0 when there is none.
+        lost_commits: Commits that landed and whose log files are not there (F5), by name: rows are missing.
         leases: Leases that last: who holds the table, since when, until when (J4).
         view: How far it is behind its source, if it is a view.
         last_commit_ms: Time of the newest commit; 0 for an empty log.
@@ -81,6 +85,7 @@ class TableStatus:
     merge_lag_bytes: int
     open_erasures: int
     oldest_erasure_ms: int
+    lost_commits: tuple[str, ...]
     leases: tuple[Lease, ...]
     view: ViewLag | None
     last_commit_ms: int
@@ -103,7 +108,7 @@ def read_status(
     leases: LeaseReader | None = None,
     folded: Folded | None = None,
 ) -> TableStatus:
-    """Read a table's figures. Costs five listings and the log files that the reader does not know yet.
+    """Read a table's figures. Costs five listings, two small reads and the log files that the reader does not know yet.
 
     Args:
         store: The object store.
@@ -151,12 +156,26 @@ def read_status(
         merge_lag_bytes=waiting.size_bytes,
         open_erasures=erasure_count,
         oldest_erasure_ms=max(0, view.store_now_ms - asked_ms) if asked_ms else 0,
+        lost_commits=_find_lost(store, paths, config=config, view=view, reader=reader),
         leases=(leases or LeaseReader()).read(store, paths).leases,
         view=None if config.view_of is None else _read_view(store, paths, config, reader, read_source, clock=clock),
         last_commit_ms=snapshot.last_commit_ms,
         horizon_ms=snapshot.horizon_ms,
         store_now_ms=view.store_now_ms,
     )
+
+
+def _find_lost(
+    store: ObjectStore, paths: TablePaths, *, config: TableConfig, view: LogView, reader: LogReader
+) -> tuple[str, ...]:
+    """Return the commits that fences prove to be lost (F5): mostly by two small reads."""
+    landed = read_landed(store, paths)
+    if not find_lost(landed, view):
+        return ()
+    lost = find_lost(landed, reader.read())  # what landed after the log was read is no loss
+    if lost:
+        require_same_table(store, paths, config)  # T4: a purge empties the log
+    return lost
 
 
 def _read_view(

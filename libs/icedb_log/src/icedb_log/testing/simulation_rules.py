@@ -8,6 +8,7 @@ from icedb_log.testing.simulation_rules_change import CHANGE_RULES
 from icedb_log.testing.simulation_rules_erase import ERASE_RULES
 from icedb_log.testing.simulation_rules_lease import LEASE_RULES
 from icedb_log.testing.simulation_rules_log import MERGE_RULES, READ_RULES, WRITE_RULES
+from icedb_log.testing.simulation_rules_lost import LOST_RULES
 from icedb_log.testing.simulation_rules_orphans import ORPHAN_RULES
 from icedb_log.testing.simulation_rules_outsider import OUTSIDER_RULES
 from icedb_log.testing.simulation_rules_pin import PIN_RULES
@@ -72,6 +73,6 @@ RULES: Final = _with_moods(
 
 ALL_RULES: Final = (
     *RULES,
-    *_with_moods((*ERASE_RULES, *VIEW_RULES, *PIN_RULES, *LEASE_RULES, *OUTSIDER_RULES)),
+    *_with_moods((*LOST_RULES, *ERASE_RULES, *VIEW_RULES, *PIN_RULES, *LEASE_RULES, *OUTSIDER_RULES)),
     *_with_moods((*RETENTION_RULES, *SERVING_RULES, *TRASH_RULES, *SWEEP_RULES)),
 )

@@ -24,6 +24,36 @@ OPTION: Final = "--rules-off"
 _PLUGIN: Final = "icedb_log.testing.rules_off"
 
 _TESTS: Final[dict[str, dict[str, str]]] = {
+    "libs/icedb_log/tests/test_fsck_lost_commits.py": {
+        "an intent counts as landed": "test_f5_an_intent_is_remembered_by_who_takes_over_if_it_is_read_back_as_landed",
+        "what an owner left counts as landed, sealed or not": (
+            "test_f5_an_intent_that_another_one_sealed_is_not_remembered"
+        ),
+        "a commit that lands is not remembered": (
+            "test_f5_a_commit_is_remembered_when_the_fence_is_written_next_and_no_earlier"
+        ),
+        "the next table of a name inherits the history": "test_f5_the_next_table_of_a_name_has_a_history_of_its_own",
+        "a sweep reads the fences after the log": (
+            "test_what_lands_or_is_vacuumed_between_two_reads_is_not_called_lost"
+        ),
+        "a vacuum does not read the log again before it calls a commit lost": (
+            "test_a_commit_that_lands_after_a_vacuum_has_read_the_log_is_not_called_lost"
+        ),
+        "a vacuum writes no loss down": "test_the_horizon_hides_no_loss_from_the_sweep",
+        "a loss is forgotten when the horizon has passed it": "test_a_sweep_remembers_what_the_horizon_has_passed",
+        "a rebuild forgets a loss before it has committed": (
+            "test_a_rebuild_that_is_cut_off_is_ended_by_the_next_and_forgets_nothing_before"
+        ),
+        "a rebuild does not believe what a fence says of a lost commit": (
+            "test_one_of_seven_log_files_is_lost_and_its_rows_come_back"
+        ),
+        "a lost merge counts although its inputs were merged again": (
+            "test_of_a_lost_merge_whose_inputs_were_merged_again_the_later_one_counts"
+        ),
+        "a lost flush counts although a later one looks the same": (
+            "test_a_lost_flush_with_a_later_twin_is_decided_by_a_person"
+        ),
+    },
     "libs/icedb_log/tests/test_flush.py": {
         "staging is listed before the log is read": (
             "test_i2_the_log_is_read_before_staging_is_listed_and_after_the_fence"

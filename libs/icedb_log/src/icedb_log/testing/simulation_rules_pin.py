@@ -92,7 +92,7 @@ PIN_RULES: Final = played_by(
         "log files go although a fence names them",
         edit(
             "cleaning.holds:read_holds",
-            ("read_open_commits(store, paths, config=config, now_ms=now_ms)", "()"),
+            ("_find_open_commits(fences, config=config, now_ms=now_ms)", "()"),
         ),
     ),
 )
