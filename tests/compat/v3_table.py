@@ -49,6 +49,7 @@ class V3Table:
     """
 
     host, schema, grace_ms, start_ms = HOST, SCHEMA, GRACE_MS, START_MS
+    time_sql = "TIMESTAMP '2023-06-07 08:00:00' + INTERVAL (n) SECOND"
 
     def __init__(self, root):
         self.clock = FakeClock(START_MS)
@@ -64,21 +65,21 @@ class V3Table:
         key = f"events/_data/{partition}/00000000-0000-4000-8000-{self.files:012d}.parquet"
         values = ", ".join(map(str, numbers))
         self.engine.execute(
-            f"COPY (SELECT 'a' AS u, TIMESTAMP '2023-06-07 08:00:00' + INTERVAL (n) SECOND AS ts, n{extra} FROM "
+            f"COPY (SELECT 'a' AS u, {self.time_sql} AS ts, n{extra} FROM "
             f"(SELECT unnest([{values}])::BIGINT AS n)) TO '{self.scratch}' (FORMAT parquet, CODEC 'SNAPPY')"
         )
         body = self.scratch.read_bytes()
         self.store.put(key, body)
         return {"p": key, "b": len(body), "t": self.clock.now_ms()}
 
-    def write(self, markers, tombstones=(), *, host=HOST, is_merged=False, schema=SCHEMA, **layout):
+    def write(self, markers, tombstones=(), *, host=HOST, is_merged=False, schema=None, **layout):
         """Write a log file, field by field as the wire has it, and return its key."""
         time_ms = self.clock.now_ms()
         metadata = {"v": 1, "sch": 1, "f": 2 + len(tombstones), "t": time_ms}
         if tombstones:
             metadata["tmb"] = 2
         key = f"events/_log/{time_ms}{'_m' if is_merged else ''}_{host}.jsonl"
-        lines = [metadata, schema, *tombstones, *markers]
+        lines = [metadata, self.schema if schema is None else schema, *tombstones, *markers]
         self.store.put(key, "\n".join(json.dumps(line, **layout) for line in lines).encode())
         self.clock.advance(5)
         return key
@@ -127,8 +128,11 @@ class V3Table:
         self.clock.advance(5)
         return result
 
+    def time_of(self, number):
+        return f"2023-06-07T09:00:{number % 60:02d}Z"
+
     def flush(self, *numbers):
-        rows = [{"u": "a", "ts": f"2023-06-07T09:00:{n % 60:02d}Z", "n": n} for n in numbers]
+        rows = [{"u": "a", "ts": self.time_of(n), "n": n} for n in numbers]
         body = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
         stage_batch(self.store, self.paths, body=body, staging_format="ndjson", batch_id=new_batch_id(self.clock))
         return self.run(flush_table, writer=NativeWriter(self.store, self.clock), owner="flush")

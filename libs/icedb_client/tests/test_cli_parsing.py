@@ -13,7 +13,15 @@ from icedb_client.cli.exits import (
     outcome_exit_code,
 )
 from icedb_client.cli.output import format_bytes, format_span
-from icedb_client.cli.parsing import format_time, parse_columns, parse_duration, parse_time, split_names
+from icedb_client.cli.parsing import (
+    format_time,
+    parse_columns,
+    parse_declared,
+    parse_duration,
+    parse_ranges,
+    parse_time,
+    split_names,
+)
 from icedb_log import errors
 
 
@@ -130,3 +138,34 @@ def test_an_argument_that_is_no_text_is_one_error(arguments, monkeypatch, tmp_pa
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "unexpected" not in error
+
+
+def test_declared_times_have_a_unit():
+    assert parse_declared(
+        ["a:Epoch_ms", "b=timestamp(EPOCH_S)", "c:TIMESTAMP", "d:bigint", "e:DATE"], option="--x"
+    ) == (
+        {"a": "BIGINT", "b": "TIMESTAMP", "c": "TIMESTAMP", "d": "BIGINT", "e": "DATE"},
+        {"a": {"unit": "epoch_ms"}, "b": {"unit": "epoch_s"}, "c": {"unit": None}, "d": {"unit": None}},
+    )
+    for text in ("a:epoch_ns", "a:TIMESTAMP(ns)", "a:epoch_s(epoch_s)"):
+        if text == "a:epoch_ns":  # a type that the configuration refuses
+            assert parse_declared([text], option="--x")[0] == {"a": "EPOCH_NS"}
+            continue
+        with pytest.raises(errors.InvalidRequest, match=r"write name:epoch_s\|epoch_ms\|epoch_us"):
+            parse_declared([text], option="--x")
+    with pytest.raises(errors.InvalidRequest, match="write name:TYPE"):
+        parse_columns(["a:epoch_s"], option="--source")
+
+
+def test_plausible_ranges():
+    found = parse_ranges(["a:1990..2100", "b:c=2020-01-01T01:00:00Z..10000", "d:off"], option="--x")
+    assert found == {
+        "a": {"from_ms": 631_152_000_000, "to_ms": 4_102_444_800_000},
+        "b:c": {"from_ms": 1_577_840_400_000, "to_ms": 253_402_300_800_000},
+        "d": {"from_ms": None, "to_ms": None},
+    }
+    for text in ("a", "a:1990", "a:1990..", "a:x..y", ":1990..2000", "a:1990..99999", "a:2020-13-01..2030"):
+        with pytest.raises(errors.InvalidRequest, match=r"--x .*write e\.g\. ts:1990\.\.2100"):
+            parse_ranges([text], option="--x")
+    with pytest.raises(errors.InvalidRequest, match="twice"):
+        parse_ranges(["a:off", "a:off"], option="--x")

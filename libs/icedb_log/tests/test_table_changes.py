@@ -5,7 +5,8 @@ from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Una
 from icedb_log.keys import TablePaths
 from icedb_log.tables.stored_config import read_table_config
 from icedb_log.tables.table_changes import FREE_FIELDS, RISING_FIELDS, alter_table_config, plan_change
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.tables.time_columns import TimeColumn
 from icedb_log.testing.scripted_store import Effect, Fault
 from icedb_log.testing.small_table import SmallTable
 
@@ -35,7 +36,9 @@ def test_the_same_change_again_writes_nothing(table):
     assert table.store.keys_of("put_if_match") == []
 
 
-@pytest.mark.parametrize("field", sorted(TableConfig.model_fields.keys() - FREE_FIELDS - RISING_FIELDS - {"declared"}))
+@pytest.mark.parametrize(
+    "field", sorted(TableConfig.model_fields.keys() - FREE_FIELDS - RISING_FIELDS - {"declared", "times"})
+)
 def test_what_data_files_and_ids_depend_on_is_fixed(table, field):
     with pytest.raises(InvalidRequest, match=f"{field} cannot be changed"):
         alter(table, **{field: "other"})
@@ -130,3 +133,37 @@ def test_a_change_without_an_answer_is_unknown(table):
 def test_a_table_that_does_not_exist_is_not_found(table):
     with pytest.raises(NotFound):
         alter_table_config(table.store, TablePaths("ghost", "wh/ghost"), {}, clock=table.clock)
+
+
+def test_what_numbers_count_and_which_times_are_plausible_may_change(table):
+    alter(table, declared={"at": "TIMESTAMP", "n": "BIGINT"}, times={"at": {"unit": "epoch_s"}})
+    altered = alter(table, times={"at": {"from_ms": 0, "to_ms": 1}, "n": {"unit": "epoch_us"}})
+    assert altered.times == {
+        "at": TimeColumn(unit="epoch_s", from_ms=0, to_ms=1),
+        "n": TimeColumn(unit="epoch_us"),
+    }
+    assert alter(table, times={"at": {"from_ms": None, "to_ms": None}}).times["at"] == TimeColumn(unit="epoch_s")
+    assert alter(table, times={"n": {"unit": None}}).times.keys() == {"at"}
+    with pytest.raises(InvalidRequest, match="not None"):
+        alter(table, times={"other": {"unit": "epoch_s"}})
+    for times in ("x", {"at": "epoch_s"}):
+        with pytest.raises(InvalidRequest, match="give what changes by column"):
+            alter(table, times=times)
+    assert alter(table, declared={"at": None}).times == {}
+
+
+def test_the_unit_that_data_files_are_laid_out_by_stays():
+    config = TableConfig.create(
+        name="t",
+        partition=(PartitionField.parse("d=day(ts)"), PartitionField.parse("h=hour(at)")),
+        declared={"ts": "BIGINT"},
+        times={"ts": {"unit": "epoch_ms"}},
+    )
+    for unit in ("epoch_s", None):
+        with pytest.raises(InvalidRequest, match="its unit is epoch_ms for good"):
+            plan_change(config, {"times": {"ts": {"unit": unit}}})
+    changed = plan_change(
+        config, {"times": {"ts": {"unit": "epoch_ms", "from_ms": 0, "to_ms": 9}, "at": {"unit": "epoch_s"}}}
+    )
+    assert changed.times["ts"].to_ms == 9
+    assert [field.unit for field in changed.partition] == ["epoch_ms", "epoch_s"]

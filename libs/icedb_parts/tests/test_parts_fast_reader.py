@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from icedb_parts.reading import unit_sections
-from icedb_parts.reading.fast_times import read_days, read_millis, read_moments
+from icedb_parts.reading.fast_times import read_counts, read_days, read_moments
 from icedb_parts.reading.unit_sections import UnitSections
 
 SCHEMA = {"v": "VARCHAR", "i": "BIGINT", "f": "DOUBLE", "b": "BOOLEAN", "t": "TIMESTAMP", "d": "DATE"}
@@ -176,7 +176,7 @@ def test_common_shapes_of_moments_are_read_fast():
     assert read_moments(pa.array([None, None], pa.string())).null_count == 2
     assert read_moments(pa.array(["2023-06-07T10:00:00Z", "2023-06-07T10:00:0xZ"])) is None
     assert read_days(pa.array([None], pa.string())).to_pylist() == [None]
-    assert read_millis(pa.array([10**17])) is None
+    assert read_counts(pa.array([10**17]), "epoch_ms") is None
 
 
 OWN_NAMES = ("batch", "no", "line", "c0", "p0", "fast", "typed", "partitions", "row_count", "event", "f0", "filename")

@@ -8,7 +8,7 @@ from icedb_log.clock import SystemClock
 from icedb_log.errors import HaltError, InvalidRequest, NotFound
 from icedb_log.tables.stored_config import read_table_config
 from icedb_log.tables.table_changes import alter_table_config, plan_change
-from icedb_log.tables.table_config import NEW_TABLE_POLICIES, PartitionField, TableConfig
+from icedb_log.tables.table_config import NEW_TABLE_POLICIES, PartitionField, TableConfig, with_plausible_times
 from icedb_log.views.views import require_no_cycle
 from rich.markup import escape
 
@@ -47,6 +47,7 @@ from icedb_client.cli.table_options import (
     MergeQuery,
     OnBadRows,
     OrphanAge,
+    Plausible,
     QuarantineRetention,
     Retention,
     RetentionField,
@@ -54,6 +55,7 @@ from icedb_client.cli.table_options import (
     TargetFileMb,
     ViewQuery,
     ViewSource,
+    describe_declared,
     read_fields,
     read_merge_query,
     read_quarantine_retention,
@@ -83,6 +85,7 @@ def create(
         list[str] | None, typer.Option("--sort", metavar="COLUMNS", help="Sort columns of data files, e.g. event,ts.")
     ] = None,
     column: Column = None,
+    plausible: Plausible = None,
     evolution: Evolution = None,
     on_bad_rows: OnBadRows = None,
     insert_query: InsertQuery = None,
@@ -117,6 +120,7 @@ def create(
     """
     fields = read_fields(
         column=column,
+        plausible=plausible,
         source=source,
         insert_query=insert_query,
         target_file_mb=target_file_mb,
@@ -134,7 +138,7 @@ def create(
         backlog_files_slow=backlog_files_slow,
         backlog_files_stop=backlog_files_stop,
     )
-    config = TableConfig.create(
+    given = TableConfig.create(
         name=name,
         partition=tuple(PartitionField.parse(text) for text in partition or ()),
         sort=split_names(sort or ()),
@@ -144,6 +148,7 @@ def create(
         **read_view(view_source, view_query),
         **read_merge_query(merge_query),
     )
+    config = with_plausible_times(given, said=fields.get("times"))
     if config.insert_query is not None and not config.source:
         raise InvalidRequest(
             "--insert-query needs --source NAME:TYPE for each column of _rows that it uses, so that it can be checked"
@@ -170,6 +175,7 @@ def create(
                 raise error from None  # it says when the name is free
             # Policies that nobody asked for are not compared: a table that is there keeps those that it was made with.
             kept = {name: getattr(there, name) for name in NEW_TABLE_POLICIES if name not in fields}
+            kept["times"] = there.times if there.times == given.times else config.times
             kept |= {"incarnation": there.incarnation, "undropped": there.undropped}
             if there != config.model_copy(update=kept):
                 raise InvalidRequest(
@@ -190,6 +196,7 @@ def alter(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of the table.")],
     column: Column = None,
+    plausible: Plausible = None,
     undeclare: Annotated[
         list[str] | None,
         typer.Option("--undeclare", metavar="NAME", help="Take back a column's declaration; its data stay. Repeat."),
@@ -220,6 +227,7 @@ def alter(
     """
     change = read_fields(
         column=column,
+        plausible=plausible,
         source=None,
         insert_query=None,
         target_file_mb=target_file_mb,
@@ -331,7 +339,7 @@ def show(
     table = make_table("column", "type", "declared")
     for column, sql_type in {**config.declared, **schema}.items():
         declared = config.declared.get(column, "")
-        table.add_row(escape(column), sql_type, "yes" if declared == sql_type else declared)
+        table.add_row(escape(column), sql_type, describe_declared(config, column) if declared else "")
     if table.row_count:
         out.print(table)
     else:

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Final
 
 import typer
 from icedb_log.errors import InvalidRequest
-from icedb_log.tables.table_config import HOUR_MS, MIB, MINUTE_MS, SECOND_MS
+from icedb_log.tables.table_config import HOUR_MS, MIB, MINUTE_MS, SECOND_MS, TableConfig
 
-from icedb_client.cli.parsing import parse_columns, parse_duration
+from icedb_client.cli.parsing import parse_columns, parse_declared, parse_duration, parse_ranges
 
 QUERY_FROM_FILE: Final = "@"
 MAX_QUERY_BYTES: Final = 1024 * 1024
@@ -42,7 +42,17 @@ Column = Annotated[
     typer.Option(
         "--column",
         metavar="NAME:TYPE",
-        help="Declare a column's type, e.g. price:DOUBLE. Others are found in the data. Repeat.",
+        help="Declare a column's type, e.g. price:DOUBLE; ts:epoch_ms (epoch_s, epoch_us) is a time that is a BIGINT, "
+        "ts:TIMESTAMP(epoch_s) one whose numbers are seconds. Others are found in the data. Repeat.",
+    ),
+]
+Plausible = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plausible",
+        metavar="NAME:FROM..TO",
+        help="Times outside are bad rows, e.g. ts:2020..2030-06-30; ts:off: none are. Sources of partitions of a new "
+        "table have 1990..2100. Repeat.",
     ),
 ]
 Evolution = Annotated[
@@ -186,6 +196,7 @@ CheckTimeout = Annotated[
 def read_fields(
     *,
     column: list[str] | None,
+    plausible: list[str] | None,
     source: list[str] | None,
     insert_query: str | None,
     target_file_mb: float | None,
@@ -199,6 +210,7 @@ def read_fields(
 
     Args:
         column: Texts of ``--column``.
+        plausible: Texts of ``--plausible``.
         source: Texts of ``--source``.
         insert_query: Text of ``--insert-query``.
         target_file_mb: MiB.
@@ -217,8 +229,12 @@ def read_fields(
         "orphan_age_ms": ("--orphan-age", orphan_age, MIN_ORPHAN_AGE_MS),
         "audit_retention_ms": ("--audit-retention", audit_retention, 0),
     }
+    declared, times = parse_declared(column or (), option="--column")
+    for name, ends in parse_ranges(plausible or (), option="--plausible").items():
+        times[name] = {**times.get(name, {}), **ends}
     fields: dict[str, Any] = {
-        "declared": parse_columns(column, option="--column") if column else None,
+        "declared": declared or None,
+        "times": times or None,
         "source": parse_columns(source, option="--source") if source else None,
         "insert_query": None if insert_query is None else read_query(insert_query),
         "target_file_bytes": None if target_file_mb is None else int(target_file_mb * MIB),
@@ -289,3 +305,13 @@ def read_query(text: str, *, option: str = "--insert-query") -> str:
     if not query.strip() or len(query.encode()) > MAX_QUERY_BYTES:
         raise InvalidRequest(f"{option}: 1 to {MAX_QUERY_BYTES} bytes of SQL, not {len(query.encode())}")
     return query.strip()
+
+
+def describe_declared(config: TableConfig, column: str) -> str:
+    """Return what is declared of a column, as ``--column`` and ``--plausible`` take it."""
+    declared, time = config.declared[column], config.times.get(column)
+    if time is None:
+        return declared
+    unit = time.unit if declared == "BIGINT" else f"{declared}({time.unit})"
+    text = declared if time.unit is None else str(unit)
+    return text if time.from_ms is None else f"{text}, {time.describe_range()}"

@@ -7,6 +7,7 @@ import typer
 from icedb_log.clock import SystemClock
 from icedb_log.errors import HaltError
 from icedb_log.keys import TablePaths
+from icedb_log.repair.adoption import require_fit
 from icedb_log.storage.object_store import ObjectStore
 from icedb_log.tables.stored_config import create_table, read_table_config
 from icedb_log.tables.table_config import TableConfig
@@ -32,6 +33,7 @@ from icedb_client.cli.output import (
     print_note,
 )
 from icedb_client.cli.session import open_client
+from icedb_client.footers import ParquetFooterReader
 
 app = typer.Typer(no_args_is_help=True, help="Look at a table's views; stop and start feeding them.")
 
@@ -118,7 +120,21 @@ def attach(
 
 
 def create_any_table(store: ObjectStore, paths: TablePaths, config: TableConfig) -> None:
-    """Create a table or a view. Raises InvalidRequest, NotFound, Unavailable, CommitOutcomeUnknown."""
+    """Create a table or a view; over a log that is there already, only if the configuration fits it.
+
+    A log that cannot be read is no obstacle: what repairs it needs the configuration.
+
+    Raises:
+        InvalidRequest: The table exists, or its configuration does not fit the log.
+        NotFound: A view's source is not there.
+        Unavailable: The store did not answer.
+        CommitOutcomeUnknown: No answer; look with ``icedb table show``.
+    """
+    if not store.list_page(paths.config_key, limit=1).objects:
+        try:
+            require_fit(store, paths, config, clock=SystemClock(), footers=ParquetFooterReader(store))
+        except HaltError as error:
+            print_error(f"the log of table {config.name} cannot be read, see `icedb fsck {config.name}`: {error}")
     if config.view_of is None:
         create_table(store, paths, config)
     else:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from icedb_log.model import ColumnStats, FileMarker
 from icedb_log.tables.partition_filter import read_partition_values
 from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.tables.time_columns import count_ticks
 
 EXACT_DOUBLE_MAX: Final = 2**53
 _LAST_CODE_POINT: Final = chr(0x10FFFF)
@@ -173,7 +174,7 @@ def _narrow(domain: Domain, field: PartitionField, text: str) -> Domain:
 def _find_bounds(field: PartitionField, text: str, sql_type: str) -> tuple[Any, Any] | None:
     """Return the least and the greatest value of a partition; None if its text is not understood."""
     if field.transform in _TIME_SHAPES:
-        return _find_time_bounds(field.transform, text, sql_type)
+        return _find_time_bounds(field, text, sql_type)
     if field.transform == "truncate":
         return _find_truncate_bounds(text, sql_type, field.width or 1)
     value = _read_identity(text, sql_type)
@@ -210,19 +211,21 @@ def _round_up(prefix: str) -> str | None:
     return cut[:-1] + (chr(0xE000) if 0xD800 <= following <= 0xDFFF else chr(following))  # noqa: PLR2004 - surrogates
 
 
-def _find_time_bounds(transform: str, text: str, sql_type: str) -> tuple[Any, Any] | None:
-    match = _TIME_SHAPES[transform].fullmatch(text)
+def _find_time_bounds(field: PartitionField, text: str, sql_type: str) -> tuple[Any, Any] | None:
+    match = _TIME_SHAPES[field.transform].fullmatch(text)
     if match is None:
         return None
     parts = {name: int(value) for name, value in match.groupdict().items()}
     try:
         day = date(parts["year"], parts.get("month", 1), parts.get("day", 1))
         start = datetime.combine(day, time(parts.get("hour", 0)))
-        last = _find_end(transform, start) - _TICK
+        last = _find_end(field.transform, start) - _TICK
     except (ValueError, OverflowError):
         return None
     if sql_type == "TIMESTAMP":
         return start, last
+    if sql_type == "BIGINT" and field.unit is not None:
+        return count_ticks(start, field.unit), count_ticks(last, field.unit)
     return (start.date(), last.date()) if sql_type == "DATE" else None
 
 

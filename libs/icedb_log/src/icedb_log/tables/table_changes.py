@@ -6,6 +6,8 @@ What may change is what such runs do not depend on together:
 * policies, bounds and sizes: whoever commits decides, and what one run refuses another cannot commit (I5);
 * declared columns: one that is declared has the type that the log has already, or a wider one. A declaration may be
   taken back, but for columns that data files are laid out by;
+* what a TIMESTAMP's numbers count, and which times are plausible: they say how batches are read from then on. The unit
+  of a BIGINT that data files are laid out by stays;
 * grace periods of data files, orphans and seals, only upward. A run with the old, longer one would otherwise rely on
   what a run with the new one deletes (J1, W3, F4).
 
@@ -26,7 +28,7 @@ from icedb_log.log.reader import LogHeadReader
 from icedb_log.log.widening import fixed_columns, is_widening
 from icedb_log.storage.object_store import ObjectStore
 from icedb_log.tables.stored_config import load_table_config
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.tables.table_config import TIME_TRANSFORMS, TableConfig
 
 FREE_FIELDS: Final = frozenset(
     {
@@ -67,7 +69,8 @@ def alter_table_config(
         store: The object store.
         paths: Keys of the table.
         change: Field of :class:`~icedb_log.tables.table_config.TableConfig` to its new value. ``declared`` holds only
-            the columns that change: a type declares a column, ``None`` takes a declaration back.
+            the columns that change: a type declares a column, ``None`` takes a declaration back; ``times`` only those
+            fields of :class:`~icedb_log.tables.time_columns.TimeColumn` that change, by column.
         clock: This host's clock.
 
     Raises:
@@ -108,11 +111,19 @@ def plan_change(config: TableConfig, change: Mapping[str, Any]) -> TableConfig:
             if not isinstance(value, Mapping):
                 raise InvalidRequest(f"table {config.name}: declared: give columns with types, not {value!r:.80}")
             fields["declared"] = _plan_declared(config, value)
+        elif name == "times":
+            if not isinstance(value, Mapping) or not all(isinstance(time, Mapping) for time in value.values()):
+                raise InvalidRequest(f"table {config.name}: times: give what changes by column, not {value!r:.80}")
+            fields["times"] = _plan_times(config, value)
         elif name not in FREE_FIELDS | RISING_FIELDS and value != getattr(config, name, None):
             raise InvalidRequest(
                 f"table {config.name}: {name} cannot be changed after the table was created; what can: declared, "
-                f"{', '.join(sorted(FREE_FIELDS | RISING_FIELDS))}"
+                f"times, {', '.join(sorted(FREE_FIELDS | RISING_FIELDS))}"
             )
+    gone = config.declared.keys() - fields.get("declared", config.declared).keys()
+    if gone:
+        times: Mapping[str, Any] = fields.get("times", config.times)
+        fields["times"] = {column: time for column, time in times.items() if column not in gone}
     altered = TableConfig.create(**{**dict(config), **fields})
     for name in sorted(RISING_FIELDS & change.keys()):
         before, after = getattr(config, name), getattr(altered, name)
@@ -137,6 +148,21 @@ def _plan_declared(config: TableConfig, change: Mapping[str, str | None]) -> dic
         else:
             declared[column] = sql_type
     return declared
+
+
+def _plan_times(config: TableConfig, change: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    times = {column: time.model_dump() for column, time in config.times.items()}
+    laid_out = {field.column for field in config.partition if field.transform in TIME_TRANSFORMS}
+    for column, fields in change.items():
+        before = times.get(column, {})
+        is_fixed = column in laid_out and config.declared.get(column) == "BIGINT"
+        if is_fixed and fields.get("unit", before.get("unit")) != before.get("unit"):
+            raise InvalidRequest(
+                f"table {config.name}: the data files are laid out by column {column!r}: its unit is "
+                f"{before.get('unit')} for good"
+            )
+        times[column] = {**before, **fields}
+    return times
 
 
 def _check_declared(

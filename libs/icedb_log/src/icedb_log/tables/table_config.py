@@ -14,6 +14,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import check_table_name
 from icedb_log.tables.drop_mark import Dropped
+from icedb_log.tables.time_columns import (
+    PLAUSIBLE_FROM_MS,
+    PLAUSIBLE_TO_MS,
+    RANGED_TYPES,
+    TIME_UNITS,
+    TimeColumn,
+    TimeUnit,
+)
 from icedb_log.texts import Text
 
 Transform = Literal["identity", "year", "month", "day", "hour", "bucket", "truncate"]
@@ -84,6 +92,8 @@ class PartitionField(_Model):
     transform: Transform = "identity"
     column: str
     width: int | None = Field(default=None, ge=1, le=1_000_000)
+    unit: TimeUnit | None = Field(default=None, exclude=True)
+    """What the numbers of the column count, if it is a time: the table's configuration fills it in."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -130,6 +140,8 @@ class TableConfig(_Model):
     sort: tuple[str, ...] = ()
     declared: dict[str, str] = Field(default_factory=dict)
     """Column name to SQL type; a declared type wins over what JSON looks like."""
+    times: dict[str, TimeColumn] = Field(default_factory=dict)
+    """Of declared columns that are times: what their numbers count, and which times are plausible."""
     evolution: Evolution = "add_columns"
     """What batches may do to the schema, see :data:`Evolution`."""
     on_bad_rows: BadRowsPolicy = "quarantine_batch"
@@ -207,6 +219,11 @@ class TableConfig(_Model):
             )
         return value_ms
 
+    @field_validator("times")
+    @classmethod
+    def _drop_empty(cls, times: dict[str, TimeColumn]) -> dict[str, TimeColumn]:
+        return {column: time for column, time in times.items() if time != TimeColumn()}
+
     @field_validator("sort")
     @classmethod
     def _check_sort(cls, sort: tuple[str, ...]) -> tuple[str, ...]:
@@ -227,13 +244,41 @@ class TableConfig(_Model):
             raise ValueError("two declared columns differ only in case")
         for field in self.partition:
             declared = self.declared.get(field.column)
-            if field.transform in TIME_TRANSFORMS and declared not in ("TIMESTAMP", "DATE"):
-                raise ValueError(f"partition {field}: column {field.column} must be declared TIMESTAMP or DATE")
+            is_time = declared in ("TIMESTAMP", "DATE") or (declared == "BIGINT" and self._unit_of(field.column))
+            if field.transform in TIME_TRANSFORMS and not is_time:
+                raise ValueError(
+                    f"partition {field}: column {field.column} must be declared TIMESTAMP or DATE, or as the unit of "
+                    f"a time that is a BIGINT ({', '.join(TIME_UNITS)})"
+                )
             if field.transform in ("identity", "truncate") and declared == "DOUBLE":
                 raise ValueError(f"partition {field}: a DOUBLE makes no usable partition; use bucket[n]")
         if self.log_grace_ms > self.data_grace_ms:
             raise ValueError(f"log_grace_ms {self.log_grace_ms} > data_grace_ms {self.data_grace_ms}")
         return self
+
+    @model_validator(mode="after")
+    def _check_times(self) -> Self:
+        for column, time in self.times.items():
+            declared = self.declared.get(column)
+            if time.unit is not None and declared not in ("BIGINT", "TIMESTAMP"):
+                raise ValueError(f"column {column}: {time.unit} is the unit of a BIGINT or TIMESTAMP, not {declared}")
+            if time.from_ms is not None and (
+                declared not in RANGED_TYPES or (declared == "BIGINT" and time.unit is None)
+            ):
+                raise ValueError(
+                    f"column {column}: only a declared time has a plausible range: TIMESTAMP, DATE, or a BIGINT with "
+                    f"a unit ({', '.join(TIME_UNITS)})"
+                )
+        fields = tuple(
+            field if field.unit == unit else field.model_copy(update={"unit": unit})
+            for field, unit in ((field, self._unit_of(field.column)) for field in self.partition)
+        )
+        object.__setattr__(self, "partition", fields)  # derived: what makes partition values needs the unit
+        return self
+
+    def _unit_of(self, column: str) -> TimeUnit | None:
+        time = self.times.get(column)
+        return None if time is None else time.unit
 
     @model_validator(mode="after")
     def _check_ingest(self) -> Self:
@@ -312,6 +357,22 @@ class TableConfig(_Model):
     def id_skew_ms(self) -> int:
         """How far a batch id may lie in the store's future (I3): a quarter of the log files' grace period."""
         return self.log_grace_ms // 4
+
+
+def with_plausible_times(config: TableConfig, *, said: Mapping[str, Mapping[str, object]] | None) -> TableConfig:
+    """Return the configuration of a new table: times that partitions come from have a plausible range.
+
+    Args:
+        config: As it was asked for.
+        said: What was asked for of times, by column; a column with an explicit range, or none, keeps that.
+    """
+    times = dict(config.times)
+    for column in dict.fromkeys(field.column for field in config.partition):
+        time, declared = times.get(column, TimeColumn()), config.declared.get(column)
+        is_time = declared in ("DATE", "TIMESTAMP") or (declared == "BIGINT" and time.unit is not None)
+        if is_time and "from_ms" not in (said or {}).get(column, {}):
+            times[column] = time.model_copy(update={"from_ms": PLAUSIBLE_FROM_MS, "to_ms": PLAUSIBLE_TO_MS})
+    return TableConfig.create(**{**dict(config), "times": times})
 
 
 def check_column_name(column: str) -> str:

@@ -8,10 +8,10 @@ encoded for a key yet: that is :func:`icedb_log.tables.partition_path.encode_par
 transform       of                                          text
 =============== =========================================== ==========================================
 ``identity``    VARCHAR, BIGINT, BOOLEAN, DATE, TIMESTAMP   the canonical text
-``year``        TIMESTAMP, DATE                             ``2023``
-``month``       TIMESTAMP, DATE                             ``2023-06``
-``day``         TIMESTAMP, DATE                             ``2023-06-07``
-``hour``        TIMESTAMP, DATE                             ``2023-06-07-13`` (``-00`` of a DATE)
+``year``        TIMESTAMP, DATE, BIGINT with a unit         ``2023``
+``month``       TIMESTAMP, DATE, BIGINT with a unit         ``2023-06``
+``day``         TIMESTAMP, DATE, BIGINT with a unit         ``2023-06-07``
+``hour``        TIMESTAMP, DATE, BIGINT with a unit         ``2023-06-07-13`` (``-00`` of a DATE)
 ``bucket[n]``   every type                                  ``0`` to ``n - 1``, not padded
 ``truncate[n]`` VARCHAR                                     the first n characters (code points)
 ``truncate[n]`` BIGINT                                      floor to a multiple of n
@@ -19,6 +19,8 @@ transform       of                                          text
 
 Canonical text: VARCHAR as it is; BIGINT decimal; BOOLEAN ``true`` or ``false``; DATE ``2023-06-07``; TIMESTAMP
 ``2023-06-07T13:00:00.000000Z``; DOUBLE the shortest text that reads back to the same value (``5.0``, ``1e+16``).
+A BIGINT with a unit (``epoch_s``, ``epoch_ms``, ``epoch_us``) is the moment that it counts to, also before 1970;
+outside the years 1 to 9999 it has no partition. All other transforms take it as the number it is.
 A bucket is the first eight hex digits of the MD5 of the canonical text in UTF-8, as an unsigned integer, modulo n:
 the same on every machine and in every release, because it is part of the names of data files.
 """
@@ -27,7 +29,17 @@ import hashlib
 from datetime import date, datetime
 from typing import Any, Final
 
+from icedb_log.tables.column_bounds import Scalar
 from icedb_log.tables.table_config import TIME_TRANSFORMS, PartitionField
+from icedb_log.tables.time_columns import (
+    MAX_TIME_MS,
+    MIN_TIME_MS,
+    TICK_US,
+    TIME_UNITS,
+    TimeColumn,
+    TimeUnit,
+    read_count,
+)
 
 TIME_FORMATS: Final = {"year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H"}
 _PYTHON_TIME_FORMATS: Final = {
@@ -49,12 +61,29 @@ _USABLE_TYPES: Final = {
 def find_type_problem(field: PartitionField, sql_type: str) -> str | None:
     """Return why a transform cannot take a column of this type, or None if it can."""
     usable = _USABLE_TYPES[field.transform]
-    if sql_type in usable:
+    is_time = field.transform in TIME_TRANSFORMS
+    if sql_type in usable or (is_time and sql_type == "BIGINT" and field.unit is not None):
         return None
-    return (
-        f"partition {field} cannot take a column of type {sql_type}, only {', '.join(usable)}; "
-        f"declare the type of {field.column!r} or use bucket[n]"
-    )
+    remedy = f"declare the type of {field.column!r} or use bucket[n]"
+    if is_time and sql_type == "BIGINT":
+        remedy = f"declare {field.column!r} as what its numbers count ({', '.join(TIME_UNITS)})"
+    return f"partition {field} cannot take a column of type {sql_type}, only {', '.join(usable)}; {remedy}"
+
+
+def moment_sql(expression: str, unit: TimeUnit) -> str:
+    """Return the SQL of the moment that a BIGINT stands for; NULL outside the years 1 to 9999."""
+    tick_us = TICK_US[unit]
+    low, high = -(-MIN_TIME_MS * 1000 // tick_us), ((MAX_TIME_MS + 1) * 1000 - 1) // tick_us
+    return f"make_timestamp(CASE WHEN {expression} BETWEEN {low} AND {high} THEN {expression} * {tick_us} END)"
+
+
+def bad_time_sql(time: TimeColumn, sql_type: str) -> str | None:
+    """Return the SQL of whether a value, written ``{}``, is a time that the column does not take; None if all are."""
+    bounds = time.find_bounds(sql_type)
+    if bounds is None:
+        return None
+    low, high = (f"{sql_type} '{bound}'" if isinstance(bound, date) else bound for bound in bounds)
+    return f"({{0}} < {low}" + (f" OR {{0}} >= {high})" if high is not None else ")")
 
 
 def canonical_sql(expression: str, sql_type: str) -> str:
@@ -77,7 +106,8 @@ def transform_sql(field: PartitionField, expression: str, sql_type: str) -> str:
         sql_type: Type of the source, one that :func:`find_type_problem` does not object to.
     """
     if field.transform in TIME_FORMATS:
-        return f"strftime({expression}, '{TIME_FORMATS[field.transform]}')"
+        moment = moment_sql(expression, field.unit) if sql_type == "BIGINT" and field.unit else expression
+        return f"strftime({moment}, '{TIME_FORMATS[field.transform]}')"
     text = canonical_sql(expression, sql_type)
     if field.transform == "bucket":
         return f"CAST(CAST('0x' || left(md5({text}), {HASH_HEX_DIGITS}) AS BIGINT) % {field.width} AS VARCHAR)"
@@ -108,8 +138,16 @@ def transform_value(field: PartitionField, value: Any) -> str:
     Args:
         field: The partition field.
         value: The source value: str, int, bool, float, date or naive UTC datetime, never None.
+
+    Raises:
+        ValueError: A number stands for no time of the years 1 to 9999.
     """
     if field.transform in _PYTHON_TIME_FORMATS:
+        if isinstance(value, int) and field.unit is not None:
+            moment = read_count(value, field.unit)
+            if moment is None:
+                raise ValueError(f"no time of the years 1 to 9999 as {field.unit}")
+            value = moment
         hour = value.hour if isinstance(value, datetime) else 0
         return _PYTHON_TIME_FORMATS[field.transform].format(value, hour=hour)
     if field.transform == "bucket":
@@ -119,3 +157,30 @@ def transform_value(field: PartitionField, value: Any) -> str:
         width = field.width or 1
         return value[:width] if isinstance(value, str) else str(value - value % width)
     return canonical_text(value)
+
+
+def transform_bound(field: PartitionField, bound: Scalar, sql_type: str) -> str | None:
+    """Return a partition value's text of a value as file markers have it; ``None`` if it is not one of its type.
+
+    Of a number that is no time it says so, in words.
+
+    Args:
+        field: The partition field.
+        bound: A JSON scalar: times as ISO text.
+        sql_type: Type of the column.
+    """
+    value: Any = bound
+    try:
+        if sql_type == "TIMESTAMP" and isinstance(bound, str):
+            value = datetime.fromisoformat(bound.removesuffix("Z"))
+        elif sql_type == "DATE" and isinstance(bound, str):
+            value = date.fromisoformat(bound)
+    except ValueError:
+        return None
+    python_type = {"TIMESTAMP": datetime, "DATE": date, "VARCHAR": str, "BIGINT": int, "BOOLEAN": bool}.get(sql_type)
+    if type(value) is not python_type:
+        return None
+    try:
+        return transform_value(field, value)
+    except ValueError as error:
+        return str(error)

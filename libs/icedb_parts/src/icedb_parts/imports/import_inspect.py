@@ -16,6 +16,7 @@ from icedb_log.storage.object_store import ObjectStore
 from icedb_log.tables.column_bounds import encode_bounds
 from icedb_log.tables.partition_path import decode_partition_value, encode_partition_value
 from icedb_log.tables.table_config import PartitionField
+from icedb_log.tables.time_columns import show_time
 from icedb_log.tables.transforms import find_type_problem, transform_value
 
 from icedb_parts.imports.import_footers import ColumnBounds, FileRefused, Footer, read_footer
@@ -46,6 +47,7 @@ def inspect_file(store: ObjectStore, source: SourceFile, job: InspectJob) -> Ins
         for column in dict.fromkeys([*(field.column for field in job.config.partition), *job.config.sort])
         if column in footer.columns
     }
+    _check_times(bounds, footer, job)
     values = [_find_value(field, footer, bounds, source, job) for field in job.config.partition]
     return InspectedFile(
         source=source,
@@ -68,6 +70,18 @@ def _check_origin(footer: Footer, source: SourceFile, job: InspectJob) -> None:
         f"IceDB wrote it for table {table}: it may be dead there, or of a run that never committed, and its rows be in "
         f"other files. Only the log tells; name the live files: `icedb snapshot {table} --format paths`"
     )
+
+
+def _check_times(bounds: dict[str, ColumnBounds], footer: Footer, job: InspectJob) -> None:
+    """Refuse a file with times that the table takes for a mistake."""
+    for column, time in job.config.times.items():
+        known = bounds[column] if column in bounds else footer.bounds_of(column) if column in footer.columns else None
+        for bound in () if known is None or known.low is None else (known.low, known.high):
+            sql_type = footer.columns[column]
+            if not time.is_good(bound, sql_type):
+                table = job.config.name
+                wrong = time.describe_bad(column, show_time(bound), sql_type=sql_type, table=table)
+                raise FileRefused(f"{wrong} ({show_time(bound)})")
 
 
 def _find_value(

@@ -25,6 +25,7 @@ from icedb_parts.reading.json_types import TAKEN_KINDS, Kind, SchemaBuilder, fin
 from icedb_parts.reading.key_checks import KeyChecks
 from icedb_parts.reading.raw_events import BatchKeys
 from icedb_parts.reading.row_problems import Fault, Problem, number_fault
+from icedb_parts.reading.time_checks import describe_remedy, find_bad_times
 from icedb_parts.reading.unit_sections import UnitSections
 from icedb_parts.reading.widening import find_way_out, find_widenable
 
@@ -124,6 +125,7 @@ class UnitChecks:
             {name: sql_type for name, sql_type in types.items() if sql_type and name in found}, self._config.partition
         )
         self._check_casts()
+        self._check_times()
         self._check_partitions()
 
     def _mend(self) -> bool:
@@ -291,15 +293,20 @@ class UnitChecks:
         self._reject(problems)
 
     def _describe_failed_cast(self, batch: int, name: str) -> Problem:
-        sql_type = self._builder.type_of(name)
+        sql_type, time = self._builder.type_of(name), self._config.times.get(name)
         what = f"column {name!r} is {sql_type}, and a value of this batch is none"
 
         def explain(row: int | None) -> str:
             example = self._frame.find_failed_cast(batch, name, row=row)
-            return f"{what} ({self._show(batch, example)}): {_remedy(sql_type)}"
+            return f"{what} ({self._show(batch, example)}): {describe_remedy(sql_type, time, example.text)}"
 
         rows = partial(self._frame.read_failed_rows, batch, name)
-        return Problem(explain(None), rows, f"{what}: {_remedy(sql_type)}", explain)
+        return Problem(explain(None), rows, f"{what}: {describe_remedy(sql_type, time)}", explain)
+
+    def _check_times(self) -> None:
+        if self._config.times:
+            types = self._frame.types
+            self._reject(find_bad_times(self._frame, self.accepted, types=types, config=self._config, show=self._show))
 
     def _check_partitions(self) -> None:
         partition = self._config.partition
@@ -380,14 +387,6 @@ class UnitChecks:
     def _show(self, batch: int, example: ExampleValue) -> str:
         text = example.text if len(example.text) <= _SHOWN_CHARS else f"{example.text[:_SHOWN_CHARS]}…"
         return f"{self._frame.batches[batch].noun} {example.row_number}: {text}"
-
-
-def _remedy(sql_type: str | None) -> str:
-    if sql_type == "TIMESTAMP":
-        return "send ISO-8601 text such as 2023-06-07T13:00:00Z, or integer unix milliseconds, of the years 1 to 9999"
-    if sql_type == "DATE":
-        return "send text such as 2023-06-07"
-    return "send numbers in the range of a 64-bit float"
 
 
 def _is_text(kinds: Kind) -> bool:

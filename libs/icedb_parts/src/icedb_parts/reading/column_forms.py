@@ -7,6 +7,9 @@ the fast reader of lines give SQL types at once. Everything after this module is
 from enum import StrEnum
 from typing import Final
 
+from icedb_log.tables.time_columns import TimeUnit
+from icedb_log.tables.transforms import moment_sql
+
 from icedb_parts.reading import json_casts
 from icedb_parts.reading.json_types import EXACT_DOUBLE_MAX, Kind
 
@@ -79,25 +82,23 @@ def is_cast(form: Form, sql_type: str | None) -> bool:
     return sql_type is not None and form != sql_type and (form, sql_type) != (Form.NESTED, "VARCHAR")
 
 
-def cast_form_sql(column: str, form: Form, sql_type: str) -> str:
-    """Return the SQL of a value as ``sql_type``, NULL where it does not fit."""
+def cast_form_sql(column: str, form: Form, sql_type: str, *, unit: TimeUnit) -> str:
+    """Return the SQL of a value as ``sql_type``, NULL where it does not fit; ``unit`` is of TIMESTAMP's numbers."""
     if not is_cast(form, sql_type):
         return column
     if form == Form.JSON:
-        return json_casts.cast_sql(column, sql_type)
+        return json_casts.cast_sql(column, sql_type, unit)
     if form == Form.CELL:
-        return _cast_cell_sql(column, sql_type)
+        return _cast_cell_sql(column, sql_type, unit)
     if sql_type == "TIMESTAMP" and form in (Form.VARCHAR, Form.BIGINT):
-        return json_casts.years_sql(
-            json_casts.iso_sql(column) if form == Form.VARCHAR else json_casts.millis_sql(column)
-        )
+        return json_casts.years_sql(json_casts.iso_sql(column) if form == Form.VARCHAR else moment_sql(column, unit))
     if sql_type == "DATE" and form == Form.VARCHAR:
         return json_casts.date_sql(column)
     return f"try_cast({column} AS {sql_type})"
 
 
-def _cast_cell_sql(column: str, sql_type: str) -> str:
-    millis = json_casts.millis_sql(f"try_cast({column} AS BIGINT)")
+def _cast_cell_sql(column: str, sql_type: str, unit: TimeUnit) -> str:
+    number = moment_sql(f"try_cast({column} AS BIGINT)", unit)
     iso = json_casts.iso_sql(column)
     casts = {
         "VARCHAR": column,
@@ -106,7 +107,7 @@ def _cast_cell_sql(column: str, sql_type: str) -> str:
         "DOUBLE": json_casts.double_sql(column),
         "DATE": json_casts.date_sql(column),
         "TIMESTAMP": json_casts.years_sql(
-            f"CASE WHEN regexp_full_match({column}, '-?[0-9]+') THEN {millis} ELSE {iso} END"
+            f"CASE WHEN regexp_full_match({column}, '-?[0-9]+') THEN {number} ELSE {iso} END"
         ),
     }
     return casts[sql_type]

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from icedb_log.tables.table_config import PartitionField
+from icedb_log.tables.time_columns import DEFAULT_UNIT, TimeColumn, TimeUnit
 from icedb_log.tables.transforms import transform_sql
 
 from icedb_parts.reading.column_forms import Form, can_fail, cast_form_sql, evidence_sql, is_cast, kinds_sql
@@ -22,6 +23,7 @@ from icedb_parts.sql import among, quote_name, quote_text
 from icedb_parts.writing.part_files import ORDINAL
 
 ROWS_PER_CHUNK: Final = 65_536
+_PLAIN_TIME: Final = TimeColumn()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +66,15 @@ class EventFrame:
         engine: The connection.
         batches: Content of each batch that has rows, by its place in the unit; how it becomes sections is
             :mod:`icedb_parts.reading.unit_sections`.
+        times: Of columns that are times: what their numbers count.
     """
 
-    def __init__(self, engine: Any, batches: Mapping[int, BatchContent]) -> None:
+    def __init__(
+        self, engine: Any, batches: Mapping[int, BatchContent], times: Mapping[str, TimeColumn] | None = None
+    ) -> None:
         self.engine = engine
         self.batches = dict(batches)
+        self._times = dict(times or {})
         self._sections: list[Section] = []
         self._columns: dict[str, str] = {}
         self._types: dict[str, str] = {}
@@ -76,6 +82,15 @@ class EventFrame:
     def name_column(self, name: str) -> str:
         """Return the name in the engine of a column of the batches."""
         return self._columns.setdefault(name, f"c{len(self._columns)}")
+
+    @property
+    def types(self) -> Mapping[str, str]:
+        """The columns of the typed stage, with types."""
+        return self._types
+
+    def unit_of(self, name: str) -> TimeUnit:
+        """Return what the numbers of a column count, if it is a TIMESTAMP."""
+        return self._times.get(name, _PLAIN_TIME).unit or DEFAULT_UNIT
 
     def add(self, section: Section) -> None:
         """Take a section, whose relation is there already, with columns named by :meth:`name_column`."""
@@ -139,7 +154,10 @@ class EventFrame:
     def _cast_sql(self, section: Section, name: str) -> str:
         if name not in section.forms:
             return f"CAST(NULL AS {self._types[name]})"
-        return cast_form_sql(self._columns[name], section.forms[name], self._types[name])
+        return self._cast_form_sql(section, name)
+
+    def _cast_form_sql(self, section: Section, name: str) -> str:
+        return cast_form_sql(self._columns[name], section.forms[name], self._types[name], unit=self.unit_of(name))
 
     def _partition_sql(self, field: PartitionField) -> str:
         if field.column not in self._types:
@@ -159,6 +177,30 @@ class EventFrame:
         outputs = "".join(f", count({self._columns[name]})" for name in columns)
         rows = self._fetch(f"SELECT batch{outputs} FROM typed GROUP BY batch")  # noqa: S608
         return {batch: dict(zip(columns, counts, strict=True)) for batch, *counts in rows}
+
+    def count_bad(self, conditions: Mapping[str, str]) -> dict[int, dict[str, int]]:
+        """Return for each batch and column how many typed values a condition on the column holds for.
+
+        Args:
+            conditions: SQL by column, in which ``{}`` stands for the typed value.
+        """
+        outputs = "".join(
+            f", count(*) FILTER (WHERE {condition.format(self._columns[name])})"
+            for name, condition in conditions.items()
+        )
+        rows = self._fetch(f"SELECT batch{outputs} FROM typed GROUP BY batch")  # noqa: S608
+        return {batch: dict(zip(conditions, counts, strict=True)) for batch, *counts in rows}
+
+    def find_bad(self, batch: int, column: str, condition: str, *, row: int | None = None) -> ExampleValue:
+        """Return the first value, as it came, for whose typed value a condition holds, or that of a row."""
+        sql = self._columns[column]
+        first = f"SELECT min(no) FROM typed WHERE batch = {batch} AND {condition.format(sql)}"  # noqa: S608
+        return self._example(self._section_of(batch), batch, sql, f"no = ({first})", row)
+
+    def read_bad_rows(self, batch: int, column: str, condition: str) -> list[int]:
+        """Return the rows of a batch for whose typed value in a column a condition holds."""
+        found = condition.format(self._columns[column])
+        return [number for (number,) in self._fetch(f"SELECT no FROM typed WHERE batch = {batch} AND {found}")]  # noqa: S608
 
     def find_failed_cast(self, batch: int, column: str, *, row: int | None = None) -> ExampleValue:
         """Return the first value of a batch's column that did not survive the cast, or that of a row."""
@@ -296,7 +338,7 @@ class EventFrame:
 
     def _failed_sql(self, section: Section, column: str) -> str:
         sql = self._columns[column]
-        return f"{sql} IS NOT NULL AND ({cast_form_sql(sql, section.forms[column], self._types[column])}) IS NULL"
+        return f"{sql} IS NOT NULL AND ({self._cast_form_sql(section, column)}) IS NULL"
 
     def _example(
         self, section: Section, batch: int, shown: str, condition: str, row: int | None = None

@@ -16,16 +16,18 @@ declines otherwise; it never rejects. What makes this safe:
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
+from icedb_log.tables.time_columns import DEFAULT_UNIT, TimeUnit
 
 from icedb_parts.limits import MIB
 from icedb_parts.reading.column_forms import Form
-from icedb_parts.reading.fast_times import read_days, read_millis, read_moments
+from icedb_parts.reading.fast_times import read_counts, read_days, read_moments
 from icedb_parts.reading.json_types import EXACT_DOUBLE_MAX
 from icedb_parts.reading.raw_events import structure_sql
 from icedb_parts.reading.staged_lines import BatchLines
@@ -47,12 +49,14 @@ class FastColumn:
 
     Attributes:
         form: What comes out; JSON for columns with objects or arrays, None for one that has nothing but nulls.
-        from_text: Whether a TIMESTAMP is text in the lines, not unix milliseconds.
+        from_text: Whether a TIMESTAMP is text in the lines, not numbers.
+        unit: What a TIMESTAMP's numbers count.
         is_new: Whether the table does not have the column yet.
     """
 
     form: Form | None
     from_text: bool = False
+    unit: TimeUnit = DEFAULT_UNIT
     is_new: bool = False
 
     @property
@@ -268,7 +272,8 @@ def _count_up(count: int) -> pa.Array:
 def _settle(values: pa.ChunkedArray, column: FastColumn, counts: Sequence[int]) -> pa.ChunkedArray:
     """Return the values in the column's form; raises _Declined where Arrow may have read them otherwise."""
     if column.form == Form.TIMESTAMP:
-        return _map_chunks(values, read_moments if column.from_text else read_millis, pa.timestamp("us"))
+        read = read_moments if column.from_text else partial(read_counts, unit=column.unit)
+        return _map_chunks(values, read, pa.timestamp("us"))
     if column.form == Form.DATE:
         return _map_chunks(values, read_days, pa.date32())
     if column.form == Form.DOUBLE:

@@ -11,8 +11,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-
-from icedb_parts.reading.json_casts import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+from icedb_log.tables.time_columns import MAX_TIME_MS, MIN_TIME_MS, TICK_US, TimeUnit
 
 _MOMENT: Final = re.compile(rb"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?(?P<zone>Z|[+-]\d{2}:?\d{2})?)?)?")
 _DAY: Final = re.compile(rb"\d{4}-\d{2}-\d{2}")
@@ -50,13 +49,14 @@ def read_days(texts: pa.StringArray) -> pa.Array | None:
     return _within(_cast(texts, pa.date32()), pa.timestamp("ms"))
 
 
-def read_millis(numbers: pa.Int64Array) -> pa.Array | None:
-    """Return unix milliseconds as ``timestamp[us]``; None if one is outside the years 1 to 9999."""
+def read_counts(numbers: pa.Int64Array, unit: TimeUnit) -> pa.Array | None:
+    """Return counts of a unit as ``timestamp[us]``; None if one is outside the years 1 to 9999."""
+    tick_us = TICK_US[unit]
     bounds = pc.min_max(numbers)
     low, high = bounds["min"].as_py(), bounds["max"].as_py()
-    if low is not None and (low < MIN_TIMESTAMP_MS or high > MAX_TIMESTAMP_MS):
+    if low is not None and (low * tick_us < MIN_TIME_MS * _MICROS or high * tick_us >= (MAX_TIME_MS + 1) * _MICROS):
         return None
-    return pc.multiply(numbers, _MICROS).cast(_LOCAL)
+    return pc.multiply(numbers, tick_us).cast(_LOCAL)
 
 
 def _read_shape(texts: pa.StringArray, length: int) -> pa.Array | None:
@@ -106,5 +106,5 @@ def _within(values: pa.Array | None, to: pa.DataType) -> pa.Array | None:
     bounds = pc.min_max(values.cast(to).cast(pa.int64()))
     per_ms = _MICROS if to == _LOCAL else 1
     low, high = bounds["min"].as_py(), bounds["max"].as_py()
-    is_within = low is None or (low >= MIN_TIMESTAMP_MS * per_ms and high < (MAX_TIMESTAMP_MS + 1) * per_ms)
+    is_within = low is None or (low >= MIN_TIME_MS * per_ms and high < (MAX_TIME_MS + 1) * per_ms)
     return values if is_within else None

@@ -7,14 +7,13 @@ counts, so that no value is lost silently.
 
 from typing import Final
 
+from icedb_log.tables.time_columns import TimeUnit
+from icedb_log.tables.transforms import moment_sql
+
 from icedb_parts.reading.json_types import EXACT_DOUBLE_MAX, Kind
 
 ISO_PATTERN: Final = r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?( ?([Zz]|[+-]\d{2}(:?\d{2})?))?)?"
 DATE_PATTERN: Final = r"\d{4}-\d{2}-\d{2}"
-MIN_TIMESTAMP_MS: Final = -62_135_596_800_000
-"""0001-01-01T00:00:00Z: what has a four-digit year sorts as text and fits every reader."""
-MAX_TIMESTAMP_MS: Final = 253_402_300_799_999
-"""9999-12-31T23:59:59.999Z."""
 _MIN_TIMESTAMP: Final = "TIMESTAMP '0001-01-01 00:00:00'"
 _MAX_TIMESTAMP: Final = "TIMESTAMP '9999-12-31 23:59:59.999999'"
 _SHORT_INTEGER_LENGTH: Final = 15
@@ -36,8 +35,8 @@ def kind_sql(raw: str) -> str:
     )
 
 
-def cast_sql(raw: str, sql_type: str) -> str:
-    """Return the SQL of a raw value as ``sql_type``, NULL where it does not fit."""
+def cast_sql(raw: str, sql_type: str, unit: TimeUnit) -> str:
+    """Return the SQL of a raw value as ``sql_type``, NULL where it does not fit; ``unit`` is of TIMESTAMP's numbers."""
     if sql_type == "VARCHAR":
         return text_sql(raw)
     if sql_type == "BOOLEAN":
@@ -49,8 +48,8 @@ def cast_sql(raw: str, sql_type: str) -> str:
     text = text_sql(raw)
     if sql_type == "DATE":
         return date_sql(text)
-    moment = f"CASE WHEN ascii({raw}) = 34 THEN {iso_sql(text)} ELSE {millis_sql(f'try_cast({raw} AS BIGINT)')} END"
-    return years_sql(moment)
+    number = moment_sql(f"try_cast({raw} AS BIGINT)", unit)
+    return years_sql(f"CASE WHEN ascii({raw}) = 34 THEN {iso_sql(text)} ELSE {number} END")
 
 
 def double_sql(number: str) -> str:
@@ -69,11 +68,6 @@ def iso_sql(text: str) -> str:
     """Return the SQL of ISO-8601 text as a moment, of any year; NULL where it is none."""
     iso = f"CASE WHEN regexp_full_match({text}, '{ISO_PATTERN}') THEN {text} END"
     return f"CAST(try_cast({iso} AS TIMESTAMPTZ) AS TIMESTAMP)"
-
-
-def millis_sql(whole: str) -> str:
-    """Return the SQL of unix milliseconds as a moment; NULL outside the years 1 to 9999."""
-    return f"make_timestamp_ms(CASE WHEN {whole} BETWEEN {MIN_TIMESTAMP_MS} AND {MAX_TIMESTAMP_MS} THEN {whole} END)"
 
 
 def years_sql(moment: str) -> str:

@@ -57,7 +57,7 @@ def _explain(
     config = unit.config.model_copy(update={"on_bad_rows": "quarantine_rows"})
     while True:
         with open_engine(limits, scratch) as engine:
-            frame = EventFrame(engine, {0: content})
+            frame = EventFrame(engine, {0: content}, unit.config.times)
             refused = unit.refused_widenings
             checks = UnitChecks(config, unit.paths, types, unit.limits, frame, refused_widenings=refused)
             checks.run((0,), is_exact=True)

@@ -10,16 +10,16 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from icedb_log.tables.time_columns import MAX_TIME_MS, MIN_TIME_MS
 
 from icedb_parts.errors import BatchRejected, BatchTooLarge
 from icedb_parts.limits import FlushUnitLimits
 from icedb_parts.reading.batch_table import BatchTable
 from icedb_parts.reading.column_forms import Form
-from icedb_parts.reading.json_casts import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from icedb_parts.sql import CLOSED, quote_name
 
 _MICROS: Final = pa.timestamp("us")
-_MIN_US, _MAX_US = MIN_TIMESTAMP_MS * 1000, MAX_TIMESTAMP_MS * 1000 + 999
+_MIN_US, _MAX_US = MIN_TIME_MS * 1000, MAX_TIME_MS * 1000 + 999
 _PER_US: Final = {"s": 1_000_000, "ms": 1000}
 _NANOS: Final = 1000
 _MAX_BIGINT: Final = 2**63 - 1
@@ -125,7 +125,7 @@ def _convert_date(name: str, values: pa.ChunkedArray) -> tuple[pa.ChunkedArray, 
     _require(
         name,
         values,
-        _between(moments, MIN_TIMESTAMP_MS // 1000, MAX_TIMESTAMP_MS // 1000),
+        _between(moments, MIN_TIME_MS // 1000, MAX_TIME_MS // 1000),
         "send dates of the years 1 to 9999",
     )
     return days, Form.DATE

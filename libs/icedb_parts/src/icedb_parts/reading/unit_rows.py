@@ -93,7 +93,7 @@ class UnitRows:
             return
         held_bytes = sum(batch.decoded_bytes for batch in filled.values())
         engine = stack.enter_context(open_engine(leave_memory(unit.engine, held_bytes), self.scratch))
-        self._frame = EventFrame(engine, filled)
+        self._frame = EventFrame(engine, filled, unit.config.times)
         self._checks = UnitChecks(
             unit.config,
             unit.paths,

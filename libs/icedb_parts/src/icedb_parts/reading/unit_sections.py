@@ -11,6 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 from icedb_log.tables.table_config import TableConfig, check_column_name
+from icedb_log.tables.time_columns import TimeUnit
 
 from icedb_parts.limits import FlushUnitLimits
 from icedb_parts.reading.batch_table import BatchTable
@@ -149,7 +150,7 @@ class UnitSections:
         has_room = len(self._schema) * CELL_BYTES < MAX_GROWTH * bytes_per_row / 2
         known = self._schema if has_room and len(self._schema) < self._limits.batch_columns else {}
         columns = {
-            name: _plan_known(self._schema[name], seen.get(name, Kind(0)))
+            name: _plan_known(self._schema[name], seen.get(name, Kind(0)), self._frame.unit_of(name))
             for name in self._schema
             if name in known or name in seen
         }
@@ -195,11 +196,11 @@ def _count_rows(batch: BatchLines) -> int:
     return batch.row_count
 
 
-def _plan_known(sql_type: str, kinds: Kind) -> FastColumn:
+def _plan_known(sql_type: str, kinds: Kind, unit: TimeUnit) -> FastColumn:
     if sql_type == "VARCHAR" and kinds & Kind.NESTED:
         return FastColumn(Form.JSON)
     if sql_type == "TIMESTAMP":
-        return FastColumn(Form.TIMESTAMP, from_text=not kinds & INTEGERS)
+        return FastColumn(Form.TIMESTAMP, from_text=not kinds & INTEGERS, unit=unit)
     return FastColumn(Form(sql_type))
 
 

@@ -196,6 +196,7 @@ def make_source_config(config: TableConfig) -> TableConfig:
     return config.model_copy(
         update={
             "declared": dict(config.source),
+            "times": {name: t for name, t in config.times.items() if config.source.get(name) == config.declared[name]},
             "insert_query": None,
             "partition": (),
             "sort": (),

@@ -16,7 +16,8 @@ from icedb_log.key_rules import MAX_KEY_BYTES
 from icedb_log.keys import TablePaths
 from icedb_log.tables.partition_path import encode_partition_value
 from icedb_log.tables.table_config import TableConfig
-from icedb_log.tables.transforms import transform_sql
+from icedb_log.tables.time_columns import show_time
+from icedb_log.tables.transforms import bad_time_sql, transform_sql
 
 from icedb_parts.arrow_types import ARROW_TYPES
 from icedb_parts.engine import open_engine
@@ -83,7 +84,22 @@ def open_typed_rows(unit: EncodeUnit, chunks: Iterable[pa.RecordBatch], scratch:
         engine.register("rows", pa.RecordBatchReader.from_batches(schema, (_plain(chunk, schema) for chunk in chunks)))
         outputs = "".join(f", {value} AS p{place}" for place, value in enumerate(values))
         engine.execute(f"CREATE TEMP TABLE typed AS SELECT *{outputs} FROM rows")  # noqa: S608 - names are ours
+        _check_times(unit, engine, names)
         yield TypedRows(unit, engine)
+
+
+def _check_times(unit: EncodeUnit, engine: Any, names: Mapping[str, str]) -> None:
+    """Refuse rows with times that the table takes for a mistake."""
+    for column, time in unit.config.times.items():
+        condition = bad_time_sql(time, unit.columns[column]) if column in names else None
+        if condition is None:
+            continue
+        name = names[column]
+        found = engine.execute(f"SELECT {name} FROM typed WHERE {condition.format(name)} LIMIT 1").fetchone()  # noqa: S608
+        if found is not None:
+            text = show_time(found[0])
+            wrong = time.describe_bad(column, text, sql_type=unit.columns[column], table=unit.paths.name)
+            raise InvalidRequest(f"the {unit.what} gives {column} = {text}: {wrong}")
 
 
 def _make_names(unit: EncodeUnit) -> dict[str, str]:
