@@ -1,14 +1,16 @@
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from icedb_log.clock import new_batch_id
-from icedb_log.errors import CorruptLog
+from icedb_log.errors import CorruptLog, Unavailable
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
+from icedb_log.jobs import ContentCheck
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.tables.table_config import PartitionField
-from icedb_log.testing.row_files import encode_rows, read_live_rows
+from icedb_log.testing.row_files import RowFileMerger, encode_rows, read_live_rows
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_merger.tasks import MergeTasks
@@ -237,3 +239,22 @@ def test_a_corrupt_log_stops_its_table_and_the_sweep_goes_on(context):
     work = tasks.sweep()
     assert context.wakeups.woken == [(MERGE_MERGE, "events")]
     assert work.details["pausing"] == 1
+
+
+def test_what_footers_prove_is_counted_and_a_difference_commits_nothing(context, monkeypatch):
+    append(context, 8)
+    found = [ContentCheck(5, 1, ("column 'n' has 0 nulls in the inputs and 8 in the outputs",)), ContentCheck(6)]
+    merge_groups = RowFileMerger.merge_groups
+    monkeypatch.setattr(
+        RowFileMerger,
+        "merge_groups",
+        lambda merger, job: tuple(replace(group, contents=found.pop(0)) for group in merge_groups(merger, job)),
+    )
+    before = snapshot(context)
+    with pytest.raises(Unavailable, match="wrote other values than it read"):
+        make_tasks(context).merge("events")
+    assert snapshot(context) == before
+    assert context.metric("icedb_merge_commits_total") == 0
+    assert make_tasks(context).merge("events").details["files_in"] == 8
+    counts = [context.metric("icedb_merge_content_checks_total", result=r) for r in ("equal", "unproven", "differs")]
+    assert counts == [11, 1, 1]

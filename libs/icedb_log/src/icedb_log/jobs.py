@@ -270,6 +270,21 @@ class MergeJob:
 
 
 @dataclass(frozen=True, slots=True)
+class ContentCheck:
+    """What the footers of a merge's inputs and outputs prove together (M6), two questions for each column.
+
+    Attributes:
+        equal_count: Questions with the same answer before and after.
+        unproven_count: Questions that the footers do not answer.
+        differences: In words, the others: values have changed.
+    """
+
+    equal_count: int = 0
+    unproven_count: int = 0
+    differences: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class MergedGroup:
     """What became of one group.
 
@@ -279,12 +294,14 @@ class MergedGroup:
         rows_read: Rows of the inputs, counted while merging, to be compared with the outputs' (parity).
         rows_removed: Rows that a deletion took away, counted apart from the outputs; ``None``: a query made the rows
             of the outputs, or the whole group is removed.
+        contents: Whether the outputs hold what the inputs hold; nothing is proved where rows were to change.
     """
 
     group: MergeGroup
     outputs: tuple[FileMarker, ...]
     rows_read: int
     rows_removed: int | None = 0
+    contents: ContentCheck = ContentCheck()
 
 
 class GroupMerger(Protocol):

@@ -6,6 +6,7 @@ from icedb_log.changes.partition_removal import RemovalResult
 from icedb_log.changes.retain import RetentionResult
 from icedb_log.changes.retention import count_kept
 from icedb_log.changes.row_changes import ChangeResult
+from icedb_log.jobs import ContentCheck
 from icedb_log.merging.merge import MergeResult
 from icedb_service.metrics import SparkWorkerMetrics, make_counter
 from icedb_service.names import (
@@ -24,6 +25,7 @@ LaneLabel = Literal["hot", "cold", "full"]
 LANE_LABELS: Final[tuple[LaneLabel, ...]] = get_args(LaneLabel)
 TurnEnd = Literal["done", "time", "amount", "stopped"]
 TURN_ENDS: Final[tuple[TurnEnd, ...]] = get_args(TurnEnd)
+CHECK_RESULTS: Final = ("equal", "unproven", "differs")
 ERASURE_ENDS: Final = ("complete", "refused")
 REMOVAL_CAUSES: Final = ("drop", "retention")
 ChangeCause = Literal["delete", "rewrite"]
@@ -57,6 +59,14 @@ class MergeMetrics(SparkWorkerMetrics):
             values=DIRECTIONS,
         )
         self.rows = Counter("icedb_merge_rows_total", "Rows rewritten", registry=self.registry)
+        self.checks = make_counter(
+            self.registry,
+            "icedb_merge_content_checks_total",
+            "Nulls and bounds of columns, compared between inputs and outputs of a merge by their footers; unproven: a "
+            "footer does not say, differs: nothing of it was committed",
+            label="result",
+            values=CHECK_RESULTS,
+        )
         self.lane_commits = make_counter(
             self.registry,
             "icedb_merge_lane_commits_total",
@@ -132,6 +142,12 @@ class MergeMetrics(SparkWorkerMetrics):
             label="state",
             values=ERASURE_ENDS,
         )
+
+    def record_check(self, check: ContentCheck) -> None:
+        """Count what was compared of one group."""
+        self.checks.labels("equal").inc(check.equal_count)
+        self.checks.labels("unproven").inc(check.unproven_count)
+        self.checks.labels("differs").inc(len(check.differences))
 
     def record_change(self, kind: ChangeCause, result: ChangeResult) -> None:
         """Count what one change of rows committed; a dry run commits nothing."""

@@ -177,6 +177,7 @@ class MergeTasks:
                 ),
                 has_time=has_time,
                 on_commit=count,
+                on_check=self._metrics.record_check,
                 check_alive=lock.check_alive,
                 reader=log.reader,
                 index=log.index,

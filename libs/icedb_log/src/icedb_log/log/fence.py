@@ -49,6 +49,7 @@ class FenceState:
         incarnation: Which table of this name it belongs to (T4), as in its configuration.
         landed: Names of the log files of the last commits that certainly landed, the newest last (F5). One that is
             not there proves nothing: older releases drop the history.
+        differed: Key of an input of the merge whose outputs did not hold what its inputs hold (M6); empty: of none.
     """
 
     epoch: int
@@ -57,6 +58,7 @@ class FenceState:
     sequence: int = 0
     incarnation: str = ""
     landed: tuple[str, ...] = ()
+    differed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,25 @@ class HeldFence:
     def epoch(self) -> int:
         """Number of this ownership."""
         return self._state.epoch
+
+    @property
+    def differed(self) -> str:
+        """Key of an input of the last merge that was refused by its contents (M6); empty: of none."""
+        return self._state.differed
+
+    def note_difference(self, path: str) -> None:
+        """Remember for the owners to come that a merge of a data file was refused by its contents (M6).
+
+        Raises:
+            Fenced: Another owner took over.
+            CommitOutcomeUnknown: No usable answer.
+        """
+        self._state = replace(self._state, differed=path)
+        self._advance(commit=None)
+
+    def forget_difference(self) -> None:
+        """Forget it with the next write of the fence."""
+        self._state = replace(self._state, differed="")
 
     def commit(self, log: LogFile, *, last_check: Callable[[], None] | None = None) -> Committed:
         """Commit a log file (F3): write the intent, then PUT the log file.
@@ -262,6 +283,7 @@ def acquire_fence(
             None,
             incarnation=incarnation if becomes is None else becomes,
             landed=landed if becomes is None else (),  # F5: of another table (T4), whose log is about to go
+            differed=current.differed if current is not None and becomes is None else "",
         )
         try:
             new_etag = write_fence(store, key, state, etag=etag, clock=clock)
@@ -325,6 +347,7 @@ def read_fence_object(store: ObjectStore, key: str) -> tuple[FenceState | None, 
             sequence=int(value.get("sequence", 0)),
             incarnation=str(value.get("incarnation", "")),
             landed=tuple(str(name) for name in value.get("landed", ())),
+            differed=str(value.get("differed", "")),
         )
         if not isinstance(state.commit, str | None):
             raise TypeError("commit is no key")
@@ -346,7 +369,8 @@ def write_fence(store: ObjectStore, key: str, state: FenceState, *, etag: str | 
         "sequence": state.sequence,
         "incarnation": state.incarnation,
     }
-    body = orjson.dumps(fields | ({"landed": state.landed} if state.landed else {}))
+    optional: dict[str, Any] = {"landed": state.landed, "differed": state.differed}
+    body = orjson.dumps(fields | {name: value for name, value in optional.items() if value})
     is_unknown = False
     try:
         return store.put_if_absent(key, body) if etag is None else store.put_if_match(key, body, etag=etag)

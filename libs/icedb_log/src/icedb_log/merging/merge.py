@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from icedb_log.clock import Clock
-from icedb_log.jobs import CheckAlive, GroupMerger, MergedGroup, MergeGroup, RowChange
+from icedb_log.jobs import CheckAlive, ContentCheck, GroupMerger, MergedGroup, MergeGroup, RowChange
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge_plan import Lane, MergeIndex, MergeLimits, plan_merge
@@ -76,6 +76,7 @@ def merge_table(
     limits: MergeLimits | None = None,
     has_time: Callable[[], bool] = lambda: True,
     on_commit: Callable[[MergeResult], None] = lambda _: None,
+    on_check: Callable[[ContentCheck], None] = lambda _: None,
     check_alive: CheckAlive | None = None,
     reader: LogReader | None = None,
     index: MergeIndex | None = None,
@@ -97,6 +98,7 @@ def merge_table(
         limits: Bounds of the run; those of the lane if not given.
         has_time: Asked between commits; the run ends when it says no.
         on_commit: Told what each commit did, when it has landed.
+        on_check: Told of each group what its footers prove of its values, before anything is committed (M6).
         check_alive: Called before each step; raises if the run should stop (a lost lock). Saves work only.
         reader: A reader to reuse, with its cache.
         index: Of the same table, kept from an earlier run; ignored if the configuration has changed since.
@@ -107,7 +109,8 @@ def merge_table(
         CommitConflict: The commit certainly did not land; run again.
         CommitOutcomeUnknown: Nobody knows yet; the next run settles it.
         HaltError: The table needs a person; also if a live data file is gone.
-        Unavailable: A server did not answer, or the job took too long to be committed safely (W3).
+        Unavailable: A server did not answer, or the job took too long to be committed safely (W3); or outputs do not
+            hold what their inputs hold, for the first time (M6).
     """
     config = read_table_config(store, paths)
     reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
@@ -132,7 +135,7 @@ def merge_table(
                 return replace(done, has_more=True)  # somebody else merges here, too: plan again
         folded = plan.folded_log_keys if number == 0 else ()
         is_last = number + 1 >= len(plan.commits)
-        made = _commit(session, merger, groups, folded=folded, config=config)
+        made = _commit(session, merger, groups, folded=folded, config=config, on_check=on_check)
         if plan.has_more or not is_last:
             made = replace(made, has_more=True)
         on_commit(made)
@@ -154,9 +157,12 @@ def _commit(
     *,
     folded: tuple[str, ...],
     config: TableConfig,
+    on_check: Callable[[ContentCheck], None],
 ) -> MergeResult:
     change = None if config.merge_query is None else RowChange("merge_query", config.merge_query)
     merged = session.run(merger, groups, change=change)
+    for group in merged:
+        on_check(group.contents)
     committed = session.commit(merged, folded_log_keys=folded, may_change_rows=change is not None)
     return _result(merged, committed)
 

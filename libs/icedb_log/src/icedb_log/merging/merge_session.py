@@ -1,4 +1,4 @@
-"""One ownership of the ``merge`` fence: the log as read under it, the work, and one commit (F1 to F3, M1 to M4).
+"""One ownership of the ``merge`` fence: the log as read under it, the work, and one commit (F1 to F3, M1 to M4, M6).
 
 Everything that exchanges live data files goes through here: merges, rewrites, deletions, removals of partitions. They
 share one fence, so that none brings back what another one took away (M4).
@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from icedb_log.clock import Clock
-from icedb_log.errors import CorruptLog, InvariantViolated, NotFound
+from icedb_log.errors import CorruptLog, InvariantViolated, NotFound, Unavailable
 from icedb_log.jobs import CheckAlive, GroupMerger, MergedGroup, MergeGroup, MergeJob, RowChange, never_stop
 from icedb_log.keys import TablePaths
 from icedb_log.log.fence import HeldFence, acquire_fence
@@ -23,6 +23,9 @@ from icedb_log.model import LogView, Snapshot
 from icedb_log.stopwatch import Stopwatch
 from icedb_log.storage.object_store import ObjectStore
 from icedb_log.tables.table_config import TableConfig
+
+MAX_SHOWN: Final = 5
+"""Differences, and outputs, that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +135,10 @@ class MergeSession:
             CommitConflict: The commit certainly did not land.
             CommitOutcomeUnknown: Nobody knows yet; the next run settles it.
             InvariantViolated: Nothing was written.
-            Unavailable: The job took too long to be committed safely (W3), or the store did not answer.
+            Unavailable: The job took too long to be committed safely (W3), or the store did not answer; or the outputs
+                do not hold what the inputs hold, for the first time (M6).
         """
+        self._require_same_contents(merged)
         log = build_merge_log(
             self.view,
             merged=merged,
@@ -146,9 +151,37 @@ class MergeSession:
         self._check_alive()
         within = partial(self._stopwatch.require_within, self._config.orphan_age_ms // 2, table=self._paths.name)
         committed = self._fence.commit(log, last_check=within)  # W3
+        self._forget_difference(merged)
         self._fence.release()
         replaced = sum(1 for dead in log.log_tombstones if dead.path not in self.snapshot.log_tombstoned_ms)
         return MergeCommit(committed.key, log.time_ms, replaced)
+
+    def _require_same_contents(self, merged: Sequence[MergedGroup]) -> None:
+        """Refuse outputs that do not hold what the inputs hold; for the second time, halt the table (M6)."""
+        found = next((group for group in merged if group.contents.differences), None)
+        if found is None:
+            return
+        path = found.group.inputs[0].path
+        problem = (
+            f"table {self._paths.name}: partition {found.group.partition or '(none)'}: a merge of {path} and "
+            f"{len(found.group.inputs) - 1} more data files wrote other values than it read, by the footers: "
+            f"{'; '.join(found.contents.differences[:MAX_SHOWN])}; nothing was committed, inputs and outputs "
+            f"({', '.join(marker.path for marker in found.outputs[:MAX_SHOWN])}) stay (M6)"
+        )
+        if self._fence.differed:
+            raise InvariantViolated(
+                f"{problem}. It is not the first time: no merge of these files is committed until a person has looked. "
+                "Compare the files; if the footer of an input is wrong, rewrite the partition with `icedb rewrite`"
+            )
+        self._fence.note_difference(path)
+        raise Unavailable(f"{problem}. The next run tries once more, and if it is the same again, the table halts")
+
+    def _forget_difference(self, merged: Sequence[MergedGroup]) -> None:
+        """Forget that a merge was refused, if the data file that it was about is not live any more."""
+        inputs = {path for group in merged for path in _input_paths(group.group)}
+        live = {marker.path for marker in self.snapshot.live}
+        if self._fence.differed and self._fence.differed not in live - inputs:
+            self._fence.forget_difference()
 
 
 def _input_paths(group: MergeGroup) -> tuple[str, ...]:

@@ -109,4 +109,22 @@ CHANGE_RULES: Final = (
             ),
         ),
     ),
+    breaks(
+        "M6",
+        "outputs with other values are committed",
+        edit("merging.merge_session:MergeSession._require_same_contents", ("if found is None:", "if True:")),
+    ),
+    breaks(
+        "M6",
+        "a merge that differs is tried again for ever",
+        edit("merging.merge_session:MergeSession._require_same_contents", ("if self._fence.differed:", "if False:")),
+    ),
+    breaks(
+        "M6",
+        "any commit makes a difference forgotten",
+        edit(
+            "merging.merge_session:MergeSession._forget_difference",
+            ("and self._fence.differed not in live - inputs", ""),
+        ),
+    ),
 )

@@ -8,6 +8,7 @@ on some damaged column metadata.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from icedb_log.storage.object_store import ObjectStore
 
 from icedb_parts.arrow_types import ARROW_TYPES
 from icedb_parts.imports.import_types import NARROW_TYPES
+from icedb_parts.writing.parquet_join import TAIL_BYTES
 
 _SQL_TYPES: Final[Mapping[Any, str]] = {arrow_type: sql_type for sql_type, arrow_type in ARROW_TYPES.items()}
 _SHOWN_CHARS: Final = 300
@@ -51,6 +53,13 @@ class MergeInput:
         source = str(self.source) if isinstance(self.source, Path) else pa.BufferReader(self.source)
         known = [name for name in dictionary_columns if self.types is None or name in self.types]
         return pq.ParquetFile(source, metadata=self.metadata, read_dictionary=known)
+
+    def read_footer(self) -> bytes:
+        """Return the bytes of its footer, without its length and the magic bytes."""
+        if not isinstance(self.source, Path):
+            return _cut_footer(memoryview(self.source))
+        with self.source.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+            return _cut_footer(content)
 
     def make_file(self, folder: Path) -> Path:
         """Return a file with its content. Idempotent."""
@@ -116,6 +125,11 @@ def _read_footer(marker: FileMarker, source: Path | pa.Buffer) -> MergeInput:
     names = [_SQL_TYPES.get(kind) for kind in schema.types]
     types = None if None in names else dict(zip(schema.names, names, strict=True))
     return MergeInput(marker, source, metadata, types)
+
+
+def _cut_footer(content: memoryview | mmap) -> bytes:
+    end = len(content) - TAIL_BYTES
+    return bytes(content[end - int.from_bytes(content[end : end + 4], "little") : end])
 
 
 def unreadable(marker: FileMarker, error: Exception) -> CorruptLog:

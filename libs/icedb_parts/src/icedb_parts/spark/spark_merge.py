@@ -55,5 +55,6 @@ class SparkGroupMerger(SparkJobs):
             duration_ms=self._clock.monotonic_ms() - started_ms,
         )
         return tuple(
-            MergedGroup(group, result.outputs, result.rows_read) for group, result in zip(groups, results, strict=True)
+            MergedGroup(group, result.outputs, result.rows_read, contents=result.contents)
+            for group, result in zip(groups, results, strict=True)
         )

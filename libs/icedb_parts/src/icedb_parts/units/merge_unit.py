@@ -1,7 +1,8 @@
 """One unit of a merge: the data files of one group become sorted data files of the same partition.
 
 Runs inside a task, or directly in a test: it needs a store, not Spark. Inputs are only read. Rows in and rows out
-are counted independently (the inputs' footers, and what was written), so that the committer can compare them.
+are counted independently (the inputs' footers, and what was written), so that the committer can compare them. So are
+the values: by the footers of the inputs, as they came, and of what was written (M6).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,9 +15,12 @@ import pyarrow as pa
 import structlog
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
-from icedb_log.jobs import MergeGroup
+from icedb_log.jobs import ContentCheck, MergeGroup
 from icedb_log.keys import TablePaths
+from icedb_log.merging.content_check import compare_contents
 from icedb_log.model import FileMarker
+from icedb_log.parquet.errors import BadFooter
+from icedb_log.parquet.footer import ParquetFooter, parse_parquet_footer
 from icedb_log.storage.object_store import ObjectStore
 from icedb_log.tables.table_config import TableConfig
 
@@ -71,10 +75,12 @@ class MergeUnitResult:
     Attributes:
         outputs: Markers of the new data files.
         rows_read: Rows of the inputs, by their footers.
+        contents: What the footers of both prove of the values.
     """
 
     outputs: tuple[FileMarker, ...]
     rows_read: int
+    contents: ContentCheck
 
 
 def merge_unit(unit: MergeUnit, store: ObjectStore, *, clock: Clock) -> MergeUnitResult:
@@ -139,15 +145,15 @@ class _UnitRun:
         if others:
             self._check_others(others)
         try:
-            outputs = self._write(inputs, columns, trusts_bounds=True)
+            result = self._write(inputs, columns, trusts_bounds=True)
         except WrongBounds:
             _log.warning(
                 "statistics in the log are not true; the group is sorted as a whole",
                 table=unit.paths.name,
                 partition=unit.group.partition,
             )
-            outputs = self._write(inputs, columns, trusts_bounds=False)
-        return MergeUnitResult(outputs, sum(each.row_count for each in inputs))
+            result = self._write(inputs, columns, trusts_bounds=False)
+        return result
 
     def _check_others(self, others: Iterable[OtherColumn]) -> None:
         """See that nothing is lost with columns that are not written. Raises SchemaConflict."""
@@ -157,9 +163,7 @@ class _UnitRun:
                 file = each.make_file(self._folder)
                 require_path_values(engine, file, column, sql_type, paths=paths, data_key=each.marker.path)
 
-    def _write(
-        self, inputs: list[MergeInput], columns: Mapping[str, str], *, trusts_bounds: bool
-    ) -> tuple[FileMarker, ...]:
+    def _write(self, inputs: list[MergeInput], columns: Mapping[str, str], *, trusts_bounds: bool) -> MergeUnitResult:
         writer = PartFileWriter(
             self._store,
             self._layout(columns),
@@ -167,7 +171,12 @@ class _UnitRun:
             folder=self._scratch / "out",
             limits=self._unit.engine,
         )
-        return writer.write_partition(self._read(inputs, columns, trusts_bounds=trusts_bounds))
+        outputs = writer.write_partition(self._read(inputs, columns, trusts_bounds=trusts_bounds))
+        wanted = self._unit.schema
+        before = [_read_contents(each.read_footer(), each.marker.size_bytes, wanted) for each in inputs]
+        after = [_read_contents(writer.footers[each.path], each.size_bytes, wanted) for each in outputs]
+        row_count = sum(each.row_count for each in inputs)
+        return MergeUnitResult(outputs, row_count, compare_contents(before, after, wanted))
 
     def _read(self, inputs: list[MergeInput], columns: Mapping[str, str], *, trusts_bounds: bool) -> Iterator[pa.Table]:
         unit = self._unit
@@ -217,3 +226,11 @@ class _UnitRun:
             split_bytes=SPLIT_FACTOR * unit.config.target_file_bytes,
             created_ms=unit.time_ms,
         )
+
+
+def _read_contents(footer: bytes, size_bytes: int, columns: Mapping[str, str]) -> ParquetFooter | None:
+    """Return what a footer says of some columns; ``None`` if it cannot be told."""
+    try:
+        return parse_parquet_footer(footer, data_bytes=size_bytes, bounds_of=columns)
+    except BadFooter:
+        return None

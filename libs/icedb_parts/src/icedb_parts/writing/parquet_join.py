@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 MAGIC: Final = b"PAR1"
-_TAIL_BYTES: Final = 8
+TAIL_BYTES: Final = 8
 """Length of the footer, and the magic bytes."""
 
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
@@ -52,7 +52,7 @@ class FooterJoiner:
             place: Where its row group will begin in the joined file.
         """
         view = memoryview(body)
-        end = len(view) - _TAIL_BYTES
+        end = len(view) - TAIL_BYTES
         footer = bytes(view[end - int.from_bytes(view[end : end + 4], "little") : end])
         fields = list(_read_fields(footer, 0))
         groups = next(field for field in fields if field.number == _ROW_GROUPS)

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from icedb_log.errors import InvariantViolated
 
 from icedb_parts.writing.column_stats import StatsCollector
-from icedb_parts.writing.parquet_join import MAGIC, FooterJoiner
+from icedb_parts.writing.parquet_join import MAGIC, TAIL_BYTES, FooterJoiner
 from icedb_parts.writing.part_layout import PartLayout
 from icedb_parts.writing.words import cast_rows, compact_dictionaries
 
@@ -49,6 +49,7 @@ class PartEncoder:
         row_count: Rows appended so far.
         size_bytes: Bytes written so far.
         stats: Statistics of the rows.
+        footer: What :meth:`close` wrote last, without its length and the magic bytes.
     """
 
     def __init__(self, path: Path, layout: PartLayout) -> None:
@@ -56,6 +57,7 @@ class PartEncoder:
         self.row_count = 0
         self.size_bytes = 0
         self.stats = StatsCollector(layout.stats_columns)
+        self.footer = b""
         self._sort_columns = layout.sort_columns
         self._schema: pa.Schema | None = None
         self._options: dict[str, Any] = {}
@@ -104,7 +106,9 @@ class PartEncoder:
         """Write the footer."""
         if self._sink is None:
             raise InvariantViolated(f"{self.path}: a data file without rows")
-        self.size_bytes += self._sink.write(self._joiner.make_footer(footer))
+        end = self._joiner.make_footer(footer)
+        self.footer = end[:-TAIL_BYTES]
+        self.size_bytes += self._sink.write(end)
         self._sink.close()
 
     def abandon(self) -> None:

@@ -45,6 +45,7 @@ class PartFileWriter:
 
     Attributes:
         ordinals: The ordinal of each file that was begun, in order: as the markers.
+        footers: The footer of each file that :meth:`write_partition` uploaded, by its key.
     """
 
     def __init__(
@@ -64,6 +65,8 @@ class PartFileWriter:
         self._opened: set[_OpenFile] = set()
         self._ordinal = -1
         self.ordinals: list[int] = []
+        self.footers: dict[str, bytes] = {}
+        self._keeps_footers = False
 
     def write_all(self, chunks: Iterable[pa.RecordBatch]) -> tuple[FileMarker, ...]:
         """Write every row of the stream; return the markers of the uploaded files, in order. Once.
@@ -77,6 +80,7 @@ class PartFileWriter:
 
     def write_partition(self, tables: Iterable[pa.Table]) -> tuple[FileMarker, ...]:
         """Write the rows of the only partition, which come without an ordinal. As :meth:`write_all`."""
+        self._keeps_footers = True
         return self._write(tables, partial(self._write_rows, 0))
 
     def _write(self, pieces: Iterable[_Piece], write: Callable[[_Piece], None]) -> tuple[FileMarker, ...]:
@@ -158,6 +162,8 @@ class PartFileWriter:
         size_bytes = path.stat().st_size
         self._store.upload(key, path)
         path.unlink()
+        if self._keeps_footers:
+            self.footers[key] = encoder.footer
         return FileMarker(
             path=key,
             size_bytes=size_bytes,

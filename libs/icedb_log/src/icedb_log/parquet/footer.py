@@ -1,19 +1,18 @@
 """What a Parquet footer says: rows, columns as SQL types, key-value metadata, bounds of columns. Pure, no engine.
 
 The layout is Parquet's ``FileMetaData`` (parquet.thrift of parquet-format 2.11). A footer that contradicts itself or
-the length of its file is :class:`~icedb_client.parquet.errors.BadFooter`; nothing else is ever raised, whatever the
+the length of its file is :class:`~icedb_log.parquet.errors.BadFooter`; nothing else is ever raised, whatever the
 bytes are.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from icedb_log.parquet.bounds import GatheredBounds, Statistics, read_statistics
+from icedb_log.parquet.errors import BadFooter
+from icedb_log.parquet.schema import ParquetSchema, read_schema
 from icedb_log.repair.footers import ColumnBounds
 from icedb_log.thrift import STRUCT, ThriftError, ThriftReader
-
-from icedb_client.parquet.bounds import GatheredBounds, Statistics, read_statistics
-from icedb_client.parquet.errors import BadFooter
-from icedb_client.parquet.schema import ParquetSchema, read_schema
 
 
 @dataclass(slots=True)

@@ -7,9 +7,8 @@ as the table's type, what would need a conversion is *odd*.
 from dataclasses import dataclass, field
 from typing import Final
 
+from icedb_log.parquet.errors import BadFooter
 from icedb_log.thrift import STRUCT, ThriftReader
-
-from icedb_client.parquet.errors import BadFooter
 
 _NOT_WHOLE: Final = "its footer is damaged: its schema is not whole"
 _PHYSICAL: Final = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
