@@ -11,6 +11,7 @@ import contextlib
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from icedb_log.changes.partition_removal import remove_chosen_partitions
@@ -23,12 +24,13 @@ from icedb_log.cleaning.vacuum import vacuum_table
 from icedb_log.clock import new_batch_id
 from icedb_log.erasure.erasure_run import advance_erasure
 from icedb_log.erasure.erasures import create_erasure
-from icedb_log.errors import BelowHorizon
+from icedb_log.errors import BelowHorizon, Unavailable
 from icedb_log.following.follower import Follower
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.idempotency import bind_key, mark_staged
 from icedb_log.ingest.pressure import measure_pressure, publish_pressure
 from icedb_log.ingest.staging import stage_batch
+from icedb_log.jobs import ContentCheck
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge import merge_table
@@ -60,6 +62,14 @@ CONFIG = {
     "orphan_age_ms": 3 * DATA_GRACE_MS,
     "seal_age_ms": 24 * DATA_GRACE_MS,
 }
+
+
+class WrongMerger(NativeMerger):
+    """Says of what it writes that it is not what it read."""
+
+    def merge_groups(self, job):
+        wrong = ContentCheck(differences=("column 'user' has 0 nulls in the inputs and 1 in the outputs",))
+        return tuple(replace(group, contents=wrong) for group in super().merge_groups(job))
 
 
 class Story:
@@ -267,6 +277,12 @@ class Story:
         drop_table(self.store, self.gone, clock=self.clock)
         self.clock.advance(1)
 
+    def differ(self):
+        """A merge is refused by its contents; the fence remembers it, and its outputs stay."""
+        with contextlib.suppress(Unavailable):
+            self.run(merge_table, merger=WrongMerger(self.store, self.clock), owner="merge@golden", full=True)
+        assert b'"differed"' in self.inner.get(self.paths.fence_key("merge")).body
+
     def crash(self):
         """Both fences name a commit: the one of ingest never landed, that of the merger did."""
         self.expected.setdefault("staged", {})[self.stage(self.row(30, user="zoe"))] = [30]
@@ -333,6 +349,7 @@ STEPS = (
     "carry_on_erasure",
     "drop",
     "stage_batches",
+    "differ",
     "crash",
 )
 
