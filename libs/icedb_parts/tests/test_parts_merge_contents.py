@@ -56,13 +56,15 @@ def test_a_column_that_an_input_lacks_counts_as_nulls(make_table):
 
 def test_wider_types_are_compared_as_they_are_written(make_table):
     table = make_table(sort=("i",))
-    found = merge_own(
-        table,
-        pa.table({"i": [1 << 53, -3], "t": pa.array([DAY, None])}),
-        pa.table({"i": [0.25, None], "t": pa.array([TIME, TIME], pa.timestamp("us"))}),
-        pa.table({"i": pa.array([7], pa.int8()), "t": pa.array([TIME.replace(microsecond=0)], pa.timestamp("ms"))}),
-        schema={"i": "DOUBLE", "t": "TIMESTAMP"},
-    )
+    files = [
+        make_own(table, pa.table({"i": [1 << 53, -3], "t": pa.array([DAY, None])}), "a"),
+        make_own(table, pa.table({"i": [0.25, None], "t": pa.array([TIME, TIME], pa.timestamp("us"))}), "b"),
+        table.put_file(
+            pa.table({"i": pa.array([7], pa.int8()), "t": pa.array([TIME.replace(microsecond=0)], pa.timestamp("ms"))}),
+            "c",
+        ),
+    ]
+    found = table.merge(*files, schema={"i": "DOUBLE", "t": "TIMESTAMP"}).contents
     assert (found.equal_count, found.unproven_count, found.differences) == (4, 0, ())
 
 
