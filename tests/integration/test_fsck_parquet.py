@@ -12,6 +12,7 @@ from icedb_client.cli.app import run
 from icedb_client.footers import ParquetFooterReader
 from icedb_client.testing.parquet_warehouse import ParquetWarehouse
 from icedb_log.log.codec import decode_log_file, encode_log_file
+from icedb_log.model import FileMarker, LogFile
 from icedb_log.repair.footers import Footer
 from icedb_log.repair.fsck_codes import CODES
 from icedb_log.repair.fsck_report import Counted, Finding, FsckReport
@@ -218,6 +219,44 @@ def test_what_only_footers_tell(warehouse, capsys, damage, code):
     damage(warehouse)
     assert fsck(capsys, "events")[:2] == (0, set())
     assert fsck(capsys, "events", "--deep")[:2] == (1, {code})
+
+
+def test_sixty_flipped_bytes_are_found_before_a_query_finds_them(warehouse, capsys, tmp_path):
+    assert fsck(capsys, "events", "--pages")[:2] == (0, set())
+    path = tmp_path / "ours.parquet"
+    rows = pa.table(
+        {
+            "ts": pa.array([datetime(2026, 1, 4)] * 5000, pa.timestamp("us")),
+            "event": [f"e{n * 7919}" for n in range(5000)],
+            "amount": pa.array(range(5000), pa.float64()),
+        }
+    )
+    layout = PartLayout(
+        paths=None, partitions=["d=2026-01-04"], footer=lambda _: {}, sort_columns=[], stats_columns=(),
+        row_group_rows=5000, split_bytes=1 << 20, created_ms=1,
+    )  # fmt: skip
+    encoder = PartEncoder(path, layout)
+    encoder.write_group(rows)
+    encoder.close({})
+    body = bytearray(path.read_bytes())
+    for place in range(5000, 5060):
+        body[place] ^= 255
+    store, paths = warehouse.warehouse.store, warehouse.warehouse.table("events")
+    key = paths.data_key(partition="d=2026-01-04", file_id="ours")
+    store.put(key, bytes(body))
+    log = LogFile(
+        time_ms=warehouse.clock.now_ms(),
+        commit_id="0a",
+        schema={"ts": "TIMESTAMP", "event": "VARCHAR", "amount": "DOUBLE"},
+        markers=(FileMarker(key, len(body), warehouse.clock.now_ms(), row_count=5000),),
+    )
+    store.put(paths.log_key(time_ms=log.time_ms, commit_id="0a", is_merged=False), encode_log_file(log))
+    assert fsck(capsys, "events", "--deep")[:2] == (0, set())
+    code, found, document = fsck(capsys, "events", "--deep", "--pages")
+    assert (code, found) == (1, {"page-damaged"})
+    assert document["tables"][0]["figures"]["pages"] > 9
+    (finding,) = [each for each in document["tables"][0]["findings"] if each["code"] == "page-damaged"]
+    assert finding["key"] == key
 
 
 def test_what_a_person_reads(warehouse, capsys):

@@ -30,6 +30,16 @@ def numbered(marker, ordinal=0, row_count=None):
     return NumberedFile(ordinal, marker.path, row_count)
 
 
+def test_pages_that_differ_from_their_checksums_halt(table):
+    options = {"compression": "none", "use_dictionary": False, "write_page_checksum": True}
+    marker = table.put_file(pa.table({"x": [0.5] * 1000}), "a", **options)
+    body = bytearray(table.store.get(marker.path).body)
+    body[1000] ^= 1
+    table.store.put(marker.path, bytes(body))
+    with pytest.raises(CorruptLog, match=r"a.parquet cannot be read .*another checksum than its bytes"):
+        read(table, numbered(marker))
+
+
 def test_a_column_that_the_table_has_not_is_left_out_only_if_it_repeats_the_path(make_table):
     table = make_table()
     same = table.put_file(pa.table({"x": [0.5], "d": [date(2023, 6, 7)]}), "a", partition="d=2023-06-07")

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from icedb_log.errors import CorruptLog, NotFound, SchemaConflict, Unavailable
 from icedb_log.model import FileMarker
+from icedb_log.parquet_pages import check_page_sums
 from icedb_parts.limits import MIB
 from pyarrow.parquet import SortingColumn
 
@@ -135,8 +136,38 @@ def test_an_input_with_damaged_pages_halts_and_is_named(make_table):
     table.store.put(bad.path, b"PAR1" + b"\xff" * 40 + body[44:])
     with pytest.raises(CorruptLog, match=r"data file wh/events/_data/b.parquet is not readable as Parquet"):
         table.merge(good, bad)
+    with pytest.raises(CorruptLog, match=r"data file wh/events/_data/b.parquet is not readable as Parquet"):
+        table.merge(good, bad, schema={"n": "DOUBLE"})
+    table.store.put(bad.path, body[:400] + b"\xff" * 400 + body[800:])  # which only decompression notices
     with pytest.raises(CorruptLog, match=r"a data file, one of 2 from .*_data/a.parquet on, cannot be merged"):
         table.merge(good, bad, schema={"n": "DOUBLE"})
+
+
+@pytest.mark.parametrize("schema", [None, {"n": "DOUBLE"}])  # read in memory, and by the engine
+def test_an_input_whose_pages_differ_from_their_checksums_halts_and_is_named(make_table, schema):
+    """Without a checksum they would be other numbers, and be written anew as if they were right."""
+    table = make_table()
+    good = table.put_file(pa.table({"n": list(range(1000))}), "a")
+    summed = table.put_file(
+        pa.table({"n": list(range(1000))}), "b", compression="none", use_dictionary=False, write_page_checksum=True
+    )
+    body = bytearray(table.store.get(summed.path).body)
+    for place in range(1000, 1060):
+        body[place] ^= 255
+    table.store.put(summed.path, bytes(body))
+    with pytest.raises(CorruptLog, match=r"data file wh/events/_data/b.parquet is not readable as Parquet"):
+        table.merge(good, summed, schema=schema)
+
+
+def test_what_is_written_has_a_checksum_for_each_page(make_table):
+    table = make_table(sort=("n",), row_group_rows=2048)
+    rows = [{"n": n, "s": f"w{n % 5}", "u": f"{n * 7919}"} for n in range(5000)]
+    (flushed,) = table.flush(table.stage(*rows)).files
+    (merged,) = table.merge(flushed, table.put_file(pa.table({"n": [-1]}), "x")).outputs
+    for marker in (flushed, merged):
+        counts = check_page_sums(table.store.get(marker.path).body)
+        assert counts.pages > 6
+        assert not counts.unsummed
 
 
 def test_columns_keep_the_order_of_the_schema(make_table):

@@ -6,6 +6,7 @@ files. Reads only forward; what nobody wants is skipped without making a value o
 """
 
 from collections.abc import Iterator
+from mmap import mmap
 from typing import Final
 
 TRUE: Final = 1
@@ -37,11 +38,11 @@ class ThriftReader:
     """Reads one value after another.
 
     Args:
-        data: The bytes.
+        data: The bytes; a file may be mapped.
         start: Where in them the first value begins.
     """
 
-    def __init__(self, data: bytes, *, start: int = 0) -> None:
+    def __init__(self, data: bytes | mmap, *, start: int = 0) -> None:
         self._data = data
         self._at = start
 

@@ -18,6 +18,7 @@ from icedb_client.cli.exits import FAILED
 from icedb_client.cli.output import JsonFlag, err, format_bytes, format_count, out, print_json, print_note
 from icedb_client.cli.session import open_client
 from icedb_client.footers import ParquetFooterReader
+from icedb_client.pages import ParquetPageReader
 
 SHOWN_KEYS: Final = 5
 """Findings of one code that a person sees; the JSON has more."""
@@ -33,8 +34,11 @@ def fsck(
         bool, typer.Option("--deep", help="Also read the footer of every live data file: rows, types, statistics.")
     ] = False,
     sample: Annotated[
-        int | None, typer.Option("--sample", min=1, help="Only so many footers, evenly spread; implies --deep.")
+        int | None, typer.Option("--sample", min=1, help="Only so many data files, evenly spread; implies --deep.")
     ] = None,
+    pages: Annotated[
+        bool, typer.Option("--pages", help="Also read all their bytes, against the checksums; implies --deep.")
+    ] = False,
     check_all: Annotated[bool, typer.Option("--all", help="Check every table.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -50,7 +54,9 @@ def fsck(
     with open_client(context, table=table) as client:
         warehouse = client.warehouse
         options = FsckOptions(
-            footers=ParquetFooterReader(warehouse.store) if deep or sample is not None else None, sample=sample
+            footers=ParquetFooterReader(warehouse.store) if deep or pages or sample is not None else None,
+            pages=ParquetPageReader(warehouse.store) if pages else None,
+            sample=sample,
         )
         names = warehouse.list_tables() if table is None else (table,)
         reports: list[FsckReport] = []
@@ -86,6 +92,8 @@ def print_report(report: FsckReport) -> None:
     ]
     if report.is_deep:
         looked.append(f"{_count(figures.get('footers', 0), 'footer')} read")
+    if figures.get("pages"):
+        looked.append(f"{_count(figures['pages'], 'page')} read")
     out.print(f"[bold]{escape(report.table)}[/]: {verdict} ({', '.join(looked)})", soft_wrap=True)
     for counted in report.counts:
         _print_code(report, counted)

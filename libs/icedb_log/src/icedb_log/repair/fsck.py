@@ -7,7 +7,8 @@ holds in the second log, and held when the first was read: a merge, a vacuum or 
 itself.
 
 Cost: a LIST for each thousand objects, two of the log, a GET for each log file and small record, and with ``--deep``
-one ranged GET for each live data file. Memory: the log, and a reference for each data file.
+one ranged GET for each live data file; with ``--pages`` a GET of each as a whole. Memory: the log, and a reference for
+each data file.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from icedb_log.log.reader import DEFAULT_MAX_REFRESH_MS
 from icedb_log.repair.footers import FooterReader
 from icedb_log.repair.fsck_checks import check_log
 from icedb_log.repair.fsck_data import check_config, check_data
-from icedb_log.repair.fsck_deep import DeepLook, read_deep, report_deep
+from icedb_log.repair.fsck_deep import DeepLook, choose_sample, read_all_pages, read_deep, report_deep
 from icedb_log.repair.fsck_log import CheckedLog, LogChecker
 from icedb_log.repair.fsck_objects import Progress, Walk, no_progress, walk_objects
 from icedb_log.repair.fsck_report import MAX_LISTED, Findings, FsckReport
@@ -34,7 +35,8 @@ from icedb_log.repair.fsck_state import (
     read_fences,
     read_pins,
 )
-from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE, ObjectStore
+from icedb_log.repair.pages import PageReader
+from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE, ObjectInfo, ObjectStore
 from icedb_log.storage.store_clock import MAX_HOST_GAP_MS
 from icedb_log.tables.stored_config import decode_table_config
 from icedb_log.tables.table_config import TableConfig
@@ -48,6 +50,7 @@ class FsckOptions:
 
     Attributes:
         footers: Reads the footers of live data files; ``None``: no ``--deep``.
+        pages: Reads all of their bytes, too; ``None``: no ``--pages``. Only together with ``footers``.
         sample: How many of them; ``None``: all.
         max_listed: Findings of one code and severity that the report lists.
         fetch_threads: Objects asked for at once.
@@ -55,6 +58,7 @@ class FsckOptions:
     """
 
     footers: FooterReader | None = None
+    pages: PageReader | None = None
     sample: int | None = None
     max_listed: int = MAX_LISTED
     fetch_threads: int = FETCH_THREADS
@@ -196,17 +200,14 @@ class _Fsck:
     def _look_deep(self, log: CheckedLog, walk: Walk, config: TableConfig | None) -> DeepLook:
         if self._options.footers is None:
             return DeepLook()
-        return read_deep(
-            self._options.footers,
-            self._paths,
-            log,
-            sizes=walk.resized,
-            skip=frozenset(path for path in walk.missing if path in log.live),
-            config=config,
-            sample=self._options.sample,
-            seed=self._clock.now_ms(),
-            progress=self._progress,
-        )
+        live = [path for path in sorted(log.live) if path not in walk.missing]
+        sample = self._options.sample
+        chosen = live if sample is None else choose_sample(live, sample, self._clock.now_ms())
+        infos = [ObjectInfo(path, "", walk.resized.get(path, log.live[path].size_bytes), 0) for path in chosen]
+        look = read_deep(self._options.footers, self._paths, log, infos=infos, config=config, progress=self._progress)
+        if self._options.pages is not None:
+            read_all_pages(self._options.pages, look, infos, progress=self._progress)
+        return look
 
     def _check_objects(self, walk: Walk) -> None:
         paths, found = self._paths, self._found
@@ -225,7 +226,7 @@ class _Fsck:
             )
 
     def _report(self, log: CheckedLog | None, walk: Walk, look: DeepLook) -> FsckReport:
-        figures = {"objects": walk.object_count, "footers": look.footer_count}
+        figures = {"objects": walk.object_count, "footers": look.footer_count, "pages": look.page_count}
         if log is not None:
             figures |= {
                 "log_files": len(log.files),

@@ -160,6 +160,14 @@ _ALL: Final = (
         "`icedb rewrite TABLE --all --query 'select * from _rows'`",
     ),
     Code(
+        "page-damaged", "error", "Objects", "bytes of a live data file are not those that were written",
+        "bring it back from a backup or an older version of the object; merges of its partition halt",
+    ),
+    Code(
+        "pages-unsummed", "note", "Objects", "data files without checksums: not every change in them can be seen",
+        "nothing: merges write checksums since release 0.2.0",
+    ),
+    Code(
         "input-still-live", "error", "M1", "a data file and the one that replaced it are live: rows are there twice",
         "remove the input from the log: `icedb rebuild TABLE`, which knows replaced files by their footers",
     ),

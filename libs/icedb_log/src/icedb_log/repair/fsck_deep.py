@@ -1,10 +1,10 @@
 """What the footers of live data files say, against what the log says of them (``--deep``).
 
 A data file never changes, so each contradiction is certain as soon as both are read; whether the file is still live is
-asked of the log that is read last. Nothing here reads a row.
+asked of the log that is read last. Nothing here reads a row; with ``--pages`` all bytes are held against checksums.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +15,7 @@ from icedb_log.repair.footers import ColumnBounds, Footer, FooterReader, Unreada
 from icedb_log.repair.fsck_log import CheckedLog
 from icedb_log.repair.fsck_objects import Progress, no_progress
 from icedb_log.repair.fsck_report import Findings
+from icedb_log.repair.pages import PageReader
 from icedb_log.storage.object_store import ObjectInfo
 from icedb_log.tables.table_config import TableConfig
 
@@ -48,12 +49,16 @@ class DeepLook:
     Attributes:
         footer_count: Footers that could be read.
         suspicions: Contradictions, at most ``MAX_SUSPECTS``.
+        page_count: Pages that were read.
+        unsummed: Files that have pages without a checksum.
         gone: Files that are not there (any more).
         unanswered: Files of which the store said nothing, and its words about the first of them.
     """
 
     footer_count: int = 0
+    page_count: int = 0
     suspicions: list[Suspicion] = field(default_factory=list)
+    unsummed: list[str] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
     unanswered: list[tuple[str, str]] = field(default_factory=list)
 
@@ -63,11 +68,8 @@ def read_deep(
     paths: TablePaths,
     log: CheckedLog,
     *,
-    sizes: Mapping[str, int],
-    skip: frozenset[str],
+    infos: Sequence[ObjectInfo],
     config: TableConfig | None,
-    sample: int | None,
-    seed: int,
     progress: Progress = no_progress,
 ) -> DeepLook:
     """Read the footers of live data files and compare them with their markers.
@@ -76,19 +78,13 @@ def read_deep(
         reader: Reads footers.
         paths: Keys of the table.
         log: Its log.
-        sizes: Real sizes of files whose size is not what the log says.
-        skip: Files that are known not to be there.
+        infos: The files, with their real sizes.
         config: Configuration of the table, if it can be read.
-        sample: How many files to read, evenly spread; ``None``: all.
-        seed: Which ones: another one takes others.
         progress: Told now and then.
     """
     look = DeepLook()
-    live = [path for path in sorted(log.live) if path not in skip]
-    chosen = live if sample is None else choose_sample(live, sample, seed)
     schema = _effective_schema(log)
     columns = _columns_of_stats(log, config)
-    infos = (ObjectInfo(path, "", sizes.get(path, log.live[path].size_bytes), 0) for path in chosen)
     for number, footer in enumerate(reader.read_footers(infos, bounds_of=columns), 1):
         if isinstance(footer, UnreadableFooter):
             _note_unreadable(look, footer)
@@ -96,9 +92,36 @@ def read_deep(
             look.footer_count += 1
             if len(look.suspicions) < MAX_SUSPECTS:
                 look.suspicions.extend(compare(paths, footer, log.live[footer.info.key], schema=schema, log=log))
-        if number % PROGRESS_FILES == 0 or number == len(chosen):
-            progress("footers", number, len(chosen))
+        if number % PROGRESS_FILES == 0 or number == len(infos):
+            progress("footers", number, len(infos))
     return look
+
+
+def read_all_pages(
+    reader: PageReader, look: DeepLook, infos: Sequence[ObjectInfo], *, progress: Progress = no_progress
+) -> None:
+    """Read all bytes of live data files whose footers could be read, and note what is not as it was written.
+
+    Args:
+        reader: Reads pages.
+        look: What the footers said; takes in what pages say.
+        infos: The files, with their real sizes.
+        progress: Told now and then.
+    """
+    known = {each.path for each in look.suspicions if each.code == "footer-unreadable"} | look.gone
+    whole = [info for info in infos if info.key not in known]
+    for number, found in enumerate(reader.read_pages(whole), 1):
+        path = found.info.key
+        look.page_count += found.page_count
+        if found.unsummed_count:
+            look.unsummed.append(path)
+        if found.cause == "gone":
+            look.gone.add(path)
+        elif found.cause == "damaged":
+            look.suspicions.append(Suspicion("page-damaged", path, found.reason))
+        elif found.cause is not None:
+            look.unanswered.append((path, found.reason))
+        progress("pages", number, len(whole))
 
 
 def report_deep(found: Findings, look: DeepLook, log: CheckedLog) -> None:
@@ -109,12 +132,18 @@ def report_deep(found: Findings, look: DeepLook, log: CheckedLog) -> None:
     for path in sorted(look.gone):
         if path in log.live:  # W1: it was there at the listing, and is live after it was looked for
             found.add("dangling", path, "is live, and went while it was looked at: its rows are lost")
+    if look.unsummed:
+        found.add(
+            "pages-unsummed",
+            look.unsummed[0],
+            f"{len(look.unsummed):,} files have pages without a checksum: a change in these may go unseen",
+        )
     if look.unanswered:
         path, reason = look.unanswered[0]
         found.add(
             "not-checked",
             path,
-            f"{len(look.unanswered)} footers: the store did not answer ({reason[:200]})",
+            f"{len(look.unanswered)} files: the store did not answer ({reason[:200]})",
             severity="warning",
         )
 

@@ -11,8 +11,9 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 from icedb_log.errors import CorruptLog
+from icedb_log.parquet_pages import DamagedPages, check_file_sums
 
-from icedb_parts.merging.merge_inputs import MergeInput
+from icedb_parts.merging.merge_inputs import MergeInput, unreadable
 from icedb_parts.sql import quote_name, quote_text
 
 ROWS_PER_CHUNK: Final = 65_536
@@ -49,10 +50,15 @@ def sort_in_engine(
         folder: For files that are in memory.
 
     Raises:
-        CorruptLog: A file cannot be read, or a value not be converted.
+        CorruptLog: A file cannot be read, has pages that differ from their checksums, or a value cannot be converted.
         Unavailable: Memory and scratch did not suffice.
     """
     files = [each.make_file(folder) for each in inputs]
+    for each, file in zip(inputs, files, strict=True):
+        try:
+            check_file_sums(file)  # the engine does not: damage would be written anew with checksums that are right
+        except DamagedPages as error:
+            raise unreadable(each.marker, error) from error
     outputs = ", ".join(f"CAST({quote_name(name)} AS {kind}) AS {quote_name(name)}" for name, kind in columns.items())
     order = ", ".join(f"{quote_name(name)} NULLS LAST" for name in sort)
     sql = f"SELECT {outputs} FROM {_scan(files)}{f' ORDER BY {order}' if order else ''}"  # noqa: S608 - all quoted

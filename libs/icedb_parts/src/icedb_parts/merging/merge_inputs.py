@@ -52,7 +52,8 @@ class MergeInput:
         """Open it, with those of some columns of text that it has as numbers of the words in a dictionary."""
         source = str(self.source) if isinstance(self.source, Path) else pa.BufferReader(self.source)
         known = [name for name in dictionary_columns if self.types is None or name in self.types]
-        return pq.ParquetFile(source, metadata=self.metadata, read_dictionary=known)
+        # A merge that took damaged pages for good would write them anew with checksums that are right.
+        return pq.ParquetFile(source, metadata=self.metadata, read_dictionary=known, page_checksum_verification=True)
 
     def read_footer(self) -> bytes:
         """Return the bytes of its footer, without its length and the magic bytes."""

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, SchemaConflict
 from icedb_log.keys import TablePaths
 from icedb_log.log.widening import is_widening
+from icedb_log.parquet_pages import DamagedPages, check_file_sums
 from icedb_log.storage.object_store import ObjectStore
 
 from icedb_parts.arrow_types import ARROW_TYPES
@@ -118,6 +119,10 @@ def _download(unit: ReadFilesUnit, files: Sequence[NumberedFile], store: ObjectS
 
 def _read_file(unit: ReadFilesUnit, file: NumberedFile, path: Path, engine: Any) -> Iterator[pa.RecordBatch]:
     row_count, chunk_rows = _measure(unit, file, path)
+    try:
+        check_file_sums(path)  # the engine does not: damage would be written anew with checksums that are right
+    except DamagedPages as error:
+        raise _unreadable(unit, file, path, error) from error
     schema = pa.schema([(f"c{place}", spark_arrow_type(kind)) for place, kind in enumerate(unit.outputs.values())])
     read_count = 0
     try:

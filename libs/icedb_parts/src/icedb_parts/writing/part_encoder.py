@@ -129,6 +129,7 @@ class PartEncoder:
             "use_dictionary": [*words, *find_dictionary_columns(rows.drop_columns(words))],
             "store_schema": False,
             "write_statistics": True,
+            "write_page_checksum": True,
             "sorting_columns": sorting or None,
         }
         self._schema = schema
