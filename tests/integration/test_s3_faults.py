@@ -20,6 +20,7 @@ from icedb_log.errors import (
     Unavailable,
     UnsupportedFormat,
 )
+from icedb_log.storage.object_store import list_all
 from icedb_log.storage.s3 import CONFLICT_ATTEMPTS, S3ObjectStore
 from icedb_log.storage.s3_clients import READ_ATTEMPTS
 from icedb_log.storage.s3_options import S3Options
@@ -249,6 +250,7 @@ UNUSUAL = {
     "has no time": (200, "", {"ETag": '"abc"'}, b"whole"),
     "is chunked": (200, "", {**WHOLE[2], "Content-Length": None, "Transfer-Encoding": "chunked"}, CHUNKED),
     "is encoded": (200, "", {**WHOLE[2], "Content-Encoding": "gzip"}, b"whole"),
+    "has not changed": (304, "", {**WHOLE[2], "Content-Length": None}, b""),
     "leads elsewhere": (307, "", {"Location": "http://127.0.0.1:1/"}, b""),
 }
 
@@ -345,6 +347,51 @@ def test_old_uploads_are_found_page_by_page_and_ended_one_by_one():
         server.script.append(page(("a", young), more=True))
         assert store.abort_stale_uploads("", before_ms=10_000) == 0
         assert len(server.requests) == 12
+
+
+def test_a_server_that_ignores_ranges_is_understood():
+    with rude_store(WHOLE) as (store, _):
+        assert store.get_range("key", start=1, length=2).body == b"ho"
+        assert store.get_range("key", start=1, length=2, if_match="abc").body == b"ho"
+        assert store.get_range("key", start=3, length=9).body == b"le"
+        assert store.get_range("key", start=1, length=2).info.size_bytes == 5
+
+
+def test_an_object_that_grew_between_a_refused_range_and_the_look_at_it_is_read_again():
+    refused = error_answer(416, "InvalidRange")
+    grown = (200, "", {**WHOLE[2], "Content-Length": "9"}, b"")
+    with rude_store(refused, grown) as (store, _):
+        assert "replaced while it was read" in str(
+            expect(Unavailable, lambda: store.get_range("key", start=5, length=2))
+        )
+    with rude_store(refused, grown) as (store, _):
+        assert store.get_range("key", start=9, length=2).body == b""
+
+
+def listing(*keys, more, folders=False):
+    entry = "<Contents><Key>{}</Key><LastModified>1970-01-01T00:00:01.000Z</LastModified><ETag>e</ETag><Size>1</Size></Contents>"
+    entry = "<CommonPrefixes><Prefix>{}/</Prefix></CommonPrefixes>" if folders else entry
+    token = "<NextContinuationToken>next</NextContinuationToken>" if more else ""
+    body = f"<IsTruncated>{str(more).lower()}</IsTruncated>{token}{''.join(map(entry.format, keys))}"
+    return (200, "", {}, f"<ListBucketResult>{body}</ListBucketResult>".encode())
+
+
+def test_a_page_that_is_not_full_is_not_the_last_one_and_a_full_one_may_be():
+    with rude_store(listing("a", more=True), listing("b", "c", more=False)) as (store, server):
+        page = store.list_page("", limit=2)
+        assert ([info.key for info in page.objects], page.next_token) == (["a"], "next")
+        page = store.list_page("", limit=2, token=page.next_token)
+        assert ([info.key for info in page.objects], page.next_token) == (["b", "c"], None)
+        assert "continuation-token=next" in server.requests[1][1]
+    with rude_store(listing(more=True), listing("a", more=False)) as (store, _):
+        assert [info.key for info in list_all(store, "").objects] == ["a"]
+
+
+def test_folders_of_all_pages_are_listed():
+    pages = [listing("x/b", more=True, folders=True), listing(more=True), listing("x/a", more=False, folders=True)]
+    with rude_store(*pages) as (store, server):
+        assert store.list_folders("x/") == ("a", "b")
+        assert len(server.requests) == 3
 
 
 def test_a_server_without_a_clock_is_refused():

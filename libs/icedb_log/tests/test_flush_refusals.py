@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import CommitOutcomeUnknown, Fenced, InvariantViolated, Unavailable
-from icedb_log.ingest.quarantine import find_reason, list_quarantined, mark_rows_landed
-from icedb_log.ingest.staging import stage_batch
+from icedb_log.ingest.quarantine import find_reason, list_quarantined, mark_rows_landed, quarantine_rows
+from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.testing.flush_steps import TamperingWriter, bad_rows_of, staged_ids
 from icedb_log.testing.scripted_store import Crash, Effect, Fault
 from icedb_log.testing.small_table import SmallTable, try_each_call
@@ -198,3 +198,26 @@ def test_i5_only_the_commit_that_left_rows_out_says_that_it_landed():
         assert list_quarantined(table.store, table.paths) == (found,)
     mark_rows_landed(table.store, table.paths, batch_id=found.batch_id, commit_id=reason.fields["commit"])
     assert list_quarantined(table.store, table.paths) == (replace(found, has_landed=True),)
+
+
+def test_i5_the_reason_of_another_commits_bad_rows_is_not_taken_for_ones_own(table):
+    batch_id = table.stage([{"id": 1, "p": "a"}])
+    (batch,) = list_staged(table.store, table.paths).batches
+    table.store.put(table.paths.quarantine_key(f"{batch_id}.rows-0.ndjson.zst"), b"rows")
+    bad = replace(bad_rows_of(batch), payload_key=table.paths.quarantine_key(f"{batch_id}.rows-0.ndjson.zst"))
+
+    def write(commit_id, **changes):
+        quarantine_rows(
+            table.store,
+            table.paths,
+            bad=replace(bad, **changes),
+            replaces=None,
+            commit_id=commit_id,
+            clock=table.clock,
+        )
+
+    write("c1")
+    write("c1")  # W2: refused by its own first try
+    for commit_id, changes in (("c2", {}), ("c1", {"row_count": bad.row_count + 1}), ("c1", {"reason": "another"})):
+        with pytest.raises(Fenced):
+            write(commit_id, **changes)

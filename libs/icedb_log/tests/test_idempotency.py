@@ -71,3 +71,12 @@ def test_a_record_that_cannot_be_read_is_not_overwritten(table):
     table.store.put(binding.record_key, b"what?")
     with pytest.raises(Unavailable, match="use another key"):
         bind(table)
+
+
+def test_content_is_told_by_its_whole_hash(table):
+    first = bind(table)
+    mine = hash_content(b"{}", "ndjson")
+    for other in (mine[:-1] + "0", "0" + mine[1:], mine[:8], mine + "0"):
+        if other != mine:
+            with pytest.raises(InvalidRequest, match=first.batch_id):
+                bind_key(table.store, table.paths, key="order 7", content_sha256=other, clock=table.clock)

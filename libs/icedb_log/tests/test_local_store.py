@@ -302,3 +302,17 @@ def test_what_no_store_wrote_is_not_listed(store, root):
     assert [info.key for info in list_all(store, "").objects] == ["t/key"]
     expect(NotFound, lambda: store.get("t/pipe"))
     expect(NotFound, lambda: store.get("t/dangling"))
+
+
+def test_a_system_that_reads_and_writes_less_than_asked_for_is_asked_again(store, monkeypatch):
+    """As POSIX allows it: interrupted by a signal, across pages of a network disk, on a disk that is nearly full."""
+    body = os.urandom(1000)
+    write, pread = os.write, os.pread
+    monkeypatch.setattr(os, "write", lambda handle, content: write(handle, bytes(content)[:300]))
+    monkeypatch.setattr(os, "pread", lambda handle, length, start: pread(handle, min(length, 300), start))
+    store.put("a/b", body)
+    store.put_if_absent("a/c", body)
+    for key in ("a/b", "a/c"):
+        assert store.get(key).body == body
+        assert store.get_range(key, start=10, length=900).body == body[10:910]
+        assert store.get_range(key, start=10, length=2000).body == body[10:]

@@ -322,3 +322,16 @@ def test_j7_the_orphan_sweep_leaves_what_a_pin_names_alone(table):
     table.clock.advance(DAY_MS)
     table.sweep_twice(policy=FORCED)
     assert data_count(table) == 1
+
+
+def test_a_pin_that_was_written_again_as_it_was_holds_from_then_on(table):
+    """The same bytes, hence the same ETag, and another time: what ends some time after it was written ends later."""
+    pin(table, ttl_ms=10_000)
+    reader = PinReader()
+    (before,) = reader.read(table.store, table.paths, data_grace_ms=1)
+    table.clock.advance(5_000)
+    (key,) = table.keys(table.paths.pins_prefix)
+    table.store.inner.put(key, table.store.get(key).body)
+    (after,) = reader.read(table.store, table.paths, data_grace_ms=1)
+    assert after == PinReader().read(table.store, table.paths, data_grace_ms=1)[0]
+    assert after.until_ms > before.until_ms

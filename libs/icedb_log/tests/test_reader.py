@@ -69,6 +69,14 @@ def test_a_log_file_that_was_replaced_is_fetched_again(table):
     assert fold(reader.read()).tombstoned_ms == {}
 
 
+def test_a_log_file_that_was_replaced_by_one_of_the_same_size_is_fetched_again(table):
+    write(table, 1, live("1"))
+    reader = table.reader()
+    assert paths_of(reader.read()) == [data("1")]
+    write(table, 1, live("2"))
+    assert paths_of(reader.read()) == [data("2")]
+
+
 def test_a_log_file_that_was_replaced_is_let_go_before_the_new_one_is_fetched(table):
     """Both may be large: a log file of a million markers takes half a gigabyte and more."""
     key = write(table, 1, live("1"))

@@ -1,5 +1,7 @@
 """A vacuum: J1 to J4, J6, F4, R3."""
 
+from dataclasses import replace
+
 import pytest
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound
 from icedb_log.ingest.quarantine import list_quarantined
@@ -400,3 +402,35 @@ def test_j2_one_stuck_batch_of_several_keeps_the_log_file_that_made_them_live():
     assert key not in result.deleted_logs
     table.flush()
     assert table.ids() == [0, 1, 2, 3]
+
+
+def test_j2_a_log_file_stays_while_one_of_the_batches_that_it_refused_is_still_staged():
+    table = SmallTable()
+    table.append(1)
+    table.append(2)
+    gone, stuck = (table.stage([{"id": "x", "p": "a"}]) for _ in range(2))
+    table.store.script = [Fault("put", Effect.CRASH_BEFORE, f"/quarantine/{stuck}")]
+    with pytest.raises(Crash):
+        table.flush()
+    (refusing,) = [file.key for file in table.view().files if file.log.refused_ids]
+    assert [found.batch_id for found in list_quarantined(table.store, table.paths)] == [gone]
+    table.merge(full=True)
+    table.clock.advance(100_000)
+    assert refusing not in table.vacuum().deleted_logs
+    table.flush()
+    assert refusing in table.vacuum().deleted_logs
+
+
+@pytest.mark.parametrize("name", ["a", "zz"])
+def test_j6_a_data_file_of_another_table_among_others_stops_the_run(table, name):
+    """A damaged log: whatever else is dead, nothing is deleted."""
+    foreign = f"wh/{name}/_data/p=a/x.parquet"
+    table.store.put(foreign, b"rows")
+    file = table.view().files[-1]
+    log = replace(file.log, markers=(*file.log.markers, FileMarker(foreign, 1, 1, tombstoned_ms=file.log.time_ms)))
+    table.store.put(file.key, encode_log_file(log))
+    table.clock.advance(table.config.data_grace_ms)
+    before = table.keys("wh/")
+    with pytest.raises(CorruptLog, match="lies outside"):
+        table.vacuum()
+    assert table.keys("wh/") == before

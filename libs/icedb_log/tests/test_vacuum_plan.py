@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from icedb_log.cleaning.guards import Holds
 from icedb_log.cleaning.leases import Lease
-from icedb_log.cleaning.vacuum_plan import live_paths, plan_vacuum, strip_log_file
+from icedb_log.cleaning.vacuum_plan import find_deaths, live_paths, plan_vacuum, strip_log_file
 from icedb_log.merging.log_folding import LOG_REST_MS
 from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
 from icedb_log.tables.table_config import TableConfig
@@ -71,6 +71,13 @@ def test_j1_the_oldest_proof_among_all_log_files_counts():
     old, new = merged(modified=AT + 3)
     again = listed(AT + 70_000, dead("x", AT), kills=[kill(10, AT)], merged=True)
     assert plan(old, new, again, now=AT + 2_003).log_keys == (log_key(10),)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_j1_of_several_claims_the_earliest_time_and_the_earliest_proof_count(turned):
+    claims = [([dead("x", AT + 10, landed=AT + 30)], AT + 99), ([dead("x", AT + 20, landed=AT + 25)], AT + 99)]
+    (death,) = find_deaths(reversed(claims) if turned else claims).values()
+    assert (death.tombstoned_ms, death.landed_ms) == (AT + 10, AT + 25)
 
 
 def test_what_one_commit_killed_shares_one_death():

@@ -4,6 +4,8 @@ import base64
 import json
 import tracemalloc
 from collections import Counter
+from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 import structlog
@@ -12,6 +14,7 @@ from icedb_log.tables.stored_config import read_table_config
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.guard import AccessGuard
+from icedb_service.access.task_access import Need, TaskAccess
 from icedb_service.access.verbs import ANYBODY, Identity, Verb
 from icedb_service.testing.access_rig import ISSUER, TokenIssuer, token_entry
 from icedb_service.testing.guard_rig import OLD, OTHER, SECRET, TOKEN, bearer
@@ -234,3 +237,52 @@ def test_callers_without_credentials_are_anonymous_where_the_file_says_so(make, 
     assert guard.identify(certificate_names=["alpha.internal"]) == Identity("alpha")
     with pytest.raises(Unauthenticated):
         bearer(guard, "wrong")
+
+
+def test_a_token_ends_at_its_time_and_not_after(make, document, clock):
+    document["identities"]["alpha"]["tokens"][0]["expires"] = "2026-01-01T00:00:00Z"
+    guard = make(document)
+    ends_ms = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
+    clock.set_wall(ends_ms - 1)
+    assert bearer(guard, TOKEN) == Identity("alpha")
+    clock.set_wall(ends_ms)
+    with pytest.raises(Unauthenticated, match="expired"):
+        bearer(guard, TOKEN)
+
+
+def test_a_token_counts_as_its_own_issuers_and_no_others(make, document, clock, tmp_path):
+    """Two issuers with claims alike: a rule is about one of them, and so is the name that a claim gives."""
+    other = TokenIssuer("k9")
+    (tmp_path / "other.json").write_bytes(other.key_set())
+    address = "https://other.test/"
+    document["issuers"]["other"] = {**document["issuers"]["login"], "issuer": address, "keys_file": "other.json"}
+    guard = make(document)
+    assert bearer(guard, other.sign(clock.now_ms(), iss=address, groups=["robots"], sub="team-1")) == Identity(
+        "other:team-1"
+    )
+
+
+@pytest.mark.parametrize("claim", ["robots-2", ["robots-2"], "no robots", {"robots": True}, [["robots"]], 7, None])
+def test_a_claim_is_the_wanted_value_or_a_list_that_has_it(guard, issuer, clock, claim):
+    assert bearer(guard, issuer.sign(clock.now_ms(), groups=claim)) == Identity("login:somebody")
+    assert bearer(guard, issuer.sign(clock.now_ms(), groups="robots")) == Identity("robot")
+
+
+def test_who_was_quiet_for_long_has_saved_no_more_than_a_burst(guard, clock):
+    clock.sleep_ms(3_600_000)
+    guard.charge(Identity("beta"))
+    clock.sleep_ms(3_600_000)
+    for _ in range(3):
+        guard.charge(Identity("beta"))
+    with pytest.raises(Overloaded):
+        guard.charge(Identity("beta"))
+
+
+def test_a_message_that_asks_for_several_things_needs_them_all(guard):
+    access = TaskAccess(guard)
+    request = SimpleNamespace(headers={"authorization": f"Bearer {TOKEN}"})
+    access.require(request, [Need(Verb.READ, "a_1"), Need(Verb.APPEND, "a_2")])
+    for refused, error in ((Need(Verb.ERASE, "a_1"), PermissionDenied), (Need(Verb.READ, "b_1"), NotFound)):
+        for wanted in ([refused, Need(Verb.READ, "a_1")], [Need(Verb.READ, "a_1"), refused]):
+            with pytest.raises(error):
+                access.require(request, wanted)

@@ -1,13 +1,17 @@
 """Keys of issuers: read again, fetched from an address, remembered, and which of a set are taken."""
 
+import json
+from io import BytesIO
+
 import pytest
 import structlog
 from icedb_log.errors import Unauthenticated, Unavailable
 from icedb_service.access import policy
-from icedb_service.access.key_sets import FetchedKeys
+from icedb_service.access.key_sets import MAX_BYTES, FetchedKeys
 from icedb_service.access.verbs import Identity
 from icedb_service.testing.access_rig import TokenIssuer
 from icedb_service.testing.guard_rig import bearer
+from joserfc.jwk import ECKey
 
 
 def test_keys_of_an_issuer_change_with_their_file(guard, issuer, clock, tmp_path):
@@ -77,13 +81,40 @@ def test_a_valid_jwt_is_remembered_for_a_minute_and_never_past_its_end(guard, is
             bearer(guard, token)
 
 
-def test_only_public_keys_of_a_set_are_taken(clock, monkeypatch):
-    monkeypatch.setattr(
-        "icedb_service.access.key_sets._download",
-        lambda _url: b'{"keys":[{"kty":"oct","k":"c2VjcmV0LXNlY3JldC1zZWNyZXQ","kid":"k1"}]}',
-    )
+PRIVATE = ECKey.generate_key("P-256", {"kid": "k1"}).as_dict(private=True)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [{"kty": "oct", "k": "c2VjcmV0LXNlY3JldC1zZWNyZXQ", "kid": "k1"}],
+        [PRIVATE],
+        [json.loads(TokenIssuer("k2").key_set())["keys"][0], PRIVATE],
+    ],
+    ids=["secret", "private", "private beside public"],
+)
+def test_only_public_keys_of_a_set_are_taken(clock, monkeypatch, keys):
+    monkeypatch.setattr("icedb_service.access.key_sets._download", lambda _url: json.dumps({"keys": keys}).encode())
     source = FetchedKeys("https://login.test/keys", clock=clock)
     with structlog.testing.capture_logs() as logs:
         source.fetch()
     assert "secret key" in logs[0]["error"]
     assert "c2VjcmV0LX" not in str(logs)
+    assert PRIVATE["d"] not in str(logs)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_key_set_has_a_bound(clock, issuer, monkeypatch, more):
+    body = issuer.key_set()
+    body += b" " * (MAX_BYTES - len(body) + more)
+
+    class Opener:
+        def open(self, url, timeout):
+            return BytesIO(body)
+
+    monkeypatch.setattr("urllib.request.build_opener", lambda *_: Opener())
+    source = FetchedKeys("https://login.test/keys", clock=clock)
+    source._is_fetching = True
+    with structlog.testing.capture_logs() as logs:
+        source.fetch()
+    assert logs[0]["event"] == ("jwt_keys_not_fetched" if more else "jwt_keys_fetched")

@@ -1,6 +1,7 @@
 """Signatures against botocore's signer: all that it signs is accepted, and nothing in which a byte was changed."""
 
 import string
+from datetime import datetime, timedelta
 from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
@@ -134,7 +135,16 @@ def replace(headers, name, change):
         (lambda value: value.replace("SignedHeaders=", "SignedHeaders=z;"), "AuthorizationHeaderMalformed"),
         (lambda value: value.replace("/s3/", "/sqs/"), "AuthorizationHeaderMalformed"),
         (lambda value: value.replace("SignedHeaders=host;", "SignedHeaders="), "AccessDenied"),
+        (
+            lambda value: value.replace("SignedHeaders=host;", "SignedHeaders=host;host;"),
+            "AuthorizationHeaderMalformed",
+        ),
         (lambda value: value + ", Signature=00", "AuthorizationHeaderMalformed"),
+        (lambda value: f"{value}, Signature={'0' * 64}", "AuthorizationHeaderMalformed"),
+        (
+            lambda value: value.replace("Credential=", "Credential=x/20260101/r/s3/aws4_request, Credential="),
+            "AuthorizationHeaderMalformed",
+        ),
         (lambda value: value.partition(", Signature")[0], "AuthorizationHeaderMalformed"),
         (lambda value: "AWS4-HMAC-SHA256", "AuthorizationHeaderMalformed"),
     ],
@@ -144,6 +154,39 @@ def test_malformed_authorization(change, code):
     with pytest.raises(S3Error) as caught:
         verify(method, url, replace(headers, "Authorization", change))
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize("place", [0, 1, 31, 32, 62, 63])
+@pytest.mark.parametrize("signer", [S3SigV4Auth, S3SigV4QueryAuth])
+def test_every_digit_of_a_signature_counts(signer, place):
+    def change(text):
+        before, mark, rest = text.partition("Signature=")
+        other = "0" if rest[place] != "0" else "1"
+        return before + mark + rest[:place] + other + rest[place + 1 :]
+
+    method, url, headers = sign(signer, **({"expires": 60} if signer is S3SigV4QueryAuth else {}))
+    url = change(url) if signer is S3SigV4QueryAuth else url
+    with pytest.raises(S3Error) as caught:
+        verify(method, url, replace(headers, "Authorization", change))
+    assert caught.value.code == "SignatureDoesNotMatch"
+
+
+@pytest.mark.parametrize("name", ["Algorithm", "Credential", "Date", "Expires", "SignedHeaders", "Signature"])
+def test_a_parameter_that_is_there_twice_is_refused(name):
+    method, url, headers = sign(S3SigV4QueryAuth, expires=60)
+    value = url.partition(f"X-Amz-{name}=")[2].partition("&")[0]
+    for again in (f"{url}&X-Amz-{name}={value}", url.replace("?", f"?X-Amz-{name}={value}&")):
+        with pytest.raises(S3Error, match="is there twice"):
+            verify(method, again, headers)
+
+
+@pytest.mark.parametrize("day", [-1, 1])
+def test_a_scope_is_of_the_very_day(day):
+    method, url, headers = sign(S3SigV4Auth)
+    signed = dict(headers)["X-Amz-Date"]
+    other = datetime.strptime(signed, "%Y%m%dT%H%M%S%z") + timedelta(days=day)
+    with pytest.raises(S3Error, match="date"):
+        verify(method, url, replace(headers, "X-Amz-Date", lambda _: other.strftime("%Y%m%dT%H%M%SZ")))
 
 
 def test_a_date_that_is_not_the_scopes_is_refused():

@@ -117,3 +117,14 @@ def test_a_part_of_a_credential_is_none(cut):
     ):
         with pytest.raises(NotAuthorized):
             check(Credentials(write_key=key.encode()), **shown)
+
+
+def test_a_signature_is_of_the_whole_body():
+    body = b"[" + b"1," * 10_000 + b"1]"
+    signature = hmac.new(b"s", body, hashlib.sha1).hexdigest()
+    check(Credentials(secret=b"s"), body, signature=signature)
+    for place in (0, 1, 63, 64, 9_999, len(body) - 1):
+        changed = body[:place] + b"2" + body[place + 1 :]
+        for other in (changed, body[:place], body + b" "):
+            with pytest.raises(NotAuthorized):
+                check(Credentials(secret=b"s"), other, signature=signature)
