@@ -108,3 +108,26 @@ def test_rows_are_the_same_when_the_log_was_destroyed(spark, tmp_path, capsys):
     assert json.loads(strict.stdout)["rows"] == 138
     table.merge()  # the table lives on
     assert table.rows() == rows
+
+
+def test_a_lost_log_file_is_found_and_its_rows_come_back(spark, tmp_path, capsys):
+    table = RealTable(spark, tmp_path)
+    for first in range(0, 80, 20):
+        table.flush(first, 20)
+    rows, url = table.rows(), f"file://{table.root}"
+    assert run(["--store", url, "fsck", "events"]) == 0
+    lost = sorted((table.root / table.paths.log_prefix).iterdir())[1]
+    lost.unlink()
+    assert len(table.rows()) == 60
+
+    capsys.readouterr()
+    assert run(["--store", url, "fsck", "events", "--json"]) == 1
+    text = capsys.readouterr().out
+    (report,) = json.loads(text)["tables"]
+    (finding,) = [each for each in report["findings"] if each["severity"] == "error"]
+    assert (finding["code"], finding["key"].rpartition("/")[2]) == ("commit-lost", lost.name)
+    assert "icedb rebuild" in text
+    assert run(["--store", url, "rebuild", "events", "--yes"]) == 0
+    assert table.rows() == rows
+    capsys.readouterr()
+    assert run(["--store", url, "fsck", "events", "--deep"]) == 0, capsys.readouterr().out

@@ -149,6 +149,25 @@ def test_a_sweep_remembers_what_the_horizon_has_passed():
     assert (table.sweep_twice().deleted, table.sweep().lost) == ((), (log_name(key),))
 
 
+def test_a_rebuild_finds_what_was_lost_behind_the_horizon():
+    """A data file that was ever live is named for as long as it exists: its footer says whose it is."""
+    table = SmallTable(has_footers=True)
+    for number in range(3):
+        table.append(number, p="a")
+    table.merge(full=True)
+    (key,) = logs(table, merged=True)
+    table.append(9, p="c")
+    table.append(3, 4, 5, p="b")
+    table.drop("p=c")
+    table.clock.advance(table.config.log_grace_ms + 1)
+    assert table.vacuum().deleted_logs
+    lose(table, key)
+    assert (lost(table), table.ids()) == ((), [3, 4, 5])
+    assert any("no log file names them" in each for each in table.rebuild(is_dry_run=True).report.damage)
+    table.rebuild()
+    assert table.ids() == [0, 1, 2, 3, 4, 5]
+
+
 def test_a_loss_that_cannot_be_written_down_stops_the_vacuum():
     table = make_table()
     lose(table, logs(table)[3])

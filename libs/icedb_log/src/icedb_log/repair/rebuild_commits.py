@@ -196,7 +196,7 @@ class _Court:
             for footer in attempt.outputs if attempt.kind == "flush" else ():
                 self._looks[_look(footer)].add(attempt.commit_id)
         self._sealed = {parse_log_key(file.key).commit_id for file in evidence.log.view.files if file.log.is_seal}
-        self._landed = {_named_commit(f"{name}.jsonl") for name in evidence.lost}
+        self._landed = {_named_commit(f"{name}.jsonl") for name in evidence.landed}
         self._has_whole_logs = any(not file.log.is_seal for file in evidence.log.view.files)
         self._is_log_sound = False
 

@@ -146,12 +146,16 @@ class RebuildEvidence:
         return frozenset(m.path for file in self.log.view.files for m in file.log.markers if not m.is_live)
 
     @cached_property
+    def landed(self) -> frozenset[str]:
+        """Commits that landed for certain (F5), by the name of their log file; none if the log is damaged, or empty."""
+        has_commits = any(not file.log.is_seal for file in self.log.view.files)
+        return self.fences.landed if has_commits and not self.log.damaged else frozenset()
+
+    @cached_property
     def lost(self) -> tuple[str, ...]:
-        """Commits that were lost from a log of which the rest is whole (F5), by the names of their log files."""
-        view = self.log.view
-        if self.log.damaged or all(file.log.is_seal for file in view.files):
-            return ()
-        return tuple(sorted({*find_lost(self.fences.landed, view), *drop_known(self.fences.found_lost, view)}))
+        """Those of them that were lost. Behind the horizon only data files tell, which no log file names (J2)."""
+        found_lost = drop_known(self.fences.found_lost & self.landed, self.log.view)
+        return tuple(sorted({*find_lost(self.landed, self.log.view), *found_lost}))
 
     def is_there(self, key: str) -> bool:
         """Whether a data file exists."""
