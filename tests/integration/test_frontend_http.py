@@ -17,8 +17,11 @@ from icedb_log.clock import make_uuid7_hex, new_batch_id
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.pressure import Pressure, publish_pressure
+from icedb_log.ingest.quarantine import list_quarantined
+from icedb_log.ingest.staging import stage_batch
 from icedb_log.tables.table_config import MINUTE_MS
 from icedb_log.testing.row_files import RowFileWriter
+from icedb_parts.testing.native_jobs import NativeWriter
 from waiting import wait_until
 
 LINES = b'{"a":1}\n{"a":2}\n'
@@ -330,3 +333,26 @@ def test_the_flush_is_woken_after_the_batch(rig):
 def test_health_is_answered_on_this_port_too(rig):
     wait_until(lambda: rig.call("GET", "/readyz").status == 200)
     assert rig.call("GET", "/healthz").json == {"status": "ok", "checks": {"loop": "ok"}}
+
+
+def test_i8_an_id_used_again_for_other_content_is_refused_in_whatever_format(rig):
+    """Through the door, a flush of real Parquet files, and the door again: what was accepted is in the table."""
+    paths = rig.warehouse.table("events")
+    batch_id = new_batch_id(CLOCK)
+    assert rig.post(b'{"a":1}\n', Idempotency_Key=batch_id).status == 202
+    again = rig.post(b'[{"a":3}]', content_type="application/json", Idempotency_Key=batch_id)
+    assert (again.status, again.json["type"]) == (422, "urn:icedb:problem:key-reused")
+    assert rig.post(gzip.compress(b'{"a":1}\n'), Idempotency_Key=batch_id, Content_Encoding="gzip").status == 202
+    writer = NativeWriter(rig.store, CLOCK)
+    for _ in range(2):
+        flush_table(rig.store, paths, clock=CLOCK, writer=writer, owner="test")
+    assert rig.post(b'{"a":4}\n', Idempotency_Key=batch_id).status == 422
+    assert rig.staged() == {}
+    # The client's own staging passes no door.
+    stage_batch(rig.store, paths, body=b'{"a":4}\n', staging_format="ndjson", batch_id=batch_id)
+    result = flush_table(rig.store, paths, clock=CLOCK, writer=writer, owner="test")
+    assert result.conflict_count == 1
+    status = rig.call("GET", f"/v1/tables/events/batches/{batch_id}").json
+    assert (status["status"], status["conflicts"]) == ("committed", 1)
+    (entry,) = [entry for entry in list_quarantined(rig.store, paths) if entry.kind == "conflict"]
+    assert rig.store.get(entry.payload_key).body == b'{"a":4}\n'

@@ -14,8 +14,9 @@ from icedb_gateway.errors import S3Error
 from icedb_gateway.signature import SignedRequest, check_signature, check_time, read_claim
 from icedb_log.cleaning.pin_creation import create_pin
 from icedb_log.clock import SystemClock, new_batch_id
-from icedb_log.ingest.quarantine import RejectedBatch, quarantine_batch
+from icedb_log.ingest.refusals import quarantine_batch
 from icedb_log.ingest.staging import list_staged, stage_batch
+from icedb_log.jobs import RejectedBatch
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.storage.local_store import LocalObjectStore

@@ -7,11 +7,14 @@ from icedb_client.client import Client
 from icedb_client.settings import load_client_settings
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Unavailable
-from icedb_log.ingest.quarantine import bad_rows_key, quarantine_batch, quarantine_rows
-from icedb_log.ingest.staging import list_staged
+from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.quarantine import bad_rows_key, quarantine_rows
+from icedb_log.ingest.refusals import quarantine_batch
+from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.jobs import BadRows, RejectedBatch
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
+from icedb_log.testing.row_files import RowFileWriter
 
 
 def staged(warehouse, name="events"):
@@ -157,3 +160,18 @@ def test_settings_name_what_is_wrong(monkeypatch):
     monkeypatch.setenv("ICEDB_STORE", "file:///from-env")
     assert load_client_settings().store == "file:///from-env"
     assert load_client_settings(store="file:///given").store == "file:///given"
+
+
+def test_i8_waiting_tells_of_other_content_under_the_id_of_a_batch(client, create, warehouse, clock):
+    create()
+    store, paths = warehouse.store, warehouse.table("events")
+    batch_id = new_batch_id(clock)
+    stage_batch(store, paths, body=b'{"ts":"2026-01-01"}', staging_format="ndjson", batch_id=batch_id)
+    writer = RowFileWriter(store, clock)
+    flush_table(store, paths, clock=clock, writer=writer, owner="test")
+    stage_batch(store, paths, body=b'{"ts":"2026-01-02"}', staging_format="json", batch_id=batch_id)
+    flush_table(store, paths, clock=clock, writer=writer, owner="test")
+    report = client.wait_committed("events", [batch_id], timeout_ms=0)
+    assert (report.committed, report.quarantined, report.bad_rows) == ((batch_id,), (), ())
+    (entry,) = report.conflicts
+    assert (entry.kind, entry.batch_id.partition(".")[0]) == ("conflict", batch_id)

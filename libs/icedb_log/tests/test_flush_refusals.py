@@ -84,7 +84,7 @@ def test_i5_a_refused_batch_that_is_staged_again_stays_refused_and_keeps_its_rea
     assert staged_ids(table) == []
 
 
-def test_i5_a_refused_id_in_another_format_is_kept_too(table):
+def test_i8_other_content_under_a_refused_id_is_an_entry_of_its_own(table):
     batch_id = new_batch_id(table.clock)
     for staging_format in ("json", "ndjson"):
         stage_batch(
@@ -93,9 +93,10 @@ def test_i5_a_refused_id_in_another_format_is_kept_too(table):
     assert table.flush().has_more
     table.flush()
     assert staged_ids(table) == []
-    (found,) = list_quarantined(table.store, table.paths)
-    assert table.store.get(found.payload_key).body == b"json"
-    assert table.store.get(table.paths.quarantine_key(f"{batch_id}.batch.ndjson")).body == b"ndjson"
+    found = {entry.kind: entry for entry in list_quarantined(table.store, table.paths)}
+    assert table.store.get(found["batch"].payload_key).body == b"json"
+    assert table.store.get(found["conflict"].payload_key).body == b"ndjson"
+    assert (found["batch"].batch_id, found["conflict"].batch_id[:45]) == (batch_id, f"{batch_id}.conflict")
 
 
 def make_rows_table():

@@ -3,7 +3,7 @@
 import pytest
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.ingest.idempotency import bind_key, hash_content, mark_staged
+from icedb_log.ingest.idempotency import bind_key, hash_body, mark_staged
 from icedb_log.testing.scripted_store import Effect, Fault
 from icedb_log.testing.small_table import SmallTable
 
@@ -18,7 +18,7 @@ def bind(table, key="order 7", body=b"{}", **fields):
         table.store,
         table.paths,
         key=key,
-        content_sha256=hash_content(body, "ndjson"),
+        content_sha256=hash_body(body, "ndjson"),
         clock=table.clock,
         **fields,
     )
@@ -42,7 +42,7 @@ def test_a_key_belongs_to_one_content_and_format(table):
     first = bind(table)
     with pytest.raises(InvalidRequest, match=f"'order 7' was used before with other content.*{first.batch_id}"):
         bind(table, body=b"[]")
-    assert hash_content(b"{}", "ndjson") != hash_content(b"{}", "json")
+    assert hash_body(b"{}", "ndjson") != hash_body(b"{}", "json")
 
 
 def test_what_is_staged_is_remembered(table):

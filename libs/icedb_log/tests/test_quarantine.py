@@ -2,7 +2,8 @@
 
 import orjson
 import pytest
-from icedb_log.ingest.quarantine import list_quarantined, quarantine_batch, reason_key
+from icedb_log.ingest.quarantine import list_quarantined, reason_key
+from icedb_log.ingest.refusals import quarantine_batch
 from icedb_log.ingest.staging import list_staged
 from icedb_log.jobs import RejectedBatch
 from icedb_log.testing.scripted_store import Effect, Fault

@@ -1,6 +1,7 @@
 """JSON documents, CSV, Parquet and Arrow: what becomes of each type, and the reason for what cannot be taken."""
 
 import base64
+import gzip
 import io
 import json
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -10,6 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
+from backports import zstd
+from icedb_log.ingest.content import hash_content
 from icedb_parts.limits import FlushUnitLimits
 from icedb_parts.reading.json_types import Kind
 
@@ -268,3 +271,17 @@ def test_batches_of_all_formats_share_a_unit(make_table):
     result = table.flush(*batches)
     assert table.rows(*result.files) == [{"n": n} for n in range(1, 6)]
     assert json.loads(json.dumps(result.new_kinds)) == {"n": Kind.INTEGER}
+
+
+def test_i8_a_flush_tells_of_each_batch_what_it_has_read(make_table):
+    """By the decoded body, whatever is around it; of batches that it refuses, nothing."""
+    table = make_table()
+    body = b'{"a":1}\n'
+    bodies = {"ndjson": body, "ndjson.gz": gzip.compress(body), "ndjson.zst": zstd.compress(body)}
+    bodies |= {"parquet": parquet(pa.table({"a": [1]})), "json": b"{"}
+    batches = [table.stage(body=body, staging_format=staging_format) for staging_format, body in bodies.items()]
+    result = table.flush(*batches)
+    expected = {
+        batch.batch_id: hash_content(bodies[batch.format], batch.format) for batch in batches if batch.format != "json"
+    }
+    assert (result.contents, len(set(expected.values()))) == (expected, 2)

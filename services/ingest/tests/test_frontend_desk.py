@@ -1,5 +1,6 @@
 """The desk: order of checks, ids and their age, keys; settings; wake-ups."""
 
+import gzip
 import threading
 
 import orjson
@@ -18,9 +19,9 @@ from icedb_log.errors import (
     Unavailable,
 )
 from icedb_log.ingest.flush import flush_table
-from icedb_log.ingest.idempotency import bind_key, hash_content
+from icedb_log.ingest.idempotency import bind_key, hash_body
 from icedb_log.ingest.quarantine import reason_key
-from icedb_log.ingest.staging import list_staged
+from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_config import TableConfig
 from icedb_log.testing.fake_clock import FakeClock
@@ -77,7 +78,7 @@ def test_a_key_stages_once_for_ever_and_belongs_to_one_content(bench):
 
 
 def test_a_key_that_nobody_confirmed_expires_but_not_for_the_only_copy(bench):
-    content = hash_content(bench.lines, "ndjson")
+    content = hash_body(bench.lines, "ndjson")
     bound = bind_key(bench.store, bench.paths, key="k", content_sha256=content, clock=bench.clock)
     bench.clock.advance(bench.config.retry_window_ms)
     with pytest.raises(KeyExpired, match=bound.batch_id):
@@ -196,3 +197,56 @@ def test_the_waker_sends_what_is_asked_and_survives_a_dead_redis():
     waker.ask("b")
     waker.stop()  # does not wait out the pause; what was asked for is tried
     assert woken == ["a", "b"]
+
+
+def test_i8_an_id_is_bound_to_one_content_over_all_formats_before_it_is_accepted(bench):
+    batch_id = new_batch_id(bench.clock)
+    bench.accept(batch_id=batch_id)
+    with pytest.raises(KeyReused, match="other content"):
+        bench.accept(b'[{"a":3}]', format="json", batch_id=batch_id)
+    packed = bench.accept(gzip.compress(bench.lines), format="ndjson.gz", batch_id=batch_id)
+    assert packed.batch_id == batch_id
+    writer = RowFileWriter(bench.store, bench.clock)
+    flush_table(bench.store, bench.paths, clock=bench.clock, writer=writer, owner="test")
+    flush_table(bench.store, bench.paths, clock=bench.clock, writer=writer, owner="test")
+    with pytest.raises(KeyReused):
+        bench.accept(b'{"a":4}\n', batch_id=batch_id)
+    assert bench.staged_ids() == []
+
+
+def test_i8_the_doors_share_what_an_id_stands_for(bench):
+    batch_id = new_batch_id(bench.clock)
+    bench.accept(batch_id=batch_id)
+    with pytest.raises(KeyReused):
+        bench.accept(b'{"a":2}\n', batch_id=batch_id, key=f"celery:{batch_id}", is_only_copy=True)
+
+
+def test_i8_a_key_that_an_older_release_has_bound_is_compared_as_it_was(bench):
+    content = hash_body(bench.lines, "ndjson")
+    bind_key(bench.store, bench.paths, key="k", content_sha256=content, clock=bench.clock)
+    bench.accept(key="k")
+    with pytest.raises(KeyReused):
+        bench.accept(bench.lines, key="k", format="json")
+
+
+def test_i8_a_binding_that_is_not_confirmed_accepts_nothing(bench, monkeypatch):
+    def fail(key, body):
+        raise CommitOutcomeUnknown("lost")
+
+    monkeypatch.setattr(bench.store, "put_if_absent", fail)
+    with pytest.raises(Unavailable):
+        bench.accept(batch_id=new_batch_id(bench.clock))
+    assert bench.staged_ids() == bench.woken == []
+
+
+def test_i8_the_status_of_an_id_says_how_many_other_contents_wait(bench):
+    statuses = BatchStatuses(bench.store, clock=bench.clock)
+    batch_id = bench.accept().batch_id
+    writer = RowFileWriter(bench.store, bench.clock)
+    flush_table(bench.store, bench.paths, clock=bench.clock, writer=writer, owner="test")
+    assert statuses.look_up(bench.paths, batch_id) == BatchStatus("committed")
+    for number in (2, 3):
+        body = b'{"a":%d}\n' % number
+        stage_batch(bench.store, bench.paths, body=body, staging_format="ndjson", batch_id=batch_id)
+        flush_table(bench.store, bench.paths, clock=bench.clock, writer=writer, owner="test")
+    assert statuses.look_up(bench.paths, batch_id) == BatchStatus("committed", conflicts=2)

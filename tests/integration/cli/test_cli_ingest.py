@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.pressure import Pressure, publish_pressure
-from icedb_log.ingest.quarantine import quarantine_batch
+from icedb_log.ingest.refusals import quarantine_batch
 from icedb_log.ingest.staging import list_staged
 from icedb_log.jobs import RejectedBatch
 from icedb_log.storage.local_store import LocalObjectStore

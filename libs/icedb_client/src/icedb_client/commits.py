@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.clock import Clock
-from icedb_log.ingest.quarantine import QuarantinedBatch, find_reason, reason_key
+from icedb_log.ingest.quarantine import (
+    QuarantinedBatch,
+    batch_id_of_object,
+    entry_of_object,
+    find_reason,
+    is_reason,
+)
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
 from icedb_log.storage.object_store import ObjectStore, list_all
@@ -23,6 +29,7 @@ class CommitReport:
         quarantined: Batches that cannot be committed, with the reason.
         bad_rows: Of committed batches: the rows that could not be, with the reason.
         waiting: Ids of batches that are still staged.
+        conflicts: Other contents that were accepted under ids of these batches: in quarantine, not in the table.
         unknown: Ids of which neither staging, the log nor quarantine knows: never accepted, or decided longer ago than
             log files are kept.
     """
@@ -32,6 +39,7 @@ class CommitReport:
     waiting: tuple[str, ...]
     bad_rows: tuple[QuarantinedBatch, ...] = ()
     unknown: tuple[str, ...] = ()
+    conflicts: tuple[QuarantinedBatch, ...] = ()
 
 
 def wait_committed(
@@ -57,7 +65,8 @@ def wait_committed(
         return CommitReport((), (), waiting)
     # A batch leaves staging after the log names it (I2, I5), so a log read later does, while that log file stays.
     logs = [file.log for file in LogReader(store, paths, clock=clock).heads.read().files]
-    entries = {entry.batch_id: entry for entry in _find_reasons(store, paths, gone)}
+    found = tuple(_find_reasons(store, paths, gone))
+    entries = {entry.batch_id: entry for entry in found if entry.kind != "conflict"}
     committed = gone.intersection(batch_id for log in logs for batch_id in log.batch_ids)
     refused = {batch_id for batch_id, entry in entries.items() if entry.kind == "batch"} - committed
     refused |= gone.intersection(batch_id for log in logs for batch_id in log.refused_ids)
@@ -69,14 +78,14 @@ def wait_committed(
         waiting=waiting,
         bad_rows=tuple(entry for entry in entries.values() if entry.kind == "rows" and entry.batch_id in committed),
         unknown=tuple(batch_id for batch_id in asked if batch_id in gone - committed - entries.keys()),
+        conflicts=tuple(entry for entry in found if entry.kind == "conflict"),
     )
 
 
 def _find_reasons(store: ObjectStore, paths: TablePaths, batch_ids: set[str]) -> Iterator[QuarantinedBatch]:
-    """Read the reasons of these batches: one listing, and one GET for each that is in quarantine."""
-    listed = {info.key for info in list_all(store, paths.quarantine_prefix).objects}
-    for batch_id in sorted(batch_ids):
-        if reason_key(paths, batch_id) in listed:
-            found = find_reason(store, paths, batch_id)
+    """Read the reasons of these batches: one listing, and one GET for each entry of them."""
+    for info in list_all(store, paths.quarantine_prefix).objects:
+        if is_reason(info.key) and batch_id_of_object(info.key) in batch_ids:
+            found = find_reason(store, paths, entry_of_object(info.key))
             if found is not None:
                 yield found.entry

@@ -6,7 +6,7 @@ it is committed; :mod:`icedb_parts` (PySpark) and the simulation implement :clas
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
 from icedb_log.keys import TablePaths
@@ -159,6 +159,8 @@ class FlushOutput:
         deferred: Batches that stay staged for the next commit (``max_partitions_per_flush``); never all of them.
         bad_rows: Rows of accepted batches that are not in ``files``.
         left_out: Batches that stay staged because they are not of the job's size class.
+        contents: SHA-256 of the decoded body of each accepted batch, by its id
+            (:func:`icedb_log.ingest.content.hash_content`): of the very bytes whose rows are in ``files`` (I8).
     """
 
     files: tuple[FileMarker, ...]
@@ -170,6 +172,7 @@ class FlushOutput:
     deferred: tuple[StagedBatch, ...] = ()
     bad_rows: tuple[BadRows, ...] = ()
     left_out: tuple[StagedBatch, ...] = ()
+    contents: Mapping[str, str] = field(default_factory=dict)
 
 
 class BatchWriter(Protocol):

@@ -96,6 +96,7 @@ class LogFile:
         is_seal: An empty log file that keeps another commit from landing at this key (F1, F4).
         widened: Columns of ``schema`` that became wider, with the wider type (S2).
         refused_ids: Batches that this commit refused: they are in quarantine, or on their way (I5).
+        contents: For each of ``batch_ids`` whose content this commit knows: what tells it from another one (I8).
         feed: What a view has taken of its source, as of the commit that said it (V1); ``None``: nothing said here.
         extra: Unknown metadata fields, carried forward.
     """
@@ -111,6 +112,7 @@ class LogFile:
     widened: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     refused_ids: tuple[str, ...] = ()
     feed: FeedState | None = None
+    contents: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     extra: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
 
 
@@ -145,6 +147,7 @@ class LogHead:
     widened: Mapping[str, str]
     refused_ids: tuple[str, ...]
     feed: FeedState | None = None
+    contents: Mapping[str, str] = field(default_factory=lambda: EMPTY)
 
 
 @dataclass(frozen=True, slots=True)

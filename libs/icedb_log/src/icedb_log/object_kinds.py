@@ -53,6 +53,8 @@ def _patterns() -> Iterator[tuple[ObjectKind, str]]:
     yield "config", re.escape(here.config_key)
     yield "staged_batch", below(here.staging_prefix, rf"{_ID}\.({formats})")
     yield "quarantine", below(here.quarantine_prefix, rf"{_ID}\.(json|batch\.({formats})|rows-[0-9a-f]+\.ndjson\.zst)")
+    conflict = rf"{_ID}\.conflict-[0-9a-f]{{64}}"
+    yield "quarantine", below(here.quarantine_prefix, rf"{conflict}\.(json|batch\.({formats}))")
     yield "quarantine", below(here.quarantine_prefix, rf"{_ID}\.ndjson(\.(gz|zst))?")  # of revision 1 (upgrades.md)
     for role in ROLES:
         yield "fence", re.escape(here.fence_key(role))

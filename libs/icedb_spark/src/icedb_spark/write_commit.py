@@ -14,7 +14,7 @@ from icedb_log.ingest.append import (
     make_batch_id,
     read_store_clock,
 )
-from icedb_log.ingest.idempotency import Binding, bind_key, hash_content, mark_staged, read_binding
+from icedb_log.ingest.idempotency import Binding, bind_key, hash_body, mark_staged, read_binding
 from icedb_log.keys import TablePaths
 from icedb_log.log.fold import union_schema
 from icedb_log.log.reader import LogReader
@@ -29,7 +29,7 @@ from icedb_spark.values import WriteOptions
 
 _WRITE_KEYS: Final = "spark write "
 """Begins the producer's key of a write, so that no key of a batch means the same."""
-_CONTENT: Final = hash_content(b"", "spark write")
+_CONTENT: Final = hash_body(b"", "spark write")
 
 _log = structlog.get_logger(__name__)
 

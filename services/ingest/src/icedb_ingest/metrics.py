@@ -43,6 +43,11 @@ class IngestMetrics(SparkWorkerMetrics):
             label="outcome",
             values=BATCH_OUTCOMES,
         )
+        self.id_conflicts = Counter(
+            "icedb_ingest_id_conflicts_total",
+            "Staged copies whose id stands for other content; they wait in quarantine, each as an entry of its own",
+            registry=self.registry,
+        )
         self.commits = Counter("icedb_ingest_commits_total", "Log files committed", registry=self.registry)
         self.rows = Counter("icedb_ingest_rows_total", "Rows made live", registry=self.registry)
         self.files = Counter("icedb_ingest_files_total", "Data files made live", registry=self.registry)
@@ -123,7 +128,8 @@ class IngestMetrics(SparkWorkerMetrics):
             self.commit_files.observe(result.file_count)
         self.batches.labels("committed").inc(result.batch_count)
         self.batches.labels("rejected").inc(len(result.rejected))
-        self.batches.labels("duplicate").inc(result.duplicate_count)
+        self.batches.labels("duplicate").inc(result.duplicate_count - result.conflict_count)
+        self.id_conflicts.inc(result.conflict_count)
         self.commits.inc(1 if result.committed_key else 0)
         self.deferred.inc(result.deferred_count)
         self.bad_rows.inc(result.bad_row_count)

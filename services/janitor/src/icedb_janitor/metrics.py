@@ -71,6 +71,11 @@ class JanitorMetrics(WorkerMetrics):
             label="step",
             values=AUDIT_STEPS,
         )
+        self.id_conflicts = Counter(
+            "icedb_janitor_id_conflicts_total",
+            "Staged copies that are not certainly what was committed under their id; moved to quarantine, not deleted",
+            registry=self.registry,
+        )
         self._failing_since_ms: dict[str, int] = {}
         self._make_gauges()
 
@@ -133,6 +138,7 @@ class JanitorMetrics(WorkerMetrics):
         self.deleted.labels("log_file").inc(len(result.deleted_logs))
         self.deleted.labels("data_file").inc(len(result.deleted_data))
         self.deleted.labels("staged_batch").inc(len(result.deleted_copies))
+        self.id_conflicts.inc(result.conflict_count)
         for (kind, reason), count in kinds_of_failures(paths, result.failed).items():
             self.failed.labels(kind, reason).inc(count)
         self._record_failing(paths, has_failed=bool(result.failed), now_ms=now_ms)

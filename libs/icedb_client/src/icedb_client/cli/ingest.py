@@ -132,7 +132,7 @@ def ingest(
             _wait(client, table, batches, timeout_ms=timeout_ms, report=report, is_quiet=as_json)
     if as_json:
         print_json(report)
-    if report.get("quarantined") or report.get("bad_rows"):
+    if report.get("quarantined") or report.get("bad_rows") or report.get("conflicts"):
         raise typer.Exit(FAILED)
 
 
@@ -274,6 +274,7 @@ def _wait(
     report["bad_rows"] = [
         {"batch_id": batch.batch_id, "rows": batch.row_count, "reason": batch.reason} for batch in found.bad_rows
     ]
+    report["conflicts"] = [{"entry": entry.batch_id, "reason": entry.reason} for entry in found.conflicts]
     if found.waiting:
         if is_quiet:
             print_json(report)
@@ -283,8 +284,9 @@ def _wait(
         )
     if not is_quiet:
         out.print(f"{format_count(committed_count)} batches committed")
-    for batch in (*found.quarantined, *found.bad_rows)[:MAX_SHOWN_QUARANTINED]:
-        what = "batch" if batch.kind == "batch" else f"{format_count(batch.row_count)} rows of batch"
+    for batch in (*found.quarantined, *found.bad_rows, *found.conflicts)[:MAX_SHOWN_QUARANTINED]:
+        what = {"batch": "batch", "conflict": "other content under the id of a batch:"}.get(batch.kind)
+        what = what or f"{format_count(batch.row_count)} rows of batch"
         print_error(f"{what} {batch.batch_id} in quarantine: {batch.reason}")
     if len(found.quarantined) + len(found.bad_rows) > MAX_SHOWN_QUARANTINED:
         print_error(

@@ -238,6 +238,8 @@ def _find(client: Client, table: str, batch_id: str) -> QuarantinedBatch:
 
 
 def _describe(entry: QuarantinedBatch) -> str:
+    if entry.kind == "conflict":
+        return "other content under the id of a batch"
     what = "whole batch" if entry.kind == "batch" else f"{format_count(entry.row_count)} rows of a committed batch"
     return f"{what}, perhaps live already" if entry.is_doubtful else what
 

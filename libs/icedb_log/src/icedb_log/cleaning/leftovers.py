@@ -18,8 +18,15 @@ from icedb_log.cleaning.pins import find_ended_pins
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.idempotency import KEEP_MS
-from icedb_log.ingest.quarantine import batch_id_of_object, find_reason, is_reason, reason_key
-from icedb_log.ingest.quarantine_ops import begin_drop, is_being_dropped
+from icedb_log.ingest.quarantine import (
+    batch_id_of_object,
+    entry_of_object,
+    find_reason,
+    is_being_dropped,
+    is_reason,
+    reason_key,
+)
+from icedb_log.ingest.quarantine_ops import begin_drop
 from icedb_log.ingest.staging import find_staged
 from icedb_log.keys import TablePaths
 from icedb_log.object_kinds import ObjectKind
@@ -186,11 +193,12 @@ def drop_old_quarantine(store: ObjectStore, paths: TablePaths, leftovers: Leftov
         Unavailable: The store did not answer; what was dropped by then is dropped whole, or at the next sweep.
     """
     infos = leftovers.found.get("quarantine", ())
-    listed = {batch_id_of_object(info.key) for info in infos}
+    listed = {entry_of_object(info.key) for info in infos}
     # WARN: before reasons are read. Between the two a flush would set the batch aside, with a reason of its own, and
     # take it out of staging. What is not staged now cannot be any more: its id is too old (I3).
-    free = listed - find_staged(store, paths, listed).keys()
-    reasons = {batch_id_of_object(info.key): info.etag for info in infos if is_reason(info.key)}
+    staged = find_staged(store, paths, {batch_id_of_object(name) for name in listed})
+    free = {name for name in listed if batch_id_of_object(name) not in staged}
+    reasons = {entry_of_object(info.key): info.etag for info in infos if is_reason(info.key)}
     claimed: dict[str, tuple[str, ...]] = {}
     for batch_id in sorted(free & reasons.keys()):
         # J6: counted when it is taken. An entry whose retry has begun is looked at and takes no place: a thousand of
@@ -200,7 +208,7 @@ def drop_old_quarantine(store: ObjectStore, paths: TablePaths, leftovers: Leftov
         payloads = begin_drop(store, paths, batch_id, etag=reasons[batch_id])
         if payloads is not None:
             claimed[batch_id] = payloads
-    claimed |= _find_lone_payloads(store, paths, infos, batch_ids=free - reasons.keys())
+    claimed |= _find_lone_payloads(store, paths, infos, batch_ids=listed - reasons.keys(), free=free)
     first = deleter.delete(_drop(key) for keys in claimed.values() for key in keys)
     kept = {each.key for each in first.failed}
     # The payload first: a payload without a reason nobody would find.
@@ -251,12 +259,20 @@ def _drop(key: str) -> Doomed:
 
 
 def _find_lone_payloads(
-    store: ObjectStore, paths: TablePaths, infos: Sequence[ObjectInfo], *, batch_ids: Collection[str]
+    store: ObjectStore,
+    paths: TablePaths,
+    infos: Sequence[ObjectInfo],
+    *,
+    batch_ids: Collection[str],
+    free: Collection[str],
 ) -> dict[str, tuple[str, ...]]:
-    """Return old payloads without a reason, and those whose reason is young because an earlier drop was cut off."""
+    """Return old payloads without a reason, and those whose reason is young because an earlier drop was cut off.
+
+    The latter also where the batch is staged: nobody relies on an entry that is being dropped (I8).
+    """
     payloads: dict[str, list[str]] = {}
     for info in infos:
-        batch_id = batch_id_of_object(info.key)
+        batch_id = entry_of_object(info.key)
         if batch_id in batch_ids:
             payloads.setdefault(batch_id, []).append(info.key)
     found: dict[str, tuple[str, ...]] = {}
@@ -264,6 +280,6 @@ def _find_lone_payloads(
         if len(found) >= MAX_DROPS:
             break
         reason = find_reason(store, paths, batch_id)
-        if reason is None or is_being_dropped(reason):
+        if (reason is None and batch_id in free) or (reason is not None and is_being_dropped(reason)):
             found[batch_id] = tuple(keys)
     return found

@@ -46,6 +46,7 @@ class VacuumResult:
         contended_count: Log files that changed under the strip; the next run does them.
         store_now_ms: The time that ages were measured against.
         deleted_copies: Staged copies of batches deleted.
+        conflict_count: Those of them whose content is not certainly that of their batch; it is in quarantine now (I8).
         has_more: Whether there is more to delete now: the run was bounded. Failed deletes do not count.
         lost: Commits that landed and whose log files are not there (F5), by name; nothing was decided about them yet.
         held_back_ms: How far the store's clock has certainly run ahead of what has passed, not only by as much as the
@@ -61,6 +62,7 @@ class VacuumResult:
     contended_count: int
     store_now_ms: int
     deleted_copies: tuple[str, ...] = ()
+    conflict_count: int = 0
     has_more: bool = False
     lost: tuple[str, ...] = ()
     held_back_ms: int = 0
@@ -153,7 +155,7 @@ def vacuum_table(
         lost = note_lost(store, paths, landed=holds.landed, view=again, clock=clock)
     run_audit = None if audit is None else audit.begin(_facts(plan, config, holds))
     deleter = Deleter(store, audit=run_audit, check_alive=check_alive, chunk_keys=chunk_keys)
-    run = VacuumRun(store, paths, view=view, plan=plan, deleter=deleter, part_files=chunk_keys)
+    run = VacuumRun(store, paths, view=view, plan=plan, deleter=deleter, part_files=chunk_keys, clock=clock)
     done = run.delete_all(staged, max_objects=max_objects)
     return VacuumResult(
         is_dry_run=False,
@@ -165,6 +167,7 @@ def vacuum_table(
         contended_count=done.contended_count,
         store_now_ms=plan.store_now_ms,
         deleted_copies=done.copies,
+        conflict_count=done.conflict_count,
         has_more=done.has_more,
         lost=lost,
         held_back_ms=max(0, heard_ms - plan.store_now_ms - took_ms),

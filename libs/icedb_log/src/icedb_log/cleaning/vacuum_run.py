@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from icedb_log.cleaning.deletion import Deleted, Deleter, Doomed
 from icedb_log.cleaning.guards import DATA_GUARDS, LOG_GUARDS, Death
 from icedb_log.cleaning.vacuum_plan import Portion, VacuumPlan, cut_parts, live_paths, strip_log_file
-from icedb_log.clock import format_ms
-from icedb_log.errors import CommitOutcomeUnknown, IceDBError, PreconditionFailed
+from icedb_log.clock import Clock, format_ms
+from icedb_log.errors import CommitOutcomeUnknown, IceDBError, PreconditionFailed, Unavailable
+from icedb_log.ingest.refusals import settle_copy
 from icedb_log.keys import TablePaths, log_name
 from icedb_log.log.codec import encode_log_file
 from icedb_log.log.invariants import require_same_live, require_strip
@@ -27,6 +28,7 @@ class DoneVacuum:
 
     Attributes:
         copies: Staged copies that are gone.
+        conflict_count: Those of them that are in quarantine now (I8).
         log_keys: Log files that are gone.
         data_paths: Data files that are gone.
         failed: What could not be deleted, and why.
@@ -42,6 +44,7 @@ class DoneVacuum:
     stripped_count: int
     contended_count: int
     has_more: bool
+    conflict_count: int = 0
 
 
 class VacuumRun:
@@ -54,6 +57,7 @@ class VacuumRun:
         plan: What may be deleted.
         deleter: Deletes, and writes down what.
         part_files: Data files that are deleted between strips, at least.
+        clock: This host's clock; decides nothing.
     """
 
     def __init__(
@@ -65,7 +69,9 @@ class VacuumRun:
         plan: VacuumPlan,
         deleter: Deleter,
         part_files: int,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._store = store
         self._paths = paths
         self._view = view
@@ -75,10 +81,14 @@ class VacuumRun:
         self._log_sizes = {file.key: file.size_bytes for file in view.files}
         self._failed: list[FailedDelete] = []
         self._gone_copies: set[str] = set()
+        self._conflicts: set[str] = set()
         self._gone_logs: set[str] = set()
         self._gone_data: set[str] = set()
         self._stripped_count = 0
         self._contended: set[str] = set()
+        self._contents = {
+            i: known for f in view.files if f.key in plan.batch_ids for i, known in f.log.contents.items()
+        }
         self._live: set[str] = set()
         self._current: dict[str, ListedLogFile] = {}
 
@@ -104,6 +114,7 @@ class VacuumRun:
             stripped_count=self._stripped_count,
             contended_count=len(self._contended),
             has_more=has_more,
+            conflict_count=len(self._gone_copies & self._conflicts),
         )
 
     def _delete_copies(self, staged: Mapping[str, tuple[str, ...]]) -> set[str]:
@@ -114,11 +125,28 @@ class VacuumRun:
             for batch_id in batch_ids
             for copy in staged.get(batch_id, ())
         }
-        self._gone_copies = self._delete(
-            Doomed(copy, "staged_batch", f"its batch was committed by {log_name(key)}, which goes as well", LOG_GUARDS)
-            for copy, (_, key) in copies.items()
-        )
+        # WARN: I8: not by the id alone. What a producer staged under it since may be other content, and nowhere else.
+        settled = [copy for copy, (batch_id, _) in copies.items() if self._settle(copy, batch_id)]
+        self._gone_copies = self._delete(self._doom_copy(copy, copies[copy][1]) for copy in settled)
         return {batch_id for copy, (batch_id, _) in copies.items() if copy not in self._gone_copies}
+
+    def _settle(self, copy: str, batch_id: str) -> bool:
+        """Return whether a staged copy may go: it is what was committed, or other content and in quarantine now."""
+        known = self._contents.get(batch_id, "")
+        try:
+            settled = settle_copy(self._store, self._paths, copy, known=known, clock=self._clock)
+        except (Unavailable, CommitOutcomeUnknown) as error:
+            self._failed.append(FailedDelete(copy, str(error)))
+            return False
+        if settled == "conflict":
+            self._conflicts.add(copy)
+        return settled != "left"
+
+    def _doom_copy(self, copy: str, log_key: str) -> Doomed:
+        why = f"its batch was committed by {log_name(log_key)}, which goes as well"
+        if copy in self._conflicts:
+            why += "; it is not certainly the same content, and is in quarantine as an entry of its own"
+        return Doomed(copy, "staged_batch", why, LOG_GUARDS)
 
     def _delete_log_files(self, *, stuck: set[str]) -> None:
         # WARN: a log file is what keeps a retried batch from being committed again (I3). Its staged objects go first:

@@ -10,14 +10,10 @@ from functools import partial
 
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, InvariantViolated
-from icedb_log.ingest.flush_checks import require_accounted, require_bad_rows
-from icedb_log.ingest.quarantine import (
-    find_reason,
-    mark_rows_landed,
-    quarantine_again,
-    quarantine_batch,
-    quarantine_rows,
-)
+from icedb_log.ingest.content import DIGEST_CHARS
+from icedb_log.ingest.flush_checks import require_accounted, require_bad_rows, require_contents
+from icedb_log.ingest.quarantine import find_reason, mark_rows_landed, quarantine_rows
+from icedb_log.ingest.refusals import Settled, quarantine_again, quarantine_batch, settle_copy
 from icedb_log.ingest.staging import list_staged
 from icedb_log.jobs import (
     BatchWriter,
@@ -75,6 +71,7 @@ class FlushResult:
         bad_row_count: Rows of these batches that went to quarantine instead.
         rejected: Batches that this commit refused; they are in quarantine, with reasons.
         duplicate_count: Staged objects of batches that were committed or refused before (I3).
+        conflict_count: Those of them whose content is another one, and is in quarantine as an entry of its own (I8).
         deferred_count: Batches that wait for the next commit, since this one has partitions enough.
         unknown_count: Objects in staging that are no batches; left alone.
         has_more: Whether more batches are waiting.
@@ -90,6 +87,7 @@ class FlushResult:
     bad_row_count: int = 0
     rejected: tuple[RejectedBatch, ...] = ()
     duplicate_count: int = 0
+    conflict_count: int = 0
     deferred_count: int = 0
     unknown_count: int = 0
     has_more: bool = False
@@ -143,19 +141,16 @@ def flush_table(
     # it, its log file is merged and vacuumed, and this log read does not know its id any more: rows twice.
     staged = list_staged(store, paths, limit=limits.max_batches, skip=limits.skip)
     sorted_out = _sort_out(staged.batches, view, config=config, limits=limits)
-    if sorted_out.duplicates:
-        # I3: their rows are live already. If none goes, a flush that finds nothing else would be asked for ever.
-        delete_or_raise(store, [batch.key for batch in sorted_out.duplicates])
-    for batch in sorted_out.refused:
-        quarantine_again(store, paths, batch=batch, clock=clock)
+    watch = FenceWatch(fence, check_alive=check_alive or never_stop, clock=clock)
+    conflict_count, left_count = _settle_decided(store, paths, sorted_out, view, clock=clock, still_mine=watch)
     found = FlushResult(
-        duplicate_count=len(sorted_out.duplicates) + len(sorted_out.refused),
+        duplicate_count=len(sorted_out.duplicates) + len(sorted_out.refused) - left_count,
+        conflict_count=conflict_count,
         unknown_count=len(staged.unknown),
         has_more=staged.has_more or sorted_out.has_more,
     )
     if not (sorted_out.taken or sorted_out.late):
         return found
-    watch = FenceWatch(fence, check_alive=check_alive or never_stop, clock=clock)
     run = _Run(store, paths, clock, config, writer, fence, reader, watch, limits.sizes)
     return run.decide(sorted_out, found=found, known=union_schema(paths.name, view.files))
 
@@ -167,6 +162,33 @@ class _SortedOut:
     refused: tuple[StagedBatch, ...]
     late: tuple[RejectedBatch, ...]
     has_more: bool
+
+
+def _settle_decided(
+    store: ObjectStore,
+    paths: TablePaths,
+    sorted_out: _SortedOut,
+    view: LogHeads,
+    *,
+    clock: Clock,
+    still_mine: CheckAlive,
+) -> tuple[int, int]:
+    """Clear staging of what the log has decided; return how many were other content, and how many have to stay (I8)."""
+    known = {batch_id: content for file in view.files for batch_id, content in file.log.contents.items()}
+    settled: list[Settled] = []
+    gone: list[str] = []
+    for batch in sorted_out.duplicates:
+        still_mine()  # each costs a GET
+        # WARN: not by the id alone: another content under it would vanish, though it was accepted.
+        found = settle_copy(store, paths, batch.key, known=known.get(batch.batch_id, ""), clock=clock)
+        settled.append(found)
+        if found != "left":
+            gone.append(batch.key)
+    if gone:
+        # I3: their rows are live already. If none goes, a flush that finds nothing else would be asked for ever.
+        delete_or_raise(store, gone)
+    settled += [quarantine_again(store, paths, batch=batch, clock=clock) for batch in sorted_out.refused]
+    return settled.count("conflict"), settled.count("left")
 
 
 def _sort_out(
@@ -265,8 +287,11 @@ class _Run:
             self.fence.release()
         if output.accepted:
             delete_or_raise(self.store, [batch.key for batch in output.accepted])  # I2: only now
-        for refusal in rejected:
+        moved = [
             quarantine_batch(self.store, self.paths, rejected=refusal, clock=self.clock)  # I5: only now
+            for refusal in rejected
+        ]
+        found = replace(found, conflict_count=found.conflict_count + moved.count("conflict"))
         for bad in output.bad_rows:
             mark_rows_landed(self.store, self.paths, batch_id=bad.batch.batch_id, commit_id=commit_id)
         return self._result(found, output, rejected, committed_key)
@@ -295,6 +320,7 @@ class _Run:
         output = self.writer.write_batches(job)
         require_accounted(self.paths, job, output)
         require_bad_rows(self.paths, job, output)
+        require_contents(self.paths, output)
         return output
 
     def _read_live(self) -> tuple[FileMarker, ...]:
@@ -315,6 +341,7 @@ class _Run:
             batch_ids=tuple(batch.batch_id for batch in output.accepted),
             widened=grown.widened,
             refused_ids=tuple(refusal.batch.batch_id for refusal in rejected),
+            contents={batch_id: sha256[:DIGEST_CHARS] for batch_id, sha256 in output.contents.items()},  # I8
         )
         require_schema_carried(self.paths, log, known=known)
         # The heads name no data files, so names are only compared with each other: fresh ids are unique (W1).
@@ -350,6 +377,7 @@ class _Run:
             bad_row_count=sum(bad.row_count for bad in output.bad_rows),
             rejected=rejected,
             duplicate_count=found.duplicate_count,
+            conflict_count=found.conflict_count,
             deferred_count=len(output.deferred),
             unknown_count=found.unknown_count,
             has_more=found.has_more or bool(output.deferred),

@@ -45,3 +45,9 @@ def require_bad_rows(paths: TablePaths, job: FlushJob, output: FlushOutput) -> N
                 f"table {paths.name}: {bad.row_count} bad rows of batch {bad.batch.batch_id} at {bad.payload_key}: "
                 f"at least one is needed, below {paths.quarantine_prefix} (I5)"
             )
+
+
+def require_contents(paths: TablePaths, output: FlushOutput) -> None:
+    """What a flush job tells of contents is about the batches that it accepted (I8)."""
+    if not output.contents.keys() <= {batch.batch_id for batch in output.accepted}:
+        raise InvariantViolated(f"table {paths.name}: the flush job tells contents of batches that it left out (I8)")

@@ -29,7 +29,9 @@ class Binding:
     Attributes:
         record_key: Where the record lies.
         batch_id: The batch's id.
-        content_sha256: Of the body and its format: a key belongs to one content.
+        content_sha256: Of the body as it came and its format: what releases before revision 6 compare.
+        decoded_sha256: Of the decoded body (:func:`icedb_log.ingest.content.hash_content`): a key belongs to one
+            content, in whatever format (I8). Empty in a record of such a release.
         is_staged: Whether the batch certainly was staged, or committed by whoever bound the key.
         is_new: Whether this call bound the key.
     """
@@ -39,10 +41,11 @@ class Binding:
     content_sha256: str
     is_staged: bool
     is_new: bool
+    decoded_sha256: str = ""
 
 
-def hash_content(body: bytes, staging_format: str) -> str:
-    """Return what tells one batch's content from another's."""
+def hash_body(body: bytes, staging_format: str) -> str:
+    """Return what releases before revision 6 tell one batch's content from another's by."""
     digest = hashlib.sha256(staging_format.encode() + b"\n")
     digest.update(body)
     return digest.hexdigest()
@@ -55,6 +58,7 @@ def bind_key(
     key: str,
     content_sha256: str,
     clock: Clock,
+    decoded_sha256: str = "",
     preferred_id: str | None = None,
 ) -> Binding:
     """Return the batch id of a producer's key, bound by this call or by an earlier one. Idempotent.
@@ -63,8 +67,9 @@ def bind_key(
         store: The object store.
         paths: Keys of the table.
         key: Any text; the object's name is its hash.
-        content_sha256: Of the batch, see :func:`hash_content`.
+        content_sha256: Of the batch, see :func:`hash_body`.
         clock: Makes a fresh id.
+        decoded_sha256: Of the batch, see :class:`Binding`; empty where there is no body.
         preferred_id: The id to bind if the key is new; a fresh one if not given.
 
     Raises:
@@ -72,7 +77,8 @@ def bind_key(
         Unavailable: The store did not say which id is bound; call again.
     """
     record_key = paths.idempotency_key(hashlib.sha256(key.encode()).hexdigest())
-    mine = Binding(record_key, preferred_id or new_batch_id(clock), content_sha256, is_staged=False, is_new=True)
+    batch_id = preferred_id or new_batch_id(clock)
+    mine = Binding(record_key, batch_id, content_sha256, is_staged=False, is_new=True, decoded_sha256=decoded_sha256)
     for _ in range(MAX_BIND_ATTEMPTS):
         try:
             store.put_if_absent(record_key, _encode(mine))
@@ -84,13 +90,19 @@ def bind_key(
             found = _decode(record_key, store.get(record_key).body)
         except NotFound:
             continue  # the PUT did not land, or the janitor has just forgotten the key
-        if found.content_sha256 != content_sha256:
+        if not _is_same(found, mine):
             raise InvalidRequest(
                 f"table {paths.name}: the key {key[:80]!r} was used before with other content (batch "
-                f"{found.batch_id}); a key belongs to one batch: send the same bytes, or use another key"
+                f"{found.batch_id}); a key or an id belongs to one batch: send the same bytes, or use another one"
             )
         return replace(found, is_new=found.batch_id == mine.batch_id)
     raise Unavailable(f"table {paths.name}: the store did not confirm the key {key[:80]!r}; send the batch again")
+
+
+def _is_same(found: Binding, mine: Binding) -> bool:
+    if found.decoded_sha256 and mine.decoded_sha256:
+        return found.decoded_sha256 == mine.decoded_sha256
+    return found.content_sha256 == mine.content_sha256
 
 
 def read_binding(store: ObjectStore, paths: TablePaths, *, key: str) -> Binding | None:
@@ -117,6 +129,7 @@ def _encode(binding: Binding) -> bytes:
         {
             "batch_id": binding.batch_id,
             "content_sha256": binding.content_sha256,
+            **({"decoded_sha256": binding.decoded_sha256} if binding.decoded_sha256 else {}),
             "staged": binding.is_staged,
         }
     )
@@ -127,7 +140,14 @@ def _decode(record_key: str, body: bytes) -> Binding:
         value = orjson.loads(body)
         batch_id = str(value["batch_id"])
         parse_uuid7_ms(batch_id)
-        return Binding(record_key, batch_id, str(value["content_sha256"]), value["staged"] is True, is_new=False)
+        return Binding(
+            record_key,
+            batch_id,
+            content_sha256=str(value["content_sha256"]),
+            is_staged=value["staged"] is True,
+            is_new=False,
+            decoded_sha256=str(value.get("decoded_sha256", "")),
+        )
     except (ValueError, KeyError, TypeError, InvalidRequest) as error:
         raise Unavailable(
             f"{record_key} does not hold a key's record ({type(error).__name__}); use another key, or delete it by hand"

@@ -3,11 +3,14 @@
 A batch that was refused lies there whole: ``<batch id>.batch.<format>``, as it was staged, and ``<batch id>.json``
 with the reason. The reason is written last and the staged object deleted after it, so a crash at any step leads to
 the same end. Of a batch that was committed without its bad rows, these rows lie there:
-``<batch id>.rows-<hash>.ndjson.zst``, uploaded by the data path, and the reason.
+``<batch id>.rows-<hash>.ndjson.zst``, uploaded by the data path, and the reason. Other content under an id that was
+used before is an entry of its own (I8): ``<batch id>.conflict-<SHA-256>.batch.<format>`` and ``….json``.
+Batches are moved here by :mod:`icedb_log.ingest.refusals`.
 """
 
 import contextlib
 import hashlib
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -23,20 +26,26 @@ from icedb_log.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from icedb_log.jobs import BadRows, RejectedBatch, RowFault, StagedBatch
+from icedb_log.jobs import BadRows, RowFault, StagedBatch
 from icedb_log.keys import TablePaths
-from icedb_log.storage.object_store import ObjectInfo, ObjectStore, delete_or_raise, list_all
+from icedb_log.storage.object_store import ObjectInfo, ObjectStore, list_all
 
-Kind = Literal["batch", "rows"]
-"""``batch``: refused, nothing of it is live; ``rows``: committed but for these rows."""
+Kind = Literal["batch", "rows", "conflict"]
+"""``batch``: refused, nothing of it is live; ``rows``: committed but for these rows; ``conflict``: accepted under an id
+that stands for other content (I8)."""
 
 BAD_ROWS_FORMAT: Final = "ndjson.zst"
+_KINDS: Final[dict[Any, Kind]] = {"rows": "rows", "conflict": "conflict"}
 MAX_DIRECT_READS: Final = 16
 """Up to so many reasons are read by name, without a listing."""
 MAX_REASON_ATTEMPTS: Final = 4
 
 _REASON_SUFFIX: Final = ".json"
 _BAD_ROWS_INFIX: Final = ".rows-"
+_CONFLICT_INFIX: Final = ".conflict-"
+_CONFLICT: Final = re.compile(re.escape(_CONFLICT_INFIX) + "[0-9a-f]{64}")
+_DROPPED: Final = "dropped"
+"""In a reason: the janitor is deleting the entry, nobody retries it any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +53,13 @@ class QuarantinedBatch:
     """One entry in quarantine.
 
     Attributes:
-        batch_id: Id of the batch.
+        batch_id: Name of the entry: the id of the batch, with :func:`conflict_name` for a conflict.
         reason: Why it, or its bad rows, could not be committed, in words for its producer: a line for each of the first
             rows, then the others by count.
         payload_key: Where the batch, or its bad rows, are.
         size_bytes: Size of the payload.
         quarantined_ms: When, by the worker's clock.
-        kind: Whether it is a whole batch, or the bad rows of a committed one.
+        kind: Whether it is a whole batch, the bad rows of a committed one, or other content under the id of one.
         row_count: Bad rows; ``None`` for a whole batch, whose rows nobody counted.
         retry_id: Id under which a retry that has begun stages the payload again.
         is_doubtful: Nobody can tell whether its rows are live already, by its id or by an earlier retry.
@@ -100,6 +109,17 @@ def is_bad_rows(key: str) -> bool:
     return _BAD_ROWS_INFIX in key.rpartition("/")[2]
 
 
+def conflict_name(batch_id: str, sha256: str) -> str:
+    """Return the name of the entry for a content that was accepted under an id which stands for another one (I8)."""
+    return f"{batch_id}{_CONFLICT_INFIX}{sha256}"
+
+
+def list_conflicts(store: ObjectStore, paths: TablePaths, batch_id: str) -> tuple[str, ...]:
+    """Return the names of the entries with other content under an id (I8). Costs a listing."""
+    there = list_all(store, paths.quarantine_key(f"{batch_id}{_CONFLICT_INFIX}")).objects
+    return tuple(entry_of_object(info.key) for info in there if is_reason(info.key))
+
+
 def list_bad_rows(store: ObjectStore, paths: TablePaths, batch_id: str) -> tuple[str, ...]:
     """Return the keys of all bad rows that were ever set aside of a batch. Costs a listing."""
     return tuple(info.key for info in list_all(store, paths.quarantine_key(f"{batch_id}{_BAD_ROWS_INFIX}")).objects)
@@ -111,51 +131,21 @@ def payload_key(paths: TablePaths, batch: StagedBatch) -> str:
 
 
 def reason_key(paths: TablePaths, batch_id: str) -> str:
-    """Return where the reason of a quarantined batch is."""
+    """Return where the reason of an entry is, by its name: a batch's id, or :func:`conflict_name`."""
     return paths.quarantine_key(batch_id + _REASON_SUFFIX)
 
 
-def quarantine_batch(store: ObjectStore, paths: TablePaths, *, rejected: RejectedBatch, clock: Clock) -> None:
-    """Move a staged batch to quarantine. Idempotent; a batch that is gone already was moved by another run.
-
-    Only after a commit has refused it (I5). Another run may have moved it meanwhile, and an operator may have begun a
-    retry: what they wrote stays.
-
-    Raises:
-        Unavailable: The store did not answer; the batch stays staged, and the next run does it again.
-    """
-    batch = rejected.batch
-    body = orjson.dumps(_describe_refusal(paths, rejected, clock))
-    for _ in range(MAX_REASON_ATTEMPTS):
-        found = find_reason(store, paths, batch.batch_id)
-        is_there = found is not None and found.entry.kind == "batch"
-        # If it is there: the same id in another format is kept, too, though nobody lists it.
-        is_copied = found is not None and found.entry.payload_key == payload_key(paths, batch)
-        if not (is_copied or _copy_payload(store, paths, batch)):
-            return
-        if is_there or _put_reason(store, paths, batch.batch_id, body, replaces=None if found is None else found.etag):
-            delete_or_raise(store, [batch.key])
-            return
-    raise Unavailable(
-        f"table {paths.name}: {reason_key(paths, batch.batch_id)} was not confirmed, or changed by others, "
-        f"{MAX_REASON_ATTEMPTS} times; the next flush goes on"
-    )
+def is_being_dropped(found: StoredReason) -> bool:
+    """Return whether the janitor has taken an entry away; what is left of it is to be deleted."""
+    return found.fields.get(_DROPPED) is True
 
 
-def _describe_refusal(paths: TablePaths, rejected: RejectedBatch, clock: Clock) -> dict[str, Any]:
-    batch = rejected.batch
-    return {
-        "batch_id": batch.batch_id,
-        "reason": rejected.reason,
-        "payload": payload_key(paths, batch),
-        "bytes": batch.size_bytes,
-        "quarantined_ms": clock.now_ms(),
-        "kind": "batch",
-        "doubtful": rejected.is_doubtful,
-    }
+def mark_dropped(found: StoredReason) -> bytes:
+    """Return a reason that says so."""
+    return orjson.dumps({**found.fields, _DROPPED: True})
 
 
-def _put_reason(store: ObjectStore, paths: TablePaths, batch_id: str, body: bytes, *, replaces: str | None) -> bool:
+def put_reason(store: ObjectStore, paths: TablePaths, batch_id: str, body: bytes, *, replaces: str | None) -> bool:
     """Write a reason over the one with an ETag, or over none; return whether it certainly was written."""
     key = reason_key(paths, batch_id)
     try:
@@ -231,20 +221,8 @@ def mark_rows_landed(store: ObjectStore, paths: TablePaths, *, batch_id: str, co
             store.put_if_match(reason_key(paths, batch_id), body, etag=found.etag)
 
 
-def quarantine_again(store: ObjectStore, paths: TablePaths, *, batch: StagedBatch, clock: Clock) -> None:
-    """Clear staging of a batch that a commit in the log has refused already (I5). Idempotent.
-
-    It is in quarantine, and was staged once more; or the flush that refused it was cut off before it was moved.
-    """
-    reason = (
-        f"batch {batch.batch_id} was refused before; it was staged again since, or the flush that refused it was cut "
-        "off before it could say why. See whether it was retried or dropped meanwhile before you retry it"
-    )
-    quarantine_batch(store, paths, rejected=RejectedBatch(batch, reason, is_doubtful=True), clock=clock)
-
-
 def find_reason(store: ObjectStore, paths: TablePaths, batch_id: str) -> StoredReason | None:
-    """Read the reason of one batch; ``None`` if it is not in quarantine."""
+    """Read the reason of one entry, by its name; ``None`` if it is not in quarantine."""
     try:
         stored = store.get(reason_key(paths, batch_id))
     except NotFound:
@@ -284,12 +262,12 @@ def parse_reason(info: ObjectInfo, body: bytes) -> StoredReason:
     try:
         value = orjson.loads(body)
         entry = QuarantinedBatch(
-            batch_id=str(value["batch_id"]),
+            batch_id=batch_id_of(info.key) if value.get("kind") == "conflict" else str(value["batch_id"]),
             reason=str(value["reason"]),
             payload_key=str(value["payload"]),
             size_bytes=int(value["bytes"]),
             quarantined_ms=int(value["quarantined_ms"]),
-            kind="rows" if value.get("kind") == "rows" else "batch",
+            kind=_KINDS.get(value.get("kind"), "batch"),
             row_count=None if value.get("rows") is None else int(value["rows"]),
             retry_id=None if value.get("retry") is None else str(value["retry"]),
             is_doubtful=value.get("doubtful") is True,
@@ -307,7 +285,7 @@ def parse_reason(info: ObjectInfo, body: bytes) -> StoredReason:
 
 
 def batch_id_of(key: str) -> str:
-    """Return the batch that the object at a key, a reason or bad rows, is about."""
+    """Return the entry that the object at a key, a reason or bad rows, is about."""
     name = key.rpartition("/")[2]
     return name.partition(_BAD_ROWS_INFIX)[0].removesuffix(_REASON_SUFFIX)
 
@@ -317,14 +295,11 @@ def batch_id_of_object(key: str) -> str:
     return key.rpartition("/")[2].partition(".")[0]
 
 
-def _copy_payload(store: ObjectStore, paths: TablePaths, batch: StagedBatch) -> bool:
-    """Copy a staged batch to quarantine; return whether it was still there."""
-    try:
-        body = store.get(batch.key).body
-    except NotFound:
-        return False
-    store.put(payload_key(paths, batch), body)
-    return True
+def entry_of_object(key: str) -> str:
+    """Return the name of the entry to which any object below the quarantine belongs."""
+    batch_id, _, rest = key.rpartition("/")[2].partition(".")
+    conflict = _CONFLICT.match(f".{rest}")
+    return batch_id if conflict is None else f"{batch_id}{conflict.group()}"
 
 
 def _list_reasons(store: ObjectStore, paths: TablePaths) -> list[ObjectInfo]:
@@ -335,4 +310,4 @@ def _list_reasons(store: ObjectStore, paths: TablePaths) -> list[ObjectInfo]:
 def is_reason(key: str) -> bool:
     """Return whether an object below the quarantine is a reason, and no payload."""
     name = batch_id_of(key)
-    return key.endswith(_REASON_SUFFIX) and "." not in name
+    return key.endswith(_REASON_SUFFIX) and "." not in _CONFLICT.sub("", name, count=1)

@@ -21,7 +21,16 @@ from icedb_log.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from icedb_log.ingest.quarantine import QuarantinedBatch, StoredReason, find_reason, list_bad_rows, reason_key
+from icedb_log.ingest.quarantine import (
+    QuarantinedBatch,
+    StoredReason,
+    batch_id_of_object,
+    find_reason,
+    is_being_dropped,
+    list_bad_rows,
+    mark_dropped,
+    reason_key,
+)
 from icedb_log.ingest.staging import find_staged, stage_batch
 from icedb_log.keys import STAGING_FORMATS, StagingFormat, TablePaths
 from icedb_log.log.reader import LogReader
@@ -30,8 +39,6 @@ from icedb_log.tables.stored_config import read_table_config
 from icedb_log.tables.table_config import TableConfig
 
 _MAX_ATTEMPTS: Final = 8
-_DROPPED: Final = "dropped"
-"""In a reason: the janitor is deleting the entry, nobody retries it any more."""
 _PAYLOAD_KIND: Final = re.compile(r"(batch|rows-[0-9a-f]+)\.")
 
 
@@ -71,7 +78,7 @@ def drop_quarantined(store: ObjectStore, paths: TablePaths, batch_id: str) -> No
     """
     # WARN: before the reason is read. Between the two a flush would refuse the batch as a whole and take it out of
     # staging, and its reason, which nobody has seen, would be deleted instead of the one that was read.
-    is_staged = bool(find_staged(store, paths, (batch_id,)))
+    is_staged = bool(find_staged(store, paths, (batch_id_of_object(batch_id),)))
     found = find_reason(store, paths, batch_id)
     if found is None:
         raise _not_there(paths, batch_id)
@@ -106,17 +113,11 @@ def begin_drop(store: ObjectStore, paths: TablePaths, batch_id: str, *, etag: st
         return None
     # WARN: not by looking alone. A retry writes its id after this look, is cut off before it stages, and the payload is
     # deleted: the next try finds none and takes the batch for staged, and it is nowhere.
-    body = orjson.dumps({**found.fields, _DROPPED: True})
     try:
-        store.put_if_match(reason_key(paths, batch_id), body, etag=found.etag)
+        store.put_if_match(reason_key(paths, batch_id), mark_dropped(found), etag=found.etag)
     except (PreconditionFailed, CommitOutcomeUnknown):
         return None
     return _payloads_of(store, paths, found.entry)
-
-
-def is_being_dropped(found: StoredReason) -> bool:
-    """Return whether :func:`begin_drop` has taken an entry away; what is left of it is to be deleted."""
-    return found.fields.get(_DROPPED) is True
 
 
 def retry_quarantined(
@@ -185,7 +186,7 @@ def _check_first_retry(
             f"table {paths.name}: nobody can tell whether the rows of batch {entry.batch_id} are live already: "
             f"{entry.reason}. Look for them, then drop the batch or retry it by force"
         )
-    if entry.kind == "batch":
+    if entry.kind != "rows":
         return
     # The reason is written before the commit. Without the commit, the next flush takes the batch anew.
     if find_staged(store, paths, (entry.batch_id,)):

@@ -34,7 +34,7 @@ from icedb_log.log.wire_values import (
 )
 from icedb_log.model import EMPTY, FORMAT_VERSION, ColumnStats, FeedState, FileMarker, LogFile, LogHead, LogTombstone
 
-_METADATA_KEYS: Final = frozenset({"v", "t", "sch", "f", "tmb", "cid", "ids", "h", "seal", "w", "rej", "fed"})
+_METADATA_KEYS: Final = frozenset({"v", "t", "sch", "f", "tmb", "cid", "ids", "h", "seal", "w", "rej", "fed", "dig"})
 _MARKER_KEYS: Final = frozenset({"p", "b", "t", "tmb", "n", "s", "l"})
 _TOMBSTONE_KEYS: Final = frozenset({"p", "t", "l"})
 _HEAD_LINES: Final = 2
@@ -110,6 +110,7 @@ def decode_log_file(key: str, body: bytes, *, is_compact: bool = False) -> LogFi
         widened=head.widened,
         refused_ids=head.refused_ids,
         feed=head.feed,
+        contents=head.contents,
         extra=read_extra(key, 0, metadata, _METADATA_KEYS),
     )
 
@@ -180,6 +181,7 @@ def _decode_head(key: str, metadata: dict[str, Any], lines: list[bytes]) -> LogH
         widened=_decode_widened(key, metadata, schema),
         refused_ids=_texts(key, metadata, "rej"),
         feed=_decode_feed(key, metadata),
+        contents=_decode_contents(key, metadata),
     )
 
 
@@ -213,7 +215,14 @@ def _encode_metadata(log: LogFile) -> dict[str, Any]:
         metadata["rej"] = list(log.refused_ids)
     if log.feed is not None:
         metadata["fed"] = _encode_feed(log.feed)
-    return _with_extra(metadata, log.extra)
+    return _with_extra({**metadata, **_encode_contents(log)}, log.extra)
+
+
+def _encode_contents(log: LogFile) -> dict[str, Any]:
+    if not log.contents:
+        return {}
+    # A merge by an older release carries what it does not know: so the commit says that this is its own.
+    return {"dig": {"cid": log.commit_id, "of": [log.contents.get(batch_id, "") for batch_id in log.batch_ids]}}
 
 
 def _encode_feed(feed: FeedState) -> dict[str, Any]:
@@ -233,6 +242,20 @@ def _decode_feed(key: str, metadata: dict[str, Any]) -> FeedState | None:
     if not isinstance(refused, dict) or not all(isinstance(reason, str) for reason in refused.values()):
         raise CorruptLog(f"{key}: line 0: rej of fed is not an object of reasons")
     return FeedState(read_integer(key, 0, value, "seq", low=1), _texts(key, value, "log"), refused or EMPTY)
+
+
+def _decode_contents(key: str, metadata: dict[str, Any]) -> Mapping[str, str]:
+    value = metadata.get("dig")
+    if value is None:
+        return EMPTY
+    if not isinstance(value, dict):
+        raise CorruptLog(f"{key}: line 0: dig is {show(value)}, not an object")
+    if value.get("cid") is None or value["cid"] != metadata.get("cid"):
+        return EMPTY  # of another commit: a merge of a release that did not know it has carried it
+    batch_ids, digests = _texts(key, metadata, "ids"), _texts(key, value, "of")
+    if len(batch_ids) != len(digests):
+        raise CorruptLog(f"{key}: line 0: of {len(batch_ids)} ids dig tells the contents of {len(digests)}")
+    return {batch_id: digest for batch_id, digest in zip(batch_ids, digests, strict=True) if digest}
 
 
 def _encode_tombstone(tombstone: LogTombstone) -> dict[str, Any]:

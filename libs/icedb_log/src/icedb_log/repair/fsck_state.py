@@ -17,7 +17,7 @@ from icedb_log.clock import format_ms
 from icedb_log.erasure.erasure_record import decode_erasure
 from icedb_log.errors import HaltError, IceDBError, NotFound, UnsupportedFormat
 from icedb_log.imports.import_records import decode_record
-from icedb_log.ingest.quarantine import batch_id_of, is_reason, parse_reason
+from icedb_log.ingest.quarantine import batch_id_of, entry_of_object, is_reason, parse_reason
 from icedb_log.keys import ROLES, Role, TablePaths, parse_log_key, pin_name_of
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fence import FenceState, read_fence_object
@@ -249,14 +249,14 @@ def _check_quarantine(found: Findings, store: ObjectStore, paths: TablePaths, wa
         info
         for info in there
         if not is_reason(info.key)
-        and _batch_of(info.key) not in reasons
+        and entry_of_object(info.key) not in reasons
         and info.modified_ms + HOUR_MS <= walk.store_now_ms  # I5: payload first, reason second
     ]
     if lonely:
         now = {info.key for info in list_all(store, paths.quarantine_prefix).objects}
         reasons |= {batch_id_of(key) for key in now if is_reason(key)}
         for info in lonely:
-            if info.key in now and _batch_of(info.key) not in reasons:
+            if info.key in now and entry_of_object(info.key) not in reasons:
                 found.add("quarantine-without-reason", info.key, "a payload, and no reason beside it")
 
     def check(stored: StoredObject) -> None:
@@ -265,10 +265,6 @@ def _check_quarantine(found: Findings, store: ObjectStore, paths: TablePaths, wa
 
     for info, error in _read_each(store, [info for info in there if is_reason(info.key)], check):
         found.add("quarantine-without-reason", info.key, f"its reason cannot be read: {error}")
-
-
-def _batch_of(key: str) -> str:
-    return batch_id_of(key).partition(".")[0]
 
 
 def _check_leases(found: Findings, store: ObjectStore, walk: Walk) -> None:

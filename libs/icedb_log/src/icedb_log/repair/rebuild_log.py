@@ -60,6 +60,7 @@ def build_rebuilt_log(
         markers=tuple(_make_markers(evidence, plan, base)),
         batch_ids=tuple(sorted({batch_id for head in heads for batch_id in head.batch_ids})),
         refused_ids=tuple(sorted({batch_id for head in heads for batch_id in head.refused_ids})),
+        contents={batch_id: known for head in heads for batch_id, known in head.contents.items()},
         horizon_ms=base.time_ms,  # B3: an older state is not known any more
         feed=plan.feed or base.feed,
         extra={**base.extra, _EXTRA_KEY: rebuild_id},

@@ -17,6 +17,7 @@ import orjson
 
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, NotFound
+from icedb_log.ingest.content import hash_content
 from icedb_log.ingest.quarantine import bad_rows_key
 from icedb_log.jobs import (
     BadRows,
@@ -69,6 +70,7 @@ class RowFileWriter:
         missing: list[StagedBatch] = []
         bad_rows: list[BadRows] = []
         left_out: list[StagedBatch] = []
+        contents: dict[str, str] = {}
         for batch in job.batches:
             try:
                 body = self.store.get(batch.key).body
@@ -89,6 +91,7 @@ class RowFileWriter:
                 bad_rows.append(BadRows(batch, key, len(read.bad_lines), read.reason))
             schema = read.schema
             accepted.append(batch)
+            contents[batch.batch_id] = hash_content(body, batch.format)
             for partition, row in read.placed:
                 rows[partition].append(row)
         files = write_partitions(self.store, job, rows, clock=self.clock, has_footers=self.has_footers)
@@ -102,6 +105,7 @@ class RowFileWriter:
             row_count=row_count,
             bad_rows=tuple(bad_rows),
             left_out=tuple(left_out),
+            contents=contents,
         )
 
 

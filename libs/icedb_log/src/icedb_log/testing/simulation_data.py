@@ -13,6 +13,7 @@ import orjson
 
 from icedb_log.clock import Clock
 from icedb_log.errors import InvariantViolated, NotFound
+from icedb_log.ingest.content import hash_content
 from icedb_log.ingest.quarantine import bad_rows_key
 from icedb_log.jobs import (
     BadRows,
@@ -52,6 +53,7 @@ class SimBatchWriter:
         deferred: list[StagedBatch] = []
         bad_rows: list[BadRows] = []
         left_out: list[StagedBatch] = []
+        contents: dict[str, str] = {}
         for batch in job.batches:
             try:
                 body = self.store.get(batch.key).body
@@ -84,6 +86,7 @@ class SimBatchWriter:
                 bad_rows.append(BadRows(batch, key, value["bad"], "bad"))
             schema[column] = sql_type if is_widening(known, sql_type) else known
             accepted.append(batch)
+            contents[batch.batch_id] = hash_content(body, batch.format)
             for partition, part in value["rows"].items():
                 rows[partition] += part
         files = tuple(
@@ -100,6 +103,7 @@ class SimBatchWriter:
             deferred=tuple(deferred),
             bad_rows=tuple(bad_rows),
             left_out=tuple(left_out),
+            contents=contents,
         )
 
 

@@ -1,5 +1,8 @@
 """From a staged object of any format to what the frame takes: lines of JSON, or a table with its columns' forms."""
 
+import hashlib
+from dataclasses import dataclass
+
 from icedb_parts.limits import FlushUnitLimits
 from icedb_parts.reading.batch_table import BatchTable
 from icedb_parts.reading.csv_cells import read_csv_cells
@@ -11,7 +14,20 @@ from icedb_parts.reading.typed_files import read_arrow, read_parquet
 BatchContent = BatchLines | BatchTable
 
 
-def read_batch(body: bytes, staging_format: str, limits: FlushUnitLimits, *, splits_rows: bool = False) -> BatchContent:
+@dataclass(frozen=True, slots=True)
+class DecodedBatch:
+    """A staged object, decoded.
+
+    Attributes:
+        content: Its rows.
+        sha256: Of the decoded body, in hex: what tells it from other content (I8).
+    """
+
+    content: BatchContent
+    sha256: str
+
+
+def read_batch(body: bytes, staging_format: str, limits: FlushUnitLimits, *, splits_rows: bool = False) -> DecodedBatch:
     """Decode a staged object.
 
     Args:
@@ -25,6 +41,11 @@ def read_batch(body: bytes, staging_format: str, limits: FlushUnitLimits, *, spl
     """
     plain, codec = split_format(staging_format)
     decoded = decompress(body, codec, limits, has_lines=plain == "ndjson")
+    content = _read_content(decoded, plain, limits, splits_rows=splits_rows)
+    return DecodedBatch(content, hashlib.sha256(decoded).hexdigest())
+
+
+def _read_content(decoded: bytes, plain: str, limits: FlushUnitLimits, *, splits_rows: bool) -> BatchContent:
     if plain == "parquet":
         return read_parquet(decoded, limits)
     if plain == "arrow":

@@ -25,7 +25,7 @@ from icedb_parts.limits import MIB, FlushUnitLimits, leave_memory
 from icedb_parts.reading.batch_checks import UnitChecks
 from icedb_parts.reading.event_frame import EventFrame
 from icedb_parts.reading.refused_batches import explain_refused
-from icedb_parts.reading.staged_batch import BatchContent, read_batch
+from icedb_parts.reading.staged_batch import BatchContent, DecodedBatch, read_batch
 from icedb_parts.units.flush_plan import count_prefix, estimate_bytes
 from icedb_parts.units.flush_types import BatchRejection, Blob, FlushUnit, FlushUnitResult, UnitBadRows
 
@@ -48,6 +48,7 @@ class UnitRows:
         self.partitions: tuple[str, ...] = ()
         self._unit = unit
         self._row_counts: dict[int, int] = {}
+        self._contents: dict[int, str] = {}
         self._rejected: dict[int, str] = {}
         self._missing: list[int] = []
         self._left: list[int] = []
@@ -192,6 +193,7 @@ class UnitRows:
             wishes=self._wishes,
             long_columns=self._checks.long_columns if self._checks else (),
             left_out=self._ids(self._left_out),
+            contents={self._unit.batches[number].batch_id: self._contents[number] for number in accepted},
         )
 
     def _take_over(self) -> None:
@@ -210,7 +212,7 @@ class UnitRows:
         batches: dict[int, BatchContent] = {}
         decoded_bytes = 0
         waiting = deque(enumerate(self._unit.batches))
-        coming: deque[tuple[int, Future[BatchContent]]] = deque()
+        coming: deque[tuple[int, Future[DecodedBatch]]] = deque()
         with ThreadPoolExecutor(self._unit.engine.transfer_count, thread_name_prefix="icedb-fetch") as pool:
             while waiting or coming:
                 while waiting and len(coming) < self._unit.engine.transfer_count:
@@ -223,7 +225,8 @@ class UnitRows:
                     coming.append((number, pool.submit(_read_batch, store, batch, self._unit)))
                 number, future = coming.popleft()
                 try:
-                    batches[number] = future.result()
+                    decoded = future.result()
+                    batches[number], self._contents[number] = decoded.content, decoded.sha256
                     decoded_bytes += batches[number].decoded_bytes
                 except NotFound:
                     self._missing.append(number)
@@ -254,7 +257,7 @@ class _OtherSizeError(Exception):
     """A batch is not of the unit's size class."""
 
 
-def _read_batch(store: ObjectStore, batch: StagedBatch, unit: FlushUnit) -> BatchContent:
+def _read_batch(store: ObjectStore, batch: StagedBatch, unit: FlushUnit) -> DecodedBatch:
     limits = unit.limits
     if batch.size_bytes > limits.batch_staged_bytes:
         raise BatchRejected(
@@ -271,8 +274,8 @@ def _read_batch(store: ObjectStore, batch: StagedBatch, unit: FlushUnit) -> Batc
 
 
 def _read_sized(
-    read: Callable[[FlushUnitLimits], BatchContent], limits: FlushUnitLimits, sizes: SizeClass
-) -> BatchContent:
+    read: Callable[[FlushUnitLimits], DecodedBatch], limits: FlushUnitLimits, sizes: SizeClass
+) -> DecodedBatch:
     """Read a batch if it is of a size class. Whether it is, is found in one way: no batch is of none, or of two."""
     small = replace(
         limits,

@@ -192,6 +192,9 @@ def bring_together(
     accepted = {batch_id for result in results for batch_id in result.accepted}
     missing = {batch_id for result in results for batch_id in result.missing}
     left_out = {batch_id for result in results for batch_id in result.left_out}
+    contents = {
+        batch_id: known for result in results for batch_id, known in result.contents.items() if batch_id in accepted
+    }
     return FlushOutput(
         files=tuple(files),
         schema=schema,
@@ -204,6 +207,7 @@ def bring_together(
         deferred=tuple(batch for batch in job.batches if batch.batch_id in deferred),
         bad_rows=_find_bad_rows(job.batches, accepted, results),
         left_out=tuple(batch for batch in job.batches if batch.batch_id in left_out),
+        contents=contents,
     )
 
 

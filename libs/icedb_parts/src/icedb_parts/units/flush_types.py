@@ -104,6 +104,7 @@ class FlushUnitResult:
             are left.
         long_columns: Known columns of which an accepted batch has integers beyond 2^53.
         left_out: Ids of batches that are not of the unit's size class.
+        contents: SHA-256 of the decoded body of each accepted batch, by its id (I8).
         batch_partitions: If it did: places in ``partitions`` of each accepted batch with rows, by batch id.
     """
 
@@ -123,6 +124,7 @@ class FlushUnitResult:
     wishes: Mapping[str, str] = field(default_factory=dict)
     long_columns: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    contents: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from icedb_log.clock import Clock, parse_uuid7_ms
 from icedb_log.errors import NotFound
-from icedb_log.ingest.quarantine import QuarantinedBatch, find_reason
+from icedb_log.ingest.quarantine import QuarantinedBatch, find_reason, list_conflicts
 from icedb_log.keys import TablePaths
 from icedb_log.storage.object_store import ObjectStore
 from icedb_service.readers import LogReaders
@@ -24,12 +24,14 @@ class BatchStatus:
         reason: Why it, or some of its rows, were refused.
         quarantined_rows: Rows that wait in quarantine while the others are live.
         retried_as: Id of the batch that a retry from quarantine has made of it.
+        conflicts: Other contents that were accepted under its id, and wait in quarantine (I8); ``None``: none.
     """
 
     state: State
     reason: str | None = None
     quarantined_rows: int | None = None
     retried_as: str | None = None
+    conflicts: int | None = None
 
 
 class BatchStatuses:
@@ -46,7 +48,7 @@ class BatchStatuses:
         self._lock = threading.Lock()
 
     def look_up(self, paths: TablePaths, batch_id: str) -> BatchStatus:
-        """Return where a batch is. Costs up to two listings, two GETs, and the heads of new log files.
+        """Return where a batch is. Costs up to three listings, two GETs, and the heads of new log files.
 
         Raises:
             InvalidRequest: No batch has such an id.
@@ -63,20 +65,22 @@ class BatchStatuses:
         logs = [file.log for file in reader.heads.read().files]
         reason = find_reason(self._store, paths, batch_id)
         entry = reason.entry if reason is not None else None
+        conflicts = len(list_conflicts(self._store, paths, batch_id)) or None
         if any(batch_id in log.batch_ids for log in logs):
-            return _describe("committed", entry)
+            return _describe("committed", entry, conflicts)
         if entry is not None:
             # Bad rows are in quarantine before their batch is committed, and it left staging after that.
-            return _describe("committed" if entry.kind == "rows" else "quarantined", entry)
+            return _describe("committed" if entry.kind == "rows" else "quarantined", entry, conflicts)
         if any(batch_id in log.refused_ids for log in logs):
-            return BatchStatus("quarantined", "it was refused, and is on its way to quarantine or was dropped there")
+            why = "it was refused, and is on its way to quarantine or was dropped there"
+            return BatchStatus("quarantined", why, conflicts=conflicts)
         raise NotFound(
             f"table {paths.name}: no batch {batch_id} is staged, in quarantine or in the log. It was never accepted, "
             "or it was committed longer ago than log files are kept"
         )
 
 
-def _describe(state: State, entry: QuarantinedBatch | None) -> BatchStatus:
+def _describe(state: State, entry: QuarantinedBatch | None, conflicts: int | None) -> BatchStatus:
     if entry is None:
-        return BatchStatus(state)
-    return BatchStatus(state, entry.reason, entry.row_count, entry.retry_id)
+        return BatchStatus(state, conflicts=conflicts)
+    return BatchStatus(state, entry.reason, entry.row_count, entry.retry_id, conflicts)

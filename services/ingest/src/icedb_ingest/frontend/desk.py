@@ -1,7 +1,7 @@
 """The desk: the one way by which a batch of any door becomes durable. Blocking; every door calls it from a thread.
 
-Order: the table exists, it takes batches, the body can be what it says, the id can still be taken; then the key is
-bound, the batch staged (I1), and only after that its flush is woken.
+Order: the table exists, it takes batches, the body can be what it says, the id can still be taken; then the key or
+the id is bound to the content (I7, I8), the batch staged (I1), and only after that its flush is woken.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, Unavailable
-from icedb_log.ingest.idempotency import Binding, bind_key, hash_content, mark_staged
+from icedb_log.ingest.content import hash_content
+from icedb_log.ingest.idempotency import Binding, bind_key, hash_body, mark_staged
 from icedb_log.ingest.pressure import PressureGate
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.keys import StagingFormat, TablePaths
@@ -32,7 +33,8 @@ class Offer:
         body: Its rows.
         format: What the body is.
         batch_id: The producer's id; ``None``: a fresh one.
-        key: The producer's own key, bound to an id first (:mod:`icedb_log.ingest.idempotency`).
+        key: The producer's own key, bound to an id first (:mod:`icedb_log.ingest.idempotency`). An id of the
+            producer's is bound the same way: to its content (I8).
         is_only_copy: Whether nobody could send it again: then it is staged even if it is too late to tell it from a
             duplicate, and the flush puts it into quarantine rather than anybody losing it.
     """
@@ -60,6 +62,18 @@ class Accepted:
     batch_id: str
     size_bytes: int
     binding: Binding | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What tells a batch's content from another's, now and for front ends of an older release."""
+
+    body_sha256: str
+    decoded_sha256: str
+
+    @staticmethod
+    def of(offer: Offer) -> "_Content":
+        return _Content(hash_body(offer.body, offer.format), hash_content(offer.body, offer.format))
 
 
 class Desk:
@@ -119,11 +133,15 @@ class Desk:
         paths = self._warehouse.table(offer.table)
         config = self.check_table(offer.table)
         check_body(offer.body, offer.format)
-        if offer.key is not None:
-            return self._accept_by_key(paths, offer, config)
-        batch_id = offer.batch_id or new_batch_id(self._clock)
-        if offer.batch_id is not None:
+        if offer.key is None and offer.batch_id is not None:
             self._check_age(offer.batch_id, config)
+        content = _Content.of(offer)
+        if offer.batch_id is not None:
+            # I8: before it is accepted. What is staged under an id that stands for other content becomes no rows.
+            self._bind(paths, offer.batch_id, content, preferred_id=offer.batch_id)
+        if offer.key is not None:
+            return self._accept_by_key(paths, offer, config, content)
+        batch_id = offer.batch_id or new_batch_id(self._clock)
         self._stage(paths, offer, batch_id)
         return Accepted(offer.table, batch_id, len(offer.body))
 
@@ -134,21 +152,11 @@ class Desk:
         except (Unavailable, CommitOutcomeUnknown) as error:
             get_logger().warning("key_not_marked", error=str(error), mitigation="a retry in time is taken once")
 
-    def _accept_by_key(self, paths: TablePaths, offer: Offer, config: TableConfig) -> Accepted:
+    def _accept_by_key(self, paths: TablePaths, offer: Offer, config: TableConfig, content: _Content) -> Accepted:
         key = offer.key or ""
         # A young id of the producer's own is the batch's id, too; an old one could no longer be checked (I3).
         preferred = offer.batch_id if offer.batch_id and not self._is_late(offer.batch_id, config) else None
-        try:
-            binding = bind_key(
-                self._warehouse.store,
-                paths,
-                key=key,
-                content_sha256=hash_content(offer.body, offer.format),
-                clock=self._clock,
-                preferred_id=preferred,
-            )
-        except InvalidRequest as error:
-            raise KeyReused(str(error)) from error
+        binding = self._bind(paths, key, content, preferred_id=preferred)
         if binding.is_staged:
             return Accepted(offer.table, binding.batch_id, len(offer.body))
         is_late = self._age_ms(binding.batch_id) >= config.retry_window_ms  # I3
@@ -160,6 +168,20 @@ class Desk:
             )
         self._stage(paths, offer, binding.batch_id)
         return Accepted(offer.table, binding.batch_id, len(offer.body), binding)
+
+    def _bind(self, paths: TablePaths, key: str, content: _Content, *, preferred_id: str | None) -> Binding:
+        try:
+            return bind_key(
+                self._warehouse.store,
+                paths,
+                key=key,
+                content_sha256=content.body_sha256,
+                decoded_sha256=content.decoded_sha256,
+                clock=self._clock,
+                preferred_id=preferred_id,
+            )
+        except InvalidRequest as error:
+            raise KeyReused(str(error)) from error
 
     def _stage(self, paths: TablePaths, offer: Offer, batch_id: str) -> None:
         try:

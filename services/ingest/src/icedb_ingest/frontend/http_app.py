@@ -119,6 +119,7 @@ class HttpDoor:
             "reason": status.reason,
             "quarantined_rows": status.quarantined_rows,
             "retried_as": status.retried_as,
+            "conflicts": status.conflicts,
         }
         return _json(body | {name: value for name, value in details.items() if value is not None})
 

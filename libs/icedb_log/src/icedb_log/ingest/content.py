@@ -1,0 +1,85 @@
+"""What tells the content of one batch from that of another: one SHA-256 of its decoded body, over all formats (I8).
+
+Doors bind an id to it, a commit says it beside the id, and whoever is about to delete another copy of the id compares.
+The compression is not part of it: a retry may be packed by another library. Neither is the format: the same bytes are
+the same content. Nothing here parses a body, holds more of it than a piece, or decodes more than a bound.
+"""
+
+import hashlib
+import sys
+import zlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+MAX_DECODED_BYTES: Final = 512 * 1024 * 1024
+"""What decodes to more, or to nothing, is told by its bytes as they came: no flush takes it."""
+MAX_STREAMS: Final = 16_384
+"""So many gzip members or zstd frames are decoded one after the other; a body of more is told by its bytes, too."""
+DIGEST_CHARS: Final = 32
+"""How much of the SHA-256, in hex, a log file says for each id."""
+
+_PIECE_BYTES: Final = 64 * 1024
+_STEP_BYTES: Final = 1024 * 1024
+_GZIP_WINDOW: Final = 31  # zlib's number for "a gzip header, the largest window"
+
+
+class _Undecodable(Exception):
+    """The body is no whole stream of its compression, or too large."""
+
+
+def hash_content(body: bytes, staging_format: str, *, max_bytes: int = MAX_DECODED_BYTES) -> str:
+    """Return the SHA-256, in hex, of a body without its compression.
+
+    Args:
+        body: As it was sent or staged.
+        staging_format: One of :data:`icedb_log.keys.STAGING_FORMATS`; Parquet and Arrow count as they are.
+        max_bytes: A body that decodes to more counts as it is, and so does one that is damaged.
+    """
+    compression = staging_format.partition(".")[2]
+    if not compression:
+        return hashlib.sha256(body).hexdigest()
+    digest = hashlib.sha256()
+    try:
+        for part in _decode(body, compression, max_bytes=max_bytes):
+            digest.update(part)
+    except (_Undecodable, zlib.error, zstd.ZstdError, EOFError, OSError):
+        return hashlib.sha256(body).hexdigest()
+    return digest.hexdigest()
+
+
+def is_same_content(known: str, sha256: str) -> bool:
+    """Return whether a content is the one of which a log file says ``known``; empty: nobody can tell."""
+    return bool(known) and known == sha256[:DIGEST_CHARS]
+
+
+def _decode(body: bytes, compression: str, *, max_bytes: int) -> Iterator[bytes]:
+    left_bytes = max_bytes
+    stream: Any = None
+    stream_count = 0
+    view = memoryview(body)
+    for start in range(0, len(body), _PIECE_BYTES):
+        piece = bytes(view[start : start + _PIECE_BYTES])
+        while piece or (stream is not None and not stream.eof and not _wants_more(stream)):
+            if stream is None or stream.eof:
+                stream_count += 1
+                if stream_count > MAX_STREAMS:
+                    raise _Undecodable
+                stream = zlib.decompressobj(_GZIP_WINDOW) if compression == "gz" else zstd.ZstdDecompressor()
+            part = stream.decompress(piece, _STEP_BYTES)
+            left_bytes -= len(part)
+            if left_bytes < 0:
+                raise _Undecodable
+            yield part
+            piece = stream.unused_data if stream.eof else getattr(stream, "unconsumed_tail", b"")
+    if stream is None or not stream.eof:
+        raise _Undecodable
+
+
+def _wants_more(stream: Any) -> bool:
+    """Return whether a stream has given all that it was fed; zlib hands back what it has not looked at."""
+    return bool(getattr(stream, "needs_input", True))

@@ -1,0 +1,203 @@
+"""Staged copies on their way out: into quarantine, or away because their content is there already (rules I3, I5, I8).
+
+Whoever is about to delete a staged copy that no commit of its own has taken asks here first. Order: the content is an
+entry of quarantine, with its payload and its reason, or is certainly that of rows or of an entry; then the copy goes.
+"""
+
+from typing import Any, Literal
+
+import orjson
+
+from icedb_log.clock import Clock
+from icedb_log.errors import InvalidRequest, NotFound, Unavailable
+from icedb_log.ingest.content import hash_content, is_same_content
+from icedb_log.ingest.quarantine import (
+    MAX_REASON_ATTEMPTS,
+    StoredReason,
+    conflict_name,
+    find_reason,
+    is_being_dropped,
+    payload_key,
+    put_reason,
+    reason_key,
+)
+from icedb_log.jobs import RejectedBatch, StagedBatch
+from icedb_log.keys import TablePaths, parse_staged_key
+from icedb_log.storage.object_store import ObjectStore, delete_or_raise
+
+Settled = Literal["same", "conflict", "left"]
+"""What a staged copy is. ``same``: its content is rows, or an entry of quarantine, by its id; ``conflict``: it is
+other content, or may be, and has an entry of its own now; ``left``: it has to stay: the janitor is dropping its entry
+just now. A copy that is gone is ``same``: another run has settled it."""
+
+
+def quarantine_batch(store: ObjectStore, paths: TablePaths, *, rejected: RejectedBatch, clock: Clock) -> Settled:
+    """Move a staged batch to quarantine. Idempotent; a batch that is gone already was moved by another run.
+
+    Only after a commit has refused it (I5). Another run may have moved it meanwhile, and an operator may have begun a
+    retry: what they wrote stays. If other content is in quarantine under its id, this becomes an entry of its own (I8).
+
+    Returns:
+        What it was; it is deleted unless it is left.
+
+    Raises:
+        Unavailable: The store did not answer; the batch stays staged, and the next run does it again.
+    """
+    batch = rejected.batch
+    try:
+        body = store.get(batch.key).body
+    except NotFound:
+        return "same"
+    sha256 = hash_content(body, batch.format)
+    reason = orjson.dumps(_describe_refusal(paths, rejected, sha256=sha256, clock=clock))
+    for _ in range(MAX_REASON_ATTEMPTS):
+        found = find_reason(store, paths, batch.batch_id)
+        if found is not None and found.entry.kind == "batch":
+            settled = _settle_refused(store, paths, batch=batch, body=body, sha256=sha256, found=found, clock=clock)
+        else:
+            store.put(payload_key(paths, batch), body)
+            replaces = None if found is None else found.etag
+            if not put_reason(store, paths, batch.batch_id, reason, replaces=replaces):
+                continue
+            settled = "same"
+        if settled != "left":
+            delete_or_raise(store, [batch.key])
+        return settled
+    raise _unconfirmed(paths, batch.batch_id)
+
+
+def quarantine_again(store: ObjectStore, paths: TablePaths, *, batch: StagedBatch, clock: Clock) -> Settled:
+    """Clear staging of a batch that a commit in the log has refused already (I5). Idempotent.
+
+    It is in quarantine, and was staged once more; or the flush that refused it was cut off before it was moved; or it
+    is other content under the id (I8).
+    """
+    reason = (
+        f"batch {batch.batch_id} was refused before; it was staged again since, or the flush that refused it was cut "
+        "off before it could say why. See whether it was retried or dropped meanwhile before you retry it"
+    )
+    return quarantine_batch(store, paths, rejected=RejectedBatch(batch, reason, is_doubtful=True), clock=clock)
+
+
+def settle_copy(store: ObjectStore, paths: TablePaths, key: str, *, known: str, clock: Clock) -> Settled:
+    """Look at another staged copy of a committed batch before it is deleted; make an entry of other content (I8).
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        key: Where the copy is staged; its id stands in the log.
+        known: What the commit says of its content; empty: nothing, so that nobody can tell.
+        clock: This host's clock.
+
+    Raises:
+        Unavailable: The store did not answer; the copy has to stay.
+    """
+    try:
+        body = store.get(key).body
+    except NotFound:
+        return "same"
+    name = parse_staged_key(key)
+    sha256 = hash_content(body, name.format)
+    if is_same_content(known, sha256):
+        return "same"
+    if known:
+        why = (
+            f"batch {name.batch_id} was committed with other content, and an id has one: this was accepted under it "
+            "as well, and is not in the table. If it does not say the same in other words, retry it by force: that "
+            "stages it under a fresh id"
+        )
+    else:
+        why = (
+            f"batch {name.batch_id} was committed by a writer that did not say with which content, so that nobody can "
+            "tell whether this, accepted under the same id, is the same. Look for its rows in the table; if they are "
+            "not there, retry it by force: that stages it under a fresh id"
+        )
+    return _keep_conflict(store, paths, key, body=body, sha256=sha256, reason=why, clock=clock)
+
+
+def _settle_refused(
+    store: ObjectStore,
+    paths: TablePaths,
+    *,
+    batch: StagedBatch,
+    body: bytes,
+    sha256: str,
+    found: StoredReason,
+    clock: Clock,
+) -> Settled:
+    if _find_content(store, found) == sha256:
+        # WARN: an entry that the janitor is dropping keeps nothing: the batch waits until it is gone, and becomes one.
+        return "left" if is_being_dropped(found) else "same"
+    why = (
+        f"batch {batch.batch_id} was refused with other content, and an id has one: this was accepted under it as "
+        "well. Look at both; retry this one by force, which stages it under a fresh id, or drop it"
+    )
+    return _keep_conflict(store, paths, batch.key, body=body, sha256=sha256, reason=why, clock=clock)
+
+
+def _keep_conflict(
+    store: ObjectStore, paths: TablePaths, key: str, *, body: bytes, sha256: str, reason: str, clock: Clock
+) -> Settled:
+    """Make an entry of a staged body whose id stands for other content, before the copy is deleted (I8). Idempotent.
+
+    The entry is named after its content, so that whoever does it again, or at the same time, makes the same one.
+    """
+    staged = parse_staged_key(key)
+    name = conflict_name(staged.batch_id, sha256)
+    payload = paths.quarantine_key(f"{name}.batch.{staged.format}")
+    for _ in range(MAX_REASON_ATTEMPTS):
+        found = find_reason(store, paths, name)
+        if found is None or not found.fields:
+            store.put(payload, body)
+            fields = {
+                "batch_id": staged.batch_id,
+                "reason": reason,
+                "payload": payload,
+                "bytes": len(body),
+                "quarantined_ms": clock.now_ms(),
+                "kind": "conflict",
+                "sha256": sha256,
+                "doubtful": True,
+            }
+        elif is_being_dropped(found):
+            return "left"
+        else:
+            # WARN: written anew, not only looked at. A janitor that takes the entry for old would drop it between this
+            # look and the delete of the copy; it compares the ETag (J11).
+            fields = {**found.fields, "quarantined_ms": clock.now_ms()}
+        if put_reason(store, paths, name, orjson.dumps(fields), replaces=None if found is None else found.etag):
+            return "conflict"
+    raise _unconfirmed(paths, name)
+
+
+def _describe_refusal(paths: TablePaths, rejected: RejectedBatch, *, sha256: str, clock: Clock) -> dict[str, Any]:
+    batch = rejected.batch
+    return {
+        "batch_id": batch.batch_id,
+        "reason": rejected.reason,
+        "payload": payload_key(paths, batch),
+        "bytes": batch.size_bytes,
+        "quarantined_ms": clock.now_ms(),
+        "kind": "batch",
+        "sha256": sha256,
+        "doubtful": rejected.is_doubtful,
+    }
+
+
+def _find_content(store: ObjectStore, found: StoredReason) -> str | None:
+    """Return the SHA-256 of the content of an entry; ``None``: an older release wrote it, and the payload is gone."""
+    known = found.fields.get("sha256")
+    if known is not None:
+        return str(known)
+    try:
+        body = store.get(found.entry.payload_key).body
+    except (NotFound, InvalidRequest):
+        return None
+    return hash_content(body, found.entry.payload_key.rpartition(".batch.")[2])
+
+
+def _unconfirmed(paths: TablePaths, name: str) -> Unavailable:
+    return Unavailable(
+        f"table {paths.name}: {reason_key(paths, name)} was not confirmed, or changed by others, "
+        f"{MAX_REASON_ATTEMPTS} times; the next run goes on"
+    )

@@ -1,0 +1,374 @@
+"""An id that is used again for other content: what was accepted becomes rows, or an entry with the reason (I8)."""
+
+import gzip
+import hashlib
+from dataclasses import replace
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from icedb_log.cleaning.leftovers import sweep_leftovers
+from icedb_log.clock import new_batch_id
+from icedb_log.errors import CorruptLog, InvalidRequest
+from icedb_log.ingest.content import MAX_STREAMS, hash_content
+from icedb_log.ingest.quarantine import list_conflicts, list_quarantined, reason_key
+from icedb_log.ingest.quarantine_ops import (
+    begin_drop,
+    drop_quarantined,
+    read_quarantined,
+    retry_quarantined,
+)
+from icedb_log.ingest.staging import stage_batch
+from icedb_log.log.codec import decode_log_file, decode_log_head, encode_log_file
+from icedb_log.model import LogFile
+from icedb_log.repair.fsck import fsck_table
+from icedb_log.testing.flush_steps import staged_ids
+from icedb_log.testing.row_files import RowFileWriter, encode_rows
+from icedb_log.testing.scripted_store import Crash, Effect, Fault
+from icedb_log.testing.small_table import SmallTable, try_each_call
+
+A, B, C = ([{"id": number, "p": "a"}] for number in (1, 2, 3))
+
+
+@pytest.fixture
+def table():
+    return SmallTable()
+
+
+def stage(table, rows, batch_id, staging_format="ndjson"):
+    body = encode_rows(rows) if isinstance(rows, list) else rows
+    stage_batch(table.store, table.paths, body=body, staging_format=staging_format, batch_id=batch_id)
+    table.clock.advance(1)
+
+
+def kept(table):
+    """Return the ids of the rows in quarantine, of whatever entries."""
+    bodies = [table.store.get(entry.payload_key).body for entry in list_quarantined(table.store, table.paths)]
+    return sorted(orjson.loads(line)["id"] for body in bodies for line in body.split(b"\n"))
+
+
+def expire_log(table):
+    """Let the log file of the first commit be merged away and get old, so that a vacuum deletes it."""
+    table.append(100)
+    table.merge(full=True)
+    table.clock.advance(table.config.log_grace_ms + 1)
+
+
+class SilentWriter(RowFileWriter):
+    """A data path of an older release: it does not tell what it has read."""
+
+    def write_batches(self, job):
+        return replace(super().write_batches(job), contents={})
+
+
+def test_i8_two_contents_of_one_id_in_one_flush(table):
+    batch_id = new_batch_id(table.clock)
+    stage(table, A, batch_id)
+    stage(table, C, batch_id, "json")
+    assert table.flush().has_more
+    result = table.flush()
+    assert (result.duplicate_count, result.conflict_count, staged_ids(table)) == (1, 1, [])
+    assert sorted([*table.ids(), *kept(table)]) == [1, 3]
+    (name,) = list_conflicts(table.store, table.paths, batch_id)
+    lost = {1: A, 3: C}[kept(table)[0]]
+    assert name == f"{batch_id}.conflict-{hashlib.sha256(encode_rows(lost)).hexdigest()}"
+
+
+@pytest.mark.parametrize("staging_format", ["ndjson", "json", "csv.gz"])
+def test_i8_other_content_after_the_commit_is_an_entry(table, staging_format):
+    batch_id = table.stage(A)
+    table.flush()
+    stage(table, B, batch_id, staging_format)
+    result = table.flush()
+    assert (result.conflict_count, result.duplicate_count, staged_ids(table)) == (1, 1, [])
+    assert (table.ids(), kept(table)) == ([1], [2])
+    (entry,) = list_quarantined(table.store, table.paths)
+    assert (entry.kind, entry.is_doubtful) == ("conflict", True)
+    assert "was committed with other content" in entry.reason
+
+
+def test_i8_the_same_content_packed_otherwise_is_a_duplicate(table):
+    batch_id = table.stage(A)
+    table.flush()
+    stage(table, gzip.compress(encode_rows(A)), batch_id, "ndjson.gz")
+    result = table.flush()
+    assert (result.duplicate_count, result.conflict_count, staged_ids(table)) == (1, 0, [])
+    assert list_quarantined(table.store, table.paths) == ()
+
+
+def test_i8_what_an_older_release_has_committed_cannot_be_compared_and_is_kept(table):
+    batch_id = table.stage(A)
+    table.flush(writer=SilentWriter(table.store, table.clock))
+    stage(table, A, batch_id)
+    assert table.flush().conflict_count == 1
+    (entry,) = list_quarantined(table.store, table.paths)
+    assert "nobody can tell" in entry.reason
+    assert (table.ids(), kept(table)) == ([1], [1])
+    with pytest.raises(InvalidRequest, match="by force"):
+        retry_quarantined(table.store, table.paths, entry.batch_id, clock=table.clock, reader=table.reader())
+
+
+def test_i8_other_content_under_a_refused_id_is_kept_beside_it(table):
+    batch_id = table.stage([{"id": "x", "p": "a"}, {"id": 1, "p": "a"}])
+    table.flush()
+    for rows in (B, C, B):
+        stage(table, rows, batch_id)
+        assert (table.flush().conflict_count, staged_ids(table)) == (1, [])
+    kinds = [entry.kind for entry in list_quarantined(table.store, table.paths)]
+    assert sorted(kinds) == ["batch", "conflict", "conflict"]
+    assert len(list_conflicts(table.store, table.paths, batch_id)) == 2
+
+
+def test_i8_a_refusal_by_an_older_release_is_compared_by_its_payload(table):
+    batch_id = table.stage_bytes(b"{")
+    table.flush()
+    key = reason_key(table.paths, batch_id)
+    fields = orjson.loads(table.store.get(key).body)
+    del fields["sha256"]
+    table.store.put(key, orjson.dumps(fields))
+    table.stage_bytes(b"{", batch_id=batch_id)
+    assert table.flush().conflict_count == 0
+    table.store.delete([fields["payload"]])
+    table.stage_bytes(b"{", batch_id=batch_id)
+    assert table.flush().conflict_count == 1
+    assert len(list_quarantined(table.store, table.paths)) == 2
+
+
+def test_i8_an_entry_of_other_content_is_looked_at_retried_and_dropped(table):
+    batch_id = table.stage(A)
+    table.flush()
+    for rows in (B, C):
+        stage(table, rows, batch_id)
+        table.flush()
+    retried, dropped = list_conflicts(table.store, table.paths, batch_id)
+    assert read_quarantined(table.store, table.paths, retried).format == "ndjson"
+    (row,) = orjson.loads(f"[{read_quarantined(table.store, table.paths, retried).body.decode()}]")
+    retry_quarantined(table.store, table.paths, retried, clock=table.clock, reader=table.reader(), force=True)
+    drop_quarantined(table.store, table.paths, dropped)
+    table.flush()
+    assert table.ids() == [1, row["id"]]
+    assert table.keys(table.paths.quarantine_prefix) == []
+
+
+def test_i8_an_entry_is_not_dropped_while_its_id_is_staged(table):
+    batch_id = table.stage(A)
+    table.flush()
+    stage(table, B, batch_id)
+    table.flush()
+    stage(table, B, batch_id)
+    (name,) = list_conflicts(table.store, table.paths, batch_id)
+    with pytest.raises(InvalidRequest, match="staged"):
+        drop_quarantined(table.store, table.paths, name)
+
+
+def test_i8_a_copy_waits_while_the_janitor_drops_the_entry_of_its_content(table):
+    batch_id = table.stage(A)
+    table.flush()
+    stage(table, B, batch_id)
+    table.flush()
+    (name,) = list_conflicts(table.store, table.paths, batch_id)
+    (reason,) = [info for info in table.keys(table.paths.quarantine_prefix) if info.endswith(f"{name}.json")]
+    payloads = begin_drop(table.store, table.paths, name, etag=table.store.head(reason).etag)
+    stage(table, B, batch_id)
+    result = table.flush()
+    assert (result.duplicate_count, result.conflict_count, staged_ids(table)) == (0, 0, [batch_id])
+    table.store.delete([*payloads, reason])  # the janitor goes on
+    assert (table.flush().conflict_count, staged_ids(table), kept(table)) == (1, [], [2])
+
+
+def test_j11_a_drop_that_was_cut_off_ends_although_the_batch_is_staged():
+    table = SmallTable(quarantine_retention_ms=24 * 3600 * 1000)
+    batch_id = table.stage(A)
+    table.flush()
+    stage(table, B, batch_id)
+    table.flush()
+    table.clock.advance(25 * 3600 * 1000)
+    (name,) = list_conflicts(table.store, table.paths, batch_id)
+    begin_drop(table.store, table.paths, name, etag=table.store.head(reason_key(table.paths, name)).etag)
+    stage(table, B, batch_id)
+    assert table.flush().conflict_count == 0
+    found = table.sweep().leftovers
+    sweep_leftovers(table.store, table.paths, found, config=table.config, clock=table.clock)
+    assert (table.flush().conflict_count, staged_ids(table), kept(table)) == (1, [], [2])
+
+
+def test_j11_a_copy_that_was_accepted_again_makes_its_entry_young():
+    """A janitor has listed the entry as old; a flush finds the same content staged; then the janitor goes on."""
+    table = SmallTable(quarantine_retention_ms=24 * 3600 * 1000)
+    batch_id = table.stage(A)
+    table.flush()
+    stage(table, B, batch_id)
+    table.flush()
+    (name,) = list_conflicts(table.store, table.paths, batch_id)
+    etag = table.store.head(reason_key(table.paths, name)).etag
+    table.clock.advance(25 * 3600 * 1000)
+    stage(table, B, batch_id)
+    assert table.flush().conflict_count == 1
+    assert begin_drop(table.store, table.paths, name, etag=etag) is None
+
+
+def test_j2_a_copy_of_the_same_content_goes_with_the_log_file(table):
+    batch_id = table.stage(A)
+    table.flush()
+    expire_log(table)
+    stage(table, A, batch_id)
+    result = table.vacuum()
+    assert (len(result.deleted_copies), result.conflict_count, list_quarantined(table.store, table.paths)) == (1, 0, ())
+
+
+def test_j2_a_copy_of_other_content_is_an_entry_before_the_janitor_deletes_it(table):
+    batch_id = table.stage(A)
+    table.flush()
+    expire_log(table)
+    stage(table, B, batch_id)
+    result = table.vacuum()
+    assert (len(result.deleted_copies), result.conflict_count, kept(table)) == (1, 1, [2])
+    assert result.deleted_logs
+
+
+def test_j2_a_copy_that_cannot_be_kept_keeps_the_log_file_that_knows_its_id(table):
+    batch_id = table.stage(A)
+    table.flush()
+    expire_log(table)
+    stage(table, B, batch_id)
+    first = table.view().files[0].key
+    table.store.script = [Fault("put", Effect.DROP, "/quarantine/")]
+    result = table.vacuum()
+    assert (result.deleted_copies, first in result.deleted_logs, len(result.failed)) == ((), False, 1)
+    assert (table.vacuum().conflict_count, kept(table)) == (1, [2])
+
+
+def conflicting(*, is_expired):
+    table = SmallTable()
+    batch_id = table.stage(A)
+    table.flush()
+    if is_expired:
+        expire_log(table)
+    stage(table, B, batch_id)
+    stage(table, C, batch_id, "json")
+    return table
+
+
+@pytest.mark.parametrize("effect", list(Effect))
+@pytest.mark.parametrize("step", ["flush", "vacuum"])
+def test_i8_whatever_is_cut_off_what_was_accepted_is_staged_or_an_entry_and_then_an_entry(step, effect):
+    def make():
+        return conflicting(is_expired=step == "vacuum")
+
+    def act(table):
+        getattr(table, step)()
+
+    for table in try_each_call(make, act, effect):
+        staged = {{"ndjson": 2, "json": 3}[key.rpartition(".")[2]] for key in table.keys(table.paths.staging_prefix)}
+        assert {*kept(table), *staged} == {2, 3}
+        table.store.land_delayed()
+        table.flush()
+        table.flush()
+        assert (staged_ids(table), sorted(set(kept(table)))) == ([], [2, 3])
+        assert 1 in table.ids()
+
+
+CONTENTS = st.integers(1, 4)
+STEP = st.one_of(
+    st.tuples(st.just("stage"), CONTENTS, st.sampled_from(["ndjson", "json", "csv"]), st.booleans()),
+    st.tuples(st.just("flush"), st.booleans()),
+    st.tuples(st.just("merge")),
+    st.tuples(st.just("vacuum"), st.sampled_from([1, 11_000])),
+)
+
+
+@given(history=st.lists(STEP, max_size=12), bad=st.sets(CONTENTS, max_size=2))
+def test_i8_every_accepted_body_becomes_rows_or_an_entry(history, bad):
+    table = SmallTable(orphan_age_ms=4_000_000)
+    ids = [new_batch_id(table.clock), new_batch_id(table.clock)]
+    accepted = set()
+    for step, *args in history:
+        if step == "stage":
+            number, staging_format, which = args
+            value = {"id": number, "p": 7 if number in bad else "a"}  # p is a VARCHAR: refused where the table knows it
+            try:
+                stage(table, [value], ids[which], staging_format)
+            except InvalidRequest:
+                continue  # the same key, with other content: refused before it was accepted
+            accepted.add(number)
+        elif step == "flush":
+            table.flush(writer=SilentWriter(table.store, table.clock) if args[0] else None)
+        elif step == "vacuum":
+            table.clock.advance(args[0])
+            table.vacuum()
+        else:
+            table.merge(full=True)
+    for _ in range(3):
+        table.flush()
+    assert staged_ids(table) == []
+    assert accepted <= {*table.ids(), *kept(table)}
+    assert len(table.ids()) == len([*table.ids()])
+    report = fsck_table(table.store, table.paths, clock=table.clock)
+    assert not [found for found in report.findings if found.severity == "error"], report.findings
+    assert not [found for found in report.findings if "quarantine" in found.code or "unknown" in found.code]
+
+
+def log_with(**fields):
+    return LogFile(10, {"a": "BIGINT"}, commit_id="c1", batch_ids=("x", "y"), **fields)
+
+
+def test_dig_stands_beside_ids_and_names_its_commit():
+    body = encode_log_file(log_with(contents={"y": "abc"}))
+    metadata = orjson.loads(body.split(b"\n")[0])
+    assert (metadata["ids"], metadata["dig"]) == (["x", "y"], {"cid": "c1", "of": ["", "abc"]})
+    assert decode_log_file("k", body).contents == {"y": "abc"}
+    assert decode_log_head("k", body, is_whole=True).contents == {"y": "abc"}
+
+
+def test_dig_that_a_merge_of_an_older_release_has_carried_counts_for_nothing_and_goes():
+    carried = {"dig": {"cid": "c0", "of": ["a", "b", "c"]}}
+    body = encode_log_file(log_with(extra=carried))
+    assert b'"c0"' in body
+    log = decode_log_file("k", body)
+    assert (dict(log.contents), dict(log.extra)) == ({}, {})
+
+
+@pytest.mark.parametrize("dig", [3, {"cid": "c1"}, {"cid": "c1", "of": ["a"]}, {"cid": "c1", "of": [1, 2]}])
+def test_dig_that_is_malformed_is_damage(dig):
+    body = encode_log_file(log_with(extra={"dig": dig}))
+    with pytest.raises(CorruptLog, match="line 0: "):
+        decode_log_file("k", body)
+
+
+def test_dig_is_not_carried_by_merges_and_kept_by_strips(table):
+    table.stage(A)
+    table.flush()
+    assert [len(file.log.contents) for file in table.view().files] == [1]
+    table.append(2)
+    table.merge(full=True)
+    table.clock.advance(table.config.log_grace_ms + 1)
+    table.vacuum()
+    assert [dict(file.log.contents) for file in table.view().files] == [{}]
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_a_body_that_is_damaged_or_too_large_is_told_by_its_bytes(suffix):
+    body = gzip.compress(b"x" * 1000) if suffix == "gz" else bytes.fromhex("28b52ffd") + b"nothing"
+    assert hash_content(body[:-2], f"ndjson.{suffix}") == hashlib.sha256(body[:-2]).hexdigest()
+    assert hash_content(body, f"ndjson.{suffix}", max_bytes=999) == hashlib.sha256(body).hexdigest()
+
+
+def test_a_body_of_many_streams_is_told_by_its_bytes():
+    body = gzip.compress(b"") * (MAX_STREAMS + 1)
+    assert hash_content(body, "ndjson.gz") == hashlib.sha256(body).hexdigest()
+
+
+@given(body=st.binary(max_size=200), cut=st.integers(0, 200))
+def test_the_compression_is_no_part_of_a_content(body, cut):
+    packed = gzip.compress(body[:cut]) + gzip.compress(body[cut:])
+    assert hash_content(packed, "csv.gz") == hash_content(body, "json") == hashlib.sha256(body).hexdigest()
+
+
+def test_a_flush_that_is_cut_off_after_its_commit_finds_no_conflict(table):
+    table.stage(A)
+    table.store.script = [Fault("delete", Effect.CRASH_BEFORE, "/staging/")]
+    with pytest.raises(Crash):
+        table.flush()
+    result = table.flush()
+    assert (result.duplicate_count, result.conflict_count, kept(table)) == (1, 0, [])
