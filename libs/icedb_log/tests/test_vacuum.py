@@ -127,6 +127,15 @@ def test_j2_copies_are_found_by_one_listing_and_other_batches_stay(table):
     ]
 
 
+def test_j2_staging_is_listed_after_the_log_was_read(table):
+    """A batch that is staged and committed between the two would not be found, and its log file go without its copy."""
+    table.store.calls.clear()
+    table.vacuum()
+    listed = [call.key for call in table.store.calls if call.method == "list_page"]
+    parts = [part for key in listed for part in ("/staging/", "/_log") if part in key]
+    assert parts == ["/_log", "/staging/"]
+
+
 def test_j2_without_an_expired_log_file_staging_is_not_listed():
     table = SmallTable()
     table.append(1)

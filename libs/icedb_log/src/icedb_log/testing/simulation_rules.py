@@ -36,7 +36,6 @@ MOOD_OF_RULE: Final = {
     "commits under way are settled after the log was read, and one sighting is enough": "sleepysettlers",
     "a data file counts as named only while it is live, and one sighting is enough": "longgraces",
     "log files go although a batch that they refused is still staged": "sleepyreasons",
-    "a vacuum lists staging before it reads the log": "sleepyjanitors",
     "the reason of bad rows is written without a look at the fence": "sleepyreasons",
     "the reason of bad rows is written over whatever is there": "sleepyreasons",
     "staging is listed before the log is read": "sleepycopies",

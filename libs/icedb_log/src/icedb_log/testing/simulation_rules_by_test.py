@@ -103,7 +103,32 @@ _TESTS: Final[dict[str, dict[str, str]]] = {
             "test_j1_a_tombstone_of_a_clock_that_is_ahead_counts_from_its_time"
         ),
     },
+    "libs/icedb_log/tests/test_id_conflicts.py": {
+        "a copy of a committed id goes whatever its content is": ("test_i8_other_content_after_the_commit_is_an_entry"),
+        "a copy of a refused id goes whatever its content is": (
+            "test_i8_other_content_under_a_refused_id_is_kept_beside_it"
+        ),
+        "the janitor deletes copies by their id alone": (
+            "test_j2_a_copy_of_other_content_is_an_entry_before_the_janitor_deletes_it"
+        ),
+        "other content goes without a copy in quarantine": (
+            "test_i8_other_content_under_a_refused_id_is_kept_beside_it"
+        ),
+        "what a commit does not tell is taken for the same": (
+            "test_i8_what_an_older_release_has_committed_cannot_be_compared_and_is_kept"
+        ),
+        "what is told of contents counts for any commit": (
+            "test_dig_that_a_merge_of_an_older_release_has_carried_counts_for_nothing_and_goes"
+        ),
+        "an entry of other content is only looked at": (
+            "test_j11_a_copy_that_was_accepted_again_makes_its_entry_young"
+        ),
+        "a copy goes although the janitor drops its entry": (
+            "test_i8_a_copy_waits_while_the_janitor_drops_the_entry_of_its_content"
+        ),
+    },
     "libs/icedb_log/tests/test_vacuum.py": {
+        "a vacuum lists staging before it reads the log": "test_j2_staging_is_listed_after_the_log_was_read",
         "a strip replaces whatever is there": (
             "test_j3_a_strip_does_not_bring_back_a_log_file_that_was_merged_and_deleted"
         ),

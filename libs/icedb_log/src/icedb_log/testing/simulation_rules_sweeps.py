@@ -33,12 +33,15 @@ SWEEP_RULES: Final = played_by(
         "an entry of a batch that is staged goes",
         edit(
             "cleaning.leftovers:drop_old_quarantine",
-            ("listed - find_staged(store, paths, listed).keys()", "listed"),
+            ("if batch_id_of_object(name) not in staged}", "if name}"),
         ),
     ),
     breaks(
         "J11",
         "an entry is taken by looking alone",
-        edit(_BEGIN_DROP, ("store.put_if_match(reason_key(paths, batch_id), body, etag=found.etag)", "pass")),
+        edit(
+            _BEGIN_DROP,
+            ("store.put_if_match(reason_key(paths, batch_id), mark_dropped(found), etag=", "("),
+        ),
     ),
 )
