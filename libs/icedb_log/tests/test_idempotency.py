@@ -75,7 +75,7 @@ def test_a_record_that_cannot_be_read_is_not_overwritten(table):
 
 def test_content_is_told_by_its_whole_hash(table):
     first = bind(table)
-    mine = hash_content(b"{}", "ndjson")
+    mine = hash_body(b"{}", "ndjson")
     for other in (mine[:-1] + "0", "0" + mine[1:], mine[:8], mine + "0"):
         if other != mine:
             with pytest.raises(InvalidRequest, match=first.batch_id):
