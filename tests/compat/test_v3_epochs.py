@@ -9,6 +9,7 @@ from icedb_client.cli.app import run
 from icedb_client.footers import ParquetFooterReader
 from icedb_log.changes.partition_removal import remove_chosen_partitions
 from icedb_log.changes.retain import retain_table
+from icedb_log.errors import SchemaConflict
 from icedb_log.imports.import_sources import SourceFile
 from icedb_log.imports.imports import import_files
 from icedb_log.log.fold import fold
@@ -93,6 +94,22 @@ def test_a_new_table_costs_one_listing_and_has_a_plausible_range(table, create):
     assert "another configuration" in create(
         "--partition", "d=day(ts)", "--plausible", "ts:off", "--if-not-exists", code=2
     )
+
+
+def test_a_table_that_was_adopted_with_another_type_is_put_right(table, create, monkeypatch):
+    table.append(DAY, 1, 2)
+    table.adopt()  # as earlier releases did, unseen
+    with pytest.raises(SchemaConflict, match=r"table alter events --column 'ts:BIGINT'.*epoch_ms"):
+        table.flush(3)
+    (table.store.root / table.paths.config_key).write_bytes(table.store.get(table.paths.config_key).body)
+    monkeypatch.setenv("ICEDB_STORE", f"file://{table.store.root}")
+    for option in ("ts:DATE", "ts:BIGINT"):
+        assert run(["table", "alter", "events", "--column", option]) == 2
+    assert run(["table", "alter", "events", "--column", "ts:epoch_ms"]) == 0
+    table.store.put(table.paths.config_key, (table.store.root / table.paths.config_key).read_bytes())
+    table.flush(4)
+    assert table.numbers() == [1, 2, 3, 4]
+    assert table.problems() == []
 
 
 def test_a_whole_life(table, create, require_alike, tmp_path):

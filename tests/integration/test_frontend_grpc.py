@@ -14,7 +14,7 @@ from grpc_status import rpc_status
 from icedb_ingest.testing.frontend_rig import CLOCK, LIMIT_S, start_rig
 from icedb_log.clock import make_uuid7_hex, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import Unavailable
-from icedb_log.ingest.pressure import Pressure, publish_pressure
+from icedb_log.ingest.pressure import Pressure, publish_halt, publish_pressure
 from icedb_log.tables.table_config import MINUTE_MS
 from icedb_proto import ingest_pb2 as pb
 from icedb_proto import ingest_pb2_grpc
@@ -170,6 +170,27 @@ def test_pressure_there_and_back(rig, stub):
         list(stub.AppendStream(iter([request()]), timeout=LIMIT_S))
     assert caught.value.code() is CODE.RESOURCE_EXHAUSTED
     publish_pressure(rig.store, paths, Pressure(), clock=CLOCK)
+    wait_until(lambda: not is_refused())
+
+
+def test_a_halted_table_is_a_failed_precondition_with_the_reason(rig, stub):
+    paths = rig.warehouse.table("events")
+    publish_halt(rig.store, paths, "column 'ts' is BIGINT in the log", clock=CLOCK)
+
+    def is_refused():
+        try:
+            stub.Append(request(), timeout=LIMIT_S)
+        except grpc.RpcError:
+            return True
+        return False
+
+    wait_until(is_refused)
+    error = refusal(stub, request())
+    assert error.code() is CODE.FAILED_PRECONDITION
+    assert "table events is halted" in error.details()
+    assert "column 'ts' is BIGINT in the log" in error.details()
+    assert dict(error.trailing_metadata())["icedb-error"] == "TableHalted"
+    publish_pressure(rig.store, paths, Pressure(), clock=CLOCK, ends_halt=True)
     wait_until(lambda: not is_refused())
 
 

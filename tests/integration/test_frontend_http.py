@@ -16,7 +16,7 @@ from icedb_ingest.testing.frontend_rig import CLOCK, LIMIT_S, NDJSON, start_rig
 from icedb_log.clock import make_uuid7_hex, new_batch_id
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.flush import flush_table
-from icedb_log.ingest.pressure import Pressure, publish_pressure
+from icedb_log.ingest.pressure import Pressure, publish_halt, publish_pressure
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.tables.table_config import MINUTE_MS
@@ -322,6 +322,26 @@ def test_pressure_there_and_back(rig):
     publish_pressure(rig.store, paths, Pressure(), clock=CLOCK)
     wait_until(lambda: rig.post(LINES).status == 202)
     assert rig.metric("icedb_frontend_batches_total", door="http", outcome="overloaded") >= 2
+
+
+def test_a_halted_table_is_said_to_be_halted_before_anything_is_accepted(rig):
+    paths = rig.warehouse.table("events")
+    publish_halt(rig.store, paths, "column 'ts' is BIGINT in the log", clock=CLOCK)
+    wait_until(lambda: rig.post(LINES).status == 409)
+    before = len(rig.staged())
+    refused = rig.post(LINES)
+    assert (refused.status, refused.json["type"]) == (409, "urn:icedb:problem:table-halted")
+    assert "table events is halted" in refused.json["detail"]
+    assert "column 'ts' is BIGINT in the log" in refused.json["detail"]
+    assert "retry-after" not in refused.headers
+    # Webhooks keep nothing after a 409: they are asked to come again, and told the same.
+    event = rig.segment({"type": "track", "userId": "7"})
+    assert (event.status, event.headers["retry-after"]) == (429, "60")
+    assert "column 'ts' is BIGINT in the log" in event.json["detail"]
+    assert len(rig.staged()) == before
+    assert rig.metric("icedb_frontend_batches_total", door="http", outcome="halted") >= 2
+    publish_pressure(rig.store, paths, Pressure(), clock=CLOCK, ends_halt=True)
+    wait_until(lambda: rig.post(LINES).status == 202)
 
 
 def test_the_flush_is_woken_after_the_batch(rig):

@@ -6,8 +6,9 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from icedb_log.errors import CommitOutcomeUnknown, Overloaded, Unavailable
+from icedb_log.errors import CommitOutcomeUnknown, Overloaded, TableHalted, Unavailable
 from icedb_log.ingest.pressure import (
+    HALT_TTL_MS,
     LEVELS,
     MAX_RETRY_AFTER_MS,
     MAX_STRETCH,
@@ -15,6 +16,7 @@ from icedb_log.ingest.pressure import (
     Pressure,
     PressureGate,
     measure_pressure,
+    publish_halt,
     publish_pressure,
     read_pressure,
 )
@@ -387,3 +389,57 @@ def test_while_one_caller_asks_the_others_go_by_the_answer_before(table):
     store.answer.set()
     asking.join(60)
     assert refusal(gate, table) is None
+
+
+def halt(table, reason="'ts' has two types"):
+    publish_halt(table.store, table.paths, reason, clock=table.clock)
+
+
+def halt_of(gate, table):
+    try:
+        gate.check(table.paths)
+    except TableHalted as error:
+        return str(error)
+    return None
+
+
+def test_a_halted_table_is_refused_with_the_reason_until_a_flush_ends_well(table, gate):
+    halt(table)
+    assert halt_of(gate, table) == (
+        "table t is halted: it takes no batches, and commits none, until a person has looked: 'ts' has two types"
+    )
+    for pressure in (Pressure(), SLOW, STOP):  # measures go on meanwhile
+        assert publish_pressure(table.store, table.paths, pressure, clock=table.clock)
+        table.clock.advance(1000)
+        assert halt_of(gate, table)
+    assert not publish_pressure(table.store, table.paths, STOP, clock=table.clock, ends_halt=True)
+    table.clock.advance(1000)
+    assert refusal(gate, table)
+    halt(table)
+    assert not publish_pressure(table.store, table.paths, Pressure(), clock=table.clock, ends_halt=True)
+    table.clock.advance(1000)
+    assert halt_of(gate, table) is None
+    assert read_pressure(table.store, table.paths) is None
+
+
+def test_what_a_worker_said_of_a_halt_runs_out_unless_it_is_said_again(table, gate):
+    halt(table)
+    table.clock.advance(HALT_TTL_MS // 2 - 1)
+    table.store.calls.clear()
+    halt(table)
+    assert table.store.keys_of("put") == []
+    table.clock.advance(1)
+    halt(table)
+    halt(table, "another reason")
+    assert len(table.store.keys_of("put")) == 2
+    table.clock.advance(HALT_TTL_MS)
+    fresh = PressureGate(table.store, clock=table.clock)
+    said = read_pressure(table.store, table.paths)
+    assert said.find_halt(store_now_ms=table.clock.now_ms()) == "another reason"
+    assert halt_of(fresh, table)
+    table.clock.advance(1000)
+    assert said.find_halt(store_now_ms=table.clock.now_ms()) == ""
+    assert halt_of(fresh, table) is None
+    assert halt_of(PressureGate(table.store, clock=table.clock), table) is None
+    assert not publish_pressure(table.store, table.paths, Pressure(), clock=table.clock)
+    assert read_pressure(table.store, table.paths) is None

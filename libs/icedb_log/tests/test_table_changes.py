@@ -167,3 +167,15 @@ def test_the_unit_that_data_files_are_laid_out_by_stays():
     )
     assert changed.times["ts"].to_ms == 9
     assert [field.unit for field in changed.partition] == ["epoch_ms", "epoch_s"]
+
+
+def test_a_declaration_that_the_log_contradicts_can_be_put_right_also_for_a_partition():
+    config = TableConfig.create(name="t", partition=(PartitionField.parse("d=day(id)"),))
+    for change in ({"declared": {"id": "DATE"}}, {"declared": {"id": None}}):
+        with pytest.raises(InvalidRequest, match="for good"):
+            plan_change(config, change, logged={"id": "BIGINT"})
+    change = {"declared": {"id": "BIGINT"}, "times": {"id": {"unit": "epoch_ms"}}}
+    with pytest.raises(InvalidRequest, match="for good"):
+        plan_change(config, change)
+    mended = plan_change(config, change, logged={"id": "BIGINT"})
+    assert (mended.declared["id"], mended.partition[0].unit) == ("BIGINT", "epoch_ms")

@@ -14,6 +14,7 @@ from icedb_log.errors import (
     NotFound,
     Overloaded,
     SchemaConflict,
+    TableHalted,
     Unavailable,
 )
 
@@ -34,7 +35,8 @@ from icedb_log.errors import (
         (Overloaded("x"), 429, "overloaded"),
         (Unavailable("x"), 503, "unavailable"),
         (CommitOutcomeUnknown("x"), 503, "unavailable"),
-        (SchemaConflict("x"), 500, "failed"),
+        (SchemaConflict("x"), 409, "halted"),
+        (TableHalted("x"), 409, "halted"),
         (ZeroDivisionError("x"), 500, "failed"),
     ],
 )

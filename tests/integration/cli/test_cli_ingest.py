@@ -6,8 +6,9 @@ from collections import Counter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from icedb_log.errors import Unavailable
-from icedb_log.ingest.pressure import Pressure, publish_pressure
+from icedb_log.ingest.pressure import Pressure, publish_halt, publish_pressure
 from icedb_log.ingest.refusals import quarantine_batch
 from icedb_log.ingest.staging import list_staged
 from icedb_log.jobs import RejectedBatch
@@ -49,6 +50,42 @@ def test_a_table_under_pressure_makes_ingest_wait_and_says_so(icedb, parquet):
     assert icedb("status", "events", "--json").json["tables"][0]["staged_batches"] == 0
     parquet.warehouse.store.delete([paths.pressure_key])
     assert icedb("ingest", "events", "-", "--json", stdin=b'{"n":1}\n').json["rows"] == 1
+
+
+def test_a_halted_table_is_said_to_be_halted_by_ingest_and_status(icedb, parquet):
+    parquet.create("events")
+    store, paths = parquet.warehouse.store, parquet.warehouse.table("events")
+    reason = "column 'ts' is BIGINT in the log"
+    icedb("ingest", "events", "-", stdin=b'{"n":1}\n')
+
+    # Accepted before the worker halts: who waits hears why at once.
+    put = store.put_if_absent
+
+    def halt_after(key, body):
+        found = put(key, body)
+        publish_halt(store, paths, reason, clock=parquet.clock)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalObjectStore, "put_if_absent", lambda _, key, body: halt_after(key, body))
+        waited = icedb("ingest", "events", "-", "--wait", "--timeout", "60s", stdin=b'{"n":2}\n', code=5)
+    assert "table events is halted" in waited.error
+    assert reason in waited.error
+    assert "1 of 1 batches wait: they stay accepted" in waited.error
+    assert "is an ingest worker running" not in waited.error
+
+    refused = icedb("ingest", "events", "-", "--wait", stdin=b'{"n":3}\n', code=5)
+    assert reason in refused.error
+    assert len(list_staged(store, paths).batches) == 2
+
+    shown = icedb("status", "events", code=5)
+    assert f"table events is halted: {reason}" in shown.error
+    assert "halted" in icedb("status", code=5).out
+    (state,) = icedb("status", "--json", code=5).json["tables"]
+    assert (state["halted"], state["error"]) == (True, {"kind": "TableHalted", "message": reason})
+    assert state["staged_batches"] == 2
+    store.delete([paths.pressure_key])
+    assert icedb("status", "events", "--json").json["tables"][0]["halted"] is False
 
 
 def test_a_broken_line_is_sent_and_one_hears_how_to_learn_of_it(icedb, parquet, tmp_path):

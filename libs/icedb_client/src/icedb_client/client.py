@@ -274,6 +274,8 @@ class Client(Reads):
     def wait_committed(self, table: str, batch_ids: Iterable[str], *, timeout_ms: int = 60 * SECOND_MS) -> CommitReport:
         """Wait until batches are committed or quarantined, at most ``timeout_ms``; 0 looks once.
 
+        Ends at once where the table is halted: the report says why.
+
         Raises:
             NotFound: No such table.
             Unavailable: The store did not answer.

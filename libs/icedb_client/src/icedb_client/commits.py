@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.clock import Clock
+from icedb_log.ingest.pressure import read_pressure
 from icedb_log.ingest.quarantine import (
     QuarantinedBatch,
     batch_id_of_object,
@@ -30,6 +31,7 @@ class CommitReport:
         bad_rows: Of committed batches: the rows that could not be, with the reason.
         waiting: Ids of batches that are still staged.
         conflicts: Other contents that were accepted under ids of these batches: in quarantine, not in the table.
+        halted: Why the table commits nothing, as its ingest worker said; then nobody waited any longer. Else empty.
         unknown: Ids of which neither staging, the log nor quarantine knows: never accepted, or decided longer ago than
             log files are kept.
     """
@@ -40,6 +42,7 @@ class CommitReport:
     bad_rows: tuple[QuarantinedBatch, ...] = ()
     unknown: tuple[str, ...] = ()
     conflicts: tuple[QuarantinedBatch, ...] = ()
+    halted: str = ""
 
 
 def wait_committed(
@@ -50,19 +53,23 @@ def wait_committed(
     deadline_ms = clock.monotonic_ms() + timeout_ms
     pause_ms = FIRST_POLL_MS
     seen: set[str] = set()
+    halted = ""
     while True:
-        names = (info.key.rpartition("/")[2] for info in list_all(store, paths.staging_prefix).objects)
+        listing = list_all(store, paths.staging_prefix)
+        names = (info.key.rpartition("/")[2] for info in listing.objects)
         staged = {name.partition(".")[0] for name in names}
         waiting = tuple(batch_id for batch_id in asked if batch_id in staged)
         seen.update(waiting)
         left_ms = deadline_ms - clock.monotonic_ms()
-        if not waiting or left_ms <= 0:
+        said = read_pressure(store, paths) if waiting else None
+        halted = "" if said is None else said.find_halt(store_now_ms=listing.store_now_ms)
+        if not waiting or left_ms <= 0 or halted:
             break
         clock.sleep_ms(min(pause_ms, left_ms))
         pause_ms = min(LONGEST_POLL_MS, pause_ms * 2)
     gone = set(asked) - set(waiting)
     if not gone:
-        return CommitReport((), (), waiting)
+        return CommitReport((), (), waiting, halted=halted)
     # A batch leaves staging after the log names it (I2, I5), so a log read later does, while that log file stays.
     logs = [file.log for file in LogReader(store, paths, clock=clock).heads.read().files]
     found = tuple(_find_reasons(store, paths, gone))
@@ -79,6 +86,7 @@ def wait_committed(
         bad_rows=tuple(entry for entry in entries.values() if entry.kind == "rows" and entry.batch_id in committed),
         unknown=tuple(batch_id for batch_id in asked if batch_id in gone - committed - entries.keys()),
         conflicts=tuple(entry for entry in found if entry.kind == "conflict"),
+        halted=halted,
     )
 
 

@@ -62,6 +62,10 @@ class HaltError(IceDBError):
     """A table cannot be worked on safely. What the caller does: stop, set the halted gauge, call a person."""
 
 
+class TableHalted(HaltError):
+    """A worker halted on a table, which takes no batches until that is mended. What the caller does: call a person."""
+
+
 class CorruptLog(HaltError):
     """A log file is malformed (S3). What the caller does: halt; a person inspects the named key and line."""
 

@@ -7,8 +7,15 @@ says the same. A failure here never keeps a flush from its work: without a measu
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from icedb_log.errors import IceDBError, NotFound
-from icedb_log.ingest.pressure import MAX_LOG_FILES, Pressure, measure_pressure, publish_pressure, read_pressure
+from icedb_log.errors import HaltError, IceDBError, NotFound
+from icedb_log.ingest.pressure import (
+    MAX_LOG_FILES,
+    Pressure,
+    measure_pressure,
+    publish_halt,
+    publish_pressure,
+    read_pressure,
+)
 from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.storage.object_store import list_all
 from icedb_log.tables.status import list_backlog
@@ -73,6 +80,7 @@ class PressureWatch:
         self._interval_ms = interval_ms
         self._seen: dict[str, _Seen] = {}
         self._asked_ms: dict[str, int] = {}
+        self._halted: set[str] = set()
 
     def pressure_of(self, table: str) -> Pressure:
         """Return the pressure as last measured; none if it never was."""
@@ -111,7 +119,7 @@ class PressureWatch:
         started_ms = self._context.clock.monotonic_ms()
         try:
             seen = self._measure(paths, seen.backlog if seen is not None else None)
-            publish_pressure(self._context.warehouse.store, paths, seen.pressure, clock=self._context.clock)
+            self._publish(paths, seen.pressure)
         except NotFound:
             self._seen.pop(paths.name, None)
             return
@@ -126,6 +134,34 @@ class PressureWatch:
         self._report(paths.name, seen.pressure)
         now_ms = self._context.clock.monotonic_ms()
         self._seen[paths.name] = replace(seen, measured_ms=now_ms, cost_ms=now_ms - started_ms)
+
+    def tell_halt(self, paths: TablePaths, error: HaltError) -> None:
+        """Say that a flush of a table halted, and why. Never raises an error of ours."""
+        self._halted.add(paths.name)
+        try:
+            publish_halt(self._context.warehouse.store, paths, str(error), clock=self._context.clock)
+        except IceDBError as failure:
+            get_logger().warning(
+                "halt_not_told", measured_table=paths.name, error=str(failure), mitigation="the next try says it"
+            )
+
+    def end_halt(self, paths: TablePaths) -> None:
+        """Take back that a table is halted, if that was said: a flush ended well. Never raises an error of ours."""
+        if paths.name not in self._halted:
+            return
+        try:
+            self._publish(paths, self.pressure_of(paths.name), ends_halt=True)
+        except IceDBError as failure:
+            get_logger().warning(
+                "halt_not_ended", measured_table=paths.name, error=str(failure), mitigation="the next flush ends it"
+            )
+
+    def _publish(self, paths: TablePaths, pressure: Pressure, *, ends_halt: bool = False) -> None:
+        store, clock = self._context.warehouse.store, self._context.clock
+        if publish_pressure(store, paths, pressure, clock=clock, ends_halt=ends_halt):
+            self._halted.add(paths.name)
+        else:
+            self._halted.discard(paths.name)
 
     def needs_look(self, paths: TablePaths) -> bool:
         """Whether a sweep should have the table measured although nothing is staged.

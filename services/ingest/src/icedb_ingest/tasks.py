@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from celery import Celery
+from icedb_log.errors import HaltError
 from icedb_log.ingest.flush import FlushResult, flush_table
 from icedb_log.ingest.pressure import MAX_LOG_FILES
 from icedb_log.jobs import BatchWriter
@@ -153,8 +154,11 @@ class IngestTasks:
         self._watch.look(paths, max_age_ms=MAX_PRESSURE_AGE_MS if is_staged else None)
         if is_staged:
             self._flush_rounds(paths, run, "small", max_rounds=self._settings.flush_max_rounds)
-        if self._sizes.has_large(table) and run.put_off is None and not self._wake_large(table):
+        has_large = self._sizes.has_large(table)
+        if has_large and run.put_off is None and not self._wake_large(table):
             self._flush_rounds(paths, run, "large", max_rounds=1)
+        if not is_staged and not has_large:
+            self._watch.end_halt(paths)  # what halted its flushes was taken out of staging
         return self._end_run(paths, run, task=INGEST_FLUSH)
 
     def flush_large(self, table: str) -> Work:
@@ -178,7 +182,13 @@ class IngestTasks:
             if run.put_off is not None:
                 self._metrics.put_off.labels(run.put_off.kind).inc()
                 break
-            result = self._flush_once(paths, takes)
+            try:
+                result = self._flush_once(paths, takes)
+            except HaltError as error:
+                self._watch.tell_halt(paths, error)
+                raise
+            if result.committed_key:
+                self._watch.end_halt(paths)
             run.totals.add(result)
             run.rejected.extend({"batch": each.batch.batch_id, "reason": each.reason} for each in result.rejected)
             has_more = result.has_more

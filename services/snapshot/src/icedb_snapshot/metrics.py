@@ -155,7 +155,7 @@ class TableMetrics:
             "oldest_lease_seconds",
             "How far back the oldest leased time lies: what died since cannot be deleted; 0: no lease lasts.",
         )
-        self._halted = gauge("halted", "1 while the table's log cannot be trusted and nothing works on it.")
+        self._halted = gauge("halted", "1 while the table's log cannot be trusted, or its flushes halt.")
         self._data_grace_seconds = gauge("data_grace_seconds", "How long a tombstoned data file stays.")
         self._orphan_age_seconds = gauge("orphan_age_seconds", "How long a data file stays that no log file names.")
         self._log_grace_seconds = gauge("log_grace_seconds", "How long a tombstoned log file stays.")
@@ -207,7 +207,7 @@ class TableMetrics:
 
     def show(self, table: str, status: TableStatus, *, now_ms: int) -> None:
         """Publish a table's figures."""
-        self._halted.labels(table).set(0)
+        self._halted.labels(table).set(1 if status.halted else 0)
         self._merge_lag_seconds.labels(table).set(status.merge_lag_ms / MS_PER_S)
         self._merge_lag_files.labels(table).set(status.merge_lag_files)
         self._merge_lag_bytes.labels(table).set(status.merge_lag_bytes)

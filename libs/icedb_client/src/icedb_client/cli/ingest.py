@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
+from icedb_log.errors import IceDBError, InvalidRequest, TableHalted, Unavailable
+from icedb_log.ingest.pressure import describe_halt
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -278,6 +279,11 @@ def _wait(
     if found.waiting:
         if is_quiet:
             print_json(report)
+        if found.halted:
+            raise TableHalted(
+                f"{describe_halt(table, found.halted)}. {len(found.waiting)} of {len(ids)} batches wait: they stay "
+                "accepted, and are committed once that is mended"
+            )
         raise TimedOut(
             f"table {table}: {len(found.waiting)} of {len(ids)} batches are still staged after "
             f"{timeout_ms / 1000:g} s; is an ingest worker running? They stay accepted, and are committed when one is"

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from icedb_log.clock import SystemClock
-from icedb_log.errors import HaltError
+from icedb_log.errors import HaltError, TableHalted
 from icedb_log.tables.status import TableStatus, read_status
 from icedb_log.views.feed_state import ViewLag
 from rich.markup import escape
@@ -54,11 +54,15 @@ def status(
         _print_all(found)
     else:
         print_note("no tables yet; create one with `icedb table create`")
-    halted = {name: state for name, state in found.items() if isinstance(state, HaltError)}
+    halted = {name: _find_halt(state) for name, state in found.items() if _find_halt(state)}
     for name, reason in halted.items():
         print_error(f"table {name} is halted: {reason}")
     if halted:
         raise typer.Exit(HALTED)
+
+
+def _find_halt(state: TableStatus | HaltError) -> str:
+    return str(state) if isinstance(state, HaltError) else state.halted
 
 
 def _print_all(found: dict[str, TableStatus | HaltError]) -> None:
@@ -77,7 +81,7 @@ def _print_all(found: dict[str, TableStatus | HaltError]) -> None:
                 format_count(state.staged_batches),
                 format_count(state.quarantined_batches),
                 _format_lag(state),
-                "-" if state.pressure.level == "none" else state.pressure.level,
+                _format_level(state),
             )
     out.print(view)
 
@@ -91,6 +95,7 @@ def _print_one(state: TableStatus) -> None:
     print_pairs(
         {
             "table": state.config.name,
+            **({"halted": escape(state.halted)} if state.halted else {}),
             "data files": f"{format_count(state.live_files)} in {format_count(state.partition_count)} partitions",
             "rows": format_count(state.live_rows),
             "size": format_bytes(state.live_bytes),
@@ -155,6 +160,12 @@ def _format_leases(state: TableStatus) -> str:
     return f"{format_count(len(state.leases))}, the oldest time {format_span(state.oldest_lease_ms)} ago: {text}"
 
 
+def _format_level(state: TableStatus) -> str:
+    if state.halted:
+        return "[bold red]halted[/]"
+    return "-" if state.pressure.level == "none" else state.pressure.level
+
+
 def _format_pressure(state: TableStatus) -> str:
     pressure = state.pressure
     if pressure.level == "none":
@@ -171,11 +182,12 @@ def _to_json(name: str, state: TableStatus | HaltError) -> dict[str, Any]:
     figures = {
         field: getattr(state, field)
         for field in TableStatus.__dataclass_fields__
-        if field not in ("config", "pressure", "leases", "view", "last_commit_ms", "horizon_ms")
+        if field not in ("config", "pressure", "leases", "view", "last_commit_ms", "horizon_ms", "halted")
     }
     return {
         "table": name,
-        "halted": False,
+        "halted": bool(state.halted),
+        **({"error": {"kind": TableHalted.__name__, "message": state.halted}} if state.halted else {}),
         **figures,
         "pressure": asdict(state.pressure),
         "leases": [asdict(lease) for lease in state.leases],

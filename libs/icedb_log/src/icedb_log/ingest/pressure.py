@@ -1,9 +1,9 @@
 """Back-pressure: how much a table's log and merge backlog slow ingest down. See ``docs/protocol.md``, "Back-pressure".
 
 Owns the measure (pure), ``_icedb/pressure.json``, by which the ingest worker tells every front end, and the gate
-that front ends ask. Nothing here is needed for correctness: an absent, old or unreadable object means no pressure,
-and two workers that write the object at once only say the same thing twice. Must never keep producers out for ever:
-what a dead worker said runs out.
+that front ends ask. That flushes of a table halt is told in the same way. Nothing here is needed for correctness: an
+absent, old or unreadable object means no pressure, and two workers that write the object at once only say the same
+thing twice. Must never keep producers out for ever: what a dead worker said runs out.
 """
 
 import threading
@@ -14,7 +14,7 @@ from typing import Final, Literal, get_args
 import orjson
 
 from icedb_log.clock import Clock
-from icedb_log.errors import IceDBError, NotFound, Overloaded
+from icedb_log.errors import IceDBError, NotFound, Overloaded, TableHalted
 from icedb_log.keys import TablePaths
 from icedb_log.storage.object_store import ObjectStore, delete_or_raise
 from icedb_log.tables.table_config import MINUTE_MS, SECOND_MS, TableConfig
@@ -22,6 +22,14 @@ from icedb_log.tables.table_config import MINUTE_MS, SECOND_MS, TableConfig
 Level = Literal["none", "slow", "stop"]
 LEVELS: Final[tuple[Level, ...]] = get_args(Level)
 """From the mildest to the hardest."""
+
+HALTED: Final = "halted"
+"""What is said instead of a level of a table on which the last flush halted: no flush commits what it takes."""
+
+HALT_TTL_MS: Final = 10 * MINUTE_MS
+"""How long that counts: flushes of a halted table are tried again within a minute or two."""
+
+MAX_HALT_CHARS: Final = 2000
 
 MAX_LOG_FILES: Final = 950
 """From so many log files on a flush commits nothing: existing v3 readers list 1,000 and miss the rest (wire rule),
@@ -64,20 +72,27 @@ class PublishedPressure:
     """What ``_icedb/pressure.json`` says.
 
     Attributes:
-        level: As measured.
-        reason: As measured.
+        level: As measured, or that the table is halted.
+        reason: As measured, or why it is halted.
         retry_after_ms: As measured.
         ttl_ms: How long it counts from the time it was written.
         written_ms: When, by the writer's clock; makes each writing a new ETag. Never compared with another clock.
         etag: Version of the object.
+        modified_ms: When it was written, by the store's clock.
     """
 
-    level: Level
+    level: Level | Literal["halted"]
     reason: str
     retry_after_ms: int
     ttl_ms: int
     written_ms: int
     etag: str
+    modified_ms: int
+
+    def find_halt(self, *, store_now_ms: int) -> str:
+        """Return why the table is halted; empty if it is not, or nobody has said so for too long."""
+        is_said = self.level == HALTED and store_now_ms - self.modified_ms <= self.ttl_ms
+        return self.reason if is_said else ""
 
 
 def measure_pressure(*, log_files: int, backlog_files: int, config: TableConfig) -> Pressure:
@@ -124,24 +139,29 @@ def read_pressure(store: ObjectStore, paths: TablePaths) -> PublishedPressure | 
         stored = store.get(paths.pressure_key)
     except NotFound:
         return None
-    etag = stored.info.etag
+    etag, modified_ms = stored.info.etag, stored.info.modified_ms
     try:
         value = orjson.loads(stored.body)
         level = value["level"]
         return PublishedPressure(
-            level=level if level in LEVELS else "none",
+            level=level if level in LEVELS or level == HALTED else "none",
             reason=str(value["reason"]),
             retry_after_ms=max(0, min(int(value["retry_after_ms"]), MAX_RETRY_AFTER_MS)),
             ttl_ms=max(0, min(int(value["ttl_ms"]), _MAX_TTL_MS)),
             written_ms=int(value["written_ms"]),
             etag=etag,
+            modified_ms=modified_ms,
         )
     except (ValueError, KeyError, TypeError, OverflowError):
-        return PublishedPressure("none", "", 0, 0, 0, etag)
+        return PublishedPressure("none", "", 0, 0, 0, etag, modified_ms)
 
 
-def publish_pressure(store: ObjectStore, paths: TablePaths, pressure: Pressure, *, clock: Clock) -> None:
+def publish_pressure(
+    store: ObjectStore, paths: TablePaths, pressure: Pressure, *, clock: Clock, ends_halt: bool = False
+) -> bool:
     """Tell front ends. Idempotent; ``none`` removes what was said before.
+
+    Returns whether the table is said to be halted: that is left as it is until a flush ends well, or it runs out.
 
     Costs one small GET, and a write only when level or retry time changed or half the time to live has gone: a
     reason whose count moved on is not worth one.
@@ -152,20 +172,23 @@ def publish_pressure(store: ObjectStore, paths: TablePaths, pressure: Pressure, 
         pressure: As it was measured just now.
         clock: Of the writer: its own earlier writings are compared with it. One that is ahead of or behind another
             writer's clock writes more often, never less.
+        ends_halt: Whether a flush of the table has just ended well.
 
     Raises:
         Unavailable: The store did not answer; front ends go by what was said before until that runs out.
         CommitOutcomeUnknown: The same.
     """
     known = read_pressure(store, paths)
+    now_ms = clock.now_ms()
+    if known is not None and known.level == HALTED and not ends_halt and abs(now_ms - known.written_ms) < known.ttl_ms:
+        return True
     if pressure.level == "none":
         if known is not None:
             delete_or_raise(store, [paths.pressure_key])  # one that stays runs out by itself
-        return
-    now_ms = clock.now_ms()
+        return False
     is_said = known is not None and (known.level, known.retry_after_ms) == (pressure.level, pressure.retry_after_ms)
     if known is not None and is_said and 0 <= now_ms - known.written_ms < PRESSURE_TTL_MS // 2:
-        return
+        return False
     body = {
         "level": pressure.level,
         "reason": pressure.reason,
@@ -173,6 +196,30 @@ def publish_pressure(store: ObjectStore, paths: TablePaths, pressure: Pressure, 
         "ttl_ms": PRESSURE_TTL_MS,
         "written_ms": now_ms,
     }
+    store.put(paths.pressure_key, orjson.dumps(body))
+    return False
+
+
+def publish_halt(store: ObjectStore, paths: TablePaths, reason: str, *, clock: Clock) -> None:
+    """Tell front ends and people that flushes of a table halt. Idempotent; costs what :func:`publish_pressure` does.
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        reason: Why, and what to do, for people.
+        clock: Of the writer.
+
+    Raises:
+        Unavailable: The store did not answer; front ends take batches, which wait.
+        CommitOutcomeUnknown: The same.
+    """
+    reason = reason[:MAX_HALT_CHARS]
+    known = read_pressure(store, paths)
+    now_ms = clock.now_ms()
+    is_said = known is not None and (known.level, known.reason) == (HALTED, reason)
+    if known is not None and is_said and 0 <= now_ms - known.written_ms < HALT_TTL_MS // 2:
+        return
+    body = {"level": HALTED, "reason": reason, "retry_after_ms": 0, "ttl_ms": HALT_TTL_MS, "written_ms": now_ms}
     store.put(paths.pressure_key, orjson.dumps(body))
 
 
@@ -203,6 +250,11 @@ class _Table:
         self.asking = threading.Lock()
 
 
+def describe_halt(table: str, reason: str) -> str:
+    """Return what producers and people are told of a halted table."""
+    return f"table {table} is halted: it takes no batches, and commits none, until a person has looked: {reason}"
+
+
 class PressureGate:
     """Asks before a batch is accepted. Thread-safe; one small GET for each table and ``max_age_ms``.
 
@@ -231,13 +283,16 @@ class PressureGate:
 
         Raises:
             Overloaded: It does not; ``retry_after_ms`` says when to send the same batch again.
+            TableHalted: It does not, until a person has looked; the message says why.
         """
         answer = self._ask(paths)
         said = answer.said
-        if said is None or said.level != "stop" or not answer.is_known:
+        if said is None or said.level not in ("stop", HALTED) or not answer.is_known:
             return
         if self._clock.monotonic_ms() - answer.said_at_ms > said.ttl_ms:
             return  # who said so is dead, or cannot reach the store: staging takes batches without it
+        if said.level == HALTED:
+            raise TableHalted(describe_halt(paths.name, said.reason))
         raise Overloaded(
             f"table {paths.name} takes no batches just now: {said.reason}. Send the same batch again in "
             f"{said.retry_after_ms / SECOND_MS:g} s; if this lasts, its merges or its vacuum do not keep up",
@@ -274,7 +329,7 @@ class PressureGate:
         now_ms = self._clock.monotonic_ms()
         if said is not None and known is not None and said.etag == known.etag:
             return _Answer(said, known_at_ms, now_ms, is_known=True)
-        age_ms = self._age_ms(paths, said) if said is not None and said.level == "stop" else 0
+        age_ms = self._age_ms(paths, said) if said is not None and said.level in ("stop", HALTED) else 0
         return _Answer(said, now_ms - age_ms, now_ms, is_known=True)
 
     def _age_ms(self, paths: TablePaths, said: PublishedPressure) -> int:

@@ -7,7 +7,7 @@ from icedb_log.cleaning.leases import Lease, LeaseReader
 from icedb_log.clock import Clock
 from icedb_log.erasure.erasures import find_oldest_open
 from icedb_log.errors import HaltError, NotFound
-from icedb_log.ingest.pressure import Pressure, measure_pressure
+from icedb_log.ingest.pressure import Pressure, measure_pressure, read_pressure
 from icedb_log.ingest.quarantine import batch_id_of, is_bad_rows, is_reason
 from icedb_log.keys import TablePaths
 from icedb_log.log.fence import read_landed
@@ -63,6 +63,7 @@ class TableStatus:
         last_commit_ms: Time of the newest commit; 0 for an empty log.
         horizon_ms: Oldest time that can still be read.
         store_now_ms: The store's clock at the reading.
+        halted: Why flushes of the table halt, as the ingest worker said last; empty: they do not.
     """
 
     config: TableConfig
@@ -91,6 +92,7 @@ class TableStatus:
     last_commit_ms: int
     horizon_ms: int
     store_now_ms: int
+    halted: str = ""
 
     @property
     def oldest_lease_ms(self) -> int:
@@ -108,7 +110,7 @@ def read_status(
     leases: LeaseReader | None = None,
     folded: Folded | None = None,
 ) -> TableStatus:
-    """Read a table's figures. Costs five listings, two small reads and the log files that the reader does not know yet.
+    """Read a table's figures. Costs five listings, three small reads and the log files that the reader does not know.
 
     Args:
         store: The object store.
@@ -133,6 +135,7 @@ def read_status(
     in_quarantine = [info.key for info in list_all(store, paths.quarantine_prefix).objects]
     quarantined = {batch_id_of(key) for key in in_quarantine if is_reason(key)}
     with_bad_rows = {batch_id_of(key) for key in in_quarantine if is_bad_rows(key)}
+    said = read_pressure(store, paths)
     erasure_count, asked_ms = find_oldest_open(store, paths)
     oldest_staged_ms = min((info.modified_ms for info in staged.objects), default=staged.store_now_ms)
     return TableStatus(
@@ -162,6 +165,7 @@ def read_status(
         last_commit_ms=snapshot.last_commit_ms,
         horizon_ms=snapshot.horizon_ms,
         store_now_ms=view.store_now_ms,
+        halted="" if said is None else said.find_halt(store_now_ms=staged.store_now_ms),
     )
 
 

@@ -82,9 +82,10 @@ def alter_table_config(
     """
     for _ in range(_MAX_ATTEMPTS):
         config, etag = load_table_config(store, paths)
-        altered = plan_change(config, change)
+        logged = _read_schema(store, paths, config, clock=clock) if change.get("declared") else {}
+        altered = plan_change(config, change, logged=logged)
         if altered.declared != config.declared:
-            _check_declared(store, paths, config, altered, clock=clock)
+            _check_declared(paths, altered, logged)
         if altered == config:
             return config
         body = altered.model_dump_json(indent=2).encode()
@@ -99,8 +100,16 @@ def alter_table_config(
     raise Unavailable(f"table {paths.name}: others changed {paths.config_key} {_MAX_ATTEMPTS} times; try again later")
 
 
-def plan_change(config: TableConfig, change: Mapping[str, Any]) -> TableConfig:
+def plan_change(
+    config: TableConfig, change: Mapping[str, Any], *, logged: Mapping[str, str] | None = None
+) -> TableConfig:
     """Return a configuration with a change, as far as it can be judged without the log. Pure.
+
+    Args:
+        config: As it is.
+        change: As of :func:`alter_table_config`.
+        logged: The log's schema, if it is at hand: a declaration that it contradicts, so that nothing was ever
+            committed by it, may be put right.
 
     Raises:
         InvalidRequest: As :func:`alter_table_config`.
@@ -110,7 +119,7 @@ def plan_change(config: TableConfig, change: Mapping[str, Any]) -> TableConfig:
         if name == "declared":
             if not isinstance(value, Mapping):
                 raise InvalidRequest(f"table {config.name}: declared: give columns with types, not {value!r:.80}")
-            fields["declared"] = _plan_declared(config, value)
+            fields["declared"] = _plan_declared(config, value, logged or {})
         elif name == "times":
             if not isinstance(value, Mapping) or not all(isinstance(time, Mapping) for time in value.values()):
                 raise InvalidRequest(f"table {config.name}: times: give what changes by column, not {value!r:.80}")
@@ -135,10 +144,11 @@ def plan_change(config: TableConfig, change: Mapping[str, Any]) -> TableConfig:
     return altered
 
 
-def _plan_declared(config: TableConfig, change: Mapping[str, str | None]) -> dict[str, str]:
+def _plan_declared(config: TableConfig, change: Mapping[str, str | None], logged: Mapping[str, str]) -> dict[str, str]:
     declared = dict(config.declared)
     for column, sql_type in change.items():
-        if column in fixed_columns(config) and sql_type != declared.get(column):
+        is_mended = sql_type is not None and sql_type == logged.get(column)
+        if column in fixed_columns(config) and sql_type != declared.get(column) and not is_mended:
             raise InvalidRequest(
                 f"table {config.name}: the data files are laid out by column {column!r}: its declaration is "
                 f"{declared.get(column)} for good"
@@ -165,11 +175,12 @@ def _plan_times(config: TableConfig, change: Mapping[str, Mapping[str, Any]]) ->
     return times
 
 
-def _check_declared(
-    store: ObjectStore, paths: TablePaths, config: TableConfig, altered: TableConfig, *, clock: Clock
-) -> None:
+def _read_schema(store: ObjectStore, paths: TablePaths, config: TableConfig, *, clock: Clock) -> Mapping[str, str]:
     heads = LogHeadReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2).read()
-    logged = union_schema(paths.name, heads.files).effective
+    return union_schema(paths.name, heads.files).effective
+
+
+def _check_declared(paths: TablePaths, altered: TableConfig, logged: Mapping[str, str]) -> None:
     spelling = {column.lower(): column for column in logged}
     for column, sql_type in altered.declared.items():
         name = spelling.get(column.lower(), column)

@@ -54,6 +54,8 @@ def unite_known(job: FlushJob) -> dict[str, str]:
         if (logged_name, logged_type) != (name, declared_type):
             raise SchemaConflict(
                 f"table {job.paths.name}: the configuration declares {name!r} as {declared_type}, but the log has "
-                f"{logged_name!r} as {logged_type}: correct {job.paths.config_key}"
+                f"{logged_name!r} as {logged_type}: declare it as the log has it, `icedb table alter {job.paths.name} "
+                f"--column '{logged_name}:{logged_type}'` (for a time in a BIGINT the type is epoch_s, epoch_ms or "
+                f"epoch_us); {job.paths.config_key} is as it was created"
             )
     return {**job.schema, **job.config.declared}

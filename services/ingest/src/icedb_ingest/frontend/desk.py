@@ -113,6 +113,7 @@ class Desk:
             InvalidRequest: No such name is possible, or the table is a view.
             NotFound: No such table.
             Overloaded: It takes no batches just now.
+            TableHalted: It takes none until a person has looked.
             Unavailable: The store did not answer.
         """
         paths = self._warehouse.table(table)
@@ -128,6 +129,7 @@ class Desk:
             InvalidRequest: Something about the batch is wrong; also KeyReused and KeyExpired.
             NotFound: No such table.
             Overloaded: The table takes no batches just now.
+            TableHalted: It takes none until a person has looked.
             Unavailable: The store did not answer; offer it again with the same id or key.
         """
         paths = self._warehouse.table(offer.table)

@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 from celery import Celery, Task
 from celery.exceptions import Reject
 from icedb_log.clock import Clock
-from icedb_log.errors import CommitOutcomeUnknown, IceDBError, Overloaded, Unavailable
+from icedb_log.errors import CommitOutcomeUnknown, IceDBError, Overloaded, TableHalted, Unavailable
 from icedb_service.access.task_access import Need, TaskAccess
 from icedb_service.access.verbs import Verb
 from icedb_service.logs import get_logger
@@ -29,7 +29,8 @@ PATIENCE_MS: Final = 20_000
 """How long a message may hold its worker's thread; then it goes to the end of the queue, and others get a turn. It
 does not wait in the worker's memory meanwhile: a store that is down for hours must not fill that."""
 MS_PER_S: Final = 1000
-_PASSING: Final = (Unavailable, CommitOutcomeUnknown)
+_PASSING: Final = (Unavailable, CommitOutcomeUnknown, TableHalted)
+"""What a message waits for: of a halted table, too, since it may be the only copy."""
 
 
 class EnqueueWork:

@@ -10,7 +10,7 @@ from typing import Final
 
 import orjson
 from icedb_log.clock import new_batch_id, parse_uuid7_ms
-from icedb_log.errors import IceDBError, InvalidRequest
+from icedb_log.errors import IceDBError, InvalidRequest, Overloaded, TableHalted
 from icedb_service.access.http_access import HttpAccess
 from icedb_service.access.verbs import Verb
 from icedb_service.http_server import HealthChecks
@@ -42,6 +42,8 @@ from icedb_ingest.frontend.segment import BATCH, CALLS, Credentials, Events, par
 MAX_KEY_CHARS: Final = 255
 CHECK_FIRST_BYTES: Final = 64 * 1024
 """A body of this size or more is not read before its table is known to take batches, nor parsed on the event loop."""
+RETRY_HALTED_MS: Final = 60_000
+"""When webhooks should send again what a halted table did not take."""
 _PRINTABLE: Final = frozenset(string.ascii_letters + string.digits + string.punctuation + " ")
 
 
@@ -148,7 +150,10 @@ class HttpDoor:
                 events = await counter.run(read) if len(held.body) >= CHECK_FIRST_BYTES else read()
                 if is_signed:
                     self._webhooks.guard.require(self._webhooks.guard.segment(), Verb.APPEND, table)
-                accepted = await self._groups.add(table, events.lines, row_count=events.count)
+                try:
+                    accepted = await self._groups.add(table, events.lines, row_count=events.count)
+                except TableHalted as error:  # such senders keep nothing after a 409, and send again after a 429
+                    raise Overloaded(str(error), retry_after_ms=RETRY_HALTED_MS) from error
             counter.metrics.events.inc(events.count)
             counter.metrics.observe_ack(
                 "webhook", started_ms=started_ms, size_bytes=len(events.lines), clock=counter.clock

@@ -7,6 +7,7 @@ from typing import Final, Literal
 from icedb_log.clock import Clock
 from icedb_log.errors import (
     CommitOutcomeUnknown,
+    HaltError,
     InvalidRequest,
     NotFound,
     Overloaded,
@@ -49,6 +50,7 @@ OUTCOMES: Final = (
     "rate_limited",
     "busy",
     "unavailable",
+    "halted",
     "abandoned",
     "failed",
 )
@@ -70,6 +72,7 @@ _BY_ERROR: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (Overloaded, "overloaded"),
     (Unavailable, "unavailable"),
     (CommitOutcomeUnknown, "unavailable"),
+    (HaltError, "halted"),
     (Exception, "failed"),
 )
 ACK_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)

@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 from icedb_log.errors import (
     CommitOutcomeUnknown,
+    HaltError,
     InvalidRequest,
     NotFound,
     Overloaded,
@@ -62,6 +63,7 @@ _KINDS: Final[tuple[tuple[type[Exception], _Kind], ...]] = (
     (Overloaded, _Kind(429, "back-pressure", "The table takes no batches just now")),
     (Unavailable, _Kind(503, "unavailable", "The store does not answer")),
     (CommitOutcomeUnknown, _Kind(503, "unavailable", "The store does not answer")),
+    (HaltError, _Kind(409, "table-halted", "The table is halted")),
 )
 _FAILED: Final = _Kind(500, "failed", "The front end failed")
 _HIDDEN: Final = {
