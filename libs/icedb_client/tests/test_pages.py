@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from icedb_client.pages import ParquetPageReader
-from icedb_log.parquet_pages import DamagedPages, check_page_sums, read_chunks, read_pages
+from icedb_log.parquet.pages import DamagedPages, check_page_sums, read_chunks, read_pages
 from icedb_log.storage.object_store import ObjectInfo
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.scripted_store import Effect, Fault, ScriptedStore

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from icedb_log.errors import CorruptLog, NotFound, SchemaConflict, Unavailable
 from icedb_log.model import FileMarker
-from icedb_log.parquet_pages import check_page_sums
+from icedb_log.parquet.pages import check_page_sums
 from icedb_parts.limits import MIB
 from pyarrow.parquet import SortingColumn
 

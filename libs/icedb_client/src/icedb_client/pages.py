@@ -1,7 +1,7 @@
 """Reading all pages of Parquet files in an object store against their checksums, without an engine.
 
 A file is copied to the local disk and read there, mapped: memory stays small, however large it is. Nothing that a file
-holds can end the process (:mod:`icedb_log.parquet_pages`).
+holds can end the process (:mod:`icedb_log.parquet.pages`).
 """
 
 import tempfile
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound
-from icedb_log.parquet_pages import DamagedPages, check_file_sums
+from icedb_log.parquet.pages import DamagedPages, check_file_sums
 from icedb_log.repair.pages import PageLook
 from icedb_log.storage.object_store import ObjectInfo, ObjectStore
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 from icedb_log.errors import CorruptLog
-from icedb_log.parquet_pages import DamagedPages, check_file_sums
+from icedb_log.parquet.pages import DamagedPages, check_file_sums
 
 from icedb_parts.merging.merge_inputs import MergeInput, unreadable
 from icedb_parts.sql import quote_name, quote_text

@@ -7,7 +7,7 @@ that is what is added up.
 
 from typing import Final
 
-from icedb_log.parquet_pages import read_chunks, read_pages
+from icedb_log.parquet.pages import read_chunks, read_pages
 
 from icedb_parts.errors import BatchRejected, BatchTooLarge
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, SchemaConflict
 from icedb_log.keys import TablePaths
 from icedb_log.log.widening import is_widening
-from icedb_log.parquet_pages import DamagedPages, check_file_sums
+from icedb_log.parquet.pages import DamagedPages, check_file_sums
 from icedb_log.storage.object_store import ObjectStore
 
 from icedb_parts.arrow_types import ARROW_TYPES
