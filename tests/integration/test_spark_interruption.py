@@ -165,3 +165,38 @@ def test_a_task_that_is_at_work_is_not_stuck(spark):
     assert counts == [0]
     assert count_stuck(spark.sparkContext) == 0
     require_free(spark)
+
+
+DYING = """
+from types import SimpleNamespace
+from icedb_log.errors import Unavailable
+from icedb_log.storage.stores import StoreSettings
+from icedb_parts.spark import spark_engine
+from pyspark import SparkContext
+
+whole = spark_engine.warm_up
+
+def kill_and_warm_up(spark):
+    SparkContext._gateway.proc.kill()
+    SparkContext._gateway.proc.wait()
+    spark_engine.warm_up = whole
+    whole(spark)
+
+spark_engine.warm_up = kill_and_warm_up
+settings = SimpleNamespace(
+    spark_master="local[1]", spark_memory_mb=512, spark_options={}, task_memory_mb=64, job_limit_ms=10**9,
+    store_settings=StoreSettings("file:///nowhere"),
+)
+try:
+    spark_engine.open_spark_engine(settings, app_name="t")
+except Unavailable:
+    engine = spark_engine.open_spark_engine(settings, app_name="t")
+    print(engine.spark.range(3).count())
+    engine.close()
+"""
+
+
+@pytest.mark.soak
+def test_a_jvm_that_dies_while_it_starts_is_replaced():
+    done = subprocess.run([sys.executable, "-c", DYING], capture_output=True, text=True, timeout=4 * WAIT_MS / 1000)
+    assert done.stdout.splitlines()[-1:] == ["3"], done.stderr

@@ -53,5 +53,6 @@ def test_a_worker_whose_engine_cannot_be_opened_is_not_ready_and_stays(make):
     context = make(fail)
     with pytest.raises(Unavailable, match="no memory"):
         _ = context.engine
+    assert context.metrics.registry.get_sample_value("icedb_merge_engine_failures_total") == 1
     assert "engine_not_opened" in ask(context, with_ready=True)
     assert ask(context, with_ready=False) == "ok"

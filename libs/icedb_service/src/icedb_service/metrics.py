@@ -133,6 +133,11 @@ class WorkerMetrics:
             "1 while the worker's engine (Spark session) is open",
             registry=self.registry,
         )
+        self.engine_failures = Counter(
+            f"{start}_engine_failures_total",
+            "Times that the worker's engine (Spark session) could not be opened; the next task tries again",
+            registry=self.registry,
+        )
         for task in tasks:
             self.run_duration.labels(task)
             for outcome in OUTCOMES:

@@ -113,9 +113,10 @@ class WorkerContext(Generic[E]):
             started_ms = self.clock.monotonic_ms()
             try:
                 self._engine = self._open_engine()
-            except IceDBError:
-                raise
             except Exception as error:
+                self.metrics.engine_failures.inc()
+                if isinstance(error, IceDBError):
+                    raise
                 raise Unavailable(f"the engine cannot be started ({type(error).__name__}: {error})") from error
             self.metrics.engine_up.set(1)
             get_logger().info("engine_opened", duration_ms=self.clock.monotonic_ms() - started_ms)

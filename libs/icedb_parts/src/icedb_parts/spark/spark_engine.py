@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from icedb_log.clock import SystemClock
+from icedb_log.errors import Unavailable
 from icedb_log.storage.s3_options import S3Options
 from icedb_log.storage.stores import StoreSettings
 from icedb_log.tables.table_config import TableConfig
@@ -130,7 +131,12 @@ def open_spark_engine(
             options=settings.spark_options,
         )
     )
-    warm_up(spark)
+    try:
+        warm_up(spark)
+    except Unavailable:
+        if not is_session_alive(spark):
+            close_spark(spark)  # else PySpark gives out the dead one again, as long as this process lives
+        raise
     limits = limits or JobLimits(engine=EngineLimits(memory_bytes=settings.task_memory_mb * MIB))
     store, clock = settings.store_settings, SystemClock()
     rules = WatchRules(job_limit_ms=settings.job_limit_ms, on_interrupt=on_interrupt)

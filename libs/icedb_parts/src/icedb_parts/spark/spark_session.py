@@ -147,6 +147,9 @@ def close_spark(spark: SparkSession) -> None:
     """
     with contextlib.suppress(PySparkException, Py4JError, OSError):  # a JVM that died already
         spark.stop()
+    if not is_remote(spark):
+        with contextlib.suppress(PySparkException, Py4JError, OSError):
+            spark.sparkContext.stop()  # of a JVM that died PySpark forgets the context only with the second try
     os.environ.pop(_CONNECT_MODE, None)  # PySpark leaves it, and a session of this process would not open again
     gateway: Any = SparkContext._gateway  # noqa: SLF001 - PySpark has no public word for its JVM
     process = getattr(gateway, "proc", None)
