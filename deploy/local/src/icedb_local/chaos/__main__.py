@@ -42,7 +42,10 @@ app: Final = typer.Typer(add_completion=False, pretty_exceptions_enable=False, r
 @app.command()
 def chaos(
     *,
-    seconds: Annotated[int, typer.Option(min=1, help="How long faults go on, at most.")] = 300,
+    seconds: Annotated[
+        int,
+        typer.Option(min=1, help="How long faults go on; see docs/chaos.md for longer."),
+    ] = 300,
     faults: Annotated[int, typer.Option(min=0, help="Enough after so many faults; 0: go by time.")] = 0,
     seed: Annotated[str, typer.Option(help="Of faults and rows; by default a fresh one.")] = "",
     engine: Annotated[str, typer.Option(help="spark, or light: units of work without Spark.")] = "spark",

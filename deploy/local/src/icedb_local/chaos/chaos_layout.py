@@ -14,6 +14,7 @@ from icedb_log.storage.stores import S3Options, StoreSettings
 
 from icedb_local.ports import LOOPBACK, find_free_ports
 from icedb_local.stack_layout import (
+    LARGE,
     S3_ACCESS_KEY,
     S3_SECRET_KEY,
     SERVERS,
@@ -63,7 +64,7 @@ class Pace:
         """Settings of the services."""
         return {
             "ICEDB_FLUSH_INTERVAL_MS": "300",
-            "ICEDB_MERGE_WAKE_COMMITS": "3",
+            "ICEDB_MERGE_WAKE_COMMITS": "1",
             "ICEDB_INGEST_SWEEP_INTERVAL_MS": str(self.sweep_ms),
             "ICEDB_MERGE_SWEEP_INTERVAL_MS": str(self.sweep_ms),
             "ICEDB_JANITOR_SWEEP_INTERVAL_MS": str(self.sweep_ms),
@@ -125,7 +126,7 @@ class ChaosLayout(StackLayout):
             lock_ports=tuple(lock_ports),
             proxy_ports=dict(zip(doors, door_ports, strict=True)),
             beat_metrics_port=beat_port,
-            left_out=left_out,
+            left_out=left_out | {LARGE},  # no batch here is large
         )
 
     @property

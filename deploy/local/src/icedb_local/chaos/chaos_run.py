@@ -9,7 +9,6 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -35,7 +34,7 @@ from icedb_local.chaos.fault_records import InjectedFault
 from icedb_local.chaos.injector import Injector
 from icedb_local.chaos.metric_history import Scraper, read_metrics
 from icedb_local.chaos.outages import Outages, find_recovery_ms
-from icedb_local.chaos.run_figures import sum_figures
+from icedb_local.chaos.run_figures import ENOUGH_FROM_S, lack_of_work, sum_figures
 from icedb_local.chaos.small_disks import SmallDisks
 from icedb_local.chaos.verdicts import CountedFailures, count_failures
 from icedb_local.stack import LocalStack
@@ -49,6 +48,8 @@ DEADLINE_MS: Final = 300_000
 POLL_MS: Final = 100
 SETTLE_MS: Final = 5_000
 """How long after the end of a fault, and the time after which a request is given up, it may show."""
+MORE_MS: Final = 5_000
+"""After how long a run whose time is over looks again whether it has merged and deleted enough."""
 RETRY_PARTS: Final = 2
 """A batch is tried for half the table's retry window: what is under way then is still in time."""
 
@@ -61,7 +62,7 @@ class ChaosPlan:
 
     Attributes:
         seed: Of faults and rows.
-        seconds: How long faults go on at most.
+        seconds: How long faults go on; up to twice as long where little has been merged and deleted until then.
         fault_count: After so many faults that met somebody it is enough; 0: go by time alone.
         shape: Of the plan of faults.
         each_kind_once: Stop as soon as each kind has been tried once.
@@ -152,6 +153,8 @@ class ChaosRun:
                 count = save_bucket(warehouse, layout.run_dir / "bucket")
                 self.say(f"{count} objects of the bucket are kept in {layout.run_dir / 'bucket'}")
             self.figures = sum_figures(scraper.history)
+            if lack := self._lacks_work(scraper):
+                self.checker.note(f"there was little to break: {lack}", table="", reader="figures")
             self.outages = [*(one.outages for one in producers), *(one.outages for one in readers)]
             self.snapshot_count = len({name for reader in readers for name in reader.snapshots})
             self._enter("stop")
@@ -250,7 +253,7 @@ class ChaosRun:
         conductor = Conductor(
             injector,
             scraper,
-            up=partial(_is_up, scraper),
+            up=scraper.history.is_up,
             say=self._say_fault,
             clock=self.clock,
             settle_ms=self._settle_ms,
@@ -258,14 +261,19 @@ class ChaosRun:
         )
         self.faults = conductor.faults
         end_ms = self.clock.monotonic_ms() + 1000 * self.plan.seconds
-        kinds_left = self._kinds_left(conductor)
+        last_ms = end_ms + 1000 * self.plan.seconds
 
         def is_over() -> bool:
+            nonlocal end_ms
+            now_ms = self.clock.monotonic_ms()
+            if end_ms <= now_ms < last_ms and self._lacks_work(scraper):
+                end_ms = now_ms + MORE_MS
             is_enough = 0 < self.plan.fault_count <= conductor.effect_count
-            is_late = self.clock.monotonic_ms() >= end_ms
-            return (
-                is_enough or is_late or bool(self.checker.violations) or (self.plan.each_kind_once and not kinds_left())
+            is_late = now_ms >= end_ms
+            is_whole = self.plan.each_kind_once and len({fault.planned.kind.name for fault in self.faults}) == len(
+                KINDS
             )
+            return is_enough or is_late or is_whole or bool(self.checker.violations)
 
         conductor.run(draw_faults(self.plan.seed, self.plan.shape), is_over)
         # What the last fault did shows in the scrapes that come.
@@ -278,6 +286,9 @@ class ChaosRun:
         self.say(f"{conductor.effect_count} faults that met somebody; now everything is mended")
         return conductor
 
+    def _lacks_work(self, scraper: Scraper) -> str:
+        return lack_of_work(sum_figures(scraper.history)) if self.plan.seconds >= ENOUGH_FROM_S else ""
+
     @property
     def _has_spark(self) -> bool:
         return self.layout.engine == "spark"
@@ -285,9 +296,6 @@ class ChaosRun:
     @property
     def _settle_ms(self) -> int:
         return SETTLE_MS + self.layout.pace.read_timeout_ms + int(2_000 * self.plan.scrape_s)
-
-    def _kinds_left(self, conductor: Conductor) -> Callable[[], bool]:
-        return lambda: len({fault.planned.kind.name for fault in conductor.faults}) < len(KINDS)
 
     def _mend(self, injector: Injector, proxy: FaultProxy, stack: LocalStack) -> None:
         proxy.faults.clear()
@@ -392,9 +400,3 @@ class ChaosRun:
         planned = fault.planned
         words = f"fault {planned.number}: {planned.kind.name} {planned.target}".rstrip()
         self.say(f"{words}, {planned.duration_ms} ms")
-
-
-def _is_up(scraper: Scraper, target: str) -> bool:
-    """Whether a service answered the last scrape; what serves no metrics counts as up."""
-    scrapes = scraper.history.scrapes.get(target)
-    return not scrapes or scrapes[-1].values is not None

@@ -33,7 +33,8 @@ class FaultKind:
         traces: At least one of them has to be seen; none: nothing fails, so there is nothing to see (``why_untraced``).
         proxy: What the proxy does; ``None``: it is no matter of the proxy.
         why_untraced: The reason, in words.
-        settle_ms: How much later than others it may show: a run that has lost its lock finds out when it commits.
+        settle_ms: How much later than others it may show: a run that has lost its lock finds out when it commits, a
+            worker without a JVM with its next task.
     """
 
     name: str
@@ -84,16 +85,21 @@ _SLOW: Final = (
 )
 _RESTARTED: Final = tuple(Trace("restarted", service=name) for name in PROCESSES)
 _SILENT: Final = tuple(Trace("silent", service=name) for name in PROCESSES)
+_NO_ENGINE: Final = (
+    Trace("rises", "icedb_ingest_engine_failures_total", service="ingest"),
+    Trace("rises", "icedb_merge_engine_failures_total", service="merger"),
+)
 _FULL: Final = (
     Trace("rises", "icedb_ingest_runs_total", ('outcome="unavailable"',), service="ingest"),
     Trace("rises", "icedb_merge_runs_total", ('outcome="unavailable"',), service="merger"),
+    *_NO_ENGINE,
 )
 _QUORUM: Final = "two of three masters still know the lock: nothing fails"
 _EMPTY_QUEUE: Final = "sweeps find the work within a second: nothing fails"
 
 KINDS: Final = (
     FaultKind("kill", "process", 8, 0, 0, PROCESSES, (*_RESTARTED, *_SILENT)),
-    FaultKind("kill_child", "process", 4, 0, 0, TREES, (*_RESTARTED, *_SILENT)),
+    FaultKind("kill_child", "process", 4, 0, 0, TREES, (*_RESTARTED, *_SILENT, *_NO_ENGINE), settle_ms=20_000),
     FaultKind("stop", "process", 8, 2_000, 8_000, PROCESSES, _SILENT),
     FaultKind("lock_down", "redis", 3, 1_000, 4_000, LOCK_MASTERS, (_redis("locks"),)),
     FaultKind("lock_stop", "redis", 3, 1_000, 4_000, LOCK_MASTERS, (_redis("locks"),)),

@@ -26,8 +26,10 @@ KEPT: Final = (
     "icedb_ingest_runs_total",
     "icedb_ingest_run_duration_seconds",
     "icedb_ingest_lock_attempts_total",
+    "icedb_ingest_engine_failures_total",
     "icedb_merge_runs_total",
     "icedb_merge_lock_attempts_total",
+    "icedb_merge_engine_failures_total",
     "icedb_merge_commits_total",
     "icedb_janitor_runs_total",
     "icedb_janitor_run_duration_seconds",
@@ -116,6 +118,32 @@ class MetricHistory:
         """
         gaps = _find_gaps(self.scrapes.get(service, []))
         return any(asked_ms - slack_ms <= time_ms <= answered_ms for asked_ms, answered_ms in gaps)
+
+    def tells_at_ms(self, service: str, metric: str, *, after_ms: int) -> int | None:
+        """Return when a service, asked after a time, first told that a counter had risen since; ``None``: never.
+
+        Not either if its process ended before: what that had in hand is lost with it.
+        """
+        answered = [one for one in self.scrapes.get(service, []) if one.values is not None]
+        for before, after in pairwise(answered):
+            if after.time_ms >= after_ms and _start(before) != _start(after):
+                return None
+            if before.time_ms >= after_ms and _rise(before, after, metric, ()) > 0:
+                return after.time_ms
+        return None
+
+    def find_rises(self, service: str, *, begin_ms: int, end_ms: int) -> list[str]:
+        """Return the series of a service that rose between two times, for people."""
+        within = [one for one in self.scrapes.get(service, []) if begin_ms <= one.time_ms <= end_ms and one.values]
+        if not within:
+            return []
+        first, last = within[0].values or {}, within[-1].values or {}
+        return [name for name, value in last.items() if "_bucket{" not in name and value > first.get(name, 0.0)]
+
+    def is_up(self, service: str) -> bool:
+        """Whether a service answered the last scrape; what serves no metrics counts as up."""
+        scrapes = self.scrapes.get(service)
+        return not scrapes or scrapes[-1].values is not None
 
     def total(self, service: str, metric: str, *labels: str) -> float:
         """Return how much a counter rose over the whole run, over all restarts."""

@@ -58,10 +58,12 @@ class FaultHits:
     Attributes:
         fault: Which.
         times_ms: When each request met it, monotonic, by the door through which it came.
+        requests: The same requests: method, path and query of each.
     """
 
     fault: ProxyFault
     times_ms: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+    requests: dict[str, list[str]] = dataclasses.field(default_factory=dict)
 
     @property
     def by_door(self) -> dict[str, int]:
@@ -114,6 +116,7 @@ class ActiveFaults:
             for hits in self._active:
                 if not hits.is_used_up and hits.fault.wants(method, path):
                     hits.times_ms.setdefault(door, []).append(self._clock.monotonic_ms())
+                    hits.requests.setdefault(door, []).append(f"{method} {path}")
                     return hits
         return None
 
@@ -121,3 +124,4 @@ class ActiveFaults:
         """Forget the last request of a door: the fault turned out not to fit it (a body too short to be cut)."""
         with self._lock:
             hits.times_ms[door].pop()
+            hits.requests[door].pop()

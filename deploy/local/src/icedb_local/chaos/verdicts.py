@@ -4,8 +4,9 @@ A fault of the proxy is judged for each service that it met: that service's own 
 that was down just then, or that died before it could be asked, is *masked*. Everything else lasts until it shows, and
 nothing excuses it.
 
-With Spark, work is done in tasks. What failed in one that was interrupted or killed is counted by nobody; the outcome
-of its run tells of it (:data:`RUN_TRACES`).
+With Spark, work is done in tasks. What failed in one is counted when its job has answered, so that run's end is waited
+for. What failed in one that was interrupted or killed is counted by nobody; the outcome of its run tells of it
+(:data:`RUN_TRACES`), or its process ended before that run did.
 """
 
 import dataclasses
@@ -18,12 +19,14 @@ from icedb_local.chaos.metric_history import MetricHistory, Trace
 STORE_FAILURES: Final = "icedb_store_request_failures_total"
 CUT: Final = "s3_cut"
 _BROKEN: Final = Trace("rises", STORE_FAILURES, ('reason="broken"',))
+RUNS: Final[Mapping[str, str]] = {"ingest": "icedb_ingest_runs_total", "merger": "icedb_merge_runs_total"}
+"""What counts the runs of the services whose work is done in Spark's tasks."""
 RUN_TRACES: Final[Mapping[str, tuple[Trace, ...]]] = {
     service: tuple(
         Trace("rises", metric, (f'outcome="{outcome}"',), service=service)
         for outcome in ("unavailable", "lock_lost", "outcome_unknown", "fenced", "failed")
     )
-    for service, metric in (("ingest", "icedb_ingest_runs_total"), ("merger", "icedb_merge_runs_total"))
+    for service, metric in RUNS.items()
 }
 """What may tell of a service's requests in Spark's tasks instead of the count of failed requests."""
 
@@ -79,6 +82,7 @@ def judge_fault(
     if kind.only_metrics_tell:
         found = _find(traces, history, fault.begin_ms, end_ms)
         must_show = fault.must_show if fault.hits is None else bool(hits_ms) and fault.must_show
+        must_show &= kind.group != "disk" or _has_worked(fault, history, end_ms)
         fault.seen = "seen" if found else "unseen" if must_show else "nothing_to_see"
         fault.trace = found or " or ".join(map(str, traces))
         return
@@ -87,11 +91,20 @@ def judge_fault(
     verdicts: dict[str, Seen] = {}
     for service, times_ms in hits_ms.items():
         own = [dataclasses.replace(trace, service=service) for trace in traces]
-        own += RUN_TRACES.get(service, ()) if has_spark else ()
-        found = _find(own, history, fault.begin_ms, end_ms)
-        are_lost = all(history.is_lost(service, time_ms, slack_ms=settle_ms) for time_ms in times_ms)
-        verdicts[service] = "seen" if found else "masked" if are_lost else "unseen"
-        if verdicts[service] == "unseen" or not fault.trace:
+        lost = [history.is_lost(service, time_ms, slack_ms=settle_ms) for time_ms in times_ms]
+        last_ms = end_ms
+        if has_spark and service in RUNS:
+            own += RUN_TRACES[service]
+            ends_ms = [history.tells_at_ms(service, RUNS[service], after_ms=time_ms) for time_ms in times_ms]
+            lost = [one or ended_ms is None for one, ended_ms in zip(lost, ends_ms, strict=True)]
+            last_ms = max(end_ms, *(ended_ms or end_ms for ended_ms in ends_ms))
+        found = _find(own, history, fault.begin_ms, last_ms)
+        verdicts[service] = "seen" if found else "masked" if all(lost) else "unseen"
+        if verdicts[service] == "unseen":
+            requests = "" if fault.hits is None else ", ".join(fault.hits.requests.get(service, ())[:5])
+            rises = ", ".join(history.find_rises(service, begin_ms=fault.begin_ms, end_ms=last_ms))
+            fault.trace = f"{' or '.join(map(str, own))}; it met {requests}; what rose: {rises or 'nothing'}"
+        elif not fault.trace:
             fault.trace = found or " or ".join(map(str, own))
     fault.seen = next((one for one in ("unseen", "seen", "masked") if one in verdicts.values()), "nothing_to_see")
 
@@ -123,6 +136,14 @@ def _add_visible(
             continue
         visible = sum(not history.is_lost(service, time_ms, slack_ms=settle_ms) for time_ms in times_ms)
         made[service] += visible
+
+
+def _has_worked(fault: InjectedFault, history: MetricHistory, end_ms: int) -> bool:
+    """Whether a worker whose disk was full ended a run that may have written: else it was idle, starting or dead."""
+    service = fault.planned.target
+    outcomes = ("done", "conflict", "outcome_unknown", "fenced", "failed")
+    traces = [Trace("rises", RUNS[service], (f'outcome="{outcome}"',), service=service) for outcome in outcomes]
+    return bool(_find(traces, history, fault.begin_ms, min(end_ms, fault.end_ms or end_ms)))
 
 
 def _find(traces: Sequence[Trace], history: MetricHistory, begin_ms: int, end_ms: int) -> str:
