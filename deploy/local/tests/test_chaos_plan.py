@@ -15,6 +15,7 @@ from icedb_local.chaos.injector import Effect
 from icedb_local.chaos.metric_history import START_TIME, MetricHistory, Scrape, Trace, parse_metrics
 from icedb_local.chaos.outages import Outages, find_recovery_ms
 from icedb_local.chaos.proxy_faults import ActiveFaults, FaultHits, ProxyFault
+from icedb_local.chaos.run_figures import lack_of_work
 from icedb_local.chaos.verdicts import count_failures, find_cuts, judge_fault
 from icedb_log.testing.fake_clock import FakeClock
 
@@ -214,6 +215,65 @@ def test_with_spark_the_outcome_of_a_run_tells_of_its_tasks(has_spark, seen):
     assert [one.service for one in count_failures([fault], made, settle_ms=0, has_spark=has_spark)] == (
         [] if has_spark else ["ingest"]
     )
+
+
+RUNS = 'icedb_merge_runs_total{{outcome="{}",task="merge"}}'
+
+
+def tell(time_ms, *, start=1.0, broken=0, **runs):
+    values = {START_TIME: start, f'{COUNTER}{{operation="read",reason="broken"}}': float(broken)}
+    return Scrape(time_ms, values | {RUNS.format(outcome): float(count) for outcome, count in runs.items()})
+
+
+@pytest.mark.parametrize(
+    ("scrapes", "seen"),
+    [
+        ([tell(5), tell(25), tell(60), tell(90, broken=2, done=1)], "seen"),
+        ([tell(5), tell(25), tell(60, done=1), tell(70, done=1), tell(90, broken=2, done=1)], "unseen"),
+        ([tell(5), tell(25), tell(60, idle=1), tell(90, idle=1)], "unseen"),
+        ([tell(5), tell(25), tell(60), tell(90, lock_lost=1)], "seen"),
+        ([tell(5), tell(25), tell(60), silent(70), tell(90, start=2.0, done=1)], "masked"),
+        ([tell(5), tell(25), tell(60), silent(70)], "masked"),
+        ([tell(5), tell(25), tell(60, done=1), silent(70), tell(90, start=2.0, done=1)], "unseen"),
+    ],
+)
+def test_what_failed_in_a_task_of_spark_shows_when_the_run_that_was_under_way_has_ended(scrapes, seen):
+    made = MetricHistory()
+    for one in scrapes:
+        made.add("merger", one)
+    fault = met("s3_truncate", hits={"merger": [12, 14]})
+    fault.hits.requests["merger"] = ["GET /b/t/_data/1.parquet"]
+    judge_fault(fault, made, settle_ms=3, has_spark=True)
+    assert fault.seen == seen
+    assert ("/b/t/_data/1.parquet" in fault.trace) is (seen == "unseen")
+
+
+@pytest.mark.parametrize(
+    ("scrapes", "seen"),
+    [
+        ([tell(5), tell(15, unavailable=1)], "seen"),
+        ([tell(5), tell(15, done=1)], "unseen"),
+        ([tell(5), tell(15, idle=4)], "nothing_to_see"),
+        ([tell(5), silent(15), tell(40, start=2.0)], "nothing_to_see"),
+        ([tell(5), Scrape(15, {START_TIME: 1.0, "icedb_merge_engine_failures_total": 1.0})], "seen"),
+    ],
+)
+def test_a_full_disk_must_show_where_its_worker_was_at_work(scrapes, seen):
+    made = MetricHistory()
+    for one in scrapes:
+        made.add("merger", one)
+    fault = InjectedFault(PlannedFault(1, KIND_BY_NAME["disk_full"], "merger", 0, 0), 10, end_ms=20, count=1)
+    judge_fault(fault, made, settle_ms=0)
+    assert fault.seen == seen
+
+
+def test_a_long_run_has_to_merge_and_delete_enough():
+    def figures(merges, files, logs):
+        return {"commits of merges": merges, "deleted data files": files, "deleted log files": logs}
+
+    assert lack_of_work(figures(20, 60, 40)) == ""
+    assert "19 of 20 merges" in lack_of_work(figures(19, 500, 40))
+    assert "99 of 100 deleted" in lack_of_work(figures(50, 59, 40))
 
 
 @pytest.mark.parametrize(("seconds", "must_show"), [(1, False), (70, True)])

@@ -315,11 +315,7 @@ class ChaosRun:
             self.clock.sleep_ms(POLL_MS)
 
     def _wait_for_progress(
-        self,
-        producers: tuple[ChaosProducer, ...],
-        readers: tuple[ChaosReader, ...],
-        *,
-        what: str,
+        self, producers: tuple[ChaosProducer, ...], readers: tuple[ChaosReader, ...], *, what: str
     ) -> None:
         """Wait until a batch of each door that is sent from now on is seen, and each reader has read."""
         since_ms = self.clock.monotonic_ms()
@@ -378,13 +374,12 @@ class ChaosRun:
                 self.clock.sleep_ms(POLL_MS)
 
     def _judge(self, warehouse: Warehouse) -> None:
-        past = {fault.planned.number for fault in self.faults if fault.seen == "unseen"}
         for fault in self.faults:
             if fault.end_ms is not None and fault.has_effect:
                 fault.recovery_ms = find_recovery_ms(
                     fault.end_ms, list(self.ledger.entries().values()), self.checker.first_seen_ms
                 )
-            if fault.planned.number in past:
+            if fault.seen == "unseen":
                 words = (
                     f"fault {fault.planned.number} ({fault.planned.kind.name} {fault.planned.target}) left no trace: "
                 )
