@@ -13,6 +13,7 @@ from icedb_log.errors import CommitOutcomeUnknown, NotFound, PreconditionFailed,
 from icedb_log.storage.request_failures import listen_to_failures, stop_listening
 from icedb_log.storage.s3 import S3ObjectStore
 from icedb_log.storage.s3_options import S3Options
+from icedb_log.storage.s3_transfers import SINGLE_REQUEST_BYTES
 
 pytestmark = pytest.mark.s3
 
@@ -154,13 +155,24 @@ def test_half_a_body_is_no_body(rig):
     etag = rig.direct.put(key, body)
     with rig.during(ProxyFault("truncate", frozenset({"GET"}), limit=2)) as hits:
         assert rig.store.get(key).body == body, "the third try came whole"
-        assert hits.total == 2
+        assert hits.total == len(rig.failures) == 2
     with rig.during(ProxyFault("truncate", frozenset({"GET"}))):
         with pytest.raises(Unavailable):
             rig.store.get(key)
         with pytest.raises(Unavailable):
             rig.store.get(key, if_match=etag)
     assert set(rig.failures) == {("read", "broken")}
+
+
+@pytest.mark.parametrize("part_count", [1, 3])
+def test_half_of_a_large_file_is_asked_for_again_and_is_told(rig, tmp_path, part_count):
+    key, body = rig.key(), bytes(2 * part_count * SINGLE_REQUEST_BYTES - 1)
+    rig.direct.put(key, body)
+    with rig.during(ProxyFault("truncate", frozenset({"GET"}), limit=2)) as hits:
+        rig.store.download(key, tmp_path / "copy")
+        assert hits.total == 2
+    assert (tmp_path / "copy").read_bytes() == body
+    assert rig.failures == [("read", "broken")] * 2
 
 
 @pytest.mark.parametrize("knows_version", [False, True], ids=["newest", "one version"])

@@ -41,7 +41,6 @@ from icedb_log.storage.object_store import (
     StoredObject,
 )
 from icedb_log.storage.probe import probe_conditional_writes
-from icedb_log.storage.request_failures import report_failure
 from icedb_log.storage.s3_answers import if_match_of, info_of, parse_date_ms, part_of, strip_quotes
 from icedb_log.storage.s3_clients import READ_ATTEMPTS, S3Clients, make_clients
 from icedb_log.storage.s3_copies import copy_object
@@ -53,7 +52,6 @@ from icedb_log.storage.s3_errors import (
     is_beyond_the_end,
     status_of,
 )
-from icedb_log.storage.s3_failures import reason_of
 from icedb_log.storage.s3_options import S3Options
 from icedb_log.storage.s3_presign import presign_get
 from icedb_log.storage.s3_transfers import SINGLE_REQUEST_BYTES, download_in_parts, upload_in_parts
@@ -276,7 +274,6 @@ class S3ObjectStore:
             try:
                 return answer, stream.read()
             except BotoCoreError as error:
-                report_failure("read", reason_of(error))
                 if is_last:
                     raise explain_read(error, where=self._where, key=key) from error
             finally:

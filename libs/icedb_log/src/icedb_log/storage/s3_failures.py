@@ -1,13 +1,18 @@
-"""Reports each try of a request to S3 that failed, whatever boto3 makes of it afterwards."""
+"""Reports each try of a request to S3 that failed, whatever boto3 makes of it afterwards.
+
+Also of a body that breaks off while it is read: a download in parts asks again then, and says so to nobody.
+"""
 
 from typing import Any, Final
 
 from botocore.exceptions import (
+    BotoCoreError,
     ConnectTimeoutError,
     EndpointConnectionError,
     ProxyConnectionError,
     ReadTimeoutError,
 )
+from botocore.response import StreamingBody
 from urllib3.exceptions import ConnectTimeoutError as PlainConnectTimeoutError
 from urllib3.exceptions import NewConnectionError
 from urllib3.exceptions import ReadTimeoutError as PlainReadTimeoutError
@@ -28,6 +33,7 @@ _TIMEOUTS: Final = (ConnectTimeoutError, ReadTimeoutError, PlainConnectTimeoutEr
 def report_failed_tries(client: Any) -> None:
     """Make a client of boto3 report each of its tries that failed."""
     client.meta.events.register("needs-retry.s3", _look)
+    client.meta.events.register("after-call.s3.GetObject", _watch_body)
 
 
 def reason_of(error: BaseException) -> Reason:
@@ -46,6 +52,24 @@ def _look(*, operation: Any, response: Any = None, caught_exception: Any = None,
             reason = "broken"
     if reason is not None:
         report_failure(_operation_of(operation.name), reason)
+
+
+class _WatchedBody(StreamingBody):  # type: ignore[misc]  # botocore has no types
+    """A body that reports when it breaks off."""
+
+    def read(self, amt: int | None = None) -> bytes:
+        """Read on. Raises what the base class does."""
+        try:
+            return bytes(super().read(amt))
+        except BotoCoreError as error:
+            report_failure("read", reason_of(error))
+            raise
+
+
+def _watch_body(*, parsed: dict[str, Any], **_: Any) -> None:
+    body = parsed.get("Body")
+    if isinstance(body, StreamingBody):
+        parsed["Body"] = _WatchedBody(body._raw_stream, body._content_length)  # noqa: SLF001 - no way to wrap one
 
 
 def _operation_of(name: str) -> Operation:
