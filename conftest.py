@@ -10,9 +10,10 @@ from typing import Final
 
 import pytest
 
-TIMEOUTS_S: Final = {"soak": 900, "e2e": 900, "spark": 300}
-"""Of tests that start a stack or a JVM, by marker, the first that fits: a busy machine takes minutes to start several.
-All others have ``timeout`` of pyproject.toml; one that names its own (``pytest.mark.timeout``) keeps it."""
+TIMEOUTS_S: Final = {"soak": 900, "e2e": 900, "spark": 300, "simulation": 300, "fuzz": 300}
+"""By marker or folder, the first that fits: of tests that start a stack or a JVM (a busy machine takes minutes to start
+several), or that try thousands of schedules or inputs. All others have ``timeout`` of pyproject.toml; one that names
+its own (``pytest.mark.timeout``) keeps it."""
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
@@ -24,11 +25,12 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give tests that start more than a process the time for it."""
+    """Give tests that take more than a process, or many runs, the time for it."""
     for item in items:
         if item.get_closest_marker("timeout") is not None:
             continue
-        names = {mark.name for mark in item.iter_markers()} | ({"spark"} & set(getattr(item, "fixturenames", ())))
+        folders = item.path.relative_to(item.config.rootpath).parts
+        names = {*folders, *(mark.name for mark in item.iter_markers()), *getattr(item, "fixturenames", ())}
         seconds = next((limit for name, limit in TIMEOUTS_S.items() if name in names), None)
         if seconds is not None:
             item.add_marker(pytest.mark.timeout(seconds))

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from icedb_client.pages import ParquetPageReader
+from icedb_log.parquet import pages
 from icedb_log.parquet.pages import DamagedPages, check_page_sums, read_chunks, read_pages
 from icedb_log.storage.object_store import ObjectInfo
 from icedb_log.testing.memory_store import MemoryObjectStore
@@ -47,9 +48,9 @@ def test_a_file_as_it_was_written_is_sound(options):
 
 def test_every_byte_of_every_page_counts():
     body = parquet()
-    pages = [page for chunk in read_chunks(body) for page in read_pages(body, chunk)]
-    assert sum(page.end - page.start for page in pages) > len(body) / 4
-    for page in pages:
+    found = [page for chunk in read_chunks(body) for page in read_pages(body, chunk)]
+    assert sum(page.end - page.start for page in found) > len(body) / 4
+    for page in found:
         for place in range(page.start, page.end):
             damaged = bytearray(body)
             damaged[place] ^= 1 << place % 8
@@ -83,6 +84,17 @@ def test_pages_without_checksums_are_counted_and_decompressed():
             damaged[start + 9] ^= 255
         seen += look(bytes(damaged)).cause == "damaged"
     assert seen > 50, "most damage ends zstd, and there is no other way to see it"
+
+
+def test_a_page_that_says_to_be_huge_is_not_decompressed(monkeypatch):
+    monkeypatch.setattr(pages, "MAX_UNPACKED_BYTES", 100)
+    rows = pa.table({"s": ["a" * 10_000] * 10})
+    body = bytearray(parquet(rows, write_page_checksum=False, use_dictionary=False))
+    body[page_starts(bytes(body))[0]] ^= 255
+    found = look(bytes(body))
+    assert (found.cause, found.unsummed_count) == (None, 1)
+    monkeypatch.undo()
+    assert look(bytes(body)).cause == "damaged"
 
 
 def test_values_that_are_missing_are_found():

@@ -14,6 +14,9 @@ from typing import Final
 
 from icedb_log.thrift import STRUCT, ThriftError, ThriftReader
 
+MAX_UNPACKED_BYTES: Final = 64 * 1024 * 1024
+"""A page without a checksum that says to be larger is not decompressed: writers make them of a megabyte."""
+
 DICTIONARY_PAGE: Final = 2
 DATA_PAGE: Final = 0
 _DATA_PAGES: Final = (DATA_PAGE, 3)
@@ -221,8 +224,8 @@ def _find_problem(body: bytes | mmap, chunk: ColumnChunk, page: Page, unpack: Un
     if page.end > chunk.end:
         return "is longer than its column"
     if page.crc is not None:
-        is_right = zlib.crc32(body[page.start : page.end]) == page.crc % (1 << 32)
+        is_right = zlib.crc32(memoryview(body)[page.start : page.end]) == page.crc % (1 << 32)  # not copied
         return None if is_right else "has another checksum than its bytes"
-    if unpack is None or page.kind not in (DATA_PAGE, DICTIONARY_PAGE):
+    if unpack is None or page.kind not in (DATA_PAGE, DICTIONARY_PAGE) or page.size_bytes > MAX_UNPACKED_BYTES:
         return None
     return unpack(chunk.codec, body[page.start : page.end], page.size_bytes)
