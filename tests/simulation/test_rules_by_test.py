@@ -13,6 +13,7 @@ from icedb_log.testing.simulation_rules_by_test import TEST_OF_RULE, run_tests_o
 from icedb_log.testing.simulation_search import check_mutations
 
 
+@pytest.mark.timeout(300)  # it runs one test for each rule
 def test_each_test_fails_without_its_rule():
     outcomes = run_tests_of_rules(TEST_OF_RULE.keys())
     assert {name: outcome for name, outcome in outcomes.items() if outcome != "noticed"} == {}

@@ -90,7 +90,7 @@ WRITE_RULES: Final = (
     breaks(
         "F1",
         "the old commit is not sealed",
-        edit("log.fence:acquire_fence", ("_settle(store, paths, current.commit)", "pass")),
+        edit("log.fence:acquire_fence", ("_settle(store, paths, current.commit)", "False")),
     ),
     breaks(
         "F2",
