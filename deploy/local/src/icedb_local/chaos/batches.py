@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 FIRST_DAY: Final = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
-DAY_COUNT: Final = 6
+DAY_COUNT: Final = 4
 MAX_ROWS: Final = 60
 _PRIME: Final = 7919
 _MODULUS: Final = 100_003

@@ -65,6 +65,7 @@ class Pace:
         return {
             "ICEDB_FLUSH_INTERVAL_MS": "300",
             "ICEDB_MERGE_WAKE_COMMITS": "1",
+            "ICEDB_MERGE_COMMIT_BYTES": "1",  # a commit for each group: a run is rarely left alone for long
             "ICEDB_INGEST_SWEEP_INTERVAL_MS": str(self.sweep_ms),
             "ICEDB_MERGE_SWEEP_INTERVAL_MS": str(self.sweep_ms),
             "ICEDB_JANITOR_SWEEP_INTERVAL_MS": str(self.sweep_ms),
