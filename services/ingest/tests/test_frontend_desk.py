@@ -5,8 +5,11 @@ import threading
 
 import orjson
 import pytest
+from icedb_ingest.batch_bounds import MIB
 from icedb_ingest.frontend.batch_status import BatchStatus, BatchStatuses
-from icedb_ingest.frontend.errors import KeyExpired, KeyReused
+from icedb_ingest.frontend.desk import BatchBounds, Desk
+from icedb_ingest.frontend.errors import BatchTooLarge, KeyExpired, KeyReused
+from icedb_ingest.frontend.formats import zstd
 from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.frontend.tables import MISSING_AGE_MS
 from icedb_ingest.frontend.waker import Waker
@@ -250,3 +253,53 @@ def test_i8_the_status_of_an_id_says_how_many_other_contents_wait(bench):
         stage_batch(bench.store, bench.paths, body=body, staging_format="ndjson", batch_id=batch_id)
         flush_table(bench.store, bench.paths, clock=bench.clock, writer=writer, owner="test")
     assert statuses.look_up(bench.paths, batch_id) == BatchStatus("committed", conflicts=2)
+
+
+BOUNDS = BatchBounds(decoded_bytes=10_000, row_count=500)
+PACK = {"": bytes, "gz": gzip.compress, "zst": zstd.compress}
+
+
+@pytest.mark.parametrize("compression", PACK)
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b'{"a":"' + b"x" * 10_000 + b'"}\n', "more than 10000 bytes after decompression"),
+        (b'{"a":1}\n' * 501, "more than 500 rows"),
+    ],
+    ids=["bytes", "rows"],
+)
+def test_a_batch_that_is_too_large_when_it_is_decoded_is_refused_before_it_is_bound_or_staged(
+    bench, compression, body, reason
+):
+    bench.desk = Desk(
+        bench.warehouse, clock=bench.clock, gate=bench.gate, tables=bench.tables,
+        on_staged=bench.woken.append, bounds=BOUNDS,
+    )  # fmt: skip
+    staging_format = f"ndjson.{compression}" if compression else "ndjson"
+    for more in ({}, {"key": "k"}, {"batch_id": new_batch_id(bench.clock)}):
+        with pytest.raises(BatchTooLarge, match=f"{reason}: cut it into several batches"):
+            bench.accept(PACK[compression](body), format=staging_format, **more)
+    assert bench.staged_ids() == bench.woken == []
+    assert not bench.store.list_page(bench.paths.idempotency_prefix).objects
+    assert bench.accept(
+        PACK[compression](body[:9] + b'"}\n' if "bytes" in reason else body[:4000]), format=staging_format
+    )
+
+
+def test_a_bomb_is_not_decoded_beyond_the_bound(bench, monkeypatch):
+    bench.desk = Desk(
+        bench.warehouse, clock=bench.clock, gate=bench.gate, tables=bench.tables,
+        on_staged=bench.woken.append, bounds=BatchBounds(decoded_bytes=3 * MIB),
+    )  # fmt: skip
+    bomb = gzip.compress(b'{"a":1}\n' * (8 * MIB))
+    seen = []
+    counter = BatchBounds.counter
+
+    def counting(bounds, staging_format):
+        count = counter(bounds, staging_format)
+        return lambda piece: (seen.append(len(piece)), count(piece))
+
+    monkeypatch.setattr(BatchBounds, "counter", counting)
+    with pytest.raises(BatchTooLarge):
+        bench.accept(bomb, format="ndjson.gz")
+    assert sum(seen) <= 5 * MIB

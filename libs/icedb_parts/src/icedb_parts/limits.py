@@ -7,8 +7,9 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 
-PROCESS_BYTES: Final = 192 * MIB
-"""What a task's process takes before it reads anything: Python, Arrow, the native engine's code."""
+PROCESS_BYTES: Final = 256 * MIB
+"""What a task's process takes besides: Python, Arrow and the native engine before they read anything, and what freed
+memory is not given back."""
 
 MAX_PARTITION_VALUE_BYTES: Final = 190
 """Encoded. With a field's name (at most 64) and ``=`` it is one path component of at most 255 bytes."""

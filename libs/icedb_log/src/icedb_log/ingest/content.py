@@ -8,7 +8,7 @@ the same content. Nothing here parses a body, holds more of it than a piece, or 
 import hashlib
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 if sys.version_info >= (3, 14):
@@ -32,21 +32,32 @@ class _Undecodable(Exception):
     """The body is no whole stream of its compression, or too large."""
 
 
-def hash_content(body: bytes, staging_format: str, *, max_bytes: int = MAX_DECODED_BYTES) -> str:
+def hash_content(
+    body: bytes,
+    staging_format: str,
+    *,
+    max_bytes: int = MAX_DECODED_BYTES,
+    check: Callable[[bytes], None] | None = None,
+) -> str:
     """Return the SHA-256, in hex, of a body without its compression.
 
     Args:
         body: As it was sent or staged.
         staging_format: One of :data:`icedb_log.keys.STAGING_FORMATS`; Parquet and Arrow count as they are.
         max_bytes: A body that decodes to more counts as it is, and so does one that is damaged.
+        check: Called with each piece of the decoded body; what it raises ends the look.
     """
     compression = staging_format.partition(".")[2]
     if not compression:
+        if check is not None:
+            check(body)
         return hashlib.sha256(body).hexdigest()
     digest = hashlib.sha256()
     try:
         for part in _decode(body, compression, max_bytes=max_bytes):
             digest.update(part)
+            if check is not None:
+                check(part)
     except (_Undecodable, zlib.error, zstd.ZstdError, EOFError, OSError):
         return hashlib.sha256(body).hexdigest()
     return digest.hexdigest()

@@ -46,6 +46,15 @@ _QUERY_OPTIONS: Final = {
     "spark.sql.variable.substitute": "false",  # ${env:…} in SQL of users would be this process's environment
 }
 
+TASK_ENV: Final = {
+    # What a stage of a flush has freed goes back to the machine before the next one needs as much: else a process that
+    # holds 760 MiB is 1.2 GiB large (measured, 6,000,000 short rows).
+    "MIMALLOC_PURGE_DELAY": "0",
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_TRIM_THRESHOLD_": "131072",
+}
+"""Variables of the processes that tasks run in, for Arrow's allocator and the C library's; who sets them is heeded."""
+
 _MASTER: Final = re.compile(r"local(\[(\*|[1-9]\d*)(,\d+)?\])?|(spark|k8s|yarn)(://.+)?|sc://[^/\s]+.*")
 _MEMORY: Final = re.compile(r"[1-9]\d*[mg]")
 
@@ -111,8 +120,9 @@ class SparkSettings:
 def open_spark(settings: SparkSettings | None = None) -> SparkSession:
     """Open the session of this process, or return the one that is open already.
 
-    Sets ``JAVA_HOME``, ``SPARK_LOCAL_IP`` and ``PYSPARK_PYTHON`` of this process, because the JVM inherits them. A
-    ``PYSPARK_PYTHON`` that is set already is what the executors of a cluster start; else it is this interpreter's path.
+    Sets ``JAVA_HOME``, ``SPARK_LOCAL_IP``, ``PYSPARK_PYTHON`` and how freed memory is given back, because the JVM and
+    the processes of its tasks inherit them. A ``PYSPARK_PYTHON`` that is set already is what the executors of a
+    cluster start; else it is this interpreter's path.
 
     Raises:
         InvalidRequest: No Java that runs Spark, or a package for Spark Connect is missing.
@@ -123,6 +133,8 @@ def open_spark(settings: SparkSettings | None = None) -> SparkSession:
         return _open_remote(settings)
     os.environ["JAVA_HOME"] = str(find_java().path)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    for name, value in TASK_ENV.items():
+        os.environ.setdefault(name, value)
     if settings.is_local:
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["SPARK_LOCAL_IP"] = LOOPBACK
@@ -238,6 +250,7 @@ def _session_options(settings: SparkSettings) -> dict[str, str]:
         options["spark.executor.killOnFatalError.depth"] = "0"
     else:
         options |= REAPER_OPTIONS
+        options |= {f"spark.executorEnv.{name}": value for name, value in TASK_ENV.items()}
     return {**options, **settings.options}
 
 

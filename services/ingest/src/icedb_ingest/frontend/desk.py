@@ -19,7 +19,8 @@ from icedb_log.views.views import require_takes_batches
 from icedb_log.warehouse import Warehouse
 from icedb_service.logs import get_logger
 
-from icedb_ingest.frontend.errors import KeyExpired, KeyReused
+from icedb_ingest.batch_bounds import MIB
+from icedb_ingest.frontend.errors import BatchTooLarge, KeyExpired, KeyReused
 from icedb_ingest.frontend.formats import check_body
 from icedb_ingest.frontend.tables import TableDirectory
 
@@ -65,6 +66,40 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchBounds:
+    """How large a batch may be when it is decoded. What a door cannot tell, a flush finds.
+
+    Attributes:
+        decoded_bytes: After decompression; for Parquet and Arrow, which compress inside, as sent.
+        row_count: Rows, where each line is one.
+    """
+
+    decoded_bytes: int = 256 * MIB
+    row_count: int = 10_000_000
+
+    def counter(self, staging_format: str) -> Callable[[bytes], None]:
+        """Return what takes the pieces of a decoded body, and raises BatchTooLarge when they are too many."""
+        has_lines = staging_format.startswith("ndjson")
+        size_bytes = line_count = 0
+
+        def count(piece: bytes) -> None:
+            nonlocal size_bytes, line_count
+            size_bytes += len(piece)
+            line_count += piece.count(b"\n") if has_lines else 0
+            if size_bytes > self.decoded_bytes:
+                raise BatchTooLarge(
+                    f"the batch has more than {self.decoded_bytes} bytes after decompression: cut it into several "
+                    "batches (ICEDB_BATCH_MAX_DECODED_MB)"
+                )
+            if line_count > self.row_count:
+                raise BatchTooLarge(
+                    f"the batch has more than {self.row_count} rows: cut it into several batches (ICEDB_BATCH_MAX_ROWS)"
+                )
+
+        return count
+
+
+@dataclass(frozen=True, slots=True)
 class _Content:
     """What tells a batch's content from another's, now and for front ends of an older release."""
 
@@ -72,8 +107,10 @@ class _Content:
     decoded_sha256: str
 
     @staticmethod
-    def of(offer: Offer) -> "_Content":
-        return _Content(hash_body(offer.body, offer.format), hash_content(offer.body, offer.format))
+    def of(offer: Offer, bounds: BatchBounds) -> "_Content":
+        """Decode the body once, a piece at a time. Raises BatchTooLarge."""
+        decoded_sha256 = hash_content(offer.body, offer.format, check=bounds.counter(offer.format))
+        return _Content(hash_body(offer.body, offer.format), decoded_sha256)
 
 
 class Desk:
@@ -85,6 +122,7 @@ class Desk:
         gate: Knows whether a table takes batches.
         tables: Knows which tables exist.
         on_staged: Called with the table's name after each batch; must return at once.
+        bounds: How large a batch may be when it is decoded.
     """
 
     def __init__(
@@ -95,7 +133,9 @@ class Desk:
         gate: PressureGate,
         tables: TableDirectory,
         on_staged: Callable[[str], None],
+        bounds: BatchBounds | None = None,
     ) -> None:
+        self._bounds = bounds or BatchBounds()
         self._warehouse = warehouse
         self._clock = clock
         self._gate = gate
@@ -126,7 +166,7 @@ class Desk:
         """Make a batch durable. Idempotent for the same id or key, and the same content.
 
         Raises:
-            InvalidRequest: Something about the batch is wrong; also KeyReused and KeyExpired.
+            InvalidRequest: Something about the batch is wrong; also KeyReused, KeyExpired and BatchTooLarge.
             NotFound: No such table.
             Overloaded: The table takes no batches just now.
             TableHalted: It takes none until a person has looked.
@@ -137,7 +177,7 @@ class Desk:
         check_body(offer.body, offer.format)
         if offer.key is None and offer.batch_id is not None:
             self._check_age(offer.batch_id, config)
-        content = _Content.of(offer)
+        content = _Content.of(offer, self._bounds)
         if offer.batch_id is not None:
             # I8: before it is accepted. What is staged under an id that stands for other content becomes no rows.
             self._bind(paths, offer.batch_id, content, preferred_id=offer.batch_id)

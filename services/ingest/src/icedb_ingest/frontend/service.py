@@ -27,7 +27,7 @@ from starlette.applications import Starlette
 
 from icedb_ingest.frontend.batch_status import BatchStatuses
 from icedb_ingest.frontend.counter import Counter
-from icedb_ingest.frontend.desk import Desk
+from icedb_ingest.frontend.desk import BatchBounds, Desk
 from icedb_ingest.frontend.groups import EventGroups
 from icedb_ingest.frontend.grpc_door import GrpcDoor
 from icedb_ingest.frontend.grpc_server import GrpcServer
@@ -52,6 +52,7 @@ def make_desk(
         gate=PressureGate(warehouse.store, clock=clock),
         tables=TableDirectory(warehouse.store, clock=clock, max_age_ms=settings.frontend_table_cache_ms),
         on_staged=on_staged,
+        bounds=BatchBounds(settings.batch_max_decoded_bytes, settings.batch_max_rows),
     )
 
 
