@@ -81,7 +81,7 @@ fuzz: install ## fuzz tests with fresh seeds until the time is over, see docs/fu
 
 soak: install node engines ## long tests, then the simulation and fuzzing for as long as asked, be the ones before red; SECONDS=600 JOBS=2
 	@trap 'exit 130' INT; code=0; set -x; \
-	$(BIN)/pytest -q -m soak tests libs || code=$$?; \
+	$(BIN)/pytest -q -m soak tests libs services deploy || code=$$?; \
 	$(BIN)/python -m icedb_log.testing.simulation --seconds $(SECONDS) --jobs $(JOBS) || code=$$?; \
 	$(FUZZ) || code=$$?; \
 	exit $$code

@@ -29,7 +29,7 @@ ORPHAN_RULES: Final = (
         _LOG_BEFORE_LISTING,
         _ONE_SIGHTING,
     ),
-    keeps("J5", "the log is read before the data files are listed", _LOG_BEFORE_LISTING),
+    breaks("J5", "the log is read before the data files are listed", _LOG_BEFORE_LISTING),
     breaks(
         "J5",
         "commits under way are not settled, and one sighting is enough",
