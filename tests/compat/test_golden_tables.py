@@ -59,6 +59,7 @@ LIVES = [each if each in OFTEN else pytest.param(each, marks=pytest.mark.soak) f
 ADDED: dict[str, set[str]] = {
     "_icedb/fence/ingest.json": {"line 0.landed[]", "line 0.landed[]: str"},
     "_icedb/fence/merge.json": {"line 0.differed: str", "line 0.landed[]", "line 0.landed[]: str"},
+    "_log/*_m_*.jsonl": {"line 0.nx.cid: str"},
     "_icedb/quarantine/*.json": {
         "line 0.faults[]",
         "line 0.faults[].rows[]",
@@ -66,7 +67,7 @@ ADDED: dict[str, set[str]] = {
         "line 0.faults[].what: str",
         "line 0.sha256: str",
     },
-    "_log/*_*.jsonl": {"line 0.dig.cid: str", "line 0.dig.of[]", "line 0.dig.of[]: str"},
+    "_log/*_*.jsonl": {"line 0.nx.cid: str", "line 0.dig.cid: str", "line 0.dig.of[]", "line 0.dig.of[]: str"},
 }
 """What revision 6, which is in the making, adds to the newest golden table; empty once ``golden/r6`` is there."""
 MINUTE_MS = 60_000

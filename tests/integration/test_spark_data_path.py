@@ -133,6 +133,10 @@ def test_units_that_disagree_about_a_new_column_settle_as_one_unit_would(spark, 
         assert sorted(row["x"] for row in table.rows(*output.files)) == [1.0, 1.5, 3.0]
 
 
+def no_files():
+    raise AssertionError("no data file is needed: the log says it")
+
+
 def test_a_column_becomes_wider_if_the_live_files_allow_it_and_bad_rows_stay_out(spark, table):
     widening = {"evolution": "widen", "on_bad_rows": "quarantine_rows"}
     config = TableConfig.create(name="events", sort=("ts",), declared={"ts": "TIMESTAMP"}, **widening)
@@ -161,6 +165,12 @@ def test_a_column_becomes_wider_if_the_live_files_allow_it_and_bad_rows_stay_out
         assert "column 'm' is BIGINT" in reasons[0]
         assert "which DOUBLE cannot hold exactly" in reasons[0]
         assert "column 'n' is DOUBLE" in reasons[1]
+        assert output.inexact == ("m",), "what was found out is for the commit to say"
+        assert [marker.inexact for marker in output.files] == [()]
+    assert [marker.inexact for marker in live.files] == [("m",)]
+    job = replace(table.flush_job(*batches, schema=known, config=config), inexact={"m": True}, read_live=no_files)
+    output = table.writer(spark, SMALL_UNITS, direct_bytes=10**9).write_batches(job)
+    assert output.schema == {"ts": "TIMESTAMP", "n": "DOUBLE", "m": "BIGINT"}
 
 
 def test_what_one_unit_leaves_is_read_in_a_later_round_or_commit(spark, table):

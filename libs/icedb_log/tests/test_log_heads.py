@@ -18,16 +18,8 @@ IDS = tuple(f"01889a1b-3f75-7000-8000-{number:012x}" for number in range(1000))
 
 
 def head_of(log):
-    return LogHead(
-        log.time_ms,
-        log.schema,
-        log.commit_id,
-        log.batch_ids,
-        log.is_seal,
-        log.widened,
-        log.refused_ids,
-        contents=log.contents,
-    )
+    fields = (log.time_ms, log.schema, log.commit_id, log.batch_ids, log.is_seal, log.widened, log.refused_ids)
+    return LogHead(*fields, contents=log.contents, inexact=log.inexact)
 
 
 @pytest.fixture

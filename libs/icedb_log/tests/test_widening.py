@@ -1,9 +1,10 @@
 """Columns that become wider: what a commit may log (S2), and histories in which some do."""
 
 import pytest
-from icedb_log.errors import SchemaConflict
+from icedb_log.errors import Fenced, SchemaConflict
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.widening import LoggedSchema, fixed_columns, grow_schema
+from icedb_log.tables.table_changes import alter_table_config
 from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_log.testing.row_files import RowFileMerger
 from icedb_log.testing.small_table import SmallTable
@@ -131,19 +132,28 @@ def test_the_data_path_is_told_the_wide_type_and_merges_write_it(table):
     assert told == [{"id": "BIGINT", "p": "VARCHAR", "n": "DOUBLE"}] * 2
 
 
-def test_a_merge_planned_before_a_widening_does_not_undo_it(table):
+class Slow:
+    """A merger, during whose work a column becomes wider."""
+
+    def __init__(self, table):
+        self.table = table
+        self.inner = RowFileMerger(table.store, table.clock)
+
+    def merge_groups(self, job):
+        stage_and_flush(self.table, 2.5, 3)
+        return self.inner.merge_groups(job)
+
+
+@pytest.mark.parametrize("is_declared", [False, True])
+def test_a_merge_planned_before_a_widening_does_not_undo_it(table, is_declared):
     stage_and_flush(table, 1, 1)
     stage_and_flush(table, 2, 2)
-
-    class Slow:
-        def __init__(self, inner):
-            self.inner = inner
-
-        def merge_groups(self, job):
-            stage_and_flush(table, 2.5, 3)
-            return self.inner.merge_groups(job)
-
-    table.merge(merger=Slow(RowFileMerger(table.store, table.clock)))
+    if is_declared:
+        alter_table_config(table.store, table.paths, {"declared": {"n": "DOUBLE"}}, clock=table.clock)
+        table.merge(merger=Slow(table))
+    else:
+        with pytest.raises(Fenced):  # S2: a widening by proof takes the fence of merges
+            table.merge(merger=Slow(table))
     assert dict(table.snapshot().schema)["n"] == "DOUBLE"
     table.merge(full=True)
     table.clock.advance(5000)

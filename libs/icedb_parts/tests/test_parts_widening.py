@@ -5,10 +5,12 @@ from datetime import date, datetime
 import pyarrow as pa
 import pytest
 from icedb_log.errors import SchemaConflict
+from icedb_log.imports.import_sources import SourceFile
 from icedb_log.jobs import FlushJob
 from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_parts.imports.import_footers import read_footer
 from icedb_parts.reading.column_types import unite_known
-from icedb_parts.reading.widening import WideningProof, Wish, find_widenable
+from icedb_parts.reading.widening import WideningProof, Wish, find_inexact, find_widenable
 
 TO_DOUBLE = Wish("n", "BIGINT", "DOUBLE")
 KNOWN = {"n": "BIGINT", "s": "VARCHAR"}
@@ -117,7 +119,7 @@ def test_the_footers_of_live_files_decide(make_table, values, expected):
         put(table, [1e300], arrow_type=pa.float64(), file_id="w"),
         put(table, [2**60], column="m", file_id="o"),
     )
-    found = WideningProof(lambda: table.store, lambda: (good, wide, other, file)).find_problem(TO_DOUBLE)
+    found = WideningProof({"n": False}, lambda: table.store, lambda: (good, wide, other, file)).find_problem(TO_DOUBLE)
     if expected is None:
         assert found is None
     else:
@@ -128,17 +130,19 @@ def test_the_footers_of_live_files_decide(make_table, values, expected):
 def test_a_file_without_statistics_or_that_is_gone_proves_nothing(make_table):
     table = make_table()
     silent = table.put_file(pa.table({"n": [1]}), "s", write_statistics=False)
-    assert "does not say between which bounds" in WideningProof(lambda: table.store, lambda: (silent,)).find_problem(
-        TO_DOUBLE
-    )
+    assert "does not say between which bounds" in WideningProof(
+        {"n": False}, lambda: table.store, lambda: (silent,)
+    ).find_problem(TO_DOUBLE)
     table.store.delete([silent.path])
-    assert "gone" in WideningProof(lambda: table.store, lambda: (silent,)).find_problem(TO_DOUBLE)
+    assert "gone" in WideningProof({"n": False}, lambda: table.store, lambda: (silent,)).find_problem(TO_DOUBLE)
 
 
 def test_dates_of_files_become_timestamps(make_table):
     table = make_table()
     file = put(table, [date(1, 1, 1), date(9999, 12, 31)], column="d", arrow_type=pa.date32())
-    assert WideningProof(lambda: table.store, lambda: (file,)).find_problem(Wish("d", "DATE", "TIMESTAMP")) is None
+    assert (
+        WideningProof(None, lambda: table.store, lambda: (file,)).find_problem(Wish("d", "DATE", "TIMESTAMP")) is None
+    )
 
 
 def test_which_columns_may_become_wider():
@@ -157,3 +161,38 @@ def test_a_declared_wider_type_needs_no_proof_but_the_policy(make_table):
         table = make_table(declared={"n": "DOUBLE"}, **config)
         with pytest.raises(SchemaConflict, match="declares 'n' as DOUBLE, but the log has 'n' as BIGINT"):
             unite_known(FlushJob(table.paths, table.config, {"n": "BIGINT"}, (), "c", 1))
+
+
+@pytest.mark.parametrize(
+    ("rows", "inexact"),
+    [
+        ([{"n": 2**53}, {"n": -(2**53)}, {"n": None}], ()),
+        ([{"n": 1}, {"n": 2**53 + 1}], ("n",)),
+        ([{"n": -(2**53) - 1, "m": 2**60}], ("m", "n")),
+        ([{"n": 0.5}, {"s": "9007199254740993"}], ()),
+    ],
+)
+def test_who_writes_a_file_says_which_columns_could_not_become_wider(make_table, rows, inexact):
+    table = make_table(evolution="widen")
+    batch = table.stage(*rows)
+    (marker,) = table.flush(batch).files
+    assert marker.inexact == inexact
+    schema = {"n": "BIGINT", "m": "BIGINT", "s": "VARCHAR"} if inexact else {"n": "DOUBLE", "s": "VARCHAR"}
+    (merged,) = table.merge(marker, schema=schema).outputs
+    assert merged.inexact == inexact
+    if rows[0]["n"] != 0.5:
+        assert find_inexact(read_footer(table.store, source_of(marker))) == inexact
+
+
+def source_of(marker):
+    return SourceFile("", marker.path, marker.path, "", marker.size_bytes, 0, is_named=True)
+
+
+def test_no_data_file_is_needed_where_the_log_says_it():
+    def never():
+        raise AssertionError("nothing is read")
+
+    assert WideningProof({}, never, never).find_problem(TO_DOUBLE) is None
+    proof = WideningProof({"n": True}, never, never)
+    assert "which DOUBLE cannot hold exactly, by its log" in proof.find_problem(TO_DOUBLE)
+    assert proof.inexact == set()

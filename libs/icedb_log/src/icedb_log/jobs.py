@@ -85,6 +85,8 @@ class FlushJob:
         read_live: Reads the markers of all live data files; needed only to prove that a widening loses nothing.
         check_alive: Asked while the job works; what it raises stops the job.
         sizes: Which of the batches are taken; ``None``: all.
+        inexact: Columns of which the log does not prove that a widening changes no value; true where it says that one
+            changes (S2). ``read_live`` is asked of the others among them alone. ``None``: it proves nothing.
     """
 
     paths: TablePaths
@@ -96,6 +98,7 @@ class FlushJob:
     read_live: Callable[[], tuple[FileMarker, ...]] = tuple
     check_alive: CheckAlive = never_stop
     sizes: SizeClass | None = None
+    inexact: Mapping[str, bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,7 @@ class FlushOutput:
         left_out: Batches that stay staged because they are not of the job's size class.
         contents: SHA-256 of the decoded body of each accepted batch, by its id
             (:func:`icedb_log.ingest.content.hash_content`): of the very bytes whose rows are in ``files`` (I8).
+        inexact: Columns that cannot become wider by what the job found in data files, where the log said nothing.
     """
 
     files: tuple[FileMarker, ...]
@@ -173,6 +177,7 @@ class FlushOutput:
     bad_rows: tuple[BadRows, ...] = ()
     left_out: tuple[StagedBatch, ...] = ()
     contents: Mapping[str, str] = field(default_factory=dict)
+    inexact: tuple[str, ...] = ()
 
 
 class BatchWriter(Protocol):

@@ -32,6 +32,8 @@ class FileMarker:
         landed_ms: Store time by which the tombstone is known to have landed: LastModified of an earlier log
             file that held it. Carried so that rule J1 does not start anew with each merge.
         extra: Fields that this version does not know, carried forward as they are.
+        inexact: Columns of which some value would change if they became wider (S2), by who wrote the file; ``None``:
+            nobody said. Never on the wire: the log file that makes the file live says it for all of its files.
     """
 
     path: str
@@ -42,6 +44,7 @@ class FileMarker:
     stats: Mapping[str, ColumnStats] = field(default_factory=lambda: EMPTY)
     landed_ms: int | None = None
     extra: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    inexact: tuple[str, ...] | None = field(default=None, compare=False)
 
     @property
     def is_live(self) -> bool:
@@ -99,6 +102,8 @@ class LogFile:
         contents: For each of ``batch_ids`` whose content this commit knows: what tells it from another one (I8).
         feed: What a view has taken of its source, as of the commit that said it (V1); ``None``: nothing said here.
         extra: Unknown metadata fields, carried forward.
+        inexact: Columns of ``schema`` that could become wider, without proof that no value of this log file's live data
+            files would change (S2): true where one would. Of every other one it is proven; ``None``: of none.
     """
 
     time_ms: int
@@ -114,6 +119,7 @@ class LogFile:
     feed: FeedState | None = None
     contents: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     extra: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    inexact: Mapping[str, bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +154,7 @@ class LogHead:
     refused_ids: tuple[str, ...]
     feed: FeedState | None = None
     contents: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    inexact: Mapping[str, bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ class InspectedFile:
         row_count: Rows.
         stats: Of partition sources and sort columns, as far as the footer has them.
         is_sorted: Whether the file says that it is sorted as the table is.
+        inexact: Columns of which some value would change if the column became wider, or may: see :class:`FileMarker`.
     """
 
     source: SourceFile
@@ -55,6 +56,7 @@ class InspectedFile:
     row_count: int
     stats: Mapping[str, ColumnStats]
     is_sorted: bool
+    inexact: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from icedb_log.log.fence import acquire_fence
 from icedb_log.log.fold import union_schema
 from icedb_log.log.invariants import require_append, require_schema_carried
 from icedb_log.log.reader import LogReader
-from icedb_log.log.widening import LoggedSchema, grow_schema
+from icedb_log.log.widening import LoggedSchema, grow_schema, state_inexact
 from icedb_log.model import EMPTY, FileMarker, LogFile
 from icedb_log.storage.object_store import ObjectStore
 from icedb_log.tables.stored_config import read_table_config
@@ -273,6 +273,7 @@ class _ImportRun:
                 created_ms=now_ms,
                 row_count=each.file.row_count,
                 stats=each.file.stats,
+                inexact=each.file.inexact,
             )
             for each in taken
         )
@@ -280,6 +281,7 @@ class _ImportRun:
             time_ms=now_ms,
             schema=schema.logged,
             widened=schema.widened,
+            inexact=state_inexact(schema, markers),
             markers=markers,
             commit_id=self._clock.new_id(),
         )

@@ -19,7 +19,7 @@ from icedb_log.log.fence import FenceState, acquire_fence, read_fence_object
 from icedb_log.log.fold import union_schema
 from icedb_log.log.invariants import require_append, require_schema_carried
 from icedb_log.log.reader import LogReader
-from icedb_log.log.widening import grow_schema
+from icedb_log.log.widening import grow_schema, state_inexact
 from icedb_log.model import FileMarker, LogFile, LogHeads
 from icedb_log.storage.object_store import ObjectStore
 from icedb_log.tables.stored_config import read_table_config
@@ -186,6 +186,7 @@ class _AppendRun:
             time_ms=self._last_time_ms,
             schema=grown.logged,
             widened=grown.widened,
+            inexact=state_inexact(grown, self._job.files),
             markers=self._job.files,
             commit_id=self._job.commit_id,
             batch_ids=(self._job.batch_id,),

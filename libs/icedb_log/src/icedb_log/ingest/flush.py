@@ -5,6 +5,7 @@ point: fence, log, *then* staging. What becomes of a batch is decided by the com
 it made live and those that it refused. Safe under any number of concurrent flushes, without any lock.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,6 +16,7 @@ from icedb_log.ingest.flush_checks import require_accounted, require_bad_rows, r
 from icedb_log.ingest.quarantine import find_reason, mark_rows_landed, quarantine_rows
 from icedb_log.ingest.refusals import Settled, quarantine_again, quarantine_batch, settle_copy
 from icedb_log.ingest.staging import list_staged
+from icedb_log.ingest.widening_commit import WideningCommit
 from icedb_log.jobs import (
     BatchWriter,
     CheckAlive,
@@ -26,12 +28,12 @@ from icedb_log.jobs import (
     never_stop,
 )
 from icedb_log.keys import TablePaths, parse_staged_key
-from icedb_log.log.fence import HeldFence, acquire_fence
+from icedb_log.log.fence import Committed, HeldFence, acquire_fence
 from icedb_log.log.fence_watch import FenceWatch
 from icedb_log.log.fold import fold, union_schema
 from icedb_log.log.invariants import require_append, require_schema_carried
 from icedb_log.log.reader import LogReader
-from icedb_log.log.widening import LoggedSchema, grow_schema
+from icedb_log.log.widening import LoggedSchema, grow_schema, state_inexact
 from icedb_log.model import FileMarker, LogFile, LogHeads
 from icedb_log.stopwatch import Stopwatch
 from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE, ObjectStore, delete_or_raise
@@ -151,7 +153,8 @@ def flush_table(
     )
     if not (sorted_out.taken or sorted_out.late):
         return found
-    run = _Run(store, paths, clock, config, writer, fence, reader, watch, limits.sizes)
+    widening = WideningCommit(store, paths, clock, owner, config.incarnation, reader, view)
+    run = _Run(store, paths, clock, config, writer, fence, reader, watch, limits.sizes, widening)
     return run.decide(sorted_out, found=found, known=union_schema(paths.name, view.files))
 
 
@@ -269,6 +272,7 @@ class _Run:
     reader: LogReader
     still_mine: FenceWatch
     sizes: SizeClass | None
+    widening: WideningCommit
 
     def decide(self, sorted_out: _SortedOut, *, found: FlushResult, known: LoggedSchema) -> FlushResult:
         """Write, commit, and clear staging of what the commit decided."""
@@ -283,8 +287,7 @@ class _Run:
             log = self._build_log(output, rejected, known=known, commit_id=commit_id)
             self._quarantine_bad_rows(output, commit_id)
             within = partial(stopwatch.require_within, self.config.orphan_age_ms // 2, table=self.paths.name)
-            committed_key = self.fence.commit(log, last_check=within).key  # W3
-            self.fence.release()
+            committed_key = self._commit(log, known=known, last_check=within).key  # W3
         if output.accepted:
             delete_or_raise(self.store, [batch.key for batch in output.accepted])  # I2: only now
         moved = [
@@ -295,6 +298,15 @@ class _Run:
         for bad in output.bad_rows:
             mark_rows_landed(self.store, self.paths, batch_id=bad.batch.batch_id, commit_id=commit_id)
         return self._result(found, output, rejected, committed_key)
+
+    def _commit(self, log: LogFile, *, known: LoggedSchema, last_check: Callable[[], None]) -> Committed:
+        proven = log.widened.keys() - known.widened.keys() - self.config.declared.keys()
+        if proven:  # S2
+            committed = self.widening.commit(self.fence, log, columns=proven, last_check=last_check)
+        else:
+            committed = self.fence.commit(log, last_check=last_check)
+        self.fence.release()
+        return committed
 
     def _write(self, batches: tuple[StagedBatch, ...], *, known: LoggedSchema, commit_id: str) -> FlushOutput:
         if self.sizes is None or self.sizes.takes == "small":
@@ -316,6 +328,7 @@ class _Run:
             read_live=self._read_live,
             check_alive=self.still_mine,
             sizes=self.sizes,
+            inexact=known.inexact,
         )
         output = self.writer.write_batches(job)
         require_accounted(self.paths, job, output)
@@ -340,6 +353,7 @@ class _Run:
             commit_id=commit_id,
             batch_ids=tuple(batch.batch_id for batch in output.accepted),
             widened=grown.widened,
+            inexact=state_inexact(grown, output.files, looked_up=output.inexact),
             refused_ids=tuple(refusal.batch.batch_id for refusal in rejected),
             contents={batch_id: sha256[:DIGEST_CHARS] for batch_id, sha256 in output.contents.items()},  # I8
         )

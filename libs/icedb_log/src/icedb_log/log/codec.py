@@ -34,7 +34,9 @@ from icedb_log.log.wire_values import (
 )
 from icedb_log.model import EMPTY, FORMAT_VERSION, ColumnStats, FeedState, FileMarker, LogFile, LogHead, LogTombstone
 
-_METADATA_KEYS: Final = frozenset({"v", "t", "sch", "f", "tmb", "cid", "ids", "h", "seal", "w", "rej", "fed", "dig"})
+_METADATA_KEYS: Final = frozenset(
+    {"v", "t", "sch", "f", "tmb", "cid", "ids", "h", "seal", "w", "nx", "rej", "fed", "dig"}
+)
 _MARKER_KEYS: Final = frozenset({"p", "b", "t", "tmb", "n", "s", "l"})
 _TOMBSTONE_KEYS: Final = frozenset({"p", "t", "l"})
 _HEAD_LINES: Final = 2
@@ -111,6 +113,7 @@ def decode_log_file(key: str, body: bytes, *, is_compact: bool = False) -> LogFi
         refused_ids=head.refused_ids,
         feed=head.feed,
         contents=head.contents,
+        inexact=head.inexact,
         extra=read_extra(key, 0, metadata, _METADATA_KEYS),
     )
 
@@ -182,6 +185,7 @@ def _decode_head(key: str, metadata: dict[str, Any], lines: list[bytes]) -> LogH
         refused_ids=_texts(key, metadata, "rej"),
         feed=_decode_feed(key, metadata),
         contents=_decode_contents(key, metadata),
+        inexact=_decode_inexact(key, metadata),
     )
 
 
@@ -215,7 +219,7 @@ def _encode_metadata(log: LogFile) -> dict[str, Any]:
         metadata["rej"] = list(log.refused_ids)
     if log.feed is not None:
         metadata["fed"] = _encode_feed(log.feed)
-    return _with_extra({**metadata, **_encode_contents(log)}, log.extra)
+    return _with_extra({**metadata, **_encode_contents(log), **_encode_inexact(log)}, log.extra)
 
 
 def _encode_contents(log: LogFile) -> dict[str, Any]:
@@ -306,6 +310,23 @@ def _decode_widened(key: str, metadata: dict[str, Any], schema: Mapping[str, str
     if problem:
         raise CorruptLog(f"{key}: line 0: w: {problem}; written by a faulty writer, or by a later release: upgrade")
     return widened
+
+
+def _encode_inexact(log: LogFile) -> dict[str, Any]:
+    if log.inexact is None or log.commit_id is None:
+        return {}
+    return {"nx": {"cid": log.commit_id, "not": dict(log.inexact)}}
+
+
+def _decode_inexact(key: str, metadata: dict[str, Any]) -> Mapping[str, bool] | None:
+    value = metadata.get("nx")
+    if value is None:
+        return None
+    inexact = value.get("not") if isinstance(value, dict) else None
+    if not isinstance(inexact, dict) or not all(isinstance(is_known, bool) for is_known in inexact.values()):
+        raise CorruptLog(f"{key}: line 0: nx is {show(value)}, not what a commit says of its columns")
+    # WARN: S2: a merge of an older release carries what it does not know, as it is: it is another commit's word.
+    return inexact if "cid" in metadata and value.get("cid") == metadata["cid"] else None
 
 
 def _decode_tombstone(key: str, number: int, line: dict[str, Any]) -> LogTombstone:

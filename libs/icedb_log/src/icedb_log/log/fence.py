@@ -106,7 +106,9 @@ class HeldFence:
         """Forget it with the next write of the fence."""
         self._state = replace(self._state, differed="")
 
-    def commit(self, log: LogFile, *, last_check: Callable[[], None] | None = None) -> Committed:
+    def commit(
+        self, log: LogFile, *, last_check: Callable[[], None] | None = None, beside: "HeldFence | None" = None
+    ) -> Committed:
         """Commit a log file (F3): write the intent, then PUT the log file.
 
         Not idempotent: each commit has its own ``commit_id`` and key. Its three outcomes: returned means landed;
@@ -115,6 +117,8 @@ class HeldFence:
         Args:
             log: With ``commit_id`` set. Its key follows from role, ``time_ms`` and ``commit_id``.
             last_check: Called between intent and PUT; raises if the work has become too old (W3).
+            beside: The fence of the other role, acquired before the log was read last: its next owner settles this
+                commit, too, before it reads anything (S2).
 
         Raises:
             IceDBError: What ``last_check`` raised; nothing was written to the log.
@@ -126,12 +130,20 @@ class HeldFence:
             raise InvariantViolated(f"table {self._paths.name}: a commit needs a commit id (W2)")
         key = self._paths.log_key(time_ms=log.time_ms, commit_id=log.commit_id, is_merged=self._role == "merge")
         self._advance(commit=key)
+        if beside is not None:
+            try:
+                beside._advance(commit=key)  # noqa: SLF001 - of this class
+            except IceDBError:
+                self.release()
+                raise
         if last_check is not None:
             # WARN: not before the intent. A worker that stalls after the check and has no intent yet is invisible:
             # the orphan sweep deletes its data files, it wakes up and names them. With the intent, J5 seals it.
             try:
                 last_check()
             except IceDBError:
+                if beside is not None:
+                    beside.release()
                 self.release()
                 raise
         try:

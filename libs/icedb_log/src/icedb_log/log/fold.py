@@ -6,6 +6,7 @@ log files does not matter. Must never drop a log file or a column silently.
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from icedb_log.clock import format_ms
@@ -14,7 +15,7 @@ from icedb_log.keys import is_log_folder, parse_log_key
 from icedb_log.log.compact_fold import CompactFold, fold_compact
 from icedb_log.log.compact_markers import CompactMarkers
 from icedb_log.log.live_files import LiveFiles, path_digest, sum_digests
-from icedb_log.log.widening import LoggedSchema
+from icedb_log.log.widening import LoggedSchema, narrow_columns, unite_inexact
 from icedb_log.model import FeedState, FileMarker, ListedLogFile, ListedLogHead, LogView, Snapshot
 
 LONGEST_COMMIT_MS = 60 * 60 * 1000
@@ -166,8 +167,11 @@ def union_schema(table: str, files: Iterable[ListedLogFile | ListedLogHead]) -> 
     # The codec takes only widenings of the type in the same log file's schema line, and each type has one: the log
     # files cannot differ here.
     widened: dict[str, str] = {}
+    said: list[tuple[AbstractSet[str], Mapping[str, bool] | None]] = []
     for file in files:
         log = file.log
+        if log.inexact is None or log.inexact:  # mostly it is proven of all columns; a seal has none
+            said.append((log.schema.keys(), log.inexact))
         if log.widened:
             widened.update(log.widened)
         if log.schema == seen:  # mostly; a thousand log files are compared at once
@@ -182,7 +186,8 @@ def union_schema(table: str, files: Iterable[ListedLogFile | ListedLogHead]) -> 
                     f"`icedb fsck {table}`, schema-conflict in docs/repair.md"
                 )
             origin.setdefault(column, file.key)
-    return LoggedSchema(schema, widened)
+    inexact = unite_inexact(said, narrow_columns(schema) - widened.keys())
+    return LoggedSchema(schema, widened, inexact)
 
 
 def _live_markers(files: Iterable[ListedLogFile], tombstoned_ms: Mapping[str, int]) -> tuple[FileMarker, ...]:

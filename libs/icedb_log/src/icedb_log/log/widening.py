@@ -5,12 +5,16 @@ line goes on saying the *logged* type, the one that the log had first, and the w
 metadata line. What readers and jobs work with is the *effective* type: the wider one where there is one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from typing import Final
 
 from icedb_log.errors import SchemaConflict
-from icedb_log.model import EMPTY
+from icedb_log.model import EMPTY, FileMarker, LogFile
 from icedb_log.tables.table_config import WIDENINGS, TableConfig
+
+_NARROW: Final = frozenset(narrow for narrow, _ in WIDENINGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +24,13 @@ class LoggedSchema:
     Attributes:
         logged: Column to SQL type, the union of all schema lines, in order of appearance.
         widened: Columns of ``logged`` that became wider, with the wider type.
+        inexact: Columns of ``logged`` that could become wider, but without proof that no live value would change: true
+            where one is known that would (S2). Of every other one it is proven.
     """
 
     logged: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     widened: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    inexact: Mapping[str, bool] = field(default_factory=lambda: EMPTY)
 
     @property
     def effective(self) -> Mapping[str, str]:
@@ -45,6 +52,49 @@ def find_bad_widening(logged: Mapping[str, str], widened: Mapping[str, str]) -> 
         if not is_widening(narrow, wide):
             return f"column {column[:80]!r} is {narrow[:20]} by the schema line, which cannot become {wide[:20]}"
     return None
+
+
+def state_inexact(
+    schema: LoggedSchema,
+    markers: Iterable[FileMarker],
+    *,
+    carried: Iterable[LogFile] = (),
+    looked_up: Iterable[str] = (),
+) -> dict[str, bool]:
+    """Return what a commit says of the columns that could become wider (S2). Pure.
+
+    Args:
+        schema: Of the commit.
+        markers: Its new data files.
+        carried: Log files of which it lists data files as live, too.
+        looked_up: Columns of which it is known, from other live data files, that a value would change.
+    """
+    columns = narrow_columns(schema.logged) - schema.widened.keys()
+    new = [None if marker.inexact is None else dict.fromkeys(marker.inexact, True) for marker in markers]
+    old = [(log.schema.keys(), log.inexact) for log in carried]
+    found = [(columns, dict.fromkeys(looked_up, True))]
+    return unite_inexact([*((columns, each) for each in new), *old, *found], columns)
+
+
+def unite_inexact(
+    said: Iterable[tuple[AbstractSet[str], Mapping[str, bool] | None]], columns: AbstractSet[str]
+) -> dict[str, bool]:
+    """Return of which columns it is not proven that they could become wider; true where it is known that they cannot.
+
+    Args:
+        said: Columns that some data files can have, with what is said of them; ``None``: nothing.
+        columns: All that are asked for.
+    """
+    united: dict[str, bool] = {}
+    for names, inexact in said:
+        for column in columns & (names if inexact is None else inexact.keys()):
+            united[column] = united.get(column, False) or (inexact is not None and inexact[column])
+    return united
+
+
+def narrow_columns(schema: Mapping[str, str]) -> set[str]:
+    """Return the columns whose type could become wider."""
+    return {column for column, sql_type in schema.items() if sql_type in _NARROW}
 
 
 def grow_schema(table: str, known: LoggedSchema, *, after: Mapping[str, str], config: TableConfig) -> LoggedSchema:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from icedb_log.jobs import MergedGroup
 from icedb_log.keys import parse_log_key
 from icedb_log.log.fold import newest_feed, read_horizon_ms, union_schema
-from icedb_log.log.widening import LoggedSchema
+from icedb_log.log.widening import LoggedSchema, state_inexact
 from icedb_log.merging.log_index import LogIndex
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogTombstone, LogView
 
@@ -48,7 +48,8 @@ def build_merge_log(
     ]
     # S1: names and times are the same in our log files, but not necessarily in those of other writers.
     time_ms = max([now_ms, *(max(file.log.time_ms, parse_log_key(file.key).time_ms) + 1 for file in involved)])
-    markers = [marker for group in merged for marker in group.outputs]
+    outputs = [marker for group in merged for marker in group.outputs]
+    markers = list(outputs)
     markers += [replace(marker, tombstoned_ms=time_ms, landed_ms=None) for marker in inputs.values()]
     markers += _carried_markers(view, index, involved, skipped=inputs.keys())
     extra = {name: value for file in involved for name, value in file.log.extra.items()}
@@ -56,6 +57,7 @@ def build_merge_log(
         time_ms=time_ms,
         schema=known.logged,
         widened=_widened(known),
+        inexact=_find_inexact(known, outputs, involved, live={m.path for m in markers if m.tombstoned_ms is None}),
         markers=tuple(markers),
         log_tombstones=_carried_log_tombstones(involved, time_ms),
         commit_id=commit_id,
@@ -68,6 +70,15 @@ def build_merge_log(
 def _widened(known: LoggedSchema) -> dict[str, str]:
     """Return the columns whose type is wider than the schema lines say (S2)."""
     return {column: wide for column, wide in known.effective.items() if wide != known.logged[column]}
+
+
+def _find_inexact(
+    known: LoggedSchema, outputs: Iterable[FileMarker], involved: Iterable[ListedLogFile], *, live: Collection[str]
+) -> dict[str, bool]:
+    """Return what is proven of outputs and of the live data files that are carried (S2): of these, what was said."""
+    doubtful = (file.log for file in involved if file.log.inexact is None or file.log.inexact)
+    carried = [log for log in doubtful if any(m.tombstoned_ms is None and m.path in live for m in log.markers)]
+    return state_inexact(known, outputs, carried=carried)
 
 
 def _carried_markers(

@@ -57,6 +57,7 @@ def build_rebuilt_log(
         base,
         schema=schema.logged,
         widened={name: wide for name, wide in schema.widened.items() if wide != schema.logged[name]},
+        inexact=None,  # nobody has looked at the data files' values (S2)
         markers=tuple(_make_markers(evidence, plan, base)),
         batch_ids=tuple(sorted({batch_id for head in heads for batch_id in head.batch_ids})),
         refused_ids=tuple(sorted({batch_id for head in heads for batch_id in head.refused_ids})),

@@ -9,8 +9,9 @@ Changes of rows are written in the tiny language of :mod:`icedb_log.testing.row_
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -44,6 +45,7 @@ from icedb_log.views.feed_jobs import FeedJob
 
 Row = Mapping[str, Any]
 
+EXACT_MAX: Final = 2**53
 _TIME_TYPES: Final = ("DATE", "TIMESTAMP")
 _TIME_LENGTHS: Final = {"year": 4, "month": 7, "day": 10, "hour": 13}
 _TYPES: Final = {str: "VARCHAR", int: "BIGINT", float: "DOUBLE", bool: "BOOLEAN"}
@@ -80,7 +82,7 @@ class RowFileWriter:
             if job.sizes is not None and is_large(body, job.sizes) != (job.sizes.takes == "large"):
                 left_out.append(batch)
                 continue
-            read = _read_batch(body, schema, config=job.config)
+            read = _read_batch(body, schema, config=job.config, may_widen=partial(self._may_widen, job))
             if read.bad_lines and job.config.on_bad_rows == "quarantine_batch":
                 rejected.append(RejectedBatch(batch, read.reason))
                 continue
@@ -107,6 +109,26 @@ class RowFileWriter:
             left_out=tuple(left_out),
             contents=contents,
         )
+
+    def _may_widen(self, job: FlushJob, column: str) -> bool:
+        """Whether no live value changes (S2): as the log says, or as the live data files show where it says nothing."""
+        is_inexact = False if job.inexact is None else job.inexact.get(column)
+        if is_inexact is None or column in job.config.declared:
+            return True
+        live = () if is_inexact else job.read_live()
+        rows = (row for marker in live for row in read_rows(self.store, marker.path))
+        return not is_inexact and column not in find_inexact(rows)
+
+
+def find_inexact(rows: Iterable[Row]) -> tuple[str, ...]:
+    """Return the columns with an integer that a DOUBLE does not hold exactly."""
+    found = {
+        column
+        for row in rows
+        for column, value in row.items()
+        if type(value) is int and not -EXACT_MAX <= value <= EXACT_MAX
+    }
+    return tuple(sorted(found))
 
 
 def is_large(body: bytes, sizes: SizeClass) -> bool:
@@ -235,7 +257,7 @@ def write_rows(
         body += b"\n#" + orjson.dumps(dict(footer))
     key = paths.data_key(partition=partition, file_id=clock.new_id())
     store.put(key, body)
-    return FileMarker(key, len(body), time_ms, row_count=len(lines))
+    return FileMarker(key, len(body), time_ms, row_count=len(lines), inexact=find_inexact(lines))
 
 
 def read_rows(store: ObjectStore, key: str) -> list[dict[str, Any]]:
@@ -277,7 +299,9 @@ class _ReadBatch:
     reason: str
 
 
-def _read_batch(body: bytes, schema: dict[str, str], *, config: TableConfig) -> _ReadBatch:
+def _read_batch(
+    body: bytes, schema: dict[str, str], *, config: TableConfig, may_widen: Callable[[str], bool]
+) -> _ReadBatch:
     placed: list[tuple[str, Row]] = []
     bad_lines: list[bytes] = []
     reason = ""
@@ -286,7 +310,7 @@ def _read_batch(body: bytes, schema: dict[str, str], *, config: TableConfig) -> 
             continue
         try:
             row = _parse_row(line)
-            grown = _grow_schema(schema, row, config=config)
+            grown = _grow_schema(schema, row, config=config, may_widen=may_widen)
             placed.append((_partition_of(config, row), row))
         except _Refused as error:
             reason = reason or f"line {number}: {error}"
@@ -311,7 +335,9 @@ def _parse_row(line: bytes) -> dict[str, Any]:
     return row
 
 
-def _grow_schema(schema: Mapping[str, str], row: Row, *, config: TableConfig) -> dict[str, str]:
+def _grow_schema(
+    schema: Mapping[str, str], row: Row, *, config: TableConfig, may_widen: Callable[[str], bool]
+) -> dict[str, str]:
     grown = dict(schema)
     for column, value in row.items():
         if value is None:
@@ -322,11 +348,15 @@ def _grow_schema(schema: Mapping[str, str], row: Row, *, config: TableConfig) ->
             continue
         if known == sql_type or is_widening(sql_type, known):
             grown[column] = known
-        elif config.evolution == "widen" and is_widening(known, sql_type) and column not in fixed_columns(config):
+        elif _is_widened(column, known, sql_type, config) and may_widen(column):
             grown[column] = sql_type
         else:
             raise _Refused(f"column {column} is {known} in the table and {sql_type} in the batch")
     return grown
+
+
+def _is_widened(column: str, narrow: str, wide: str, config: TableConfig) -> bool:
+    return config.evolution == "widen" and is_widening(narrow, wide) and column not in fixed_columns(config)
 
 
 def _partition_of(config: TableConfig, row: Row) -> str:

@@ -71,6 +71,24 @@ _TESTS: Final[dict[str, dict[str, str]]] = {
             "test_t6_the_name_is_not_free_while_a_flush_of_the_old_table_may_delete_what_is_sent_again"
         ),
     },
+    "libs/icedb_log/tests/test_exact_values.py": {
+        "a merge says of what it carries what it knows of its outputs": (
+            "test_s2_a_merge_that_takes_log_files_along_carries_what_they_say"
+        ),
+        "a log file that says nothing of its values proves that they are exact": (
+            "test_s2_where_an_older_release_said_nothing_data_files_are_looked_at"
+        ),
+        "what another commit said of its values counts": "test_s2_the_word_of_another_commit_does_not_count",
+        "a column becomes wider without a look at what merges have committed since": (
+            "test_s2_a_merge_that_makes_long_integers_after_the_proof_keeps_the_column_narrow"
+        ),
+        "a column becomes wider by a commit that the fence of merges does not announce": (
+            "test_s2_a_widening_that_stalls_before_its_put_is_settled_by_the_next_merge"
+        ),
+        "a column becomes wider under the fence of ingest alone": (
+            "test_s2_a_merge_that_is_at_work_loses_its_fence_to_a_widening"
+        ),
+    },
     "libs/icedb_log/tests/test_merge_log.py": {
         "log tombstones of the log files involved are not carried": (
             "test_m1_log_tombstones_of_involved_log_files_are_carried_and_each_of_them_gets_one"

@@ -191,6 +191,39 @@ MERGE_RULES: Final = (
             ("        widened=_widened(known),\n", ""),
         ),
     ),
+    breaks(
+        "S2",
+        "a merge says of what it carries what it knows of its outputs",
+        edit("merging.merge_log:_find_inexact", ("carried=carried", "carried=()")),
+    ),
+    breaks(
+        "S2",
+        "a log file that says nothing of its values proves that they are exact",
+        edit("log.fold:union_schema", ("if log.inexact is None or log.inexact:", "if log.inexact:")),
+    ),
+    breaks(
+        "S2",
+        "what another commit said of its values counts",
+        edit(
+            "log.codec:_decode_inexact",
+            ('return inexact if "cid" in metadata and value.get("cid") == metadata["cid"] else None', "return inexact"),
+        ),
+    ),
+    breaks(
+        "S2",
+        "a column becomes wider without a look at what merges have committed since",
+        edit("ingest.widening_commit:WideningCommit.commit", ("self._require_proven(columns)", "pass")),
+    ),
+    breaks(
+        "S2",
+        "a column becomes wider by a commit that the fence of merges does not announce",
+        edit("ingest.widening_commit:WideningCommit.commit", (", beside=merging", "")),
+    ),
+    breaks(
+        "S2",
+        "a column becomes wider under the fence of ingest alone",
+        edit("ingest.flush:_Run._commit", ("if proven:", "if False:")),
+    ),
     keeps(
         "R3",
         "a merge forgets the horizon",

@@ -23,7 +23,7 @@ from icedb_log.log.fence_watch import FenceWatch
 from icedb_log.log.fold import union_schema
 from icedb_log.log.invariants import require_append, require_schema_carried
 from icedb_log.log.reader import naming_remedy
-from icedb_log.log.widening import grow_schema
+from icedb_log.log.widening import grow_schema, state_inexact
 from icedb_log.model import FeedState, ListedLogHead, LogFile, LogHeads
 from icedb_log.stopwatch import Stopwatch
 from icedb_log.storage.object_store import ObjectStore
@@ -231,6 +231,7 @@ class _FeedRun:
             time_ms=self.clock.now_ms(),
             schema=grown.logged,
             widened=grown.widened,
+            inexact=state_inexact(grown, output.files),
             markers=output.files,
             commit_id=commit_id,
             feed=feed,

@@ -21,6 +21,7 @@ from icedb_log.tables.transforms import find_type_problem, transform_value
 
 from icedb_parts.imports.import_footers import ColumnBounds, FileRefused, Footer, read_footer
 from icedb_parts.limits import MAX_PARTITION_VALUE_BYTES
+from icedb_parts.reading.widening import find_inexact
 
 _OWN_KEY: Final = b"icedb.format"
 _SHOWN_CHARS: Final = 80
@@ -58,6 +59,7 @@ def inspect_file(store: ObjectStore, source: SourceFile, job: InspectJob) -> Ins
         row_count=footer.row_count,
         stats={column: stats for column, each in bounds.items() if (stats := _to_stats(each)) is not None},
         is_sorted=footer.is_sorted_by(job.config.sort),
+        inexact=find_inexact(footer),
     )
 
 

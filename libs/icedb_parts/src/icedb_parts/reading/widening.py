@@ -2,7 +2,8 @@
 
 A parse unit that finds numbers with a fraction in a BIGINT column, or timestamps in a DATE column, does not reject the
 batch at once: it stops and *wishes* the wider type. The driver grants it, or says why not, and the unit runs again.
-What proves that nothing is lost are the minimum and maximum in the footers of all live files; a file without them
+What proves that nothing is lost stands in the log, beside the schema (S2). Of data files of other writers and of older
+releases, of which it does not, the minimum and maximum in the footers of all live files prove it; a file without them
 proves nothing. A column whose wider type is declared in the table's configuration needs no proof: whoever declares it
 accepts that integers beyond 2^53 lose digits.
 
@@ -25,7 +26,7 @@ from icedb_log.storage.object_store import ObjectStore
 from icedb_log.storage.stores import StoreSettings
 from icedb_log.tables.table_config import WIDENINGS, TableConfig
 
-from icedb_parts.imports.import_footers import FileRefused, read_footer
+from icedb_parts.imports.import_footers import FileRefused, Footer, read_footer
 from icedb_parts.reading.json_types import EXACT_DOUBLE_MAX, Kind
 
 MAX_REQUESTS: Final = 16
@@ -90,14 +91,25 @@ def find_way_out(config: TableConfig, schema: Mapping[str, str], *, column: str,
 
 
 class WideningProof:
-    """Reads footers of live files, once for each column.
+    """Tells by what the log says of a column; where it says nothing, by the footers of live files, once for a column.
 
     Args:
+        known: Columns without proof, as the log says; true where it says that a value would change. ``None``: all.
         open_store: Opens the store where the files are; only if it is needed.
         read_live: Reads the markers of all live data files.
+
+    Attributes:
+        inexact: Columns of which a footer has values that would change, or does not say: the commit has to say it (S2).
     """
 
-    def __init__(self, open_store: Callable[[], ObjectStore], read_live: Callable[[], Sequence[FileMarker]]) -> None:
+    def __init__(
+        self,
+        known: Mapping[str, bool] | None,
+        open_store: Callable[[], ObjectStore],
+        read_live: Callable[[], Sequence[FileMarker]],
+    ) -> None:
+        self._known = known
+        self.inexact: set[str] = set()
         self._open_store = open_store
         self._read_live = read_live
 
@@ -107,12 +119,18 @@ class WideningProof:
         Raises:
             Unavailable: The store did not answer.
         """
+        is_inexact = False if self._known is None else self._known.get(wish.column)
+        if is_inexact is None:
+            return None  # S2: the log files say so of all their data files
+        if is_inexact:
+            return f"the table has values which {wish.wide} cannot hold exactly, by its log"
         store, markers = self._open_store(), self._read_live()
         with ThreadPoolExecutor(MAX_REQUESTS, thread_name_prefix="icedb-footer") as pool:
             for start in range(0, len(markers), _AT_ONCE):
                 found = list(pool.map(partial(_check_file, store, wish), markers[start : start + _AT_ONCE]))
                 problem = next((problem for problem in found if problem), None)
                 if problem:
+                    self.inexact.add(wish.column)
                     return problem
         return None
 
@@ -125,17 +143,32 @@ def _check_file(store: ObjectStore, wish: Wish, marker: FileMarker) -> str | Non
         return f"{marker.path}: {error}"
     if footer.columns.get(wish.column) != wish.narrow:
         return None  # not there, or wide already
-    found = footer.bounds_of(wish.column)
+    problem = _find_inexact_value(footer, wish)
+    return None if problem is None else f"{marker.path} {problem}"
+
+
+def find_inexact(footer: Footer) -> tuple[str, ...]:
+    """Return the columns of a file that could become wider, but whose values would change, or may, by its footer."""
+    wider = dict(WIDENINGS)
+    wishes = (Wish(name, narrow, wider[narrow]) for name, narrow in footer.columns.items() if narrow in wider)
+    return tuple(sorted(wish.column for wish in wishes if _find_inexact_value(footer, wish) is not None))
+
+
+def _find_inexact_value(footer: Footer, wish: Wish) -> str | None:
+    try:
+        found = footer.bounds_of(wish.column)
+    except (OverflowError, ValueError):
+        return "has days that no calendar has"
     if found.null_count == footer.row_count:
         return None
     low, high = _BOUNDS[wish.narrow]
     if found.low is None or found.high is None:
-        return f"{marker.path} does not say between which bounds its values are"
+        return "does not say between which bounds its values are"
     if not low <= found.low <= found.high <= high:
-        return f"{marker.path} has values from {found.low} to {found.high}, which {wish.wide} cannot hold exactly"
+        return f"has values from {found.low} to {found.high}, which {wish.wide} cannot hold exactly"
     return None
 
 
 def make_proof(job: FlushJob, store: StoreSettings) -> WideningProof:
     """Return what proves wishes of a flush's units."""
-    return WideningProof(lambda: store.open().store, job.read_live)
+    return WideningProof(job.inexact, lambda: store.open().store, job.read_live)

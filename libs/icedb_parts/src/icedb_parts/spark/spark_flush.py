@@ -144,6 +144,7 @@ class _FlushRun:
             schema={**self._known, **self._find_columns()},
             row_count=row_count,
             deferred=self._deferred,
+            inexact=self._reader.proof.inexact,
         )
 
 

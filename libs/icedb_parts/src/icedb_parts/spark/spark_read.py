@@ -49,6 +49,7 @@ class UnitReader:
 
     Attributes:
         types: Types of all columns so far: the known ones, and new ones as the units settled them.
+        proof: As given.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class UnitReader:
     ) -> None:
         self.types = dict(known)
         self._refused: dict[str, str] = {}
-        self._proof = proof
+        self.proof = proof
         self._job = job
         self._config = config
         self._limits = limits
@@ -129,7 +130,7 @@ class UnitReader:
                 problem = (
                     "older batches of this flush have integers beyond 2^53"
                     if name in long_columns
-                    else self._proof.find_problem(wish)
+                    else self.proof.find_problem(wish)
                 )
                 if problem:
                     self._refused[name] = problem
@@ -175,6 +176,7 @@ def bring_together(
     row_count: int,
     deferred: Collection[str],
     refused: Mapping[str, str] | None = None,
+    inexact: Collection[str] = (),
 ) -> FlushOutput:
     """Return what became of a flush's batches, by what its parse units say.
 
@@ -186,6 +188,7 @@ def bring_together(
         row_count: Rows in the files.
         deferred: Ids of batches that wait for the next flush.
         refused: Ids of further batches that cannot be taken, with the reason.
+        inexact: Columns that cannot become wider, by the footers of data files.
     """
     reasons = {rejection.batch_id: rejection.reason for result in results for rejection in result.rejected}
     reasons.update(refused or {})
@@ -206,6 +209,7 @@ def bring_together(
         row_count=row_count,
         deferred=tuple(batch for batch in job.batches if batch.batch_id in deferred),
         bad_rows=_find_bad_rows(job.batches, accepted, results),
+        inexact=tuple(sorted(inexact)),
         left_out=tuple(batch for batch in job.batches if batch.batch_id in left_out),
         contents=contents,
     )

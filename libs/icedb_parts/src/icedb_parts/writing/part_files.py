@@ -170,6 +170,7 @@ class PartFileWriter:
             created_ms=self._layout.created_ms,
             row_count=encoder.row_count,
             stats=encoder.stats.finish(),
+            inexact=encoder.stats.inexact,
         )
 
 
