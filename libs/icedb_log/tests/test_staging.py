@@ -118,7 +118,7 @@ def test_what_is_no_batch_is_named_and_hides_nothing(table):
     assert len(listing.unknown) == 8
 
 
-@pytest.mark.parametrize("before", [0, 1, 2, 3])
+@pytest.mark.parametrize("before", range(8))
 def test_copies_are_found_wherever_a_page_ends(table, before):
     """Copies of one id in three formats, of an older and of the newest id, with a page's end before each of them."""
     for number in range(MAX_KEYS_PER_PAGE - before):
