@@ -100,6 +100,7 @@ class PartsTable:
         written = after[0].schema
         assert {name for rows in before for name in rows.column_names if name in schema} == {*written.names}
         assert checksums(after, written) == checksums(before, written), "a merge has changed values"
+        assert result.contents.differences == (), "and where it has not, footers do not say so"
         return result
 
     def united_types(self, markers) -> dict[str, str]:
