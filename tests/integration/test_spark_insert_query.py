@@ -93,6 +93,24 @@ def test_a_query_shapes_what_the_table_gets(spark, table):
     assert sorted(map(str, table.rows(spread))) == sorted(map(str, table.rows(output)))
 
 
+def test_a_time_that_is_a_bigint_goes_through_a_query_and_stays_what_it_is(spark, table):
+    types = {"ts": "BIGINT", "user": "VARCHAR"}
+    times = {"ts": {"unit": "epoch_ms", "from_ms": 631_152_000_000, "to_ms": 4_102_444_800_000}}
+    config = make_config("SELECT ts, user FROM _rows", types, declared=types, times=times)
+    assert check_insert_query(spark, config) == types
+    now_ms = 1_686_176_939_445
+    good, seconds = (table.stage({"ts": ts, "user": "ann"}) for ts in (now_ms, now_ms // 1000))
+    output = table.flush(spark, config, good, seconds)
+    assert [table.paths.partition_of(marker.path) for marker in output.files] == ["d=2023-06-07"]
+    assert table.rows(output) == [{"ts": now_ms, "user": "ann"}]
+    ((rejected,),) = (output.rejected,)
+    assert (rejected.batch, "looks like seconds (2023-06-07T22:28:59Z)" in rejected.reason) == (seconds, True)
+    made = make_config("SELECT ts DIV 1000 AS ts, user FROM _rows", types, declared=types, times=times)
+    ((rejected,),) = (table.flush(spark, made, good).rejected,)
+    assert "the insert_query gives ts = 1686176939" in rejected.reason
+    assert "looks like seconds" in rejected.reason
+
+
 def test_a_batch_that_the_query_cannot_take_does_not_hold_up_the_others(spark, table):
     good = [table.stage(event(n)) for n in range(2)]
     bad_cast = table.stage(event(5), {"at": "yesterday", "n": 6})

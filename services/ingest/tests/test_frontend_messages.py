@@ -13,6 +13,7 @@ from icedb_log.errors import (
     CommitOutcomeUnknown,
     InvalidRequest,
     Overloaded,
+    TableHalted,
     Unavailable,
 )
 from icedb_log.ingest.staging import list_staged
@@ -92,7 +93,9 @@ def test_back_pressure_is_waited_out(bench, work, patience):
     assert work.run((), message(bench))["outcome"] == "accepted"
 
 
-@pytest.mark.parametrize("refusal", [Unavailable("down"), CommitOutcomeUnknown("lost"), Overloaded("full")])
+@pytest.mark.parametrize(
+    "refusal", [Unavailable("down"), CommitOutcomeUnknown("lost"), Overloaded("full"), TableHalted("two types")]
+)
 def test_a_message_holds_its_thread_for_a_bounded_time(bench, work, patience, refusal):
     bench.gate.refusal = refusal
     with pytest.raises(type(refusal)):

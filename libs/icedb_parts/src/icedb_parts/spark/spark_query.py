@@ -192,12 +192,14 @@ class QueryRun:
 
 
 def make_source_config(config: TableConfig) -> TableConfig:
-    """Return what batches must fit before the query: its source columns, no partition, no order."""
+    """Return what batches must fit before the query: its source columns, no partition, no order.
+
+    It keeps the query, which does nothing there: without one there are no source columns, and no configuration.
+    """
     return config.model_copy(
         update={
             "declared": dict(config.source),
             "times": {name: t for name, t in config.times.items() if config.source.get(name) == config.declared[name]},
-            "insert_query": None,
             "partition": (),
             "sort": (),
             "evolution": "strict" if config.evolution == "strict" else "add_columns",
