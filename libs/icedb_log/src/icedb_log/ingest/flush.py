@@ -288,6 +288,7 @@ class _Run:
             self._quarantine_bad_rows(output, commit_id)
             within = partial(stopwatch.require_within, self.config.orphan_age_ms // 2, table=self.paths.name)
             committed_key = self._commit(log, known=known, last_check=within).key  # W3
+            self.fence.release()
         if output.accepted:
             delete_or_raise(self.store, [batch.key for batch in output.accepted])  # I2: only now
         moved = [
@@ -302,11 +303,8 @@ class _Run:
     def _commit(self, log: LogFile, *, known: LoggedSchema, last_check: Callable[[], None]) -> Committed:
         proven = log.widened.keys() - known.widened.keys() - self.config.declared.keys()
         if proven:  # S2
-            committed = self.widening.commit(self.fence, log, columns=proven, last_check=last_check)
-        else:
-            committed = self.fence.commit(log, last_check=last_check)
-        self.fence.release()
-        return committed
+            return self.widening.commit(self.fence, log, columns=proven, last_check=last_check)
+        return self.fence.commit(log, last_check=last_check)
 
     def _write(self, batches: tuple[StagedBatch, ...], *, known: LoggedSchema, commit_id: str) -> FlushOutput:
         if self.sizes is None or self.sizes.takes == "small":

@@ -203,10 +203,10 @@ INGEST_RULES: Final = (
         edit(
             "ingest.flush:_Run.decide",
             (
-                "committed_key = self.fence.commit(",
+                "committed_key = self._commit(",
                 code(
                     "delete_or_raise(self.store, [batch.key for batch in output.accepted])",
-                    "        committed_key = self.fence.commit(",
+                    "        committed_key = self._commit(",
                 ),
             ),
         ),
