@@ -248,8 +248,9 @@ def test_a_record_of_an_older_release_has_no_losses_and_one_that_is_no_record_no
     table.store.put(table.paths.orphan_record_key, orjson.dumps(found))
     assert read_orphan_record(table.store, table.paths).lost == {}
     assert table.sweep().lost  # as long as the fence says it
-    table.store.put(table.paths.orphan_record_key, orjson.dumps(found | {"lost": {"x": 1}}))
-    assert "begun anew" in table.sweep().record_problem
+    for wrong in ({"x": [1, 0]}, {log_name(logs(table)[0]): 1}, []):
+        table.store.put(table.paths.orphan_record_key, orjson.dumps(found | {"lost": wrong}))
+        assert "begun anew" in table.sweep().record_problem
 
 
 # -- the history

@@ -17,8 +17,8 @@ from typing import Any, Final
 import orjson
 
 from icedb_log.clock import Clock
-from icedb_log.errors import CommitOutcomeUnknown, NotFound, PreconditionFailed, Unavailable
-from icedb_log.keys import TablePaths
+from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, NotFound, PreconditionFailed, Unavailable
+from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.log.lost_commits import drop_known, find_lost
 from icedb_log.model import LogView
 from icedb_log.storage.object_store import ObjectStore
@@ -114,8 +114,9 @@ def read_orphan_record(store: ObjectStore, paths: TablePaths) -> OrphanRecord:
         lost = {
             name: LostCommit(_number(found_ms), bool(is_given_up))
             for name, (found_ms, is_given_up) in value.get("lost", {}).items()
+            if parse_log_key(f"{name}.jsonl")
         }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (CorruptLog, ValueError, KeyError, TypeError, AttributeError) as error:
         problem = f"{paths.orphan_record_key} is no record of orphans ({error}); it is begun anew"
         return OrphanRecord(etag=stored.info.etag, problem=problem)
     return OrphanRecord(sightings, stored.info.etag, lost=lost)
