@@ -22,13 +22,22 @@ def footer(*values, kind="BIGINT", **changes):
 
 
 def without_column(row_count):
-    return ParquetFooter(row_count, ParquetSchema({"y": "BIGINT"}))
+    return ParquetFooter(row_count, ParquetSchema())
 
 
 def compare(inputs, outputs, kind="BIGINT"):
     found = compare_contents(inputs, outputs, {"x": kind})
     assert found.equal_count + found.unproven_count + len(found.differences) == 2
     return found.equal_count, found.unproven_count, len(found.differences)
+
+
+@pytest.mark.parametrize("odd", [{}, {"d": "nested"}])
+def test_m1_a_column_of_an_output_that_the_table_has_not_is_a_difference(odd):
+    schema = ParquetSchema({"x": "BIGINT"} if odd else {"x": "BIGINT", "d": "DATE"}, odd_columns=odd)
+    file = replace(footer(1, 2), schema=schema)
+    assert not compare_contents([file], [footer(1, 2)], {"x": "BIGINT"}).differences, "inputs may have others"
+    found = compare_contents([footer(1, 2)], [footer(1, 2), file], {"x": "BIGINT"}).differences
+    assert found[-1] == "column 'd' is in the outputs, and the table has no such column"
 
 
 @given(st.lists(st.lists(st.none() | st.integers(), max_size=5), min_size=1, max_size=5), st.data())

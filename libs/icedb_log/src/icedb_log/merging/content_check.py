@@ -21,7 +21,7 @@ def compare_contents(
 ) -> ContentCheck:
     """Compare what footers say of the values before and after a merge.
 
-    A column that a file lacks is null in all of its rows.
+    A column that a file lacks is null in all of its rows. Outputs have no columns but these (M1).
 
     Args:
         inputs: Footers of the inputs, with the bounds of all columns; ``None``: it cannot be told what one says.
@@ -46,6 +46,10 @@ def compare_contents(
         else:
             # Without the values: they are somebody's data, and this goes to logs.
             differences.append(f"column {name!r} has another lowest or highest value in the outputs than in the inputs")
+    written = {name for file in outputs if file for name in (*file.schema.columns, *file.schema.odd_columns)}
+    others = sorted(written - columns.keys())
+    if others:  # M1
+        differences.append(f"column {others[0]!r} is in the outputs, and the table has no such column")
     return ContentCheck(equal_count, unproven_count, tuple(differences))
 
 

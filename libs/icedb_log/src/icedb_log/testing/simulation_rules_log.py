@@ -178,6 +178,11 @@ MERGE_RULES: Final = (
         ),
     ),
     breaks(
+        "M1",
+        "outputs with columns that the table has not are committed",
+        edit("merging.content_check:compare_contents", ("if others:", "if False:")),
+    ),
+    breaks(
         "S2",
         "a merge forgets what was widened",
         edit("merging.merge_log:build_merge_log", ("        widened=_widened(known),\n", "")),
