@@ -271,6 +271,21 @@ def test_i8_whatever_is_cut_off_what_was_accepted_is_staged_or_an_entry_and_then
         assert 1 in table.ids()
 
 
+def test_i8_what_is_staged_when_the_log_has_forgotten_its_id_does_not_take_bad_rows_with_it():
+    """The batch was committed without its bad rows; the same id, too late to be compared, is refused (I3)."""
+    table = SmallTable(on_bad_rows="quarantine_rows")
+    batch_id = table.stage_bytes(b'{"id": 1, "p": "a"}\n{"id": 7, "p": 7}')
+    table.flush()
+    expire_log(table)
+    table.vacuum()
+    stage(table, B, batch_id)
+    assert [each.batch.batch_id for each in table.flush().rejected] == [batch_id]
+    assert staged_ids(table) == []
+    (name,) = list_conflicts(table.store, table.paths, batch_id)
+    drop_quarantined(table.store, table.paths, name)
+    assert kept(table) == [7]
+
+
 CONTENTS = st.integers(1, 4)
 STEP = st.one_of(
     st.tuples(st.just("stage"), CONTENTS, st.sampled_from(["ndjson", "json", "csv"]), st.booleans()),

@@ -52,7 +52,12 @@ def quarantine_batch(store: ObjectStore, paths: TablePaths, *, rejected: Rejecte
     reason = orjson.dumps(_describe_refusal(paths, rejected, sha256=sha256, clock=clock))
     for _ in range(MAX_REASON_ATTEMPTS):
         found = find_reason(store, paths, batch.batch_id)
-        if found is not None and found.entry.kind == "batch":
+        if found is not None and found.entry.kind == "rows" and found.entry.has_landed:
+            # WARN: I8: its id was committed, and the log has forgotten that. Written over, the reason of the bad rows
+            # would be gone, and with this entry they would be dropped.
+            why = f"{rejected.reason}. A batch was committed under this id, but for bad rows"
+            settled = _keep_conflict(store, paths, batch.key, body=body, sha256=sha256, reason=why, clock=clock)
+        elif found is not None and found.entry.kind == "batch":
             settled = _settle_refused(store, paths, batch=batch, body=body, sha256=sha256, found=found, clock=clock)
         else:
             store.put(payload_key(paths, batch), body)

@@ -38,7 +38,10 @@ class SimModel:
         self.settings = settings
         self.counters = Counters()
         self.batches: dict[str, SimBatch] = {}
-        self._kept = KeptBatches(self.batches, store_now_ms)
+        self.others: dict[str, bytes] = {}
+        """By id: other content that was staged under it (I8)."""
+        self.others_accepted: set[str] = set()
+        self._kept = KeptBatches(self.batches, self.others, store_now_ms)
         self._rows = RowTruth(self.batches)
         self.files = self._rows.files
         self.removed = self._rows.removed
@@ -178,6 +181,8 @@ class SimModel:
         self.counters.retries += 1
 
     def _on_reason_put(self, reason: dict[str, Any]) -> None:
+        if reason["kind"] == "conflict":
+            return
         batch = self.batches[reason["batch_id"]]
         if reason.get("retry") is not None:
             batch.retry_id = reason["retry"]
@@ -196,7 +201,7 @@ class SimModel:
             raise Violation(f"batch {batch.batch_id} is in quarantine, but no commit refused it (I5)")
         batch.is_quarantined, batch.has_reason, batch.bad_rows_key = True, True, ""
         self.counters.quarantined += 1
-        if batch.body != BAD_BODY:
+        if batch.body != BAD_BODY and batch.batch_id not in self.others:
             self.retriable.add(batch.batch_id)
 
     def _refuse_batches(self, key: str, file: WireFile) -> None:

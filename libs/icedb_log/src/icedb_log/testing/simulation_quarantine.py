@@ -16,11 +16,15 @@ class KeptBatches:
 
     Args:
         batches: All that were ever staged, by id.
+        others: Other content that was staged under an id.
         store_now_ms: The store's clock.
     """
 
-    def __init__(self, batches: Mapping[str, SimBatch], store_now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, batches: Mapping[str, SimBatch], others: Mapping[str, bytes], store_now_ms: Callable[[], int]
+    ) -> None:
         self._batches = batches
+        self._others = others
         self._store_now_ms = store_now_ms
         self._since_ms: dict[str, int] = {}
         self._released: set[str] = set()
@@ -39,7 +43,7 @@ class KeptBatches:
         if not _is_copy(key):
             return
         batch_id = batch_id_of_object(key)
-        if body != self._batches[batch_id].body:
+        if body not in (self._batches[batch_id].body, self._others.get(batch_id)):
             raise Violation(f"{key} is not what was staged as {batch_id} (I5)")
         self._since_ms.setdefault(batch_id, self._store_now_ms())
 
@@ -53,6 +57,8 @@ class KeptBatches:
         Raises:
             Violation: A batch goes whose retry is not staged and which is not old, or its reason goes before it.
         """
+        if _is_conflict(key):
+            return  # looked at by the troupe of those who make them
         if is_reason(key):
             self._on_reason_delete(key, self._batches[batch_id_of_object(key)])
         elif _is_copy(key):
@@ -73,4 +79,8 @@ class KeptBatches:
 
 
 def _is_copy(key: str) -> bool:
-    return ".batch." in key.rpartition("/")[2]
+    return ".batch." in key.rpartition("/")[2] and not _is_conflict(key)
+
+
+def _is_conflict(key: str) -> bool:
+    return ".conflict-" in key.rpartition("/")[2]

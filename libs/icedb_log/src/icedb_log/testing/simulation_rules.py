@@ -13,6 +13,7 @@ from icedb_log.testing.simulation_rules_orphans import ORPHAN_RULES
 from icedb_log.testing.simulation_rules_outsider import OUTSIDER_RULES
 from icedb_log.testing.simulation_rules_pin import PIN_RULES
 from icedb_log.testing.simulation_rules_retention import RETENTION_RULES
+from icedb_log.testing.simulation_rules_reuse import REUSE_RULES
 from icedb_log.testing.simulation_rules_serving import SERVING_RULES
 from icedb_log.testing.simulation_rules_sweeps import SWEEP_RULES
 from icedb_log.testing.simulation_rules_trash import TRASH_RULES
@@ -73,5 +74,5 @@ RULES: Final = _with_moods(
 ALL_RULES: Final = (
     *RULES,
     *_with_moods((*LOST_RULES, *ERASE_RULES, *VIEW_RULES, *PIN_RULES, *LEASE_RULES, *OUTSIDER_RULES)),
-    *_with_moods((*RETENTION_RULES, *SERVING_RULES, *TRASH_RULES, *SWEEP_RULES)),
+    *_with_moods((*RETENTION_RULES, *REUSE_RULES, *SERVING_RULES, *TRASH_RULES, *SWEEP_RULES)),
 )

@@ -127,14 +127,7 @@ _TESTS: Final[dict[str, dict[str, str]]] = {
         ),
     },
     "libs/icedb_log/tests/test_id_conflicts.py": {
-        "a copy of a committed id goes whatever its content is": ("test_i8_other_content_after_the_commit_is_an_entry"),
         "a copy of a refused id goes whatever its content is": (
-            "test_i8_other_content_under_a_refused_id_is_kept_beside_it"
-        ),
-        "the janitor deletes copies by their id alone": (
-            "test_j2_a_copy_of_other_content_is_an_entry_before_the_janitor_deletes_it"
-        ),
-        "other content goes without a copy in quarantine": (
             "test_i8_other_content_under_a_refused_id_is_kept_beside_it"
         ),
         "what a commit does not tell is taken for the same": (

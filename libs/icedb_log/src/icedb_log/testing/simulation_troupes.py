@@ -17,6 +17,7 @@ from icedb_log.testing.simulation_moods import MOODS, find_moods
 from icedb_log.testing.simulation_outsiders import OutsiderTroupe
 from icedb_log.testing.simulation_pins import PinTroupe
 from icedb_log.testing.simulation_retention import RetentionTroupe
+from icedb_log.testing.simulation_reuse import ReuseTroupe
 from icedb_log.testing.simulation_serving import ServingTroupe
 from icedb_log.testing.simulation_sweeps import SweepTroupe
 from icedb_log.testing.simulation_trash import TrashTroupe
@@ -30,6 +31,7 @@ _ACTING: Final[tuple[type[Troupe], ...]] = (
     OutsiderTroupe,
     PinTroupe,
     RetentionTroupe,
+    ReuseTroupe,
     ServingTroupe,
     SweepTroupe,
     TrashTroupe,
@@ -45,17 +47,24 @@ _MOODS: Final = (0, 0, 0, 1)
 """A quarter of the schedules has a mood."""
 
 _SIZES: Final = (1, 2)
+_REUSE_RATE: Final = 0.1
+"""In so many schedules somebody uses ids again for other content."""
 
 
 def draw_cast(seed: int) -> Cast:
     """Return the cast of a schedule for which nobody asked for another one. Does not move the other draws."""
     rng = random.Random(seed << 32 | zlib.crc32(b"cast"))
-    names = rng.sample(sorted(TROUPES.keys() - MOODS.keys()), rng.choice(_MORE))
+    others = TROUPES.keys() - MOODS.keys() - {ReuseTroupe.name}
+    names = rng.sample(sorted(others), rng.choice(_MORE))
     alone = [name for name in names if TROUPES[name].plays_alone][:1]
     names = alone or names
     moods = [name for name in find_moods(names) if MOODS[name].wants or not alone]
     names += rng.sample(moods, min(len(moods), rng.choice(_MOODS)))
-    return Cast.of({name: rng.choice(_SIZES) for name in names})
+    sizes = {name: rng.choice(_SIZES) for name in names}
+    # Drawn by themselves, and last: they came late, and move no other draw.
+    if not alone and random.Random(seed << 32 | zlib.crc32(b"reusers")).random() < _REUSE_RATE:
+        sizes[ReuseTroupe.name] = 1
+    return Cast.of(sizes)
 
 
 def find_troupes(cast: Cast) -> tuple[type[Troupe], ...]:
