@@ -105,10 +105,10 @@ class Story:
     def row(self, number, *, day=1, user="ann", **values):
         return {"id": number, "ts": f"2026-09-{day:02d}T08:00:{number % 60:02d}Z", "user": user, **values}
 
-    def stage(self, *rows, body=None, staging_format="ndjson", paths=None):
+    def stage(self, *rows, body=None, staging_format="ndjson", paths=None, batch_id=None):
         if body is None:
             body = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
-        batch_id = new_batch_id(self.clock)
+        batch_id = batch_id or new_batch_id(self.clock)
         stage_batch(self.store, paths or self.paths, body=body, staging_format=staging_format, batch_id=batch_id)
         self.clock.advance(1)
         return batch_id
@@ -224,6 +224,13 @@ class Story:
         self.expected["refused_late"] = self.stage(body=b'{"id": 8,\n')
         self.flush()
 
+    def use_an_id_again(self):
+        """Stage other content under an id that is committed, past every door; it becomes an entry of its own."""
+        batch_id = next(reversed(self.committed))
+        self.stage(self.row(19), batch_id=batch_id)
+        assert self.flush().conflict_count == 1
+        self.expected["conflict_of"] = batch_id
+
     def hold(self):
         self.run(acquire_lease, ttl_ms=DATA_GRACE_MS, holder="reader@golden")
 
@@ -253,7 +260,9 @@ class Story:
         csv = b"id,ts,user\n21,2026-09-02T08:00:21Z,ann\n"
         self.expected["staged"][self.stage(body=csv, staging_format="csv")] = [21]
         body = f"{json.dumps(self.row(22))}\n".encode()
-        binding = bind_key(self.store, self.paths, key="order 22", content_sha256="00" * 32, clock=self.clock)
+        binding = bind_key(
+            self.store, self.paths, key="order 22", content_sha256="00" * 32, decoded_sha256="11" * 32, clock=self.clock
+        )
         stage_batch(self.store, self.paths, body=body, staging_format="ndjson", batch_id=binding.batch_id)
         mark_staged(self.store, binding)
         self.expected["staged"][binding.batch_id] = [22]
@@ -341,6 +350,7 @@ STEPS = (
     "grow_old",
     "merge_again",
     "refuse_late",
+    "use_an_id_again",
     "hold",
     "pin",
     "follow",

@@ -96,7 +96,7 @@ def test_heads_give_the_ids_and_the_schema_of_the_whole_log_whatever_happened(hi
 
 
 def test_the_log_file_of_a_large_merge_costs_its_first_part(table):
-    put_log(table, 5, *many(5000), batch_ids=IDS)
+    put_log(table, 5, *many(10_000), batch_ids=IDS)
     (file,) = table.reader().heads.read().files
     assert file.size_bytes > 5 * HEAD_BYTES
     assert file.log.batch_ids == IDS
@@ -106,7 +106,7 @@ def test_the_log_file_of_a_large_merge_costs_its_first_part(table):
 
 
 def test_a_long_head_is_read_in_growing_parts(table):
-    schema = {f"column_{number:05}": "VARCHAR" for number in range(10_000)}
+    schema = {f"column_{number:05}": "VARCHAR" for number in range(20_000)}
     body = put_log(table, 5, *many(20), schema=schema, batch_ids=IDS)
     parts = []
     inner = table.store.inner.get_range
