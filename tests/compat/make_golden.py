@@ -28,7 +28,7 @@ from icedb_log.errors import BelowHorizon, Unavailable
 from icedb_log.following.follower import Follower
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.idempotency import bind_key, mark_staged
-from icedb_log.ingest.pressure import measure_pressure, publish_pressure
+from icedb_log.ingest.pressure import measure_pressure, publish_halt, publish_pressure
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.jobs import ContentCheck
 from icedb_log.log.fold import fold
@@ -37,6 +37,7 @@ from icedb_log.merging.merge import merge_table
 from icedb_log.storage.object_store import list_all
 from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.tables.time_columns import PLAUSIBLE_FROM_MS, PLAUSIBLE_TO_MS
 from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.testing.scripted_store import Crash, Effect, Fault, ScriptedStore
@@ -54,6 +55,7 @@ DATA_GRACE_MS = 60 * MINUTE_MS
 CONFIG = {
     "sort": ("user", "id"),
     "declared": {"id": "BIGINT", "user": "VARCHAR"},
+    "times": {"ts": {"unit": "epoch_s", "from_ms": PLAUSIBLE_FROM_MS, "to_ms": PLAUSIBLE_TO_MS}},
     "evolution": "widen",
     "on_bad_rows": "quarantine_rows",
     "merge_fan_in": 2,
@@ -283,6 +285,7 @@ class Story:
         create_table(self.store, self.gone, self.make_config(self.gone.name))
         self.stage(self.row(1), self.row(2), paths=self.gone)
         self.flush(self.gone)
+        publish_halt(self.store, self.gone, "column 'n' has two types", clock=self.clock)
         drop_table(self.store, self.gone, clock=self.clock)
         self.clock.advance(1)
 

@@ -60,6 +60,7 @@ ADDED: dict[str, set[str]] = {
     "_icedb/idempotency/*.json": {"line 0.decoded_sha256: str"},
     "_icedb/quarantine/*.conflict-*.json": set(),
     "_icedb/quarantine/*.conflict-*.batch.ndjson": set(),
+    "_icedb/table.json": {"line 0.times.ts.from_ms: int", "line 0.times.ts.to_ms: int", "line 0.times.ts.unit: str"},
     "_icedb/fence/ingest.json": {"line 0.landed[]", "line 0.landed[]: str"},
     "_icedb/fence/merge.json": {"line 0.differed: str", "line 0.landed[]", "line 0.landed[]: str"},
     "_log/*_m_*.jsonl": {"line 0.nx.cid: str"},
