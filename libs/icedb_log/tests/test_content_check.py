@@ -92,6 +92,7 @@ def test_only_nulls_have_no_bounds_and_prove_that_none_may_come():
     ("narrow", "low", "high", "wide", "expected_low", "expected_high"),
     [
         ("BIGINT", -(1 << 53), 7, "DOUBLE", -9007199254740992.0, 7.0),
+        ("BIGINT", -(1 << 53) - 1, 7, "DOUBLE", -9007199254740992.0, 7.0),
         ("DATE", "0001-01-01", "2024-02-29", "TIMESTAMP", "0001-01-01T00:00:00.000000Z", "2024-02-29T00:00:00.000000Z"),
         ("DOUBLE", -0.0, 0.0, "DOUBLE", 0.0, -0.0),
     ],

@@ -138,6 +138,14 @@ def test_m6_a_run_that_lost_its_fence_notes_nothing(table):
     assert noted(table) == ""
 
 
+def test_m6_a_table_that_takes_over_the_name_begins_anew(table):
+    with pytest.raises(Unavailable):
+        merge(table, "p=a")
+    assert noted(table)
+    acquire_fence(table.store, table.paths, "merge", owner="purge", clock=table.clock, becomes="another")
+    assert noted(table) == ""
+
+
 def test_m6_a_fence_of_an_older_release_remembers_nothing(table):
     with pytest.raises(Unavailable):
         merge(table, "p=a")
