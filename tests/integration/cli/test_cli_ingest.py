@@ -7,10 +7,11 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from icedb_log.clock import new_batch_id
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.pressure import Pressure, publish_halt, publish_pressure
 from icedb_log.ingest.refusals import quarantine_batch
-from icedb_log.ingest.staging import list_staged
+from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.jobs import RejectedBatch
 from icedb_log.storage.local_store import LocalObjectStore
 from pyarrow import ipc
@@ -210,3 +211,26 @@ def test_quarantine_is_retried_or_dropped(icedb, parquet):
     assert "nothing is in quarantine" in icedb("quarantine", "retry", "events", "--all").err
     for wrong in ((), (ids[0], "--all")):
         assert "give ids of batches, or --all" in icedb("quarantine", "drop", "events", *wrong, code=2).error
+
+
+def test_i8_other_content_under_a_used_id_is_listed_shown_retried_and_dropped(icedb, parquet):
+    parquet.create("events")
+    store, paths = parquet.warehouse.store, parquet.warehouse.table("events")
+    batch_id = new_batch_id(parquet.clock)
+    for staging_format in ("ndjson", "json", "csv"):
+        body = b'{"n": "%s"}' % staging_format.encode()
+        stage_batch(store, paths, body=body, staging_format=staging_format, batch_id=batch_id)
+    quarantine(parquet)
+    listed = icedb("quarantine", "list", "events", "--json").json["batches"]
+    names = [entry["batch_id"] for entry in listed if entry["kind"] == "conflict"]
+    assert [name.partition(".conflict-")[0] for name in names] == [batch_id] * 2
+    assert "other content under the id of a batch" in icedb("quarantine", "list", "events").out
+    assert "an id has one" in icedb("quarantine", "show", "events", names[0]).out
+    assert "--force" in icedb("quarantine", "retry", "--help").out
+    assert "by force" in icedb("quarantine", "retry", "events", names[0], code=2).error
+    (retried,) = icedb("quarantine", "retry", "events", names[0], "--force", "--json").json["retried"]
+    (staged,) = list_staged(store, paths).batches
+    assert staged.batch_id == retried["retry_id"]
+    icedb("quarantine", "drop", "events", names[1], "--yes")
+    left = icedb("quarantine", "list", "events", "--json").json["batches"]
+    assert [(entry["batch_id"], entry["kind"]) for entry in left] == [(batch_id, "batch")]
