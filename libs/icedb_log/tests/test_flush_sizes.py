@@ -86,12 +86,36 @@ def test_i6_a_large_batch_that_was_committed_before_is_a_duplicate_for_both(tabl
     assert large == batch.batch_id
 
 
+def test_i6_small_batches_do_not_hide_a_large_one_behind_them(table):
+    small = [stage(table, number) for number in range(5)]
+    (batch, *_) = list_staged(table.store, table.paths).batches
+    large = stage(table, 9, is_large=True)
+    certain = replace(LARGE, decoded_bytes=batch.size_bytes, row_count=batch.size_bytes)
+    found = table.flush(limits=FlushLimits(sizes=certain, max_batches=1))
+    assert (found.batch_count, found.left_out, found.has_more) == (1, tuple(small), False)
+    assert staged_ids(table) == small
+    assert large in table.view().files[-1].log.batch_ids
+
+
+def test_i6_each_flush_in_search_of_a_large_batch_comes_further(table):
+    small = [stage(table, number) for number in range(3)]
+    large = stage(table, 9, is_large=True)
+    sizes, known = replace(LARGE, row_count=1), set()
+    for _ in range(len(small)):
+        found = table.flush(limits=FlushLimits(sizes=sizes, skip=frozenset(known), max_batches=1))
+        assert (found.committed_key, len(found.left_out), found.has_more) == (None, 1, True)
+        known.update(found.left_out)
+    found = table.flush(limits=FlushLimits(sizes=sizes, skip=frozenset(known), max_batches=1))
+    assert (found.batch_count, found.has_more, known) == (1, False, set(small))
+    assert large in table.view().files[-1].log.batch_ids
+
+
 def test_i6_what_is_certainly_small_is_not_even_read_in_the_search_for_a_large_one(table):
     stage(table, 1)
     (batch,) = list_staged(table.store, table.paths).batches
     sizes = replace(LARGE, decoded_bytes=batch.size_bytes, row_count=batch.size_bytes)
     table.store.calls.clear()
-    assert table.flush(limits=FlushLimits(sizes=sizes)).left_out == ()
+    assert table.flush(limits=FlushLimits(sizes=sizes)).left_out == (batch.batch_id,)
     assert batch.key not in [call.key for call in table.store.calls if call.method == "get"]
 
 

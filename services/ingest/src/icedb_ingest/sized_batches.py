@@ -16,7 +16,7 @@ Takes = Literal["small", "large"]
 
 MAX_LOOKS: Final = 32
 """Batches that one flush of a large one looks at: each costs a job, and the table's lock is held meanwhile."""
-MAX_REMEMBERED: Final = 10_000
+MAX_REMEMBERED: Final = 100_000
 """Ids that are remembered for a table, the newest ones."""
 
 

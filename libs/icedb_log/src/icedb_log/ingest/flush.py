@@ -47,7 +47,7 @@ class FlushLimits:
     """Bounds of one flush.
 
     Attributes:
-        max_batches: Batches in one commit, 1..1000.
+        max_batches: Batches in one commit, 1..1000; in the search for a large one, batches that are looked at.
         max_bytes: Staged bytes in one commit; a single batch may exceed it.
         sizes: Which batches are taken, by their size; ``large``: one alone. ``None``: all.
         skip: Ids of batches that are known not to be of that size: nobody looks at them again.
@@ -57,6 +57,15 @@ class FlushLimits:
     max_bytes: int = 512 * MIB
     sizes: SizeClass | None = None
     skip: frozenset[str] = frozenset()
+
+    @property
+    def listed_batches(self) -> int:
+        """Batches to be listed: what is certainly small must not hide a large one."""
+        return MAX_KEYS_PER_PAGE if self.sizes is not None and self.sizes.takes == "large" else self.max_batches
+
+    def leaves_out(self, batch: StagedBatch) -> bool:
+        """Whether a batch is certainly too small for this flush: nobody has to decode it."""
+        return self.sizes is not None and self.sizes.takes == "large" and not self.sizes.may_be_large(batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +150,7 @@ def flush_table(
     view = reader.heads.read()  # F2
     # WARN: staging is listed after the log was read. The other way round: a batch is listed, another flush commits
     # it, its log file is merged and vacuumed, and this log read does not know its id any more: rows twice.
-    staged = list_staged(store, paths, limit=limits.max_batches, skip=limits.skip)
+    staged = list_staged(store, paths, limit=limits.listed_batches, skip=limits.skip)
     sorted_out = _sort_out(staged.batches, view, config=config, limits=limits)
     watch = FenceWatch(fence, check_alive=check_alive or never_stop, clock=clock)
     conflict_count, left_count = _settle_decided(store, paths, sorted_out, view, clock=clock, still_mine=watch)
@@ -150,6 +159,7 @@ def flush_table(
         conflict_count=conflict_count,
         unknown_count=len(staged.unknown),
         has_more=staged.has_more or sorted_out.has_more,
+        left_out=sorted_out.left_out,
     )
     if not (sorted_out.taken or sorted_out.late):
         return found
@@ -165,6 +175,7 @@ class _SortedOut:
     refused: tuple[StagedBatch, ...]
     late: tuple[RejectedBatch, ...]
     has_more: bool
+    left_out: tuple[str, ...]
 
 
 def _settle_decided(
@@ -205,6 +216,7 @@ def _sort_out(
     duplicates: list[StagedBatch] = []
     refused: list[StagedBatch] = []
     late: list[RejectedBatch] = []
+    left_out: list[str] = []
     taken_bytes = 0
     for batch in batches:
         if batch.batch_id in committed_ids:
@@ -227,14 +239,15 @@ def _sort_out(
         except InvalidRequest as error:
             late.append(RejectedBatch(batch, str(error)))
             continue
-        if limits.sizes is not None and limits.sizes.takes == "large" and not limits.sizes.may_be_large(batch):
+        if limits.leaves_out(batch):
+            left_out.append(batch.batch_id)
             continue
-        if taken and taken_bytes + batch.size_bytes > limits.max_bytes:
+        if len(taken) == limits.max_batches or (taken and taken_bytes + batch.size_bytes > limits.max_bytes):
             has_more = True
             break
         taken.append(batch)
         taken_bytes += batch.size_bytes
-    return _SortedOut(tuple(taken), tuple(duplicates), tuple(refused), tuple(late), has_more)
+    return _SortedOut(tuple(taken), tuple(duplicates), tuple(refused), tuple(late), has_more, tuple(left_out))
 
 
 def refuse_stale_id(batch: StagedBatch, config: TableConfig) -> str | None:
@@ -393,5 +406,5 @@ class _Run:
             deferred_count=len(output.deferred),
             unknown_count=found.unknown_count,
             has_more=found.has_more or bool(output.deferred),
-            left_out=tuple(batch.batch_id for batch in output.left_out),
+            left_out=(*found.left_out, *(batch.batch_id for batch in output.left_out)),
         )

@@ -4,7 +4,7 @@ from typing import Final
 
 from icedb_log.testing.simulation_mutations import breaks, code, edit, keeps
 
-_LIST: Final = "staged = list_staged(store, paths, limit=limits.max_batches, skip=limits.skip)"
+_LIST: Final = "staged = list_staged(store, paths, limit=limits.listed_batches, skip=limits.skip)"
 _STAGE_RETRY: Final = "stage_batch(store, paths, body=payload.body, staging_format=payload.format, batch_id=retry_id)"
 _DELETE_RETRIED: Final = "_delete_entry(store, paths, found.entry)"
 
