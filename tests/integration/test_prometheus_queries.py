@@ -36,7 +36,7 @@ from icedb_log.testing.row_files import RowFileWriter, encode_rows
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 WORKERS = ("ingest", "merger", "janitor")
 FRONTENDS = ("frontend", "enqueue")
-JOBS = (*WORKERS, *FRONTENDS, "snapshot", "gateway")
+JOBS = (*WORKERS, "ingest-large", *FRONTENDS, "snapshot", "gateway")
 TABLE = "events"
 DEADLINE_S = 120
 VIEW_PANELS = {"View lag", "Commits that views have still to take", "Commits that views refused"}

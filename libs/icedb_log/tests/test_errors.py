@@ -17,7 +17,8 @@ def test_every_error_is_one_of_ours_and_says_what_to_do():
 
 def test_what_stops_a_table_is_told_from_what_is_tried_again():
     halting = {kind for kind in kinds() if issubclass(kind, errors.HaltError)} - {errors.HaltError}
-    assert halting == {errors.CorruptLog, errors.SchemaConflict, errors.UnsupportedFormat, errors.InvariantViolated}
+    found_here = {errors.CorruptLog, errors.SchemaConflict, errors.UnsupportedFormat, errors.InvariantViolated}
+    assert halting == found_here | {errors.TableHalted}
     retried = (errors.Unavailable, errors.CommitConflict, errors.CommitOutcomeUnknown, errors.Fenced)
     assert not any(issubclass(kind, errors.HaltError) for kind in retried)
     # A lost answer must never be handled as a certain refusal, nor the other way round (W2).
