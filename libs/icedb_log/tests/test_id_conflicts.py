@@ -196,6 +196,26 @@ def test_j11_a_drop_that_was_cut_off_ends_although_the_batch_is_staged():
     assert (table.flush().conflict_count, staged_ids(table), kept(table)) == (1, [], [2])
 
 
+def test_j11_a_drop_that_was_cut_off_ends_also_when_its_mark_is_old():
+    """Found by the simulation (seed 255): the batch waited for the drop to end, and the drop for the batch to go."""
+    table = SmallTable(quarantine_retention_ms=24 * 3600 * 1000)
+    batch_id = table.stage_bytes(b"[")
+    table.flush()
+    reason = reason_key(table.paths, batch_id)
+    table.clock.advance(25 * 3600 * 1000)
+    begin_drop(table.store, table.paths, batch_id, etag=table.store.head(reason).etag)
+    stage(table, b"[", batch_id)
+    table.flush()
+    assert staged_ids(table) == [batch_id]
+    table.clock.advance(25 * 3600 * 1000)
+    found = table.sweep().leftovers
+    sweep_leftovers(table.store, table.paths, found, config=table.config, clock=table.clock)
+    table.flush()
+    assert staged_ids(table) == []
+    (entry,) = list_quarantined(table.store, table.paths)
+    assert table.store.get(entry.payload_key).body == b"["
+
+
 def test_j11_a_copy_that_was_accepted_again_makes_its_entry_young():
     """A janitor has listed the entry as old; a flush finds the same content staged; then the janitor goes on."""
     table = SmallTable(quarantine_retention_ms=24 * 3600 * 1000)

@@ -208,7 +208,7 @@ def drop_old_quarantine(store: ObjectStore, paths: TablePaths, leftovers: Leftov
         payloads = begin_drop(store, paths, batch_id, etag=reasons[batch_id])
         if payloads is not None:
             claimed[batch_id] = payloads
-    claimed |= _find_lone_payloads(store, paths, infos, batch_ids=listed - reasons.keys(), free=free)
+    claimed |= _find_lone_payloads(store, paths, infos, batch_ids=listed - claimed.keys(), free=free - reasons.keys())
     first = deleter.delete(_drop(key) for keys in claimed.values() for key in keys)
     kept = {each.key for each in first.failed}
     # The payload first: a payload without a reason nobody would find.
@@ -266,15 +266,18 @@ def _find_lone_payloads(
     batch_ids: Collection[str],
     free: Collection[str],
 ) -> dict[str, tuple[str, ...]]:
-    """Return old payloads without a reason, and those whose reason is young because an earlier drop was cut off.
+    """Return old payloads without a reason, and those of which an earlier drop was cut off.
 
-    The latter also where the batch is staged: nobody relies on an entry that is being dropped (I8).
+    The latter also where the batch is staged: nobody relies on an entry that is being dropped, and the batch waits
+    until it is gone (I8). Its reason may be old by now, too: it goes last, and alone if the payload is gone already.
     """
     payloads: dict[str, list[str]] = {}
     for info in infos:
         batch_id = entry_of_object(info.key)
         if batch_id in batch_ids:
-            payloads.setdefault(batch_id, []).append(info.key)
+            keys = payloads.setdefault(batch_id, [])
+            if not is_reason(info.key):
+                keys.append(info.key)
     found: dict[str, tuple[str, ...]] = {}
     for batch_id, keys in payloads.items():
         if len(found) >= MAX_DROPS:

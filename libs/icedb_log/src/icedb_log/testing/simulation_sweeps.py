@@ -88,6 +88,11 @@ class SweepTroupe(Troupe):
         """Return how many entries went by their age, and how many parts of audits were written."""
         return {"old_entries": self._old_entries, "audits": self._audits}
 
+    def rest(self, sim: Simulation) -> None:
+        """Go on sweeping: a batch that is staged waits for a drop that was cut off (I8)."""
+        clock = SimClock(sim.world)
+        _sweep(sim, clock, sim.make_reader(clock), sim.audit_watch.open())
+
     def _sweep_for_ever(self, sim: Simulation, actor: Actor) -> None:
         clock, rng = SimClock(sim.world, actor.skew_ms), sim.world.rng
         reader = sim.make_reader(clock)
