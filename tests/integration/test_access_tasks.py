@@ -37,6 +37,7 @@ from icedb_service.names import (
     INGEST_FEED,
     INGEST_FLUSH,
     INGEST_IMPORT,
+    INGEST_LARGE_FLUSH,
     INGEST_SWEEP,
     JANITOR_ORPHANS,
     JANITOR_PURGE,
@@ -120,6 +121,7 @@ WANTED = [
         (task, {"table": "t"}, {})
         for task in (
             INGEST_FLUSH,
+            INGEST_LARGE_FLUSH,
             INGEST_FEED,
             MERGE_MERGE,
             MERGE_COLD,
@@ -147,6 +149,7 @@ def test_every_task_but_wake_ups_says_what_it_needs():
     app = make_app(ServiceSettings(store="file:///w"))
     for kind, register, settings in (
         (IngestMetrics, ingest_tasks.register_tasks, IngestSettings),
+        (IngestMetrics, ingest_tasks.register_large_tasks, IngestSettings),
         (MergeMetrics, merger_tasks.register_tasks, MergerSettings),
         (JanitorMetrics, janitor_tasks.register_tasks, JanitorSettings),
     ):

@@ -26,7 +26,7 @@ def test_a_soak_goes_on_after_what_is_red_and_tells_it_at_the_end(tmp_path, red)
         cwd=ROOT, env=env | {"RED": red}, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (tmp_path / "asked").read_text().splitlines() == [
-        "-q -m soak tests libs",
+        "-q -m soak tests libs services deploy",
         "-m icedb_log.testing.simulation --seconds 7 --jobs 1",
         "tests/fuzz/run_fuzz.py --seconds 7 --jobs 1",
     ]

@@ -142,23 +142,27 @@ def test_it_serves_exports_and_stops_in_order(start, url, parquet):
     assert "Traceback" not in service.log.read_text()
 
 
+DIRECTORY = "a directory of the test"
+
+
 @pytest.mark.parametrize(
     ("environment", "words", "code"),
     [
         ({}, "ICEDB_STORE is not set", 2),
         ({"ICEDB_STORE": "ftp://x"}, "file:///absolute/directory or s3://", 2),
-        ({"ICEDB_STORE": "file:///tmp/x", "ICEDB_SNAPSHOT_ADDRESS": "nonsense"}, "ICEDB_SNAPSHOT_ADDRESS", 2),
-        ({"ICEDB_STORE": "file:///tmp/x", "ICEDB_SNAPSHOT_THREADS": "0"}, "ICEDB_SNAPSHOT_THREADS", 2),
-        ({"ICEDB_STORE": "file:///tmp/x", "ICEDB_SNAPSHOT_ADDRESS": "192.0.2.1:1"}, "ICEDB_OPEN_ACCESS=true", 2),
+        ({"ICEDB_STORE": DIRECTORY, "ICEDB_SNAPSHOT_ADDRESS": "nonsense"}, "ICEDB_SNAPSHOT_ADDRESS", 2),
+        ({"ICEDB_STORE": DIRECTORY, "ICEDB_SNAPSHOT_THREADS": "0"}, "ICEDB_SNAPSHOT_THREADS", 2),
+        ({"ICEDB_STORE": DIRECTORY, "ICEDB_SNAPSHOT_ADDRESS": "192.0.2.1:1"}, "ICEDB_OPEN_ACCESS=true", 2),
         (
-            {"ICEDB_STORE": "file:///tmp/x", "ICEDB_SNAPSHOT_ADDRESS": "192.0.2.1:1", "ICEDB_OPEN_ACCESS": "true"},
+            {"ICEDB_STORE": DIRECTORY, "ICEDB_SNAPSHOT_ADDRESS": "192.0.2.1:1", "ICEDB_OPEN_ACCESS": "true"},
             "cannot listen on 192.0.2.1:1",
             1,
         ),
     ],
 )
-def test_wrong_settings_end_it_with_one_line(start, environment, words, code):
-    service = start(**environment)
+def test_wrong_settings_end_it_with_one_line(start, tmp_path, environment, words, code):
+    stores = {"ICEDB_STORE": (tmp_path / "store").as_uri()} if environment.get("ICEDB_STORE") == DIRECTORY else {}
+    service = start(**{**environment, **stores})
     assert service.process.wait(DEADLINE_S) == code
     lines = [line for line in service.log.read_text().splitlines() if line.startswith("icedb-snapshot: ")]
     assert len(lines) == 1
