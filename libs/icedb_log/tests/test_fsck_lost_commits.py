@@ -82,6 +82,21 @@ def test_one_of_seven_log_files_is_lost_and_its_rows_come_back(number):
     assert not table.rebuild().has_committed
 
 
+def test_a_rebuild_lies_behind_a_lost_commit_of_a_host_whose_clock_is_fast():
+    table = make_table()
+    now_ms = table.clock.now_ms()
+    table.stage([{"id": 1000, "p": "a"}])
+    table.clock.set_wall(now_ms + 3_600_000)
+    table.flush()
+    table.clock.set_wall(now_ms + 1000)
+    lose(table, logs(table)[-1])
+    assert lost(table)
+    assert table.rebuild().has_committed
+    assert len(table.ids()) == 801
+    assert (lost(table), table.status().lost_commits) == ((), ())
+    assert "commit-lost" not in codes(check(table))
+
+
 def test_a_merge_that_was_lost_after_its_inputs_were_vacuumed_comes_back_with_all_it_carried():
     table = SmallTable(has_footers=True)
     for number in range(4):

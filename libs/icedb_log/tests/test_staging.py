@@ -1,5 +1,7 @@
 """Staging: I1, and a listing that junk cannot block (I5)."""
 
+import gzip
+
 import pytest
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import InvalidRequest, Unavailable
@@ -48,6 +50,17 @@ def test_i1_the_same_id_with_other_content_is_refused(table):
         with pytest.raises(InvalidRequest, match=f"{batch_id} is staged already with other content"):
             stage(table, other, batch_id)
     assert table.store.get(key).body == b"rows"
+
+
+def test_i8_the_same_content_packed_again_is_the_same_batch(table):
+    batch_id = new_batch_id(table.clock)
+    first, again = (gzip.compress(b"rows", mtime=mtime) for mtime in (1, 2))
+    key = stage(table, first, batch_id, "ndjson.gz")
+    assert stage(table, again, batch_id, "ndjson.gz") == key
+    assert table.store.get(key).body == first
+    for other in (gzip.compress(b"rowt"), first[:-1], first + b"x"):
+        with pytest.raises(InvalidRequest, match="is staged already with other content"):
+            stage(table, other, batch_id, "ndjson.gz")
 
 
 @pytest.mark.parametrize("effect", [Effect.LOSE_ANSWER, Effect.TRY_TWICE, Effect.DROP, Effect.DELAY])

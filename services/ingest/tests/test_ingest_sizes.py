@@ -8,6 +8,7 @@ from icedb_ingest.sized_batches import MAX_LOOKS, SizedBatches
 from icedb_ingest.tasks import IngestTasks
 from icedb_log.clock import new_batch_id
 from icedb_log.ingest.flush import FlushLimits, FlushResult
+from icedb_log.ingest.quarantine import list_conflicts
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.log.reader import LogReader
 from icedb_log.testing.row_files import encode_rows
@@ -79,6 +80,31 @@ def test_a_large_batch_is_left_to_the_worker_of_its_queue_which_is_woken(context
     assert (commits(context), staged(context)) == ([(small,), (big,)], [])
     assert large(context, "flushed") == 1
     assert (INGEST_FLUSH, "events") in context.wakeups.woken, "what waited for the lock"
+
+
+@pytest.mark.parametrize("large_format", ["json", "ndjson"])
+def test_copies_of_both_sizes_under_one_id_hide_each_other_from_nobody(context, large_format):
+    """The one that is listed first is committed, the other one is an entry of quarantine (I8)."""
+    context.wakeups.served.add("ingest-large")
+    paths, batch_id = context.warehouse.table("events"), new_batch_id(context.clock)
+    bodies = {"json": encode_rows([{"n": 99}]), "ndjson": encode_rows([{"n": 99}])}
+    bodies[large_format] = encode_rows({"n": n} for n in range(LARGE_ROWS + 1))
+    tasks, helper = make_tasks(context), make_tasks(context, serves_large=True)
+    for staging_format in sorted(bodies, key=lambda name: name != large_format):
+        body = bodies[staging_format]
+        stage_batch(context.warehouse.store, paths, body=body, staging_format=staging_format, batch_id=batch_id)
+        if staging_format == large_format:
+            tasks.flush("events")
+    for _ in range(3):
+        context.clock.advance(1)
+        helper.flush_large("events")
+        context.clock.advance(1)
+        tasks.flush("events")
+    assert (commits(context), staged(context)) == ([(batch_id,)], [])
+    assert len(list_conflicts(context.warehouse.store, paths, batch_id)) == 1
+    context.wakeups.woken.clear()
+    tasks.flush("events")
+    assert context.wakeups.woken == []
 
 
 def test_large_batches_are_flushed_one_at_a_time(context):

@@ -3,11 +3,12 @@
 What is remembered saves work only: a process that forgets it looks at the batch again, up to the bound.
 """
 
+from collections import Counter
 from dataclasses import replace
 from typing import Final, Literal
 
 from icedb_log.ingest.flush import FlushLimits, FlushResult
-from icedb_log.ingest.staging import list_staged
+from icedb_log.ingest.staging import StagedListing, list_staged
 from icedb_log.jobs import SizeClass
 from icedb_log.keys import TablePaths
 from icedb_log.storage.object_store import ObjectStore
@@ -48,8 +49,7 @@ class SizedBatches:
         """Whether batches are staged that a flush of one size has to look at. Forgets those that are gone. One LIST."""
         listing = list_staged(store, paths)
         sizes = replace(self._small, takes=takes)
-        if not listing.has_more:
-            self._forget(paths.name, {batch.batch_id for batch in listing.batches})
+        self._forget(paths.name, listing)
         skip = self._others.get((takes, paths.name), frozenset())
         if any(
             batch.batch_id not in skip and (takes == "small" or sizes.may_be_large(batch)) for batch in listing.batches
@@ -61,8 +61,20 @@ class SizedBatches:
         """Whether batches are known to be large, and were still staged at the last look."""
         return bool(self._others.get(("small", table)))
 
-    def _forget(self, table: str, staged: set[str]) -> None:
+    def _forget(self, table: str, listing: StagedListing) -> None:
+        """Forget ids that are not staged any more, and those of which one copy would hide another one (I8).
+
+        Copies of one id can be of both sizes. Remembered by one of them, the other one would be left to a flush that
+        leaves it here, too: it would never be decided.
+        """
+        copies = Counter(batch.batch_id for batch in listing.batches)
+        several = {batch_id for batch_id, count in copies.items() if count > 1}
+        small = {batch.batch_id for batch in listing.batches if not self._small.may_be_large(batch)}
         for takes in ("small", "large"):
-            known = self._others.pop((takes, table), frozenset()) & staged
+            known = self._others.pop((takes, table), frozenset()) - several
+            if takes == "small":
+                known -= small  # the large copy is gone
+            if not listing.has_more:
+                known &= copies.keys()
             if known:
                 self._others[takes, table] = known

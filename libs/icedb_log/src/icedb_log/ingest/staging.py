@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed, Unavailable
+from icedb_log.ingest.content import hash_content
 from icedb_log.jobs import StagedBatch
 from icedb_log.keys import StagingFormat, TablePaths, parse_staged_key
 from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE, ObjectInfo, ObjectStore
@@ -67,7 +68,8 @@ def stage_batch(
             found = store.get(key).body
         except NotFound:
             return key  # it was there and a flush has taken it meanwhile
-        if found != body:
+        # I8: a retry may be packed anew; gzip writes the time into its header.
+        if found != body and hash_content(found, staging_format) != hash_content(body, staging_format):
             raise InvalidRequest(
                 f"table {paths.name}: batch {batch_id} is staged already with other content ({key}); "
                 "a batch id belongs to one batch for ever: use a fresh one"

@@ -41,7 +41,8 @@ def build_rebuilt_log(
         InvalidRequest: A damaged log file has a name beyond the end of all time.
     """
     view = evidence.log.view
-    behind = [now_ms, *(name_ms(file.key) + 1 for file in evidence.log.damaged)]
+    # B3: behind what is lost, too: its horizon says that it was decided (F5).
+    behind = [now_ms, *(name_ms(key) + 1 for key in (*(file.key for file in evidence.log.damaged), *evidence.landed))]
     base = build_merge_log(
         view,
         merged=(),
