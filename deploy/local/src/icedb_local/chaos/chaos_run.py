@@ -153,7 +153,7 @@ class ChaosRun:
                 count = save_bucket(warehouse, layout.run_dir / "bucket")
                 self.say(f"{count} objects of the bucket are kept in {layout.run_dir / 'bucket'}")
             self.figures = sum_figures(scraper.history)
-            if lack := self._lacks_work(scraper):
+            if self.phase_seconds["faults"] >= ENOUGH_FROM_S and (lack := lack_of_work(self.figures)):
                 self.checker.note(f"there was little to break: {lack}", table="", reader="figures")
             self.outages = [*(one.outages for one in producers), *(one.outages for one in readers)]
             self.snapshot_count = len({name for reader in readers for name in reader.snapshots})
@@ -285,9 +285,6 @@ class ChaosRun:
             self.say(f"{violation.table} {violation.reader}: {violation.what}")
         self.say(f"{conductor.effect_count} faults that met somebody; now everything is mended")
         return conductor
-
-    def _lacks_work(self, scraper: Scraper) -> str:
-        return lack_of_work(sum_figures(scraper.history)) if self.plan.seconds >= ENOUGH_FROM_S else ""
 
     @property
     def _has_spark(self) -> bool:

@@ -9,8 +9,9 @@ MERGES: Final = "commits of merges"
 DELETED: Final = ("deleted data files", "deleted log files")
 MIN_MERGES: Final = 20
 MIN_DELETED: Final = 100
-ENOUGH_FROM_S: Final = 240
-"""A run whose faults go on for so long has to have merged and deleted so much: else there was nothing to break."""
+ENOUGH_FROM_S: Final = 200
+"""A run whose faults went on for so long (`--short` ends sooner, whatever its bound) has to have merged and deleted so
+much: else there was nothing to break."""
 
 
 def lack_of_work(figures: Mapping[str, float]) -> str:
