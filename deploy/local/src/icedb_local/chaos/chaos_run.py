@@ -266,7 +266,8 @@ class ChaosRun:
         def is_over() -> bool:
             nonlocal end_ms
             now_ms = self.clock.monotonic_ms()
-            if end_ms <= now_ms < last_ms and self._lacks_work(scraper):
+            is_long = self.plan.seconds >= ENOUGH_FROM_S
+            if is_long and end_ms <= now_ms < last_ms and lack_of_work(sum_figures(scraper.history)):
                 end_ms = now_ms + MORE_MS
             is_enough = 0 < self.plan.fault_count <= conductor.effect_count
             is_late = now_ms >= end_ms
