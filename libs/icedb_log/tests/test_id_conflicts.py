@@ -49,6 +49,11 @@ def kept(table):
     return sorted(orjson.loads(line)["id"] for body in bodies for line in body.split(b"\n"))
 
 
+def kept_batches(table):
+    """Return the batches in quarantine, as they were staged."""
+    return [table.store.get(entry.payload_key).body for entry in list_quarantined(table.store, table.paths)]
+
+
 def expire_log(table):
     """Let the log file of the first commit be merged away and get old, so that a vacuum deletes it."""
     table.append(100)
@@ -229,6 +234,19 @@ def test_j11_a_copy_that_was_accepted_again_makes_its_entry_young():
     stage(table, B, batch_id)
     assert table.flush().conflict_count == 1
     assert begin_drop(table.store, table.paths, name, etag=etag) is None
+
+
+def test_j11_a_refused_batch_that_was_accepted_again_makes_its_entry_young():
+    """The same, with the entry of a batch that was refused whole."""
+    table = SmallTable(quarantine_retention_ms=3600 * 1000)
+    batch_id = table.stage_bytes(b"{")
+    table.flush()
+    etag = table.store.head(reason_key(table.paths, batch_id)).etag
+    table.clock.advance(2 * 3600 * 1000)
+    table.stage_bytes(b"{", batch_id=batch_id)
+    assert (table.flush().conflict_count, staged_ids(table)) == (0, [])
+    assert begin_drop(table.store, table.paths, batch_id, etag=etag) is None
+    assert kept_batches(table) == [b"{"]
 
 
 def test_j2_a_copy_of_the_same_content_goes_with_the_log_file(table):

@@ -58,7 +58,10 @@ def quarantine_batch(store: ObjectStore, paths: TablePaths, *, rejected: Rejecte
             why = f"{rejected.reason}. A batch was committed under this id, but for bad rows"
             settled = _keep_conflict(store, paths, batch.key, body=body, sha256=sha256, reason=why, clock=clock)
         elif found is not None and found.entry.kind == "batch":
-            settled = _settle_refused(store, paths, batch=batch, body=body, sha256=sha256, found=found, clock=clock)
+            again = _settle_refused(store, paths, batch=batch, body=body, sha256=sha256, found=found, clock=clock)
+            if again is None:
+                continue
+            settled = again
         else:
             store.put(payload_key(paths, batch), body)
             replaces = None if found is None else found.etag
@@ -129,10 +132,17 @@ def _settle_refused(
     sha256: str,
     found: StoredReason,
     clock: Clock,
-) -> Settled:
+) -> Settled | None:
+    """Settle a copy of a batch that is in quarantine; ``None``: somebody else has just changed the entry."""
     if _find_content(store, found) == sha256:
         # WARN: an entry that the janitor is dropping keeps nothing: the batch waits until it is gone, and becomes one.
-        return "left" if is_being_dropped(found) else "same"
+        if is_being_dropped(found):
+            return "left"
+        # WARN: J11: written anew, not only looked at, as in :func:`_keep_conflict`. An entry whose retry has begun is
+        # dropped by nobody.
+        is_safe = found.entry.retry_id is not None or not found.fields
+        reason = orjson.dumps({**found.fields, "again_ms": clock.now_ms()})
+        return "same" if is_safe or put_reason(store, paths, batch.batch_id, reason, replaces=found.etag) else None
     why = (
         f"batch {batch.batch_id} was refused with other content, and an id has one: this was accepted under it as "
         "well. Look at both; retry this one by force, which stages it under a fresh id, or drop it"
