@@ -134,6 +134,20 @@ def test_a_large_file_is_cut_and_every_row_comes_once(kind, tmp_path):
     assert pa.concat_tables([read(body) for body in rest]).cast(TABLE.schema) == TABLE.slice(bodies[2].first_row - 1)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_going_on_at_a_batch_makes_the_same_batch(kind, tmp_path):
+    """It may have been taken already: under its id, other rows would be lost, or come twice (I8)."""
+    path = tmp_path / "a.bin"
+    rows = pa.table({"n": list(range(3000)), "s": ["x" * (number * 7 % 90) for number in range(3000)]})
+    path.write_bytes(kind(rows))
+    bounds = {"batch_rows": 2500, "batch_bytes": 9000}
+    bodies = list(split_file(path, **bounds))
+    assert len(bodies) > 5
+    for body in bodies[1:]:
+        again = next(split_file(path, first_row=body.first_row, **bounds))
+        assert (again.body, again.row_count, again.first_row) == (body.body, body.row_count, body.first_row)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [

@@ -4,6 +4,7 @@ import base64
 import gzip
 import io
 import json
+import zlib
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 
@@ -15,6 +16,7 @@ from backports import zstd
 from icedb_log.ingest.content import hash_content
 from icedb_parts.limits import FlushUnitLimits
 from icedb_parts.reading.json_types import Kind
+from icedb_parts.reading.staged_bytes import decompress
 
 
 def parquet(table: pa.Table, **options) -> bytes:
@@ -285,3 +287,10 @@ def test_i8_a_flush_tells_of_each_batch_what_it_has_read(make_table):
         batch.batch_id: hash_content(bodies[batch.format], batch.format) for batch in batches if batch.format != "json"
     }
     assert (result.contents, len(set(expected.values()))) == (expected, 2)
+
+
+def test_what_the_data_path_takes_for_gzip_is_told_by_its_decoded_bytes_everywhere():
+    """Its reader takes zlib's own header, too: a copy of the same bytes was called other content (I8)."""
+    body = zlib.compress(b'{"a":1}\n')
+    decoded = decompress(body, "gzip", FlushUnitLimits())
+    assert hash_content(body, "ndjson.gz") == hash_content(decoded, "ndjson")

@@ -93,9 +93,14 @@ def split_arrow(
     to_skip = first_row - 1
     begun_at = first_row
     for batch, after in batches:
-        skipped = min(to_skip, batch.num_rows)
-        to_skip -= skipped
-        for piece in _pieces(batch.slice(skipped), batch_rows=batch_rows, batch_bytes=batch_bytes):
+        # WARN: cut first, then skipped. A batch that was perhaps taken is sent again under its id, from its first row:
+        # cut from there it would be other rows.
+        for whole in _pieces(batch, batch_rows=batch_rows, batch_bytes=batch_bytes):
+            skipped = min(to_skip, whole.num_rows)
+            to_skip -= skipped
+            piece = whole.slice(skipped)
+            if piece.num_rows == 0:
+                continue
             if taken and (taken_rows + piece.num_rows > batch_rows or taken_bytes + piece.nbytes > batch_bytes):
                 yield _encode(schema, taken, first_row=begun_at, position=position)
                 begun_at += taken_rows

@@ -25,7 +25,9 @@ DIGEST_CHARS: Final = 32
 
 _PIECE_BYTES: Final = 64 * 1024
 _STEP_BYTES: Final = 1024 * 1024
-_GZIP_WINDOW: Final = 31  # zlib's number for "a gzip header, the largest window"
+_GZIP_WINDOW: Final = (
+    47  # zlib's number for "a header of gzip, or its own, the largest window", as the data path reads it
+)
 
 
 class _Undecodable(Exception):
