@@ -42,7 +42,10 @@ def build_rebuilt_log(
     """
     view = evidence.log.view
     # B3: behind what is lost, too: its horizon says that it was decided (F5).
-    behind = [now_ms, *(name_ms(key) + 1 for key in (*(file.key for file in evidence.log.damaged), *evidence.landed))]
+    behind = [
+        now_ms,
+        *(name_ms(key) + 1 for key in (*(file.key for file in evidence.log.damaged), *evidence.fences.landed)),
+    ]
     base = build_merge_log(
         view,
         merged=(),
