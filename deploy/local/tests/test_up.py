@@ -49,3 +49,10 @@ def test_a_line_is_written_as_soon_as_a_part_answers(tmp_path, monkeypatch, is_t
     assert "ingest answers" not in seen[1]
     assert "ingest answers (2 of 2)" in seen[2]
     assert seen[3] == "stopped"
+
+
+def test_a_long_line_is_not_broken_in_a_pipe():
+    pipe = Pipe()
+    console = Console(file=pipe, force_terminal=False, width=40, highlight=False)
+    Screen(console, clock=FakeClock()).say("Starting redis, ingest, merger, janitor, gateway, beat; logs: /a/b")
+    assert pipe.getvalue().count("\n") == 1

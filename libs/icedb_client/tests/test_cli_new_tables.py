@@ -3,7 +3,9 @@
 import json
 
 import pytest
-from icedb_log.ingest.quarantine import bad_rows_key, quarantine_rows
+from icedb_client.client import Client
+from icedb_client.commits import CommitReport
+from icedb_log.ingest.quarantine import QuarantinedBatch, bad_rows_key, quarantine_rows
 from icedb_log.jobs import BadRows, RowFault, StagedBatch
 from icedb_log.storage.stores import open_warehouse
 from icedb_log.tables.stored_config import read_table_config
@@ -88,3 +90,20 @@ def test_quarantine_shows_each_bad_row_with_its_reason(warehouse, run_icedb):
         {"row": 7, "reason": "a line is not a JSON object"},
     ]
     assert [line.strip() for line in run_icedb("quarantine", "list", "events").splitlines()[1:]] == reason.splitlines()
+
+
+def test_faults_of_several_rows_are_told_apart_in_the_one_line_of_an_error(run_icedb, warehouse, tmp_path, monkeypatch):
+    run_icedb("table", "create", "events")
+    events = tmp_path / "events.ndjson"
+    events.write_text('{"n":1}\n')
+
+    def wait_committed(self, table, ids, **_):
+        reason = "column 'n' is BIGINT (line 3)\nline 7 is not a JSON object"
+        bad = QuarantinedBatch(
+            batch_id=ids[0], reason=reason, payload_key="", size_bytes=1, quarantined_ms=1, kind="rows", row_count=2
+        )
+        return CommitReport(committed=tuple(ids), quarantined=(), waiting=(), bad_rows=(bad,))
+
+    monkeypatch.setattr(Client, "wait_committed", wait_committed)
+    shown = run_icedb("ingest", "events", str(events), "--wait", code=1)
+    assert "column 'n' is BIGINT (line 3) | line 7 is not a JSON object" in shown

@@ -5,6 +5,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from icedb_client.cli.app import run as run_command
 from icedb_log.clock import SystemClock
 from icedb_log.storage.stores import open_warehouse
 from icedb_log.tables.stored_config import create_table
@@ -106,3 +107,8 @@ def test_a_sound_table_is_left_alone(place, run_icedb):
     logs = place.logs()
     assert "nothing to rebuild" in run_icedb("rebuild", "events", "--yes")
     assert place.logs() == logs
+
+
+def test_the_report_is_named_by_its_whole_key(place, capfdbinary):
+    assert run_command(("rebuild", "events", "--yes")) == 0
+    assert f"report: {place.paths.rebuilds_prefix}".encode() in capfdbinary.readouterr().err

@@ -1,6 +1,7 @@
 """Snapshots straight from a directory, and queries over them that can read nothing else."""
 
 from datetime import date, datetime
+from pathlib import Path
 
 import duckdb
 import pytest
@@ -164,6 +165,19 @@ def test_to_duckdb_makes_a_view_of_any_name(client, commit):
     assert con.execute('select count(*) from "my ""view"""').fetchone() == (1,)
     client.snapshot("empty").duckdb(con)
     assert con.execute("select count(*) from empty").fetchone() == (0,)
+
+
+def test_a_damaged_page_names_what_finds_it(client, commit, warehouse):
+    select = "select timestamp '2026-01-02' as ts, range::text as event from range(20000)"
+    commit("events", select, "d=2026-01-02")
+    (path,) = client.snapshot("events").files.uris
+    file = Path(path.removeprefix("file://"))
+    body = bytearray(file.read_bytes())
+    end = len(body) - 8 - int.from_bytes(body[-8:-4], "little")
+    body[4:end] = bytes(byte ^ 0xFF for byte in body[4:end])
+    file.write_bytes(body)
+    with pytest.raises(InvalidRequest, match="icedb fsck TABLE --pages"):
+        rows(client, "select max(ts), max(event) from events")
 
 
 def test_a_damaged_log_is_a_halt(client, warehouse):

@@ -73,8 +73,10 @@ class Screen:
         self.step_times[-1] = StepTime(last.name, last.seconds, row_count)
 
     def say(self, text: str | Text) -> None:
-        """Print a line of a step."""
-        self.console.print(Text("   ").append_text(Text(text) if isinstance(text, str) else text), soft_wrap=False)
+        """Print a line of a step; in a pipe or a file it stays one line, however long."""
+        self.console.print(
+            Text("   ").append_text(Text(text) if isinstance(text, str) else text), soft_wrap=not self.is_live
+        )
 
     def show_check(self, check: Check) -> None:
         """Print a check's outcome; a long one goes on below its own words."""

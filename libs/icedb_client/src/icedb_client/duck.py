@@ -15,7 +15,7 @@ from icedb_log.tables.partition_path import HIVE_NULL, decode_partition_value
 from icedb_log.texts import is_text
 
 from icedb_client.duck_connection import load_httpfs, lock, prepare_s3
-from icedb_client.duck_text import first_line, quote_name, quote_text
+from icedb_client.duck_text import first_line, quote_name, quote_text, why_it_failed
 from icedb_client.snapshots import Snapshot
 
 UNREADABLE: Final = (duckdb.IOException, duckdb.HTTPException, duckdb.PermissionException)
@@ -189,7 +189,7 @@ def explained(snapshot: Snapshot) -> Iterator[None]:
         raise unreadable(error) from error
     except duckdb.Error as error:
         if snapshot.where is None:
-            raise InvalidRequest(f"table {snapshot.table}: the query failed: {first_line(error)}") from error
+            raise InvalidRequest(f"table {snapshot.table}: the query failed: {why_it_failed(error)}") from error
         raise InvalidRequest(
             f"table {snapshot.table}: where={snapshot.where[:200]!r} is refused: {first_line(error)}; "
             f"the table has {', '.join(snapshot.schema)}"

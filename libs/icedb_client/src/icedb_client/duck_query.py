@@ -11,7 +11,7 @@ from icedb_log.errors import InvalidRequest
 from icedb_client.duck import UNREADABLE, create_view, select_empty, unreadable
 from icedb_client.duck_connection import OFFLINE, lock, open_duckdb
 from icedb_client.duck_rows import Rows
-from icedb_client.duck_text import first_line, quote_name
+from icedb_client.duck_text import first_line, quote_name, why_it_failed
 from icedb_client.read_lease import release_hold, take_hold
 from icedb_client.snapshots import Snapshot
 
@@ -123,6 +123,6 @@ def run(sql: str, snapshots: Mapping[str, Snapshot]) -> Rows:
         except UNREADABLE as error:
             raise unreadable(error) from error
         except duckdb.Error as error:
-            raise InvalidRequest(f"the query failed: {first_line(error)}") from error
+            raise InvalidRequest(f"the query failed: {why_it_failed(error)}") from error
         undo.pop_all()
         return Rows(relation, connection=con, leases=leases, releasing=releasing)

@@ -11,7 +11,7 @@ import duckdb
 from icedb_log.errors import InvalidRequest
 
 from icedb_client.duck import UNREADABLE, unreadable
-from icedb_client.duck_text import first_line
+from icedb_client.duck_text import why_it_failed
 from icedb_client.read_lease import ReadLease
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Rows:
             except UNREADABLE as error:
                 raise unreadable(error) from error
             except duckdb.Error as error:
-                raise InvalidRequest(f"the query failed: {first_line(error)}") from error
+                raise InvalidRequest(f"the query failed: {why_it_failed(error)}") from error
             self._check()
             return answer
 

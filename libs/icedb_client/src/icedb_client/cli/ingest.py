@@ -293,7 +293,7 @@ def _wait(
     for batch in (*found.quarantined, *found.bad_rows, *found.conflicts)[:MAX_SHOWN_QUARANTINED]:
         what = {"batch": "batch", "conflict": "other content under the id of a batch:"}.get(batch.kind)
         what = what or f"{format_count(batch.row_count)} rows of batch"
-        print_error(f"{what} {batch.batch_id} in quarantine: {batch.reason}")
+        print_error(f"{what} {batch.batch_id} in quarantine: {' | '.join(batch.reason.splitlines())}")
     if len(found.quarantined) + len(found.bad_rows) > MAX_SHOWN_QUARANTINED:
         print_error(
             f"{len(found.quarantined)} batches and rows of {len(found.bad_rows)} more in quarantine; "

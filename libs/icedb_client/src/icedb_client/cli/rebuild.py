@@ -176,7 +176,7 @@ def _print_end(result: RebuildResult) -> None:
     what = "rebuilt" if result.has_committed else "was rebuilt by an earlier run that is finished now"
     err.print(
         f"[bold green]✓[/] the log of {escape(report.table)} is {what}: {escape(report.log_key)}; report: "
-        f"_icedb/rebuilds/{report.rebuild_id}.json",
+        f"{escape(report.log_key.rpartition('/_log/')[0])}/_icedb/rebuilds/{report.rebuild_id}.json",
         soft_wrap=True,
     )
 
