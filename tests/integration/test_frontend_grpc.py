@@ -70,6 +70,14 @@ def request(data=LINES, **fields):
     return pb.AppendRequest(**{"table": "events", "format": pb.FORMAT_NDJSON, "data": data, **fields})
 
 
+def is_refused(stub):
+    try:
+        stub.Append(request(), timeout=LIMIT_S)
+    except grpc.RpcError:
+        return True
+    return False
+
+
 def refusal(stub, message):
     with pytest.raises(grpc.RpcError) as caught:
         stub.Append(message, timeout=LIMIT_S)
@@ -148,15 +156,7 @@ def test_pressure_there_and_back(rig, stub):
     paths = rig.warehouse.table("events")
     stop = Pressure("stop", 60.0, "801 log files, log_files_stop is 800", 12_000)
     publish_pressure(rig.store, paths, stop, clock=CLOCK)
-
-    def is_refused():
-        try:
-            stub.Append(request(), timeout=LIMIT_S)
-        except grpc.RpcError:
-            return True
-        return False
-
-    wait_until(is_refused)
+    wait_until(lambda: is_refused(stub))
     error = refusal(stub, request())
     assert error.code() is CODE.RESOURCE_EXHAUSTED
     assert "801 log files" in error.details()
@@ -170,28 +170,20 @@ def test_pressure_there_and_back(rig, stub):
         list(stub.AppendStream(iter([request()]), timeout=LIMIT_S))
     assert caught.value.code() is CODE.RESOURCE_EXHAUSTED
     publish_pressure(rig.store, paths, Pressure(), clock=CLOCK)
-    wait_until(lambda: not is_refused())
+    wait_until(lambda: not is_refused(stub))
 
 
 def test_a_halted_table_is_a_failed_precondition_with_the_reason(rig, stub):
     paths = rig.warehouse.table("events")
     publish_halt(rig.store, paths, "column 'ts' is BIGINT in the log", clock=CLOCK)
-
-    def is_refused():
-        try:
-            stub.Append(request(), timeout=LIMIT_S)
-        except grpc.RpcError:
-            return True
-        return False
-
-    wait_until(is_refused)
+    wait_until(lambda: is_refused(stub))
     error = refusal(stub, request())
     assert error.code() is CODE.FAILED_PRECONDITION
     assert "table events is halted" in error.details()
     assert "column 'ts' is BIGINT in the log" in error.details()
     assert dict(error.trailing_metadata())["icedb-error"] == "TableHalted"
     publish_pressure(rig.store, paths, Pressure(), clock=CLOCK, ends_halt=True)
-    wait_until(lambda: not is_refused())
+    wait_until(lambda: not is_refused(stub))
 
 
 def test_a_store_that_is_down_is_unavailable_and_a_bug_is_internal(rig, stub, monkeypatch):
