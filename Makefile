@@ -13,10 +13,10 @@ SEED ?=
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
-PACKAGES := $(wildcard libs/*) $(wildcard services/*) proto deploy/local
+PACKAGES := $(wildcard libs/*) $(wildcard services/*) proto deploy/local sim
 PROJECTS := $(PACKAGES:%=%/pyproject.toml)
 NODE_EXAMPLE := docs/recipes/node
-SOURCES := libs services deploy proto tests bench conftest.py
+SOURCES := libs services sim deploy proto tests bench conftest.py
 FUZZ = $(BIN)/python tests/fuzz/run_fuzz.py --seconds $(SECONDS) --jobs $(JOBS)
 # A file's tests stay together, in the order given, so that the long ones come first and servers are shared.
 PYTEST := $(BIN)/pytest -q -m 'not soak' --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
@@ -65,7 +65,7 @@ audit: lint ## lint, secrets in files (half a minute), and known vulnerabilities
 	rm -f .audit; exit $$code
 
 types: install ## mypy, strict
-	$(BIN)/mypy $(wildcard libs/*/src) $(wildcard services/*/src) deploy/local/src
+	$(BIN)/mypy $(wildcard libs/*/src) $(wildcard services/*/src) deploy/local/src sim/src
 
 imports: install ## which package may import which
 	$(BIN)/lint-imports --config pyproject.toml
@@ -82,7 +82,7 @@ fuzz: install ## fuzz tests with fresh seeds until the time is over, see docs/fu
 soak: install node engines ## long tests, then the simulation and fuzzing for as long as asked, be the ones before red; SECONDS=600 JOBS=2
 	@trap 'exit 130' INT; code=0; set -x; \
 	$(BIN)/pytest -q -m soak tests libs services deploy || code=$$?; \
-	$(BIN)/python -m icedb_log.testing.simulation --seconds $(SECONDS) --jobs $(JOBS) || code=$$?; \
+	$(BIN)/python -m icedb_sim.simulation --seconds $(SECONDS) --jobs $(JOBS) || code=$$?; \
 	$(FUZZ) || code=$$?; \
 	exit $$code
 

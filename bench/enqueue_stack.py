@@ -13,7 +13,7 @@ from typing import Final
 from icedb_local.ports import find_free_ports
 from icedb_log.storage.s3_options import S3Options
 from icedb_log.storage.stores import StoreSettings
-from icedb_service.testing.redis_server import RedisServer
+from icedb_sim.rigs.redis_server import RedisServer
 
 START_LIMIT_S: Final = 90
 BUCKET: Final = "bench"

@@ -1,4 +1,4 @@
-"""Draws ``docs/log-growth.svg`` from lines that ``python -m icedb_log.testing.log_growth`` printed.
+"""Draws ``docs/log-growth.svg`` from lines that ``python -m icedb_sim.growth.log_growth`` printed.
 
 ``python bench/plot_log_growth.py bench/results/log_growth.jsonl docs/log-growth.svg``: bytes of log written for each
 append against the number of appends, both axes logarithmic. Plain SVG, no library.

@@ -20,7 +20,7 @@ from icedb_log.cleaning.vacuum import vacuum_table
 from icedb_log.clock import SystemClock
 from icedb_log.keys import TablePaths
 from icedb_log.storage.object_store import ObjectStore, list_all
-from icedb_log.testing.dead_table import DAY_MS, PARTITIONS, DeadTable, build_dead_table
+from icedb_sim.growth.dead_table import DAY_MS, PARTITIONS, DeadTable, build_dead_table
 
 from bench.counting_s3 import BUCKET
 from bench.harness import OURS, Figure
@@ -244,7 +244,7 @@ class IceDBPlan(FreshPlan):
     """Ours: what a vacuum plans from the log."""
 
     name = OURS
-    _module: Final = "icedb_log.testing.dead_table"
+    _module: Final = "icedb_sim.growth.dead_table"
 
     def _build(self) -> None:
         command = [sys.executable, "-m", self._module, "build", str(self._folder), "--dead", str(self._count)]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from icedb_log.log.fold import fold
-from icedb_log.testing.profiles import load_profile
+from icedb_sim.tables.profiles import load_profile
 
 load_profile()
 

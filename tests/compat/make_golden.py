@@ -38,14 +38,14 @@ from icedb_log.storage.object_store import list_all
 from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_log.tables.time_columns import PLAUSIBLE_FROM_MS, PLAUSIBLE_TO_MS
-from icedb_log.testing.fake_clock import FakeClock
-from icedb_log.testing.memory_store import MemoryObjectStore
-from icedb_log.testing.scripted_store import Crash, Effect, Fault, ScriptedStore
 from icedb_log.trash.drop import drop_table
 from icedb_log.views.feeds import feed_view
 from icedb_log.views.views import create_view
 from icedb_log.warehouse import Warehouse
-from icedb_parts.testing.native_jobs import NativeChanger, NativeFeeder, NativeMerger, NativeWriter
+from icedb_sim.fakes.fake_clock import FakeClock
+from icedb_sim.fakes.memory_store import MemoryObjectStore
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault, ScriptedStore
+from icedb_sim.rigs.native_jobs import NativeChanger, NativeFeeder, NativeMerger, NativeWriter
 
 GOLDEN = Path(__file__).with_name("golden")
 START_MS = 1_790_000_000_000

@@ -40,13 +40,13 @@ from icedb_log.tables.status import read_status
 from icedb_log.tables.stored_config import read_table_config
 from icedb_log.tables.table_changes import alter_table_config
 from icedb_log.tables.table_config import TableConfig
-from icedb_log.testing.fake_clock import FakeClock
-from icedb_log.testing.mirrored_store import MirroredStore
 from icedb_log.trash.drop import undrop_table
 from icedb_log.views.feeds import feed_view
 from icedb_log.views.views import create_view
 from icedb_log.warehouse import Warehouse
-from icedb_parts.testing.native_jobs import NativeChanger, NativeFeeder, NativeMerger, NativeWriter
+from icedb_sim.fakes.fake_clock import FakeClock
+from icedb_sim.fakes.mirrored_store import MirroredStore
+from icedb_sim.rigs.native_jobs import NativeChanger, NativeFeeder, NativeMerger, NativeWriter
 from icedb_snapshot.__main__ import start_service
 from icedb_snapshot.settings import SnapshotSettings
 

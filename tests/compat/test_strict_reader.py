@@ -15,9 +15,9 @@ from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.log.fold import fold
 from icedb_log.model import LogFile
 from icedb_log.storage.local_store import LocalObjectStore
-from icedb_log.testing.log_views import data, dead, kill, listed, live, log_key, view
-from icedb_log.testing.scripted_store import Crash, Effect, Fault
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.tables.log_views import data, dead, kill, listed, live, log_key, view
+from icedb_sim.tables.small_table import SmallTable
 
 GOLDEN = Path(__file__).with_name("golden")
 HOUR_MS = 3_600_000

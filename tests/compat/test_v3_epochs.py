@@ -17,7 +17,7 @@ from icedb_log.pruning.file_pruning import FilePruner
 from icedb_log.repair.rebuild import rebuild_table
 from icedb_log.tables.stored_config import read_table_config
 from icedb_log.tables.table_changes import alter_table_config
-from icedb_parts.testing.native_jobs import NativeImporter
+from icedb_sim.rigs.native_jobs import NativeImporter
 
 DAY, NEXT = "u=a/d=2023-06-07", "u=a/d=2023-06-08"
 EIGHT_MS = 1_686_124_800_000

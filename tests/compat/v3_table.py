@@ -21,10 +21,10 @@ from icedb_log.repair.rebuild import RebuildOptions, rebuild_table
 from icedb_log.tables.partition_filter import PartitionMatcher
 from icedb_log.tables.stored_config import create_table, read_table_config
 from icedb_log.tables.table_config import PartitionField, TableConfig
-from icedb_log.testing.fake_clock import FakeClock
-from icedb_log.testing.mirrored_store import MirroredStore
 from icedb_log.warehouse import Warehouse
-from icedb_parts.testing.native_jobs import NativeChanger, NativeMerger, NativeWriter
+from icedb_sim.fakes.fake_clock import FakeClock
+from icedb_sim.fakes.mirrored_store import MirroredStore
+from icedb_sim.rigs.native_jobs import NativeChanger, NativeMerger, NativeWriter
 
 HOST = "ip-10-0-3-7.eu-west-1"
 

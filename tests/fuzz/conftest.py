@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import structlog
-from icedb_log.testing.profiles import load_profile
+from icedb_sim.tables.profiles import load_profile
 
 load_profile()
 

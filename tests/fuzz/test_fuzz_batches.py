@@ -21,10 +21,10 @@ from icedb_log.clock import new_batch_id
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.keys import STAGING_FORMATS
-from icedb_log.testing.profiles import fuzz_examples
-from icedb_log.testing.small_table import SmallTable
 from icedb_parts.limits import MIB, FlushUnitLimits
-from icedb_parts.testing.native_jobs import LIMITS, NativeWriter
+from icedb_sim.rigs.native_jobs import LIMITS, NativeWriter
+from icedb_sim.tables.profiles import fuzz_examples
+from icedb_sim.tables.small_table import SmallTable
 
 GOOD = [{"id": 1, "s": "a"}, {"id": 2}]
 SMALL = replace(

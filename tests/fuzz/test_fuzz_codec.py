@@ -9,8 +9,8 @@ from icedb_log.errors import CorruptLog, UnsupportedFormat
 from icedb_log.keys import TablePaths
 from icedb_log.log.codec import decode_log_file, decode_log_head, encode_log_file, salvage_markers
 from icedb_log.repair.wire_check import find_wire_problems
-from icedb_log.testing.profiles import fuzz_examples
-from icedb_log.testing.strategies import log_files
+from icedb_sim.tables.profiles import fuzz_examples
+from icedb_sim.tables.strategies import log_files
 
 PATHS = TablePaths("t", "wh/t")
 TIME_MS = 1_700_000_000_000

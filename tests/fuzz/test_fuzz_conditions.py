@@ -22,11 +22,11 @@ from icedb_log.tables.partition_glob import select_partitions
 from icedb_log.tables.partition_path import decode_partition_value, encode_partition_value, parse_partition_path
 from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_log.tables.transforms import find_type_problem, transform_sql, transform_value
-from icedb_log.testing.profiles import fuzz_examples
 from icedb_parts.arrow_types import ARROW_TYPES
 from icedb_parts.query import user_sql
 from icedb_parts.query.row_condition import check_row_condition
 from icedb_parts.writing.column_stats import StatsCollector
+from icedb_sim.tables.profiles import fuzz_examples
 
 TYPES = {"id": "BIGINT", "x": "DOUBLE", "name": "VARCHAR", "flag": "BOOLEAN", "day": "DATE", "ts": "TIMESTAMP"}
 FIELDS = tuple(PartitionField.parse(text) for text in ("d=day(ts)", "u=bucket[4](name)", "t=truncate[10](id)", "flag"))

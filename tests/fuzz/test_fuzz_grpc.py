@@ -10,12 +10,12 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import event, example, given
 from hypothesis import strategies as st
-from icedb_ingest.testing.frontend_rig import start_rig
 from icedb_log.clock import SystemClock, new_batch_id
-from icedb_log.testing.profiles import fuzz_examples
-from icedb_log.testing.small_table import SmallTable
 from icedb_log.warehouse import Warehouse
 from icedb_proto import ingest_pb2, snapshot_pb2
+from icedb_sim.rigs.frontend_rig import start_rig
+from icedb_sim.tables.profiles import fuzz_examples
+from icedb_sim.tables.small_table import SmallTable
 from icedb_snapshot.__main__ import start_service
 from icedb_snapshot.settings import SnapshotSettings
 

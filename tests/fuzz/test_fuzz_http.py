@@ -13,13 +13,13 @@ import urllib.request
 import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
-from icedb_gateway.testing.gateway_rig import start_gateway
-from icedb_ingest.testing.frontend_rig import start_rig
 from icedb_log.storage.local_store import LocalObjectStore
-from icedb_log.testing.profiles import fuzz_examples
 from icedb_log.warehouse import Warehouse
 from icedb_service.http_server import start_metrics_server
-from icedb_service.testing.access_rig import token_entry, write_access
+from icedb_sim.rigs.access_rig import token_entry, write_access
+from icedb_sim.rigs.frontend_rig import start_rig
+from icedb_sim.rigs.gateway_rig import start_gateway
+from icedb_sim.tables.profiles import fuzz_examples
 from prometheus_client import CollectorRegistry, Counter
 
 LIMIT_S = 20

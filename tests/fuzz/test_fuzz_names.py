@@ -23,16 +23,16 @@ from icedb_log.keys import (
     parse_staged_key,
     pin_name_of,
 )
-from icedb_log.testing.fake_clock import FakeClock
-from icedb_log.testing.memory_store import MemoryObjectStore
-from icedb_log.testing.profiles import fuzz_examples
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.access_file import read_access_file
 from icedb_service.access.guard import AccessGuard
 from icedb_service.access.policy import hash_token
 from icedb_service.access.rate_limits import RateLimits
 from icedb_service.access.source import AccessSource
-from icedb_service.testing.access_rig import AUDIENCE, ISSUER, TokenIssuer, token_entry, write_access
+from icedb_sim.fakes.fake_clock import FakeClock
+from icedb_sim.fakes.memory_store import MemoryObjectStore
+from icedb_sim.rigs.access_rig import AUDIENCE, ISSUER, TokenIssuer, token_entry, write_access
+from icedb_sim.tables.profiles import fuzz_examples
 
 PATHS = TablePaths("events", "wh/events")
 NAMES = st.one_of(

@@ -28,9 +28,6 @@ from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.ingest.staging import list_staged
 from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_config import PartitionField, TableConfig
-from icedb_log.testing.fake_clock import FakeClock
-from icedb_log.testing.memory_store import MemoryObjectStore
-from icedb_log.testing.profiles import fuzz_examples
 from icedb_log.warehouse import Warehouse
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
@@ -38,7 +35,10 @@ from icedb_merger.tasks import register_tasks as register_merger
 from icedb_service.access.guard import AccessGuard
 from icedb_service.access.task_access import TaskAccess
 from icedb_service.names import INGEST_CHECK_QUERY, INGEST_IMPORT
-from icedb_service.testing.task_context import MemoryContext
+from icedb_sim.fakes.fake_clock import FakeClock
+from icedb_sim.fakes.memory_store import MemoryObjectStore
+from icedb_sim.rigs.task_context import MemoryContext
+from icedb_sim.tables.profiles import fuzz_examples
 
 HANDLED = {"done", "idle", "refused", "not_found"}
 """What may become of a message here: nothing is down, damaged or held by others."""

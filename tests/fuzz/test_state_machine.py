@@ -23,9 +23,9 @@ from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_changes import alter_table_config
-from icedb_log.testing.profiles import fuzz_examples
 from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
-from icedb_parts.testing.native_jobs import NativeMerger, NativeWriter
+from icedb_sim.rigs.native_jobs import NativeMerger, NativeWriter
+from icedb_sim.tables.profiles import fuzz_examples
 from table_changes import ChangesOfRows
 from table_model import DAY_MS, PLACES, plain, present
 from table_readers import Readers

@@ -16,10 +16,10 @@ from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import register_tasks
 from icedb_log.clock import SystemClock
-from icedb_log.testing.row_files import RowFileWriter
 from icedb_service.main import run_main
 from icedb_service.names import INGEST_FLUSH
 from icedb_service.worker import NoEngine, WorkerService, run_worker
+from icedb_sim.tables.row_files import RowFileWriter
 
 VISIBILITY_S = 1
 FLUSH_S = 3

@@ -12,9 +12,9 @@ from icedb_ingest.metrics import INGEST_TASKS, LARGE_TASKS, IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import register_large_tasks, register_tasks
 from icedb_log.clock import SystemClock
-from icedb_log.testing.row_files import RowFileWriter
 from icedb_service.main import run_main
 from icedb_service.worker import NoEngine, WorkerService, run_worker
+from icedb_sim.tables.row_files import RowFileWriter
 
 POLL_MS = 10
 

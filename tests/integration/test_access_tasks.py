@@ -54,9 +54,9 @@ from icedb_service.names import (
 )
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
-from icedb_service.testing.access_rig import token_entry, write_access
-from icedb_service.testing.redis_server import RedisServer
-from icedb_service.testing.task_context import MemoryContext
+from icedb_sim.rigs.access_rig import token_entry, write_access
+from icedb_sim.rigs.redis_server import RedisServer
+from icedb_sim.rigs.task_context import MemoryContext
 
 pytestmark = pytest.mark.redis
 

@@ -23,8 +23,8 @@ from icedb_service.names import (
     MERGE_MERGE,
     TASKS,
 )
-from icedb_service.testing.redis_server import RedisServer
 from icedb_service.wakeup import wake_key
+from icedb_sim.rigs.redis_server import RedisServer
 from redis import Redis
 
 pytestmark = pytest.mark.redis

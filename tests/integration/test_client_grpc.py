@@ -7,14 +7,14 @@ import grpc
 import pytest
 from icedb_client import AsyncClient, Client
 from icedb_client.settings import ClientSettings
-from icedb_client.testing.parquet_warehouse import ParquetWarehouse
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest, NotFound, Overloaded, Unauthenticated, Unavailable
 from icedb_log.storage.local_store import LocalObjectStore
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2 as pb
 from icedb_proto import snapshot_pb2_grpc
-from icedb_service.testing.access_rig import Authority, token_entry, write_access
+from icedb_sim.rigs.access_rig import Authority, token_entry, write_access
+from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 from icedb_snapshot.__main__ import start_service
 from icedb_snapshot.settings import SnapshotSettings
 

@@ -21,7 +21,7 @@ from icedb_log.storage.stores import StoreSettings
 from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_config import HOUR_MS, TableConfig
 from icedb_service.redis_clients import open_redis
-from icedb_service.testing.redis_server import RedisServer
+from icedb_sim.rigs.redis_server import RedisServer
 from kombu import Queue
 from waiting import wait_until
 

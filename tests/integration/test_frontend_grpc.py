@@ -11,13 +11,13 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
-from icedb_ingest.testing.frontend_rig import CLOCK, LIMIT_S, start_rig
 from icedb_log.clock import make_uuid7_hex, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.pressure import Pressure, publish_halt, publish_pressure
 from icedb_log.tables.table_config import MINUTE_MS
 from icedb_proto import ingest_pb2 as pb
 from icedb_proto import ingest_pb2_grpc
+from icedb_sim.rigs.frontend_rig import CLOCK, LIMIT_S, start_rig
 from waiting import wait_until
 
 SERVICE = "icedb.v1.IngestService"

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from backports import zstd
 from frontend_fixtures import emptied, shared_frontend
-from icedb_ingest.testing.frontend_rig import CLOCK, LIMIT_S, NDJSON, start_rig
 from icedb_log.clock import make_uuid7_hex, new_batch_id
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.flush import flush_table
@@ -20,8 +19,9 @@ from icedb_log.ingest.pressure import Pressure, publish_halt, publish_pressure
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.tables.table_config import MINUTE_MS
-from icedb_log.testing.row_files import RowFileWriter
-from icedb_parts.testing.native_jobs import NativeWriter
+from icedb_sim.rigs.frontend_rig import CLOCK, LIMIT_S, NDJSON, start_rig
+from icedb_sim.rigs.native_jobs import NativeWriter
+from icedb_sim.tables.row_files import RowFileWriter
 from waiting import wait_until
 
 LINES = b'{"a":1}\n{"a":2}\n'

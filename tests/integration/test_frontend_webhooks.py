@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 
 import pytest
 from frontend_fixtures import emptied, shared_frontend
-from icedb_ingest.testing.frontend_rig import LIMIT_S, start_rig
 from icedb_log.clock import parse_uuid7_ms
 from icedb_log.errors import Unavailable
+from icedb_sim.rigs.frontend_rig import LIMIT_S, start_rig
 from waiting import wait_until
 
 LINES = b'{"a":1}\n{"a":2}\n'

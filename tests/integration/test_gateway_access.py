@@ -12,12 +12,12 @@ from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
-from icedb_gateway.testing.gateway_rig import BUCKET, LIMIT_S, LOOPBACK, start_gateway
 from icedb_log.errors import InvalidRequest
 from icedb_log.storage.local_store import LocalObjectStore
-from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.warehouse import Warehouse
-from icedb_service.testing.access_rig import token_entry, write_access
+from icedb_sim.fakes.fake_clock import FakeClock
+from icedb_sim.rigs.access_rig import token_entry, write_access
+from icedb_sim.rigs.gateway_rig import BUCKET, LIMIT_S, LOOPBACK, start_gateway
 
 SECRETS = {"RED1": "red-secret-of-the-test", "BLUE1": "blue-secret-of-the-test", "SLOW1": "slow-secret-of-the-test"}
 TOKEN = "a-token-of-the-test"

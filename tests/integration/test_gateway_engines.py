@@ -7,12 +7,12 @@ import polars as pl
 import pyarrow.dataset as ds
 import pytest
 from icedb_client.duck_connection import load_httpfs
-from icedb_client.testing.parquet_warehouse import ParquetWarehouse
-from icedb_gateway.testing.gateway_rig import BUCKET, LOOPBACK, start_gateway
 from icedb_log.clock import SystemClock
 from icedb_log.storage.local_store import LocalObjectStore
 from icedb_log.warehouse import Warehouse
-from icedb_service.testing.access_rig import write_access
+from icedb_sim.rigs.access_rig import write_access
+from icedb_sim.rigs.gateway_rig import BUCKET, LOOPBACK, start_gateway
+from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 from pyarrow import fs
 
 KEY_ID, SECRET = "READER", "a-secret-of-the-test"

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import threading
 
-from icedb_gateway.testing.gateway_rig import BUCKET, LIMIT_S, LOOPBACK, HandTable
 from icedb_log.storage.stores import StoreSettings
+from icedb_sim.rigs.gateway_rig import BUCKET, LIMIT_S, LOOPBACK, HandTable
 
 SIZE = 24 * 1024 * 1024
 

@@ -36,8 +36,8 @@ from icedb_service.celery_app import make_app
 from icedb_service.names import INGEST_FLUSH
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
-from icedb_service.testing.redis_server import RedisServer
 from icedb_service.wakeup import Wakeups
+from icedb_sim.rigs.redis_server import RedisServer
 
 SCRIPT = Path(__file__).with_name("flush_process.py")
 WORKER = Path(__file__).with_name("ingest_worker_process.py")

@@ -14,13 +14,13 @@ from icedb_log.log.reader import LogReader
 from icedb_log.storage.stores import StoreSettings
 from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_config import TableConfig
-from icedb_log.testing.row_files import encode_rows
 from icedb_service.celery_app import make_app
 from icedb_service.names import INGEST_FLUSH, INGEST_SWEEP
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
-from icedb_service.testing.redis_server import RedisServer
 from icedb_service.wakeup import SERVED_PREFIX, Wakeups
+from icedb_sim.rigs.redis_server import RedisServer
+from icedb_sim.tables.row_files import encode_rows
 from waiting import wait_until
 
 pytestmark = pytest.mark.redis

@@ -18,12 +18,12 @@ from icedb_log.clock import SystemClock
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.storage.object_store import list_all
 from icedb_log.storage.s3 import S3ObjectStore
-from icedb_log.testing.small_table import SmallTable
 from icedb_log.warehouse import Warehouse
 from icedb_service.celery_app import make_app
 from icedb_service.names import JANITOR_VACUUM
 from icedb_service.settings import ServiceSettings
-from icedb_service.testing.redis_server import RedisServer
+from icedb_sim.rigs.redis_server import RedisServer
+from icedb_sim.tables.small_table import SmallTable
 
 pytestmark = [pytest.mark.redis, pytest.mark.s3, pytest.mark.timeout(300)]
 

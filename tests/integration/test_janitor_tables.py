@@ -10,11 +10,11 @@ import pytest
 from icedb_log.cleaning.vacuum import vacuum_table
 from icedb_log.clock import SystemClock
 from icedb_log.storage.stores import open_warehouse
-from icedb_log.testing.small_table import SmallTable
 from icedb_service.celery_app import make_app
 from icedb_service.names import JANITOR_VACUUM
 from icedb_service.settings import ServiceSettings
-from icedb_service.testing.redis_server import RedisServer
+from icedb_sim.rigs.redis_server import RedisServer
+from icedb_sim.tables.small_table import SmallTable
 from waiting import wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]

@@ -13,7 +13,7 @@ case "$*" in *"$RED"*) exit 3;; esac
 """
 
 
-@pytest.mark.parametrize("red", ["-m soak", "icedb_log.testing.simulation", "run_fuzz.py", "none of them"])
+@pytest.mark.parametrize("red", ["-m soak", "icedb_sim.simulation", "run_fuzz.py", "none of them"])
 def test_a_soak_goes_on_after_what_is_red_and_tells_it_at_the_end(tmp_path, red):
     for name in ("pytest", "python"):
         stub = tmp_path / name
@@ -27,7 +27,7 @@ def test_a_soak_goes_on_after_what_is_red_and_tells_it_at_the_end(tmp_path, red)
     )  # fmt: skip
     assert (tmp_path / "asked").read_text().splitlines() == [
         "-q -m soak tests libs services deploy",
-        "-m icedb_log.testing.simulation --seconds 7 --jobs 1",
+        "-m icedb_sim.simulation --seconds 7 --jobs 1",
         "tests/fuzz/run_fuzz.py --seconds 7 --jobs 1",
     ]
     assert (done.returncode == 0) is (red == "none of them"), done.stderr

@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 import pytest
 from botocore.retries.standard import ExponentialBackoff
-from icedb_client.testing.parquet_warehouse import ParquetWarehouse
 from icedb_log.clock import SystemClock
 from icedb_log.errors import CommitOutcomeUnknown, Unavailable
 from icedb_log.jobs import MergedGroup
@@ -25,7 +24,8 @@ from icedb_parts.limits import EngineLimits
 from icedb_parts.units.merge_unit import MergeUnit, merge_unit
 from icedb_service.redis_clients import open_redis
 from icedb_service.redlock import LockLost, TableLock
-from icedb_service.testing.redis_server import RedisServer
+from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
+from icedb_sim.rigs.redis_server import RedisServer
 from threaded_server import serving_in_thread
 
 CLOCK = SystemClock()

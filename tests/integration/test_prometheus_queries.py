@@ -31,7 +31,7 @@ from icedb_log.storage.stores import StoreSettings
 from icedb_log.tables.status import read_status
 from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_config import PartitionField, TableConfig
-from icedb_log.testing.row_files import RowFileWriter, encode_rows
+from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 WORKERS = ("ingest", "merger", "janitor")

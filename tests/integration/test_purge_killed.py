@@ -12,10 +12,10 @@ from icedb_log.storage.object_store import list_all
 from icedb_log.storage.stores import StoreSettings
 from icedb_log.tables.stored_config import create_table, read_table_config
 from icedb_log.tables.table_config import TableConfig
-from icedb_log.testing.row_files import RowFileWriter, encode_rows
 from icedb_log.trash.drop import DropRequest, drop_table
 from icedb_log.trash.purge import purge_table
 from icedb_log.trash.trash_list import read_trash
+from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 
 CLOCK = SystemClock()
 FILES = 40

@@ -17,8 +17,8 @@ from icedb_log.storage.delete_pace import FIRST_PAUSE_MS, START_IN_FLIGHT, Delet
 from icedb_log.storage.object_store import delete_or_raise, list_all
 from icedb_log.storage.s3 import S3ObjectStore
 from icedb_log.storage.s3_options import S3Options
-from icedb_log.testing.fake_clock import FakeClock
-from icedb_log.testing.store_acceptance import expect
+from icedb_sim.fakes.fake_clock import FakeClock
+from icedb_sim.fakes.store_acceptance import expect
 from threaded_server import serving_in_thread
 
 pytestmark = pytest.mark.s3

@@ -9,7 +9,7 @@ from icedb_log.storage.object_store import list_all
 from icedb_log.storage.s3 import S3ObjectStore
 from icedb_log.storage.s3_options import S3Options
 from icedb_log.storage.stores import StoreSettings, open_warehouse
-from icedb_log.testing.store_acceptance import StoreAcceptance, expect
+from icedb_sim.fakes.store_acceptance import StoreAcceptance, expect
 
 pytestmark = pytest.mark.s3
 

@@ -16,7 +16,7 @@ from icedb_service.celery_app import make_app
 from icedb_service.names import JANITOR_SWEEP, JANITOR_VACUUM
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
-from icedb_service.testing.redis_server import RedisServer
+from icedb_sim.rigs.redis_server import RedisServer
 from worker_process import LIMIT_S, running_worker
 
 pytestmark = pytest.mark.redis

@@ -7,7 +7,7 @@ from icedb_service.celery_app import make_app
 from icedb_service.names import JANITOR_VACUUM
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
-from icedb_service.testing.redis_server import RedisServer
+from icedb_sim.rigs.redis_server import RedisServer
 from waiting import wait_until
 from worker_process import running_worker
 

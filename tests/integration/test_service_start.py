@@ -20,7 +20,7 @@ from icedb_service.http_server import HealthChecks, check_port_is_free, start_me
 from icedb_service.metrics import make_counter, make_registry
 from icedb_service.names import JANITOR_VACUUM
 from icedb_service.settings import ServiceSettings
-from icedb_service.testing.redis_server import RedisServer
+from icedb_sim.rigs.redis_server import RedisServer
 from waiting import wait_until
 
 pytestmark = pytest.mark.redis

@@ -12,8 +12,8 @@ from icedb_service.metrics import WAKE_OUTCOMES, make_counter, make_registry
 from icedb_service.names import INGEST_FLUSH, INGEST_SWEEP, MERGE_MERGE
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
-from icedb_service.testing.redis_server import RedisServer
 from icedb_service.wakeup import Wakeups, wake_key
+from icedb_sim.rigs.redis_server import RedisServer
 
 pytestmark = pytest.mark.redis
 

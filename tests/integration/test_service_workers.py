@@ -30,8 +30,8 @@ from icedb_service.celery_app import make_app
 from icedb_service.names import INGEST_FLUSH, INGEST_IMPORT, JANITOR_VACUUM, MERGE_MERGE
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
-from icedb_service.testing.redis_server import RedisServer
 from icedb_service.wakeup import Wakeups
+from icedb_sim.rigs.redis_server import RedisServer
 from waiting import wait_until
 
 # Cold Spark on a machine that other tests use, too, takes its time: the bound is against a hang only.

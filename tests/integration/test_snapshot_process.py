@@ -12,10 +12,10 @@ import urllib.request
 
 import grpc
 import pytest
-from icedb_client.testing.parquet_warehouse import ParquetWarehouse
 from icedb_log.storage.stores import open_warehouse
 from icedb_proto import snapshot_pb2 as pb
 from icedb_proto import snapshot_pb2_grpc
+from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 from prometheus_client.parser import text_string_to_metric_families
 
 DEADLINE_S = 60

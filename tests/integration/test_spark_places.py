@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from icedb_parts.testing.spark_cluster import running_cluster, running_connect_server
+from icedb_sim.rigs.spark_cluster import running_cluster, running_connect_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.soak]
 

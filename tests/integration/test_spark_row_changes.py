@@ -7,7 +7,6 @@ from datetime import datetime
 import duckdb
 import pyarrow.parquet as pq
 import pytest
-from icedb_client.testing.parquet_warehouse import ParquetWarehouse
 from icedb_log.changes.row_changes import delete_rows, rewrite_partitions
 from icedb_log.clock import SystemClock
 from icedb_log.erasure.erasure_run import advance_erasure
@@ -22,6 +21,7 @@ from icedb_log.tables.partition_filter import PartitionMatcher, parse_partition_
 from icedb_log.tables.stored_config import read_table_config
 from icedb_parts.limits import EngineLimits, JobLimits
 from icedb_parts.spark.spark_change import SparkRowChanger
+from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 
 pytestmark = pytest.mark.spark
 

@@ -2,7 +2,7 @@
 
 from contextlib import contextmanager
 
-from icedb_ingest.testing.frontend_rig import start_rig
+from icedb_sim.rigs.frontend_rig import start_rig
 from waiting import wait_until
 
 

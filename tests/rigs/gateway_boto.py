@@ -7,9 +7,9 @@ import boto3
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
-from icedb_gateway.testing.gateway_rig import BUCKET, LIMIT_S, start_gateway
 from icedb_log.storage.local_store import LocalObjectStore
 from icedb_log.warehouse import Warehouse
+from icedb_sim.rigs.gateway_rig import BUCKET, LIMIT_S, start_gateway
 
 BODY = b"PAR1 one tiny body for all PAR1"
 DAYS = tuple(f"d=2026-01-{day:02}" for day in range(1, 13))

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 import grpc
 import pytest
 from icedb_log.clock import SystemClock
-from icedb_log.testing.small_table import SmallTable
 from icedb_proto import snapshot_pb2 as pb
+from icedb_sim.tables.small_table import SmallTable
 
 DEADLINE_S = 30
 POLL_MS = 20

@@ -18,8 +18,8 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.imports.imports import ImportOptions, import_files
 from icedb_log.tables.partition_glob import select_partitions
 from icedb_log.tables.partition_path import encode_partition_value
-from icedb_log.testing.row_imports import describe_source
-from icedb_parts.testing.native_jobs import NativeChanger, NativeImporter
+from icedb_sim.rigs.native_jobs import NativeChanger, NativeImporter
+from icedb_sim.tables.row_imports import describe_source
 from table_model import PLACES, TableModel, present
 
 

@@ -15,9 +15,9 @@ from hypothesis.stateful import (
 from icedb_client.client import Client
 from icedb_client.settings import ClientSettings
 from icedb_log.keys import parse_log_key
-from icedb_log.testing.mirrored_store import MirroredStore
-from icedb_log.testing.small_table import SmallTable
 from icedb_log.warehouse import Warehouse
+from icedb_sim.fakes.mirrored_store import MirroredStore
+from icedb_sim.tables.small_table import SmallTable
 
 DAY_MS = 24 * 3_600_000
 PLACES = ["a", "b", "São Paulo/%"]

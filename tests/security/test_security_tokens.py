@@ -10,9 +10,9 @@ from icedb_log.errors import Unauthenticated
 from icedb_service.access import policy
 from icedb_service.access.verbs import Identity
 from icedb_service.settings import ServiceSettings
-from icedb_service.testing.access_rig import ISSUER, Authority, TokenIssuer, token_entry
-from icedb_service.testing.guard_rig import TOKEN, GuardRig
 from icedb_service.tls import ssl_context
+from icedb_sim.rigs.access_rig import ISSUER, Authority, TokenIssuer, token_entry
+from icedb_sim.rigs.guard_rig import TOKEN, GuardRig
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ def seeds_for():
     """Return a function from a mutation and a number of schedules to seeds: one that noticed once, then all others.
 
     Any change of the code may move them. Written by
-    ``python -m icedb_log.testing.simulation --mutations all --seeds 0..399 --remember tests/simulation/known_seeds.json``.
+    ``python -m icedb_sim.simulation --mutations all --seeds 0..399 --remember tests/simulation/known_seeds.json``.
     """
 
     def find(mutation, count):

@@ -10,13 +10,13 @@ from icedb_log.storage.store_clock import check_store_clock
 from icedb_log.tables.drop_mark import BELIEVED_MS
 from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_changes import alter_table_config
-from icedb_log.testing.fake_clock import FakeClock
-from icedb_log.testing.lease_steps import put_lease
-from icedb_log.testing.row_files import RowFileMerger, RowFileWriter
-from icedb_log.testing.scripted_store import Crash, Effect, Fault
-from icedb_log.testing.small_table import SmallTable
 from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
 from icedb_log.trash.purge import purge_table
+from icedb_sim.fakes.fake_clock import FakeClock
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.tables.lease_steps import put_lease
+from icedb_sim.tables.row_files import RowFileMerger, RowFileWriter
+from icedb_sim.tables.small_table import SmallTable
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 from icedb_log.errors import InvariantViolated
-from icedb_log.testing import simulation_search
-from icedb_log.testing.simulation_mutations import Mutation
-from icedb_log.testing.simulation_rules import ALL_RULES
-from icedb_log.testing.simulation_rules_by_test import TEST_OF_RULE, run_tests_of_rules
-from icedb_log.testing.simulation_search import check_mutations
+from icedb_sim.rules.by_test import TEST_OF_RULE, run_tests_of_rules
+from icedb_sim.rules.catalogue import ALL_RULES
+from icedb_sim.rules.mutations import Mutation
+from icedb_sim.simulation import search
+from icedb_sim.simulation.search import check_mutations
 
 
 @pytest.mark.timeout(300)  # it runs one test for each rule
@@ -35,7 +35,7 @@ def test_a_rule_counts_as_noticed_only_by_who_is_written_down(monkeypatch, capsy
     assert check_mutations([nothing], range(2)) == 1  # schedules should
     monkeypatch.setitem(TEST_OF_RULE, "nothing", "a::b")
     for outcome, unexpected in (("noticed", 0), ("passed", 1), ("broken", 1)):
-        monkeypatch.setattr(simulation_search, "run_tests_of_rules", lambda _, outcome=outcome: {"nothing": outcome})
+        monkeypatch.setattr(search, "run_tests_of_rules", lambda _, outcome=outcome: {"nothing": outcome})
         assert check_mutations([nothing], range(2)) == unexpected
     assert "noticed by a::b" in capsys.readouterr().out
 

@@ -7,10 +7,11 @@ import sys
 from collections import Counter
 
 import pytest
-from icedb_log.testing.faulty_store import FaultyStore
-from icedb_log.testing.simulation import ScheduleFailed, main, run_schedule
-from icedb_log.testing.simulation_cast import PLAIN
-from icedb_log.testing.simulation_shrink import check_seeds
+from icedb_sim.fakes.faulty_store import FaultyStore
+from icedb_sim.simulation.__main__ import main
+from icedb_sim.simulation.cast import PLAIN
+from icedb_sim.simulation.schedule import ScheduleFailed, run_schedule
+from icedb_sim.simulation.shrink import check_seeds
 
 BLOCK = 50
 BLOCKS = 8
@@ -48,7 +49,7 @@ def test_the_same_seed_is_the_same_schedule():
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_the_same_seed_is_the_same_schedule_in_another_process(hash_seed):
     code = (
-        "from icedb_log.testing.simulation import run_schedule; print([run_schedule(s).trace_hash for s in range(6)])"
+        "from icedb_sim.simulation.schedule import run_schedule; print([run_schedule(s).trace_hash for s in range(6)])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -4,12 +4,12 @@ from collections import Counter
 
 import pytest
 from icedb_log.errors import NotFound
-from icedb_log.testing import simulation_actors
-from icedb_log.testing.simulation import ScheduleFailed, run_schedule
-from icedb_log.testing.simulation_cast import PLAIN, Cast
-from icedb_log.testing.simulation_moods import MOODS
-from icedb_log.testing.simulation_shrink import check_seeds
-from icedb_log.testing.simulation_troupes import TROUPES, draw_cast
+from icedb_sim.simulation import actors
+from icedb_sim.simulation.cast import PLAIN, Cast
+from icedb_sim.simulation.moods import MOODS
+from icedb_sim.simulation.schedule import ScheduleFailed, run_schedule
+from icedb_sim.simulation.shrink import check_seeds
+from icedb_sim.simulation.troupes import TROUPES, draw_cast
 
 BLOCK = 50
 FIRST = 10_000
@@ -38,7 +38,7 @@ def test_a_reader_of_a_table_that_is_there_misses_nothing(monkeypatch):
     def miss(_sim, _reader):
         raise NotFound("a log file")
 
-    monkeypatch.setattr(simulation_actors, "_read", miss)
+    monkeypatch.setattr(actors, "_read", miss)
     with pytest.raises(ScheduleFailed, match="misses something"):
         for seed in range(20):
             run_schedule(seed, PLAIN)

@@ -3,8 +3,8 @@
 That the order of its reads matters is shown in libs/icedb_log/tests/test_fsck_sound.py, call by call.
 """
 
-from icedb_log.testing.simulation import run_schedule
-from icedb_log.testing.simulation_cast import Cast
+from icedb_sim.simulation.cast import Cast
+from icedb_sim.simulation.schedule import run_schedule
 
 SEEDS = range(300, 312)
 

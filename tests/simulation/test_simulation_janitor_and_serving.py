@@ -3,12 +3,13 @@
 from collections import Counter
 
 import pytest
-from icedb_log.testing.simulation import find_failure, run_schedule
-from icedb_log.testing.simulation_cast import Cast
-from icedb_log.testing.simulation_rules_retention import RETENTION_RULES
-from icedb_log.testing.simulation_rules_serving import SERVING_RULES
-from icedb_log.testing.simulation_rules_sweeps import SWEEP_RULES
-from icedb_log.testing.simulation_rules_trash import TRASH_RULES
+from icedb_sim.rules.retention import RETENTION_RULES
+from icedb_sim.rules.serving import SERVING_RULES
+from icedb_sim.rules.sweeps import SWEEP_RULES
+from icedb_sim.rules.trash import TRASH_RULES
+from icedb_sim.simulation.cast import Cast
+from icedb_sim.simulation.schedule import run_schedule
+from icedb_sim.simulation.search import find_failure
 
 NEW_RULES = (*RETENTION_RULES, *SERVING_RULES, *TRASH_RULES, *SWEEP_RULES)
 SCHEDULES = 60

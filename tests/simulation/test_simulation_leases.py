@@ -3,9 +3,10 @@
 from collections import Counter
 
 import pytest
-from icedb_log.testing.simulation import find_failure, run_schedule
-from icedb_log.testing.simulation_cast import Cast
-from icedb_log.testing.simulation_rules_lease import LEASE_RULES
+from icedb_sim.rules.lease import LEASE_RULES
+from icedb_sim.simulation.cast import Cast
+from icedb_sim.simulation.schedule import run_schedule
+from icedb_sim.simulation.search import find_failure
 
 SCHEDULES = 100
 

@@ -1,17 +1,18 @@
 """Each rule of the protocol switched off in the real code: somebody has to notice, and it is said who.
 
 The full check, also of the rules that need hundreds of schedules, is
-``python -m icedb_log.testing.simulation --mutations all``.
+``python -m icedb_sim.simulation --mutations all``.
 """
 
 import pytest
 from icedb_log.errors import InvariantViolated
-from icedb_log.testing.simulation import find_failure, run_schedule
-from icedb_log.testing.simulation_cast import Cast
-from icedb_log.testing.simulation_moods import MOODS
-from icedb_log.testing.simulation_mutations import Edit, Mutation, edited_source, mutated
-from icedb_log.testing.simulation_rules import ALL_RULES, MOOD_OF_RULE, RULES
-from icedb_log.testing.simulation_rules_by_test import TEST_OF_RULE
+from icedb_sim.rules.by_test import TEST_OF_RULE
+from icedb_sim.rules.catalogue import ALL_RULES, MOOD_OF_RULE, RULES
+from icedb_sim.rules.mutations import Edit, Mutation, edited_source, mutated
+from icedb_sim.simulation.cast import Cast
+from icedb_sim.simulation.moods import MOODS
+from icedb_sim.simulation.schedule import run_schedule
+from icedb_sim.simulation.search import find_failure
 
 SCHEDULES = 400
 

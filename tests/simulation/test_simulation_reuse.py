@@ -3,10 +3,11 @@
 from collections import Counter
 
 import pytest
-from icedb_log.testing.simulation import find_failure, run_schedule
-from icedb_log.testing.simulation_cast import Cast
-from icedb_log.testing.simulation_rules_by_test import TEST_OF_RULE
-from icedb_log.testing.simulation_rules_reuse import REUSE_RULES
+from icedb_sim.rules.by_test import TEST_OF_RULE
+from icedb_sim.rules.reuse import REUSE_RULES
+from icedb_sim.simulation.cast import Cast
+from icedb_sim.simulation.schedule import run_schedule
+from icedb_sim.simulation.search import find_failure
 
 SCHEDULES = 200
 

@@ -4,15 +4,16 @@ import re
 
 import pytest
 from icedb_log.errors import InvalidRequest
-from icedb_log.testing.simulation import find_failure, main, run_schedule
-from icedb_log.testing.simulation_cast import PLAIN, Cast
-from icedb_log.testing.simulation_mutations import mutated
-from icedb_log.testing.simulation_rules import ALL_RULES
-from icedb_log.testing.simulation_schedule import ScheduleFailed
-from icedb_log.testing.simulation_script import decode_replay, encode_replay
-from icedb_log.testing.simulation_shrink import FailureKind, shrink_failure
-from icedb_log.testing.simulation_troupes import TROUPES, draw_cast
-from icedb_log.testing.simulation_world import Script, Violation
+from icedb_sim.rules.catalogue import ALL_RULES
+from icedb_sim.rules.mutations import mutated
+from icedb_sim.simulation.__main__ import main
+from icedb_sim.simulation.cast import PLAIN, Cast
+from icedb_sim.simulation.schedule import ScheduleFailed, run_schedule
+from icedb_sim.simulation.script import decode_replay, encode_replay
+from icedb_sim.simulation.search import find_failure
+from icedb_sim.simulation.shrink import FailureKind, shrink_failure
+from icedb_sim.simulation.troupes import TROUPES, draw_cast
+from icedb_sim.simulation.world import Script, Violation
 
 SECONDS = 60
 

@@ -3,10 +3,11 @@
 from collections import Counter
 
 import pytest
-from icedb_log.testing.simulation import find_failure, run_schedule
-from icedb_log.testing.simulation_cast import Cast
-from icedb_log.testing.simulation_rules import ALL_RULES
-from icedb_log.testing.simulation_rules_view import VIEW_RULES
+from icedb_sim.rules.catalogue import ALL_RULES
+from icedb_sim.rules.view import VIEW_RULES
+from icedb_sim.simulation.cast import Cast
+from icedb_sim.simulation.schedule import run_schedule
+from icedb_sim.simulation.search import find_failure
 
 SCHEDULES = 300
 

@@ -3,7 +3,7 @@
 import pytest
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile, LogTombstone
-from icedb_log.testing.simulation_wire import read_live, read_wire
+from icedb_sim.simulation.wire import read_live, read_wire
 
 KEY = "t/_log/0000000000007_m_0a.jsonl"
 LOG = LogFile(

@@ -11,7 +11,7 @@ from icedb_local.chaos.chaos_readers import ChaosReader, Found, PastReader
 from icedb_local.chaos.content_checker import CLOCK_SLACK_MS, ContentChecker, Read
 from icedb_log.errors import BelowHorizon, Unavailable
 from icedb_log.ingest.quarantine import QuarantinedBatch
-from icedb_log.testing.fake_clock import FakeClock
+from icedb_sim.fakes.fake_clock import FakeClock
 
 SEED = 5
 TABLE = "events"

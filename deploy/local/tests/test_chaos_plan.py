@@ -17,7 +17,7 @@ from icedb_local.chaos.outages import Outages, find_recovery_ms
 from icedb_local.chaos.proxy_faults import ActiveFaults, FaultHits, ProxyFault
 from icedb_local.chaos.run_figures import lack_of_work
 from icedb_local.chaos.verdicts import count_failures, find_cuts, judge_fault
-from icedb_log.testing.fake_clock import FakeClock
+from icedb_sim.fakes.fake_clock import FakeClock
 
 COUNTER = "icedb_store_request_failures_total"
 RISES = Trace("rises", COUNTER, ('reason="timeout"',))

@@ -6,7 +6,7 @@ import pytest
 from icedb_local import up
 from icedb_local.screen import Screen
 from icedb_local.stack_layout import StackLayout, StackPorts
-from icedb_log.testing.fake_clock import FakeClock
+from icedb_sim.fakes.fake_clock import FakeClock
 from rich.console import Console
 
 

@@ -10,7 +10,7 @@ from icedb_log.storage.object_store import FailedDelete
 from icedb_log.storage.stores import open_warehouse
 from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_config import TableConfig
-from icedb_log.testing.fake_clock import FakeClock
+from icedb_sim.fakes.fake_clock import FakeClock
 
 WEEK_MS = 7 * 86_400_000
 

@@ -7,8 +7,8 @@ from icedb_client.cli import change as change_command
 from icedb_client.client import Client
 from icedb_client.wakeups import TaskTimeout, WakeupSender
 from icedb_log.tables.table_config import PartitionField
-from icedb_log.testing.small_table import SmallTable
 from icedb_log.warehouse import Warehouse
+from icedb_sim.tables.small_table import SmallTable
 
 FOUND = {
     "outcome": "done", "duration_ms": 1, "rows_removed": 12_345, "rows_read": 20_000, "files_scanned": 40,

@@ -12,9 +12,9 @@ from icedb_log.clock import new_batch_id
 from icedb_log.erasure.erasures import create_erasure, list_open_ids, read_erasure
 from icedb_log.errors import Unavailable
 from icedb_log.tables.table_changes import alter_table_config
-from icedb_log.testing.erasure_steps import advance, append_users, clean
-from icedb_log.testing.small_table import SmallTable
 from icedb_log.warehouse import Warehouse
+from icedb_sim.tables.erasure_steps import advance, append_users, clean
+from icedb_sim.tables.small_table import SmallTable
 
 FOUND = {"outcome": "done", "rows": 2, "files": 1, "bytes": 2048, "files_counted": 3, "partitions": 1}
 WHERE = "u = 'victim'"

@@ -10,7 +10,7 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.storage.stores import open_warehouse
 from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_config import PartitionField, TableConfig
-from icedb_log.testing.row_files import RowFileWriter, encode_rows
+from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from icedb_log.jobs import BadRows, RowFault, StagedBatch
 from icedb_log.storage.stores import open_warehouse
 from icedb_log.tables.stored_config import read_table_config
 from icedb_log.tables.table_changes import alter_table_config
-from icedb_log.testing.fake_clock import FakeClock
+from icedb_sim.fakes.fake_clock import FakeClock
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from icedb_log.storage.object_store import list_all
 from icedb_log.storage.stores import open_warehouse
 from icedb_log.tables.stored_config import read_table_config
 from icedb_log.tables.table_config import DAY_MS
-from icedb_log.testing.row_files import RowFileWriter, encode_rows
+from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import duckdb
 import pytest
-from icedb_client.testing.parquet_warehouse import ParquetWarehouse
 from icedb_log.clock import SystemClock
 from icedb_log.storage.stores import open_warehouse
+from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 
 SCHEMA = {"ts": "TIMESTAMP", "event": "VARCHAR", "amount": "DOUBLE"}
 

@@ -11,9 +11,9 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.storage.stores import open_warehouse
 from icedb_log.tables.stored_config import load_any_config
-from icedb_log.testing.row_files import RowFileWriter, encode_rows
 from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
 from icedb_log.trash.purge import purge_table
+from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 
 CLOCK = SystemClock()
 

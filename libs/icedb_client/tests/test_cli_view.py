@@ -12,10 +12,10 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.storage.object_store import list_all
 from icedb_log.storage.stores import open_warehouse
 from icedb_log.tables.stored_config import read_table_config
-from icedb_log.testing.row_feeds import RowFileFeeder
-from icedb_log.testing.row_files import RowFileWriter, encode_rows
 from icedb_log.views.feeds import feed_view
 from icedb_log.views.views import read_registration
+from icedb_sim.tables.row_feeds import RowFileFeeder
+from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 
 CLOCK = SystemClock()
 QUERY = "select event, count(*) as n from _rows group by 1"

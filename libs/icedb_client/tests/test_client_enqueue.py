@@ -14,7 +14,7 @@ from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.jobs import BadRows, RejectedBatch
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
-from icedb_log.testing.row_files import RowFileWriter
+from icedb_sim.tables.row_files import RowFileWriter
 
 
 def staged(warehouse, name="events"):

@@ -1,3 +1,3 @@
-from icedb_log.testing.profiles import load_profile
+from icedb_sim.tables.profiles import load_profile
 
 load_profile()

@@ -5,10 +5,10 @@ from icedb_log.clock import new_batch_id, parse_uuid7_ms
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.storage.aligned_clock import AlignedClock
-from icedb_log.testing.fake_clock import DEFAULT_START_MS, FakeClock
-from icedb_log.testing.memory_store import MemoryObjectStore
-from icedb_log.testing.row_files import encode_rows
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.fakes.fake_clock import DEFAULT_START_MS, FakeClock
+from icedb_sim.fakes.memory_store import MemoryObjectStore
+from icedb_sim.tables.row_files import encode_rows
+from icedb_sim.tables.small_table import SmallTable
 
 HOUR_MS = 3_600_000
 

@@ -5,9 +5,9 @@ from icedb_log.clock import new_batch_id
 from icedb_log.errors import InvalidRequest, Overloaded, Unavailable
 from icedb_log.ingest import append
 from icedb_log.ingest.append import AppendJob, append_files, check_columns, make_batch_id
-from icedb_log.testing.row_files import write_rows
-from icedb_log.testing.scripted_store import Crash, Effect, Fault
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.tables.row_files import write_rows
+from icedb_sim.tables.small_table import SmallTable
 
 
 @pytest.fixture

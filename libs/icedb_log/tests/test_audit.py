@@ -8,12 +8,12 @@ from icedb_log.cleaning.vacuum import vacuum_table
 from icedb_log.errors import CommitOutcomeUnknown, Unavailable
 from icedb_log.keys import parse_audit_key
 from icedb_log.storage.object_store import FailedDelete, list_all
-from icedb_log.testing.fake_clock import FakeClock
-from icedb_log.testing.lease_steps import delete_lease, put_lease
-from icedb_log.testing.memory_store import MemoryObjectStore
-from icedb_log.testing.scripted_store import Crash, Effect, Fault, ScriptedStore
-from icedb_log.testing.small_table import SmallTable
 from icedb_log.warehouse import Warehouse
+from icedb_sim.fakes.fake_clock import FakeClock
+from icedb_sim.fakes.memory_store import MemoryObjectStore
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault, ScriptedStore
+from icedb_sim.tables.lease_steps import delete_lease, put_lease
+from icedb_sim.tables.small_table import SmallTable
 
 DAY_MS = 86_400_000
 

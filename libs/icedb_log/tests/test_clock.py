@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from icedb_log.clock import SystemClock, make_uuid7_hex, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import InvalidRequest
-from icedb_log.testing.fake_clock import FakeClock
+from icedb_sim.fakes.fake_clock import FakeClock
 
 
 @given(st.integers(0, 2**48 - 1), st.integers(0, 2**80))

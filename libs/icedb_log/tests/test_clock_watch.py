@@ -7,8 +7,8 @@ from icedb_log.storage.clock_watch import JUMP_MS, PAUSE_MS, WINDOW_MS, ClockWat
 from icedb_log.storage.local_store import LocalObjectStore
 from icedb_log.storage.s3 import S3ObjectStore
 from icedb_log.storage.s3_options import S3Options
-from icedb_log.testing.fake_clock import FakeClock
-from icedb_log.testing.memory_store import MemoryObjectStore
+from icedb_sim.fakes.fake_clock import FakeClock
+from icedb_sim.fakes.memory_store import MemoryObjectStore
 
 SECOND_MS = 1000
 DAY_MS = 86_400_000

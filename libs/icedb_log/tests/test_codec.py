@@ -11,7 +11,7 @@ from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.log.gc_pause import paused_gc
 from icedb_log.log.wire_values import WIRE_NAMES
 from icedb_log.model import FileMarker, LogFile, LogTombstone
-from icedb_log.testing.strategies import log_files
+from icedb_sim.tables.strategies import log_files
 
 KEY = "wh/t/_log/0000000000007_00.jsonl"
 

@@ -16,8 +16,8 @@ from icedb_log.storage.delete_pace import (
 )
 from icedb_log.storage.object_store import FailedDelete
 from icedb_log.storage.s3_deletes import read_delete_answer
-from icedb_log.testing.fake_clock import FakeClock
-from icedb_log.testing.store_acceptance import expect
+from icedb_sim.fakes.fake_clock import FakeClock
+from icedb_sim.fakes.store_acceptance import expect
 
 KEYS = [f"key/{number:06}" for number in range(20_000)]
 

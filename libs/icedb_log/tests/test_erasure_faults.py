@@ -6,7 +6,8 @@ import random
 import pytest
 from icedb_log.erasure.erasures import list_open_ids
 from icedb_log.errors import IceDBError
-from icedb_log.testing.erasure_steps import (
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.tables.erasure_steps import (
     StatsChanger,
     StatsWriter,
     advance,
@@ -18,9 +19,8 @@ from icedb_log.testing.erasure_steps import (
     live_users,
     put_orphan,
 )
-from icedb_log.testing.lease_steps import put_lease
-from icedb_log.testing.scripted_store import Crash, Effect, Fault
-from icedb_log.testing.small_table import SmallTable, try_each_call
+from icedb_sim.tables.lease_steps import put_lease
+from icedb_sim.tables.small_table import SmallTable, try_each_call
 
 EFFECTS = [Effect.CRASH_BEFORE, Effect.CRASH_AFTER, Effect.LOSE_ANSWER, Effect.DROP, Effect.DELAY, Effect.TRY_TWICE]
 

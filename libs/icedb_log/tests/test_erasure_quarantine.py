@@ -8,10 +8,10 @@ from icedb_log.ingest.quarantine_ops import retry_quarantined
 from icedb_log.ingest.refusals import quarantine_batch
 from icedb_log.ingest.staging import list_staged
 from icedb_log.jobs import RejectedBatch
-from icedb_log.testing.erasure_steps import advance, append_users, ask, finish, live_users
-from icedb_log.testing.row_files import encode_rows
-from icedb_log.testing.scripted_store import Fault
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.fakes.scripted_store import Fault
+from icedb_sim.tables.erasure_steps import advance, append_users, ask, finish, live_users
+from icedb_sim.tables.row_files import encode_rows
+from icedb_sim.tables.small_table import SmallTable
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from icedb_log.errors import (
     UnsupportedFormat,
 )
 from icedb_log.keys import TablePaths
-from icedb_log.testing.erasure_steps import (
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.tables.erasure_steps import (
     StatsChanger,
     advance,
     append_users,
@@ -32,7 +33,6 @@ from icedb_log.testing.erasure_steps import (
     live_users,
     make_users_table,
 )
-from icedb_log.testing.scripted_store import Crash, Effect, Fault
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from icedb_log.erasure.erasures import (
 from icedb_log.errors import (
     CorruptLog,
 )
-from icedb_log.testing.erasure_steps import (
+from icedb_sim.fakes.scripted_store import Effect, Fault
+from icedb_sim.tables.erasure_steps import (
     StatsChanger,
     StatsWriter,
     advance,
@@ -23,8 +24,7 @@ from icedb_log.testing.erasure_steps import (
     make_users_table,
     put_orphan,
 )
-from icedb_log.testing.lease_steps import put_lease
-from icedb_log.testing.scripted_store import Effect, Fault
+from icedb_sim.tables.lease_steps import put_lease
 
 DAY = 24 * 3600 * 1000
 

@@ -12,9 +12,9 @@ from icedb_log.log.widening import LoggedSchema, state_inexact
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.tables.stored_config import read_table_config
 from icedb_log.tables.table_changes import alter_table_config
-from icedb_log.testing.row_files import RowFileMerger, RowFileWriter, read_rows, write_rows
-from icedb_log.testing.scripted_store import Fault
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.fakes.scripted_store import Fault
+from icedb_sim.tables.row_files import RowFileMerger, RowFileWriter, read_rows, write_rows
+from icedb_sim.tables.small_table import SmallTable
 
 LONG = 2**53 + 1
 

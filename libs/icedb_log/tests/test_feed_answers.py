@@ -8,9 +8,9 @@ from icedb_log.log.invariants import require_merge
 from icedb_log.merging.merge_log import build_merge_log
 from icedb_log.model import FeedState, FileMarker, LogFile
 from icedb_log.tables.table_config import TableConfig
-from icedb_log.testing.small_table import SmallTable
-from icedb_log.testing.small_view import SmallView
 from icedb_log.views.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit, require_commits_accounted
+from icedb_sim.tables.small_table import SmallTable
+from icedb_sim.tables.small_view import SmallView
 
 
 @pytest.fixture

@@ -3,14 +3,14 @@
 import pytest
 from icedb_log.errors import Fenced, Unavailable
 from icedb_log.ingest.flush import flush_table
-from icedb_log.testing.fake_clock import FakeClock
-from icedb_log.testing.row_feeds import RowFileFeeder
-from icedb_log.testing.row_files import RowFileWriter
-from icedb_log.testing.scripted_store import Fault
-from icedb_log.testing.small_table import SmallTable
-from icedb_log.testing.small_view import SmallView, feed_state, grow_old
 from icedb_log.views.feeds import FeedLimits
 from icedb_log.views.views import detach_view
+from icedb_sim.fakes.fake_clock import FakeClock
+from icedb_sim.fakes.scripted_store import Fault
+from icedb_sim.tables.row_feeds import RowFileFeeder
+from icedb_sim.tables.row_files import RowFileWriter
+from icedb_sim.tables.small_table import SmallTable
+from icedb_sim.tables.small_view import SmallView, feed_state, grow_old
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from icedb_log.errors import CorruptLog, IceDBError, InvalidRequest
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
 from icedb_log.tables.status import read_status
-from icedb_log.testing.row_feeds import RowFileFeeder
-from icedb_log.testing.scripted_store import Crash, Effect, Fault
-from icedb_log.testing.small_table import SmallTable
-from icedb_log.testing.small_view import SmallView, feed_state, grow_old
 from icedb_log.views.feed_state import is_feed_needed
 from icedb_log.views.feeds import FeedLimits
 from icedb_log.views.views import register_view
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.tables.row_feeds import RowFileFeeder
+from icedb_sim.tables.small_table import SmallTable
+from icedb_sim.tables.small_view import SmallView, feed_state, grow_old
 
 
 @pytest.fixture

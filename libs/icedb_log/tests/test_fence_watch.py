@@ -7,9 +7,9 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fence import acquire_fence
 from icedb_log.log.fence_watch import FENCE_LOOK_MS, FenceWatch
-from icedb_log.testing.row_files import RowFileMerger, RowFileWriter, encode_rows
-from icedb_log.testing.scripted_store import Effect, Fault
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.fakes.scripted_store import Effect, Fault
+from icedb_sim.tables.row_files import RowFileMerger, RowFileWriter, encode_rows
+from icedb_sim.tables.small_table import SmallTable
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from icedb_log.ingest.staging import list_staged
 from icedb_log.keys import TablePaths
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
-from icedb_log.testing.flush_steps import TamperingWriter, bad_rows_of, staged_ids
-from icedb_log.testing.log_views import live
-from icedb_log.testing.row_files import RowFileWriter
-from icedb_log.testing.scripted_store import Crash, Effect, Fault
-from icedb_log.testing.small_table import SmallTable, try_each_call
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.tables.flush_steps import TamperingWriter, bad_rows_of, staged_ids
+from icedb_sim.tables.log_views import live
+from icedb_sim.tables.row_files import RowFileWriter
+from icedb_sim.tables.small_table import SmallTable, try_each_call
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import pytest
 from icedb_log.clock import make_uuid7_hex, new_batch_id
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.staging import list_staged, stage_batch
-from icedb_log.testing.row_files import encode_rows
-from icedb_log.testing.scripted_store import Crash, Effect, Fault
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.tables.row_files import encode_rows
+from icedb_sim.tables.small_table import SmallTable
 
 
 @pytest.fixture

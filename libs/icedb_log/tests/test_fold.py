@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from icedb_log.errors import CorruptLog, InvalidRequest, SchemaConflict
 from icedb_log.log.fold import LONGEST_COMMIT_MS, fold, read_horizon_ms
 from icedb_log.model import ListedLogFile, LogFile
-from icedb_log.testing.log_views import data, dead, kill, listed, live, log_key, view
+from icedb_sim.tables.log_views import data, dead, kill, listed, live, log_key, view
 
 
 def paths_of(snapshot):

@@ -8,8 +8,8 @@ from icedb_log.errors import BelowHorizon, InvalidRequest
 from icedb_log.following.budget import Budget
 from icedb_log.following.follower import Follower, PositionLost
 from icedb_log.following.position import Piecewise, Position, read_position, slices_between
-from icedb_log.testing.row_files import read_rows
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.tables.row_files import read_rows
+from icedb_sim.tables.small_table import SmallTable
 
 LEASE_MS = 100_000
 

@@ -9,7 +9,8 @@ from icedb_log.repair.fsck_data import find_partition_problem
 from icedb_log.storage.object_store import list_all
 from icedb_log.tables.stored_config import encode_table_config
 from icedb_log.tables.table_config import PartitionField
-from icedb_log.testing.fsck_tables import (
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.tables.fsck_tables import (
     check,
     codes,
     codes_after,
@@ -20,8 +21,7 @@ from icedb_log.testing.fsck_tables import (
     rewrite_data,
     small,
 )
-from icedb_log.testing.scripted_store import Crash, Effect, Fault
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.tables.small_table import SmallTable
 
 Damage = Callable[[SmallTable], object]
 

@@ -9,7 +9,7 @@ from icedb_log.log.fence import seal
 from icedb_log.merging.log_folding import listing_twice
 from icedb_log.merging.log_index import LogIndex
 from icedb_log.model import FileMarker, LogFile
-from icedb_log.testing.fsck_tables import (
+from icedb_sim.tables.fsck_tables import (
     append_log,
     check,
     codes,
@@ -22,7 +22,7 @@ from icedb_log.testing.fsck_tables import (
     logs,
     small,
 )
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.tables.small_table import SmallTable
 
 HOUR_MS = 60 * 60 * 1000
 

@@ -13,11 +13,11 @@ from icedb_log.errors import IceDBError, NotFound, Unavailable
 from icedb_log.log.fence import seal
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.repair.fsck_report import FsckReport
-from icedb_log.testing.lease_steps import put_lease
-from icedb_log.testing.row_footers import RowFooterReader
-from icedb_log.testing.scripted_store import Crash, Effect, Fault, ScriptedStore
-from icedb_log.testing.small_table import SmallTable
-from icedb_log.testing.small_view import SmallView
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault, ScriptedStore
+from icedb_sim.tables.lease_steps import put_lease
+from icedb_sim.tables.row_footers import RowFooterReader
+from icedb_sim.tables.small_table import SmallTable
+from icedb_sim.tables.small_view import SmallView
 
 
 def check(table: SmallTable, *, page_size: int = 1000) -> FsckReport:

@@ -7,9 +7,9 @@ import orjson
 import pytest
 from icedb_log.cleaning.pin_creation import create_pin
 from icedb_log.erasure.erasures import create_erasure
-from icedb_log.testing.fsck_tables import check, codes, codes_after, data_file, last_append, small
-from icedb_log.testing.small_table import SmallTable
-from icedb_log.testing.small_view import SmallView
+from icedb_sim.tables.fsck_tables import check, codes, codes_after, data_file, last_append, small
+from icedb_sim.tables.small_table import SmallTable
+from icedb_sim.tables.small_view import SmallView
 
 HOUR_MS = 60 * 60 * 1000
 DAY_MS = 24 * HOUR_MS

@@ -8,9 +8,9 @@ from icedb_log.cleaning.holds import read_holds, read_open_commits
 from icedb_log.cleaning.pin_creation import create_pin
 from icedb_log.errors import BelowHorizon, CorruptLog
 from icedb_log.keys import parse_log_key
-from icedb_log.testing.lease_steps import put_lease
-from icedb_log.testing.scripted_store import Crash, Effect, Fault
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.tables.lease_steps import put_lease
+from icedb_sim.tables.small_table import SmallTable
 
 DAY_MS = 24 * 60 * 60 * 1000
 

@@ -4,8 +4,8 @@ import pytest
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.ingest.idempotency import bind_key, hash_body, mark_staged
-from icedb_log.testing.scripted_store import Effect, Fault
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.fakes.scripted_store import Effect, Fault
+from icedb_sim.tables.small_table import SmallTable
 
 
 @pytest.fixture

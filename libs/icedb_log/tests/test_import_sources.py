@@ -4,7 +4,7 @@ import pytest
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.imports.import_sources import list_sources, parse_pattern, require_allowed
 from icedb_log.storage.local_store import LocalObjectStore
-from icedb_log.testing.memory_store import MemoryObjectStore
+from icedb_sim.fakes.memory_store import MemoryObjectStore
 
 KEYS = [
     "in/a.parquet", "in/b.parquet", "in/c.csv", "in/.hidden.parquet", "in/_SUCCESS",

@@ -7,10 +7,10 @@ from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, Fenced, IceDBErro
 from icedb_log.imports.imports import ImportLimits
 from icedb_log.keys import TablePaths
 from icedb_log.tables.table_config import PartitionField
-from icedb_log.testing.row_files import encode_rows
-from icedb_log.testing.scripted_store import Crash, Effect, Fault
-from icedb_log.testing.small_import import ImportTable
-from icedb_log.testing.small_table import try_each_call
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.tables.row_files import encode_rows
+from icedb_sim.tables.small_import import ImportTable
+from icedb_sim.tables.small_table import try_each_call
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 import pytest
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.imports.imports import ImportOptions
-from icedb_log.testing.row_files import encode_rows
-from icedb_log.testing.scripted_store import Effect, Fault
-from icedb_log.testing.small_import import ImportTable
-from icedb_log.testing.small_table import try_each_call
+from icedb_sim.fakes.scripted_store import Effect, Fault
+from icedb_sim.tables.row_files import encode_rows
+from icedb_sim.tables.small_import import ImportTable
+from icedb_sim.tables.small_table import try_each_call
 
 IN_PLACE = ImportOptions(mode="in_place")
 

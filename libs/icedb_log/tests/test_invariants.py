@@ -16,7 +16,7 @@ from icedb_log.log.invariants import (
 from icedb_log.log.widening import LoggedSchema
 from icedb_log.merging.merge_log import build_merge_log
 from icedb_log.model import FileMarker, LogFile
-from icedb_log.testing.log_views import PATHS, data, dead, kill, listed, live, log_key, view
+from icedb_sim.tables.log_views import PATHS, data, dead, kill, listed, live, log_key, view
 
 FILES = (
     listed(1, live("x"), live("other", partition="p=b"), schema={"id": "BIGINT"}, batch_ids=("b1",)),

@@ -4,9 +4,9 @@ import pytest
 from icedb_log.cleaning.lease_holding import acquire_lease, release_lease, renew_lease
 from icedb_log.errors import BelowHorizon, CommitOutcomeUnknown, IceDBError, NotFound
 from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
-from icedb_log.testing.row_files import read_live_rows
-from icedb_log.testing.scripted_store import Effect, Fault
-from icedb_log.testing.small_table import SmallTable, try_each_call
+from icedb_sim.fakes.scripted_store import Effect, Fault
+from icedb_sim.tables.row_files import read_live_rows
+from icedb_sim.tables.small_table import SmallTable, try_each_call
 
 TTL_MS = 600_000
 FAULTS = [

@@ -18,10 +18,10 @@ from icedb_log.errors import (
 )
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
 from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
-from icedb_log.testing.row_files import read_live_rows
-from icedb_log.testing.scripted_store import Effect, Fault
-from icedb_log.testing.small_table import SmallTable
 from icedb_log.trash.drop import drop_table
+from icedb_sim.fakes.scripted_store import Effect, Fault
+from icedb_sim.tables.row_files import read_live_rows
+from icedb_sim.tables.small_table import SmallTable
 
 TTL_MS = 600_000
 DAY_MS = 24 * 60 * 60 * 1000

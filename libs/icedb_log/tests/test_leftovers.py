@@ -15,9 +15,9 @@ from icedb_log.ingest.quarantine import list_quarantined, reason_key
 from icedb_log.ingest.quarantine_ops import begin_drop, drop_quarantined, read_quarantined, retry_quarantined
 from icedb_log.storage.probe import PROBE_FOLDER
 from icedb_log.tables.table_config import HOUR_MS
-from icedb_log.testing.lease_steps import put_lease
-from icedb_log.testing.scripted_store import Crash, Effect, Fault
-from icedb_log.testing.small_table import SmallTable, try_each_call
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.tables.lease_steps import put_lease
+from icedb_sim.tables.small_table import SmallTable, try_each_call
 
 RETENTION_MS = 30 * DAY_MS
 

@@ -13,7 +13,7 @@ from icedb_log.storage import local_etags, local_files, local_store
 from icedb_log.storage.local_store import LocalObjectStore
 from icedb_log.storage.local_walk import STORE_FOLDER
 from icedb_log.storage.object_store import delete_or_raise, list_all
-from icedb_log.testing.store_acceptance import StoreAcceptance, expect
+from icedb_sim.fakes.store_acceptance import StoreAcceptance, expect
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from icedb_log.errors import Unavailable
 from icedb_log.storage import local_files
 from icedb_log.storage.local_store import LocalObjectStore
 from icedb_log.storage.object_store import list_all
-from icedb_log.testing.store_acceptance import expect
+from icedb_sim.fakes.store_acceptance import expect
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from icedb_log.merging.log_folding import (
 from icedb_log.merging.merge_log import build_merge_log
 from icedb_log.merging.merge_plan import MergeIndex, plan_merge
 from icedb_log.tables.table_config import TableConfig
-from icedb_log.testing.log_views import PATHS, kill, listed, live, log_key, view
+from icedb_sim.tables.log_views import PATHS, kill, listed, live, log_key, view
 
 TARGET = 100_000
 KIB = 1024

@@ -9,10 +9,10 @@ from icedb_log.log.codec import decode_log_file, decode_log_head, encode_log_fil
 from icedb_log.log.fold import union_schema
 from icedb_log.log.reader import HEAD_BYTES
 from icedb_log.model import LogFile, LogHead
-from icedb_log.testing.log_views import PATHS, listed, live, log_key
-from icedb_log.testing.scripted_store import Fault
-from icedb_log.testing.small_table import SmallTable
-from icedb_log.testing.strategies import log_files
+from icedb_sim.fakes.scripted_store import Fault
+from icedb_sim.tables.log_views import PATHS, listed, live, log_key
+from icedb_sim.tables.small_table import SmallTable
+from icedb_sim.tables.strategies import log_files
 
 IDS = tuple(f"01889a1b-3f75-7000-8000-{number:012x}" for number in range(1000))
 

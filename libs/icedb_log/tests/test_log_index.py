@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from icedb_log.log.fold import fold
 from icedb_log.merging.log_index import LogIndex
-from icedb_log.testing.log_views import dead, kill, listed, live, log_key, view
+from icedb_sim.tables.log_views import dead, kill, listed, live, log_key, view
 
 names = st.sampled_from("uvwxyz")
 log_files = st.builds(

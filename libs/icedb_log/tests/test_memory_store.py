@@ -2,8 +2,8 @@
 
 import pytest
 from icedb_log.clock import SystemClock
-from icedb_log.testing.memory_store import MemoryObjectStore
-from icedb_log.testing.store_acceptance import StoreAcceptance
+from icedb_sim.fakes.memory_store import MemoryObjectStore
+from icedb_sim.fakes.store_acceptance import StoreAcceptance
 
 
 class TestMemoryObjectStore(StoreAcceptance):

@@ -16,9 +16,9 @@ from icedb_log.keys import TablePaths
 from icedb_log.log.fence import acquire_fence
 from icedb_log.merging.merge import MergeResult, merge_table
 from icedb_log.merging.merge_plan import MergeLimits
-from icedb_log.testing.row_files import RowFileMerger, read_rows
-from icedb_log.testing.scripted_store import Effect, Fault
-from icedb_log.testing.small_table import SmallTable, try_each_call
+from icedb_sim.fakes.scripted_store import Effect, Fault
+from icedb_sim.tables.row_files import RowFileMerger, read_rows
+from icedb_sim.tables.small_table import SmallTable, try_each_call
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from icedb_log.errors import Fenced, HaltError, IceDBError, InvariantViolated, U
 from icedb_log.jobs import ContentCheck
 from icedb_log.log.fence import acquire_fence, read_fence
 from icedb_log.merging.merge import merge_table
-from icedb_log.testing.row_files import RowFileMerger
-from icedb_log.testing.scripted_store import Effect, Fault
-from icedb_log.testing.small_table import SmallTable, try_each_call
+from icedb_sim.fakes.scripted_store import Effect, Fault
+from icedb_sim.tables.row_files import RowFileMerger
+from icedb_sim.tables.small_table import SmallTable, try_each_call
 
 DIFFERS = ContentCheck(3, 1, ("column 'id' has 0 nulls in the inputs and 1 in the outputs",))
 

@@ -5,7 +5,7 @@ from icedb_log.errors import CorruptLog
 from icedb_log.log.codec import encode_log_file
 from icedb_log.merging.merge_plan import MergeIndex, plan_merge
 from icedb_log.model import FileMarker, LogFile
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.tables.small_table import SmallTable
 
 PARTITIONS = [f"x{number}" for number in range(24)]
 

@@ -14,7 +14,7 @@ from icedb_log.merging.merge_policy import (
     tier_of,
 )
 from icedb_log.tables.table_config import TableConfig
-from icedb_log.testing.log_views import live
+from icedb_sim.tables.log_views import live
 
 MIB = 2**20
 

@@ -7,9 +7,9 @@ from icedb_log.errors import Fenced, Unavailable
 from icedb_log.merging.merge import MergeResult, merge_table
 from icedb_log.merging.merge_plan import MergeIndex, MergeLimits
 from icedb_log.storage.object_store import list_all
-from icedb_log.testing.row_files import RowFileMerger
-from icedb_log.testing.scripted_store import Crash, Effect
-from icedb_log.testing.small_table import SmallTable, try_each_call
+from icedb_sim.fakes.scripted_store import Crash, Effect
+from icedb_sim.tables.row_files import RowFileMerger
+from icedb_sim.tables.small_table import SmallTable, try_each_call
 
 EACH_GROUP = MergeLimits(commit_bytes=1)
 ALL_IDS = sorted([1, 2] * 3)

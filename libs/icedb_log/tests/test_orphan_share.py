@@ -2,9 +2,9 @@
 
 import pytest
 from icedb_log.cleaning.orphan_plan import OrphanPolicy
-from icedb_log.testing.log_views import data
-from icedb_log.testing.scripted_store import Crash, Effect, Fault
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.tables.log_views import data
+from icedb_sim.tables.small_table import SmallTable
 
 GUARDED = OrphanPolicy()
 FORCED = OrphanPolicy(is_forced=True)

@@ -10,9 +10,9 @@ from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable, 
 from icedb_log.keys import TablePaths
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile
-from icedb_log.testing.log_views import data
-from icedb_log.testing.scripted_store import Crash, Effect, Fault
-from icedb_log.testing.small_table import SmallTable, try_each_call
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.tables.log_views import data
+from icedb_sim.tables.small_table import SmallTable, try_each_call
 
 ORPHAN = data("orphan")
 FAULTS = [Effect.CRASH_BEFORE, Effect.CRASH_AFTER, Effect.LOSE_ANSWER, Effect.UNAVAILABLE, Effect.DELAY]

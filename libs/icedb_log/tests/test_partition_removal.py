@@ -6,9 +6,9 @@ from icedb_log.errors import Fenced, InvalidRequest, InvariantViolated, NotFound
 from icedb_log.jobs import MergedGroup, MergeGroup
 from icedb_log.keys import TablePaths
 from icedb_log.merging.merge_session import MergeSession
-from icedb_log.testing.log_views import PATHS, dead, listed, live, view
-from icedb_log.testing.scripted_store import Effect, Fault
-from icedb_log.testing.small_table import SmallTable, try_each_call
+from icedb_sim.fakes.scripted_store import Effect, Fault
+from icedb_sim.tables.log_views import PATHS, dead, listed, live, view
+from icedb_sim.tables.small_table import SmallTable, try_each_call
 
 
 def filled():

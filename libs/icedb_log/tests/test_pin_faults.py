@@ -16,10 +16,10 @@ from icedb_log.errors import (
     NotFound,
     Unavailable,
 )
-from icedb_log.testing.pin_steps import DAY_MS, age, data_count, make_table, pin, pinned_ids, status
-from icedb_log.testing.scripted_store import Crash, Effect, Fault
-from icedb_log.testing.small_table import SmallTable, try_each_call
 from icedb_log.trash.drop import drop_table
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.tables.pin_steps import DAY_MS, age, data_count, make_table, pin, pinned_ids, status
+from icedb_sim.tables.small_table import SmallTable, try_each_call
 
 
 @pytest.fixture

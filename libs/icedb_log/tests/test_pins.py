@@ -25,8 +25,8 @@ from icedb_log.log.fold import fold
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.storage.object_store import list_all
 from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
-from icedb_log.testing.pin_steps import DAY_MS, age, data_count, make_table, pin, pinned_ids, status
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.tables.pin_steps import DAY_MS, age, data_count, make_table, pin, pinned_ids, status
+from icedb_sim.tables.small_table import SmallTable
 
 FORCED = OrphanPolicy(is_forced=True)
 

@@ -21,8 +21,8 @@ from icedb_log.ingest.pressure import (
     read_pressure,
 )
 from icedb_log.tables.table_config import TableConfig
-from icedb_log.testing.scripted_store import Effect, Fault
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.fakes.scripted_store import Effect, Fault
+from icedb_sim.tables.small_table import SmallTable
 
 CONFIG = TableConfig.create(
     name="t", log_files_slow=100, log_files_stop=200, backlog_files_slow=1000, backlog_files_stop=4000

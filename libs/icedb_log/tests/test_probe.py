@@ -4,7 +4,7 @@ import pytest
 from icedb_log.errors import PreconditionFailed, Unavailable, UnsupportedFormat
 from icedb_log.storage.object_store import list_all
 from icedb_log.storage.probe import probe_conditional_writes
-from icedb_log.testing.memory_store import MemoryObjectStore
+from icedb_sim.fakes.memory_store import MemoryObjectStore
 
 
 class IgnoresCreate(MemoryObjectStore):

@@ -9,17 +9,17 @@ from icedb_log.errors import CorruptLog, Fenced, InvalidRequest, NotFound, Unava
 from icedb_log.log.fence import acquire_fence
 from icedb_log.storage.object_store import list_all
 from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
-from icedb_log.testing.lease_steps import put_lease
-from icedb_log.testing.scripted_store import Crash, Effect, Fault
-from icedb_log.testing.small_table import SmallTable, try_each_call
-from icedb_log.testing.small_view import SmallView
-from icedb_log.testing.trash_steps import KEEP_MS, KEPT, SEAL_MS, create_again, drop, make_full, mark_of, purge, rest_of
 from icedb_log.trash.drop import read_kept_config, undrop_table
 from icedb_log.trash.purge import purge_table
 from icedb_log.trash.purge_progress import read_progress
 from icedb_log.trash.purge_run import MAX_SEAL_BYTES, PurgeLimits
 from icedb_log.trash.trash_list import read_trash
 from icedb_log.warehouse import Warehouse
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.tables.lease_steps import put_lease
+from icedb_sim.tables.small_table import SmallTable, try_each_call
+from icedb_sim.tables.small_view import SmallView
+from icedb_sim.tables.trash_steps import KEEP_MS, KEPT, SEAL_MS, create_again, drop, make_full, mark_of, purge, rest_of
 
 
 @pytest.fixture

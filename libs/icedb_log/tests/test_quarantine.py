@@ -6,8 +6,8 @@ from icedb_log.ingest.quarantine import list_quarantined, reason_key
 from icedb_log.ingest.refusals import quarantine_batch
 from icedb_log.ingest.staging import list_staged
 from icedb_log.jobs import RejectedBatch
-from icedb_log.testing.scripted_store import Effect, Fault
-from icedb_log.testing.small_table import SmallTable, try_each_call
+from icedb_sim.fakes.scripted_store import Effect, Fault
+from icedb_sim.tables.small_table import SmallTable, try_each_call
 
 
 def make_table():

@@ -12,8 +12,8 @@ from icedb_log.ingest.quarantine_ops import drop_quarantined, read_quarantined, 
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.keys import parse_staged_key
 from icedb_log.tables.table_changes import alter_table_config
-from icedb_log.testing.scripted_store import Crash, Effect, Fault
-from icedb_log.testing.small_table import SmallTable, try_each_call
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.tables.small_table import SmallTable, try_each_call
 
 EFFECTS = [Effect.CRASH_BEFORE, Effect.CRASH_AFTER, Effect.LOSE_ANSWER, Effect.UNAVAILABLE, Effect.DELAY, Effect.DROP]
 ROWS = [{"id": 2, "p": "a", "n": 1.5}, {"id": 3, "p": "a", "n": 2.5}]

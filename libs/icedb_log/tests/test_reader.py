@@ -10,9 +10,9 @@ from icedb_log.log.codec import encode_log_file
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import MAX_READ_ATTEMPTS, LogReader
 from icedb_log.model import LogFile
-from icedb_log.testing.log_views import data, dead, kill, live, log_key
-from icedb_log.testing.scripted_store import Effect, Fault
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.fakes.scripted_store import Effect, Fault
+from icedb_sim.tables.log_views import data, dead, kill, live, log_key
+from icedb_sim.tables.small_table import SmallTable
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from icedb_log.repair.rebuild_clocks import find_odd_times
 from icedb_log.repair.rebuild_commits import Attempt
 from icedb_log.storage.object_store import ObjectInfo
 from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
-from icedb_log.testing.fake_clock import DEFAULT_START_MS
-from icedb_log.testing.memory_store import MemoryObjectStore
-from icedb_log.testing.rebuild_steps import lose_log
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.fakes.fake_clock import DEFAULT_START_MS
+from icedb_sim.fakes.memory_store import MemoryObjectStore
+from icedb_sim.tables.rebuild_steps import lose_log
+from icedb_sim.tables.small_table import SmallTable
 
 MINUTE_MS = 60_000
 

@@ -9,9 +9,9 @@ import pytest
 from icedb_log.cleaning.pin_creation import create_pin
 from icedb_log.errors import IceDBError
 from icedb_log.storage.object_store import list_all
-from icedb_log.testing.row_files import read_rows
-from icedb_log.testing.scripted_store import Crash, Effect, Fault
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.tables.row_files import read_rows
+from icedb_sim.tables.small_table import SmallTable
 
 STEPS = 26
 SEEDS = 10

@@ -13,12 +13,12 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merging.merge_session import MergeSession
 from icedb_log.storage.object_store import DeleteReport, FailedDelete
-from icedb_log.testing.fake_clock import FakeClock
-from icedb_log.testing.memory_store import MemoryObjectStore
-from icedb_log.testing.row_files import read_live_rows
-from icedb_log.testing.simulation_mutations import Mutation, mutated
-from icedb_log.testing.simulation_rules import RULES
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.fakes.fake_clock import FakeClock
+from icedb_sim.fakes.memory_store import MemoryObjectStore
+from icedb_sim.rules.catalogue import RULES
+from icedb_sim.rules.mutations import Mutation, mutated
+from icedb_sim.tables.row_files import read_live_rows
+from icedb_sim.tables.small_table import SmallTable
 
 PARTITIONS = ("a", "b", "c")
 

@@ -5,8 +5,8 @@ from icedb_log.changes.retain import retain_table
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.tables.table_changes import alter_table_config
 from icedb_log.tables.table_config import DAY_MS, HOUR_MS, PartitionField
-from icedb_log.testing.scripted_store import Fault
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.fakes.scripted_store import Fault
+from icedb_sim.tables.small_table import SmallTable
 
 DAYS = ("2023-11-01", "2023-11-02", "2023-11-13")
 

@@ -1,9 +1,9 @@
 """Deletions while the schema grows: what was counted with other types of columns does not count any more."""
 
 from icedb_log.jobs import CountJob, MergedGroup, MergeGroup, MergeJob
-from icedb_log.testing.row_files import RowFileChanger, read_rows, write_rows
-from icedb_log.testing.scripted_store import Fault
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.fakes.scripted_store import Fault
+from icedb_sim.tables.row_files import RowFileChanger, read_rows, write_rows
+from icedb_sim.tables.small_table import SmallTable
 
 
 class TextChanger(RowFileChanger):

@@ -3,7 +3,7 @@
 import pytest
 from icedb_log.errors import NotFound
 from icedb_log.keys import TablePaths
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.tables.small_table import SmallTable
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from icedb_log.tables.stored_config import read_table_config
 from icedb_log.tables.table_changes import FREE_FIELDS, RISING_FIELDS, alter_table_config, plan_change
 from icedb_log.tables.table_config import PartitionField, TableConfig
 from icedb_log.tables.time_columns import TimeColumn
-from icedb_log.testing.scripted_store import Effect, Fault
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.fakes.scripted_store import Effect, Fault
+from icedb_sim.tables.small_table import SmallTable
 
 
 @pytest.fixture

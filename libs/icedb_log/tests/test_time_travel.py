@@ -16,11 +16,11 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.keys import parse_log_key
 from icedb_log.log.fold import fold
 from icedb_log.merging.merge import merge_table
-from icedb_log.testing.fake_clock import FakeClock
-from icedb_log.testing.lease_steps import put_lease
-from icedb_log.testing.row_files import RowFileChanger, RowFileMerger, RowFileWriter, read_live_rows
-from icedb_log.testing.scripted_store import Effect, Fault
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.fakes.fake_clock import FakeClock
+from icedb_sim.fakes.scripted_store import Effect, Fault
+from icedb_sim.tables.lease_steps import put_lease
+from icedb_sim.tables.row_files import RowFileChanger, RowFileMerger, RowFileWriter, read_live_rows
+from icedb_sim.tables.small_table import SmallTable
 
 SKEW_MS = 5000
 """How wrong the clocks of committers are, at most; less than a quarter of the log's grace period (I3)."""

@@ -8,15 +8,15 @@ from icedb_log.tables.drop_mark import Dropped
 from icedb_log.tables.status import read_status
 from icedb_log.tables.stored_config import create_table, load_any_config, read_table_config
 from icedb_log.tables.table_changes import alter_table_config
-from icedb_log.testing.lease_steps import put_lease
-from icedb_log.testing.scripted_store import Effect, Fault
-from icedb_log.testing.small_table import SmallTable, try_each_call
-from icedb_log.testing.small_view import SmallView
 from icedb_log.trash.drop import MAX_KEEP_MS, DropRequest, drop_table, undrop_table
 from icedb_log.trash.purge import purge_table
 from icedb_log.trash.trash_list import read_trash
 from icedb_log.views.views import detach_view, read_registration, register_view
 from icedb_log.warehouse import Warehouse
+from icedb_sim.fakes.scripted_store import Effect, Fault
+from icedb_sim.tables.lease_steps import put_lease
+from icedb_sim.tables.small_table import SmallTable, try_each_call
+from icedb_sim.tables.small_view import SmallView
 
 KEEP_MS = 600_000
 INTO_TRASH = DropRequest(keep_ms=KEEP_MS, dropped_by="ann", note="old")

@@ -9,12 +9,12 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.keys import TablePaths
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.model import FileMarker, LogFile
-from icedb_log.testing.lease_steps import delete_lease, put_lease
-from icedb_log.testing.log_views import live
-from icedb_log.testing.row_files import encode_rows
-from icedb_log.testing.scripted_store import Crash, Effect, Fault
-from icedb_log.testing.small_table import SmallTable
-from icedb_log.testing.vacuum_steps import assert_clean, make_dead_table, rival_of
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.tables.lease_steps import delete_lease, put_lease
+from icedb_sim.tables.log_views import live
+from icedb_sim.tables.row_files import encode_rows
+from icedb_sim.tables.small_table import SmallTable
+from icedb_sim.tables.vacuum_steps import assert_clean, make_dead_table, rival_of
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from icedb_log.cleaning.vacuum import vacuum_table
 from icedb_log.errors import Unavailable, UnsupportedFormat
 from icedb_log.storage.steady_time import SteadyTime
 from icedb_log.storage.store_clock import MAX_HOST_GAP_MS
-from icedb_log.testing.fake_clock import DEFAULT_START_MS
-from icedb_log.testing.lease_steps import put_lease
-from icedb_log.testing.memory_store import MemoryObjectStore
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.fakes.fake_clock import DEFAULT_START_MS
+from icedb_sim.fakes.memory_store import MemoryObjectStore
+from icedb_sim.tables.lease_steps import put_lease
+from icedb_sim.tables.small_table import SmallTable
 
 MINUTE_MS = 60_000
 JUMP_MS = 14 * MINUTE_MS

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from icedb_log.errors import InvalidRequest, PreconditionFailed
-from icedb_log.testing.lease_steps import put_lease
-from icedb_log.testing.scripted_store import Crash, Effect, Fault
-from icedb_log.testing.small_table import SmallTable, try_each_call
-from icedb_log.testing.vacuum_steps import assert_clean, make_dead_table, rival_of
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.tables.lease_steps import put_lease
+from icedb_sim.tables.small_table import SmallTable, try_each_call
+from icedb_sim.tables.vacuum_steps import assert_clean, make_dead_table, rival_of
 
 
 @pytest.mark.parametrize(

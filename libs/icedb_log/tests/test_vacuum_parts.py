@@ -13,13 +13,13 @@ from icedb_log.keys import TablePaths, log_name
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.storage.object_store import DeleteReport, FailedDelete
-from icedb_log.testing.dead_table import build_dead_table, main
-from icedb_log.testing.fake_clock import FakeClock
-from icedb_log.testing.log_views import data, dead, kill, listed, live
-from icedb_log.testing.memory_store import MemoryObjectStore
-from icedb_log.testing.row_files import encode_rows
-from icedb_log.testing.scripted_store import Effect, Fault, ScriptedStore
-from icedb_log.testing.small_table import SmallTable, try_each_call
+from icedb_sim.fakes.fake_clock import FakeClock
+from icedb_sim.fakes.memory_store import MemoryObjectStore
+from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
+from icedb_sim.growth.dead_table import build_dead_table, main
+from icedb_sim.tables.log_views import data, dead, kill, listed, live
+from icedb_sim.tables.row_files import encode_rows
+from icedb_sim.tables.small_table import SmallTable, try_each_call
 
 LIVE = [1, 2, 3, 4, 5, 6]
 

@@ -4,9 +4,9 @@ import pytest
 from icedb_log.errors import InvalidRequest
 from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_config import TableConfig
-from icedb_log.testing.fake_clock import FakeClock
-from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.warehouse import Warehouse
+from icedb_sim.fakes.fake_clock import FakeClock
+from icedb_sim.fakes.memory_store import MemoryObjectStore
 
 
 @pytest.mark.parametrize(("root", "prefix"), [("", "events"), ("wh", "wh/events"), ("a/b", "a/b/events")])

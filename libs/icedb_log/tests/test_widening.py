@@ -6,8 +6,8 @@ from icedb_log.log.codec import decode_log_file
 from icedb_log.log.widening import LoggedSchema, fixed_columns, grow_schema
 from icedb_log.tables.table_changes import alter_table_config
 from icedb_log.tables.table_config import PartitionField, TableConfig
-from icedb_log.testing.row_files import RowFileMerger
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.tables.row_files import RowFileMerger
+from icedb_sim.tables.small_table import SmallTable
 
 KNOWN = LoggedSchema({"a": "BIGINT", "d": "DATE", "v": "VARCHAR", "w": "BIGINT"}, {"w": "DOUBLE"})
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from icedb_log.clock import make_uuid7_hex
 from icedb_log.keys import parse_log_key
 from icedb_log.log.fold import fold
-from icedb_log.testing.fake_clock import DEFAULT_START_MS
-from icedb_log.testing.memory_store import MemoryObjectStore
-from icedb_log.testing.small_table import SmallTable
+from icedb_sim.fakes.fake_clock import DEFAULT_START_MS
+from icedb_sim.fakes.memory_store import MemoryObjectStore
+from icedb_sim.tables.small_table import SmallTable
 
 MINUTE_MS = 60_000
 OFFSETS_MS = (-10 * MINUTE_MS, -1, 0, 1, 10 * MINUTE_MS)

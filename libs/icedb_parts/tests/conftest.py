@@ -16,12 +16,12 @@ from icedb_log.jobs import MergeGroup, SizeClass, StagedBatch
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
 from icedb_log.tables.table_config import PartitionField, TableConfig
-from icedb_log.testing.fake_clock import FakeClock
-from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_parts.arrow_types import ARROW_TYPES
 from icedb_parts.limits import MIB, EngineLimits, FlushUnitLimits
 from icedb_parts.units.flush_unit import FlushUnit, FlushUnitResult, flush_unit
 from icedb_parts.units.merge_unit import MergeUnit, MergeUnitResult, merge_unit
+from icedb_sim.fakes.fake_clock import FakeClock
+from icedb_sim.fakes.memory_store import MemoryObjectStore
 
 SQL_TYPES = {arrow_type: sql_type for sql_type, arrow_type in ARROW_TYPES.items()}
 COMMIT_ID = "c0ffee"

@@ -11,9 +11,9 @@ import pytest
 from icedb_log.errors import InvariantViolated, Unavailable
 from icedb_log.log.fold import fold
 from icedb_log.merging.merge import merge_table
-from icedb_log.testing.small_table import SmallTable
-from icedb_parts.testing.native_jobs import NativeMerger, NativeWriter
 from icedb_parts.writing.part_files import PartFileWriter
+from icedb_sim.rigs.native_jobs import NativeMerger, NativeWriter
+from icedb_sim.tables.small_table import SmallTable
 
 DAY = date(2024, 2, 29)
 TIME = datetime(2024, 2, 29, 1, 2, 3, 4)

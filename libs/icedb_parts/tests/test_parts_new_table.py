@@ -13,11 +13,11 @@ from icedb_log.merging.merge import merge_table
 from icedb_log.storage.object_store import list_all
 from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_config import NEW_TABLE_POLICIES, TableConfig
-from icedb_log.testing.fake_clock import FakeClock
-from icedb_log.testing.memory_store import MemoryObjectStore
-from icedb_log.testing.scripted_store import ScriptedStore
 from icedb_log.warehouse import Warehouse
-from icedb_parts.testing.native_jobs import NativeMerger, NativeWriter
+from icedb_sim.fakes.fake_clock import FakeClock
+from icedb_sim.fakes.memory_store import MemoryObjectStore
+from icedb_sim.fakes.scripted_store import ScriptedStore
+from icedb_sim.rigs.native_jobs import NativeMerger, NativeWriter
 
 
 class NewTable:

@@ -4,9 +4,9 @@ import threading
 
 import pytest
 from icedb_log.errors import Fenced, InvalidRequest, Unavailable
-from icedb_log.testing.fake_clock import FakeClock
 from icedb_parts.spark.spark_runner import SparkRunner
 from icedb_parts.spark.spark_watch import JobWatch, WatchRules
+from icedb_sim.fakes.fake_clock import FakeClock
 from py4j.protocol import Py4JError
 
 WAIT_S = 20

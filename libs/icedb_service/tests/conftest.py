@@ -1,5 +1,5 @@
 import pytest
-from icedb_service.testing.guard_rig import GuardRig
+from icedb_sim.rigs.guard_rig import GuardRig
 from prometheus_client import CollectorRegistry
 
 

@@ -13,8 +13,8 @@ from icedb_service.access.opening import open_guard
 from icedb_service.access.source import AccessSource
 from icedb_service.access.verbs import Identity
 from icedb_service.settings import ServiceSettings
-from icedb_service.testing.access_rig import token_entry, write_access
-from icedb_service.testing.guard_rig import TOKEN, bearer
+from icedb_sim.rigs.access_rig import token_entry, write_access
+from icedb_sim.rigs.guard_rig import TOKEN, bearer
 from prometheus_client import CollectorRegistry, generate_latest
 
 

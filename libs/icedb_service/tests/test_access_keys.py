@@ -9,8 +9,8 @@ from icedb_log.errors import Unauthenticated, Unavailable
 from icedb_service.access import policy
 from icedb_service.access.key_sets import MAX_BYTES, FetchedKeys
 from icedb_service.access.verbs import Identity
-from icedb_service.testing.access_rig import TokenIssuer
-from icedb_service.testing.guard_rig import bearer
+from icedb_sim.rigs.access_rig import TokenIssuer
+from icedb_sim.rigs.guard_rig import bearer
 from joserfc.jwk import ECKey
 
 

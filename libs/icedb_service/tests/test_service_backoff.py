@@ -1,5 +1,5 @@
 from icedb_service.backoff import Backoff
-from icedb_service.testing.manual_clock import ManualClock
+from icedb_sim.fakes.manual_clock import ManualClock
 
 
 def test_pauses_double_up_to_a_bound_and_are_forgotten_after_success():

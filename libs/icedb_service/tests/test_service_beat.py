@@ -3,7 +3,7 @@ from icedb_service.beat import make_beat
 from icedb_service.celery_app import make_app
 from icedb_service.names import INGEST_SWEEP, JANITOR_SWEEP, MERGE_SWEEP
 from icedb_service.settings import ServiceSettings
-from icedb_service.testing.manual_clock import ManualClock
+from icedb_sim.fakes.manual_clock import ManualClock
 
 
 class RecordedWakeups:

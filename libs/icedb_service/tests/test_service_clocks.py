@@ -3,11 +3,11 @@
 import pytest
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.storage.object_store import ObjectPage
-from icedb_log.testing.fake_clock import FakeClock
 from icedb_log.warehouse import Warehouse
 from icedb_service import preflight
 from icedb_service.clocks import ClockMetrics, require_near_clock, watch_clock
 from icedb_service.settings import ServiceSettings, load_settings
+from icedb_sim.fakes.fake_clock import FakeClock
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 

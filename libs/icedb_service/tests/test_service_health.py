@@ -3,10 +3,10 @@
 import pytest
 from celery import Celery
 from icedb_log.errors import Unavailable
-from icedb_log.testing.fake_clock import FakeClock
 from icedb_service.metrics import WorkerMetrics
 from icedb_service.settings import ServiceSettings
 from icedb_service.worker import WorkerContext
+from icedb_sim.fakes.fake_clock import FakeClock
 
 
 class FakeEngine:

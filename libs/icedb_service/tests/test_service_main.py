@@ -4,7 +4,7 @@ from icedb_service import main as main_module
 from icedb_service.main import run_main
 from icedb_service.preflight import wait_until_available
 from icedb_service.settings import ServiceSettings
-from icedb_service.testing.manual_clock import ManualClock
+from icedb_sim.fakes.manual_clock import ManualClock
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,8 @@
 
 from icedb_log.cleaning.pin_creation import create_pin
 from icedb_log.cleaning.vacuum import vacuum_table
-from icedb_log.testing.small_table import SmallTable
 from icedb_service.readers import LogReaders
+from icedb_sim.tables.small_table import SmallTable
 
 
 def test_a_vacuum_fetches_log_files_and_pins_once():

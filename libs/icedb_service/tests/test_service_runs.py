@@ -5,7 +5,7 @@ from icedb_service.metrics import WorkerMetrics
 from icedb_service.names import MERGE_MERGE, MERGE_SWEEP
 from icedb_service.redlock import LockBusy, LockLost
 from icedb_service.runs import CONFLICT_ATTEMPTS, TaskRunner, Work, backoff_key, outcome_of
-from icedb_service.testing.manual_clock import ManualClock
+from icedb_sim.fakes.manual_clock import ManualClock
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import pytest
 from icedb_log.errors import NotFound, Unavailable
 from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_config import TableConfig
-from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.warehouse import Warehouse
 from icedb_service.reading.blocking_work import BlockingWork
 from icedb_service.reading.table_names import TableNames
-from icedb_service.testing.manual_clock import ManualClock
+from icedb_sim.fakes.manual_clock import ManualClock
+from icedb_sim.fakes.memory_store import MemoryObjectStore
 
 
 class LookedAtStore(MemoryObjectStore):

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 from icedb_log.errors import Unavailable
-from icedb_log.testing.fake_clock import FakeClock
 from icedb_service.reading.table_reads import TableReads
+from icedb_sim.fakes.fake_clock import FakeClock
 
 ACCEPTED_MS = 1000
 

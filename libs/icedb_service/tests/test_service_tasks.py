@@ -8,7 +8,7 @@ from icedb_service.names import INGEST_ENQUEUE, JANITOR_VACUUM, MERGE_MERGE, QUE
 from icedb_service.runs import TaskRunner, Work
 from icedb_service.settings import ServiceSettings
 from icedb_service.tasks import EX_RECYCLE, TaskOptions, define_task
-from icedb_service.testing.manual_clock import ManualClock
+from icedb_sim.fakes.manual_clock import ManualClock
 
 
 class RecordedWakeups:

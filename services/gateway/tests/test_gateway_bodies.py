@@ -6,9 +6,9 @@ import pytest
 from icedb_gateway.bodies import Bodies, BodyLimits
 from icedb_gateway.metrics import GatewayMetrics
 from icedb_log.errors import IceDBError, PreconditionFailed, Unavailable
-from icedb_log.testing.fake_clock import FakeClock
-from icedb_log.testing.memory_store import MemoryObjectStore
-from icedb_log.testing.scripted_store import Fault, ScriptedStore
+from icedb_sim.fakes.fake_clock import FakeClock
+from icedb_sim.fakes.memory_store import MemoryObjectStore
+from icedb_sim.fakes.scripted_store import Fault, ScriptedStore
 
 LIMITS = BodyLimits(
     part_bytes=4, max_bodies=1, wait_ms=1000, fetch_timeout_ms=60_000, send_timeout_ms=60_000, threads=2

@@ -6,9 +6,9 @@ from icedb_ingest.frontend.tables import TableDirectory
 from icedb_log.ingest.staging import list_staged
 from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_config import TableConfig
-from icedb_log.testing.fake_clock import FakeClock
-from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.warehouse import Warehouse
+from icedb_sim.fakes.fake_clock import FakeClock
+from icedb_sim.fakes.memory_store import MemoryObjectStore
 
 
 class Gate:

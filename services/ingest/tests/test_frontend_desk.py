@@ -27,10 +27,10 @@ from icedb_log.ingest.quarantine import reason_key
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_config import TableConfig
-from icedb_log.testing.fake_clock import FakeClock
-from icedb_log.testing.row_files import RowFileWriter
 from icedb_log.trash.drop import drop_table, undrop_table
 from icedb_service.settings import load_settings
+from icedb_sim.fakes.fake_clock import FakeClock
+from icedb_sim.tables.row_files import RowFileWriter
 
 
 def test_a_batch_is_staged_and_then_woken(bench):

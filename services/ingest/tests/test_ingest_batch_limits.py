@@ -13,8 +13,8 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.jobs import FlushOutput
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.testing.row_files import RowFileWriter, encode_rows, read_live_rows
-from icedb_service.testing.task_context import MemoryContext
+from icedb_sim.rigs.task_context import MemoryContext
+from icedb_sim.tables.row_files import RowFileWriter, encode_rows, read_live_rows
 
 
 @dataclass

@@ -15,12 +15,12 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.tables.table_config import TableConfig
-from icedb_log.testing.row_files import encode_rows, read_live_rows
 from icedb_log.trash.drop import drop_table
 from icedb_log.views.views import create_view, detach_view
 from icedb_service.names import INGEST_FEED, INGEST_FLUSH, MERGE_MERGE
 from icedb_service.runs import backoff_key
-from icedb_service.testing.task_context import MemoryContext
+from icedb_sim.rigs.task_context import MemoryContext
+from icedb_sim.tables.row_files import encode_rows, read_live_rows
 
 
 @pytest.fixture

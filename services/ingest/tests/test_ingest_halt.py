@@ -13,10 +13,10 @@ from icedb_log.model import LogFile
 from icedb_log.storage.object_store import delete_or_raise
 from icedb_log.tables.status import read_status
 from icedb_log.tables.table_changes import alter_table_config
-from icedb_log.testing.row_files import encode_rows
-from icedb_log.testing.scripted_store import Effect, Fault, ScriptedStore
 from icedb_log.warehouse import Warehouse
-from icedb_service.testing.task_context import MemoryContext
+from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
+from icedb_sim.rigs.task_context import MemoryContext
+from icedb_sim.tables.row_files import encode_rows
 
 
 class Halting:

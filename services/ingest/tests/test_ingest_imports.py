@@ -19,7 +19,7 @@ from icedb_parts.imports.import_unit import ImportUnit, import_unit, open_source
 from icedb_parts.limits import EngineLimits
 from icedb_service.names import MERGE_MERGE
 from icedb_service.redlock import LockBusy
-from icedb_service.testing.task_context import MemoryContext
+from icedb_sim.rigs.task_context import MemoryContext
 from pydantic import ValidationError
 
 

@@ -21,11 +21,11 @@ from icedb_log.log.codec import encode_log_file
 from icedb_log.merging.merge import merge_table
 from icedb_log.model import LogFile
 from icedb_log.storage.object_store import list_all
-from icedb_log.testing.row_files import encode_rows
-from icedb_log.testing.scripted_store import Effect, Fault, ScriptedStore
 from icedb_log.warehouse import Warehouse
 from icedb_service.names import INGEST_FLUSH, MERGE_MERGE
-from icedb_service.testing.task_context import MemoryContext
+from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
+from icedb_sim.rigs.task_context import MemoryContext
+from icedb_sim.tables.row_files import encode_rows
 
 TINY = {"log_files_slow": 3, "log_files_stop": 6, "log_grace_ms": 20_000}
 

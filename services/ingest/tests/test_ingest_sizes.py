@@ -11,12 +11,12 @@ from icedb_log.ingest.flush import FlushLimits, FlushResult
 from icedb_log.ingest.quarantine import list_conflicts
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.log.reader import LogReader
-from icedb_log.testing.row_files import encode_rows
 from icedb_parts.limits import MIB
 from icedb_service.names import INGEST_FLUSH, INGEST_LARGE_FLUSH, QUEUES
 from icedb_service.redlock import LockBusy
 from icedb_service.settings import load_settings
-from icedb_service.testing.task_context import MemoryContext
+from icedb_sim.rigs.task_context import MemoryContext
+from icedb_sim.tables.row_files import encode_rows
 
 LARGE_ROWS = 10
 

@@ -9,7 +9,7 @@ from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.ingest.idempotency import KEEP_MS
 from icedb_log.storage.object_store import list_all
 from icedb_log.storage.probe import PROBE_FOLDER
-from icedb_service.testing.task_context import MemoryContext
+from icedb_sim.rigs.task_context import MemoryContext
 
 GRACE_MS = 60_000
 AGE_MS = 10 * GRACE_MS

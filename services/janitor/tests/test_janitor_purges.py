@@ -11,7 +11,7 @@ from icedb_log.trash.drop import DropRequest, drop_table
 from icedb_service.names import JANITOR_PURGE
 from icedb_service.redlock import LockBusy
 from icedb_service.runs import backoff_key
-from icedb_service.testing.task_context import MemoryContext
+from icedb_sim.rigs.task_context import MemoryContext
 
 KEEP_MS = 600_000
 SEAL_MS = 100_000

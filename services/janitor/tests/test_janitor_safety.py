@@ -10,12 +10,12 @@ from icedb_log.cleaning.audit_reader import AuditPart, read_audit
 from icedb_log.cleaning.deletion import CHUNK_KEYS
 from icedb_log.errors import Unavailable
 from icedb_log.storage.object_store import list_all
-from icedb_log.testing.scripted_store import Effect, Fault
-from icedb_log.testing.small_table import SmallTable
 from icedb_log.warehouse import Warehouse
 from icedb_service.names import JANITOR_VACUUM
 from icedb_service.redlock import LockLost
-from icedb_service.testing.task_context import MemoryContext
+from icedb_sim.fakes.scripted_store import Effect, Fault
+from icedb_sim.rigs.task_context import MemoryContext
+from icedb_sim.tables.small_table import SmallTable
 from structlog.testing import capture_logs
 
 DAY_MS = 86_400_000

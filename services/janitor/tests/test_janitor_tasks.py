@@ -13,10 +13,10 @@ from icedb_log.log.fence import FenceState, read_fence, write_fence
 from icedb_log.merging.merge import merge_table
 from icedb_log.model import LogFile
 from icedb_log.storage.object_store import DeleteReport, FailedDelete, list_all
-from icedb_log.testing.row_files import encode_rows
 from icedb_service.names import JANITOR_VACUUM, MERGE_ERASE
 from icedb_service.redlock import LockBusy
-from icedb_service.testing.task_context import MemoryContext
+from icedb_sim.rigs.task_context import MemoryContext
+from icedb_sim.tables.row_files import encode_rows
 
 GRACE_MS = 60_000
 

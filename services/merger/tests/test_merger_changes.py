@@ -8,12 +8,12 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.tables.table_config import PartitionField
-from icedb_log.testing.row_files import encode_rows, read_live_rows
 from icedb_merger.changes import ChangeTasks
 from icedb_merger.metrics import MergeMetrics
 from icedb_service.names import MERGE_CHANGE
 from icedb_service.redlock import LockBusy, LockLost
-from icedb_service.testing.task_context import MemoryContext
+from icedb_sim.rigs.task_context import MemoryContext
+from icedb_sim.tables.row_files import encode_rows, read_live_rows
 
 
 @pytest.fixture

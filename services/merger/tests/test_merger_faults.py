@@ -5,7 +5,6 @@ import io
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from icedb_client.testing.parquet_warehouse import ParquetWarehouse
 from icedb_log.jobs import MergedGroup
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
@@ -15,7 +14,8 @@ from icedb_merger.tasks import MergeTasks
 from icedb_parts.limits import EngineLimits
 from icedb_parts.units.merge_unit import MergeUnit, merge_unit
 from icedb_service.names import MERGE_MERGE
-from icedb_service.testing.task_context import MemoryContext
+from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
+from icedb_sim.rigs.task_context import MemoryContext
 
 TABLES = ("bad", "good")
 SCHEMA = {"n": "BIGINT"}

@@ -7,8 +7,8 @@ from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile, LogTombstone
 from icedb_log.tables.stored_config import create_table
 from icedb_log.tables.table_config import PartitionField, TableConfig
-from icedb_log.testing.memory_store import MemoryObjectStore
 from icedb_log.warehouse import Warehouse
+from icedb_sim.fakes.memory_store import MemoryObjectStore
 
 START_MS = 1_767_312_000_000  # 2026-01-02
 

@@ -13,9 +13,9 @@ from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
 from icedb_log.tables import status
 from icedb_log.tables.status import list_backlog, measure_backlog
 from icedb_log.tables.table_config import TableConfig
-from icedb_log.testing.fake_clock import FakeClock
-from icedb_log.testing.lease_steps import put_lease
 from icedb_log.views.views import create_view, detach_view
+from icedb_sim.fakes.fake_clock import FakeClock
+from icedb_sim.tables.lease_steps import put_lease
 from icedb_snapshot.lag import LagExporter
 from icedb_snapshot.metrics import ExporterMetrics, TableMetrics
 from prometheus_client import CollectorRegistry

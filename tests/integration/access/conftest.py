@@ -3,9 +3,9 @@
 import pytest
 import structlog
 from access_servers import ALL, READER, SECRET_TABLE, SLOW, STRANGER, TABLE, WRITER, CountingStore, Servers
-from icedb_client.testing.parquet_warehouse import ParquetWarehouse
 from icedb_log.warehouse import Warehouse
-from icedb_service.testing.access_rig import TokenIssuer, token_entry, write_access
+from icedb_sim.rigs.access_rig import TokenIssuer, token_entry, write_access
+from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ import pytest
 from access_servers import ALL, CODE, READER, ROW, SECRET_TABLE, SLOW, STRANGER, TABLE, TOKENS, WRITER, bearer, call
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from icedb_ingest.testing.frontend_rig import CLOCK, LIMIT_S, NDJSON
 from icedb_proto import ingest_pb2, snapshot_pb2
-from icedb_service.testing.access_rig import TokenIssuer
+from icedb_sim.rigs.access_rig import TokenIssuer
+from icedb_sim.rigs.frontend_rig import CLOCK, LIMIT_S, NDJSON
 from prometheus_client import generate_latest
 
 OPEN = {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}

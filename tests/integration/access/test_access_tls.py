@@ -9,10 +9,10 @@ import ssl
 import grpc
 import pytest
 from access_servers import ALL, CODE, ROW, TABLE, TOKENS, WRITER, Servers, bearer, call
-from icedb_ingest.testing.frontend_rig import CLOCK, LIMIT_S, NDJSON
 from icedb_proto import ingest_pb2, snapshot_pb2
-from icedb_service.testing.access_rig import Authority
 from icedb_service.tls import ssl_context
+from icedb_sim.rigs.access_rig import Authority
+from icedb_sim.rigs.frontend_rig import CLOCK, LIMIT_S, NDJSON
 from prometheus_client import generate_latest
 
 

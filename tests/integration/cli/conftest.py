@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from icedb_client.cli.app import run
-from icedb_client.testing.parquet_warehouse import ParquetWarehouse
 from icedb_log.storage.stores import open_warehouse
+from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 
 ICEDB = Path(sys.executable).parent / "icedb"
 NO_REDIS = "redis://127.0.0.1:1/0"

@@ -4,12 +4,12 @@ import urllib.request
 
 import pytest
 from gateway_boto import BODY, DAYS, FILES, client, fresh, key_of, listed, refused
-from icedb_gateway.testing.gateway_rig import BUCKET, LIMIT_S, start_gateway
 from icedb_log.cleaning.pin_creation import create_pin
 from icedb_log.cleaning.pins import unpin
 from icedb_log.clock import SystemClock
 from icedb_log.storage.s3 import S3ObjectStore
 from icedb_log.warehouse import Warehouse
+from icedb_sim.rigs.gateway_rig import BUCKET, LIMIT_S, start_gateway
 
 CLOCK = SystemClock()
 

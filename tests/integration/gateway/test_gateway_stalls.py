@@ -5,8 +5,8 @@ import socket
 
 import pytest
 from gateway_boto import DAYS, client, listed, refused
-from icedb_gateway.testing.gateway_rig import BUCKET, LOOPBACK, start_gateway
 from icedb_log.errors import Unavailable
+from icedb_sim.rigs.gateway_rig import BUCKET, LOOPBACK, start_gateway
 from waiting import wait_until
 
 

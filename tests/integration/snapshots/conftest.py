@@ -2,9 +2,9 @@
 
 import grpc
 import pytest
-from icedb_log.testing.small_table import SmallTable
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2_grpc
+from icedb_sim.tables.small_table import SmallTable
 from icedb_snapshot.__main__ import start_service
 from icedb_snapshot.settings import SnapshotSettings
 from snapshot_stub import POLL_MS, MovableClock

@@ -1,8 +1,8 @@
 """Leases over real gRPC on loopback."""
 
 import grpc
-from icedb_log.testing.scripted_store import Effect, Fault
 from icedb_proto import snapshot_pb2 as pb
+from icedb_sim.fakes.scripted_store import Effect, Fault
 from snapshot_stub import DAY_MS, DEADLINE_S, LEASE_MS, acquire, refused
 
 

@@ -2,7 +2,7 @@
 
 Owns the meaning of the ``icedb.*`` key-value metadata that the data path writes into each footer, and the
 :class:`FooterReader` protocol. Real footers are read by ``icedb_client.footers``, those of tests by
-:mod:`icedb_log.testing.row_footers`. A footer is the word of a file about itself: whether the file is live is said
+:mod:`icedb_sim.tables.row_footers`. A footer is the word of a file about itself: whether the file is live is said
 by the log alone (S1).
 """
 

@@ -1,8 +1,8 @@
 """What IceDB asks of an object store, and the small values that go in and out.
 
 Owns the :class:`ObjectStore` protocol. Implementations: :class:`icedb_log.storage.s3.S3ObjectStore`,
-:class:`icedb_log.storage.local_store.LocalObjectStore`, :class:`icedb_log.testing.memory_store.MemoryObjectStore`;
-all pass :mod:`icedb_log.testing.store_acceptance`.
+:class:`icedb_log.storage.local_store.LocalObjectStore`, :class:`icedb_sim.fakes.memory_store.MemoryObjectStore`;
+all pass :mod:`icedb_sim.fakes.store_acceptance`.
 
 What every implementation promises:
 

@@ -1,1 +1,0 @@
-"""Helpers for tests: no part of the client."""

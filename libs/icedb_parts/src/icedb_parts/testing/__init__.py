@@ -1,1 +1,0 @@
-"""What tests need of Spark: real clusters on the loopback interface."""

@@ -1,1 +1,0 @@
-"""What tests of services share: a clock that stands still, and real Redis servers."""

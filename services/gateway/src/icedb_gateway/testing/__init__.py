@@ -1,1 +1,0 @@
-"""What tests of the gateway, here and in other packages, share."""

@@ -1,1 +1,0 @@
-"""For tests and benchmarks of ingest: a front end in this process."""

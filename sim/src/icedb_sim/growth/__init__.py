@@ -1,0 +1,1 @@
+"""Models of logs and tables that have grown."""

@@ -1,0 +1,1 @@
+"""The rules of the protocol, and how each is switched off."""

@@ -1,0 +1,98 @@
+"""How the rules of pins, versions and commits under way are switched off. Their schedules have pinners."""
+
+from typing import Final
+
+from icedb_sim.rules.mutations import breaks, code, edit, keeps, played_by
+
+PIN_RULES: Final = played_by(
+    "pinners:2",
+    breaks(
+        "J7",
+        "pins are ignored",
+        edit(
+            "cleaning.holds:read_holds",
+            ("(pins or PinReader()).read(store, paths, data_grace_ms=config.data_grace_ms, latest_ms=now_ms)", "()"),
+        ),
+    ),
+    breaks(
+        "J7",
+        "pins are read before the log",
+        edit(
+            "cleaning.vacuum:vacuum_table",
+            (
+                "    view = reader.read()\n",
+                code(
+                    "    from icedb_log.cleaning.pins import PinReader as _Pins",
+                    "    early = _Pins().read(store, paths, data_grace_ms=config.data_grace_ms)",
+                    "    view = reader.read()",
+                    "",
+                ),
+            ),
+            (
+                "    plan = plan_vacuum(view, config=config, holds=holds)\n    if",
+                code(
+                    "    holds = replace(holds, pins=early)",
+                    "    plan = plan_vacuum(view, config=config, holds=holds)",
+                    "    if",
+                ),
+            ),
+        ),
+    ),
+    breaks(
+        "J7",
+        "a pin is not proven",
+        edit("cleaning.pin_creation:_require_certain", ("if doubt is not None:", "if False:")),
+    ),
+    breaks(
+        "J7",
+        "a pin is proven by a log that was read before it was there",
+        edit(
+            "cleaning.pin_creation:create_pin",
+            ("    _choose(reader.read(), at_ms)", "    view = reader.read()\n    _choose(view, at_ms)"),
+            ("        view = reader.read()\n", ""),
+        ),
+    ),
+    breaks(
+        "J7",
+        "a pending pin holds nothing",
+        edit(
+            "cleaning.pin_object:decode_pinned_files", ("return pin, None\n    try", "return pin, frozenset()\n    try")
+        ),
+    ),
+    breaks(
+        "J7",
+        "files go as soon as their pin has ended",
+        edit("cleaning.pin_object:Pin.held_until_ms", ("return self.ends_ms + data_grace_ms", "return self.ends_ms")),
+    ),
+    breaks(
+        "J7",
+        "the name is looked at before the pin is there only",
+        edit("cleaning.pin_creation:create_pin", ("        _require_free(store, paths, name, mine=key)\n", "")),
+    ),
+    breaks(
+        "J8",
+        "versions are ignored",
+        edit("cleaning.holds:read_holds", ("find_kept_versions(view, config.keep_versions)", "None")),
+    ),
+    breaks(
+        "J8",
+        "with fewer commits than versions nothing is kept",
+        edit("cleaning.guards:find_kept_versions", ("else EVERY_STATE_MS", "else _NEVER_MS")),
+    ),
+    breaks(
+        "J8",
+        "one version too few is kept",
+        edit(
+            "cleaning.guards:find_kept_versions",
+            ("times[count - 1] if len(times) >= count", "times[max(count - 2, 0)] if len(times) >= count"),
+        ),
+    ),
+    keeps(
+        "J9",
+        "log files go although a fence names them",
+        edit(
+            "cleaning.holds:read_holds",
+            ("_find_open_commits(fences, config=config, now_ms=now_ms)", "()"),
+        ),
+    ),
+)

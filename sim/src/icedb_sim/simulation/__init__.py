@@ -1,0 +1,1 @@
+"""Seeded schedules of everybody who works on a table."""

@@ -1,0 +1,157 @@
+"""The data path of the simulation: data files that list row numbers, so that every row can be counted.
+
+Row ``n`` belongs to batch ``n >> ROW_BITS``. Sizes are told to the log as if rows were large, so that a few
+merges make a file mature.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+from icedb_log.clock import Clock
+from icedb_log.errors import InvariantViolated, NotFound
+from icedb_log.ingest.content import hash_content
+from icedb_log.ingest.quarantine import bad_rows_key
+from icedb_log.jobs import (
+    BadRows,
+    FlushJob,
+    FlushOutput,
+    MergedGroup,
+    MergeJob,
+    RejectedBatch,
+    RowChange,
+    StagedBatch,
+)
+from icedb_log.keys import TablePaths
+from icedb_log.log.widening import is_widening
+from icedb_log.model import FileMarker
+from icedb_log.storage.object_store import ObjectStore
+from icedb_log.tables.table_config import TableConfig
+
+ROW_BITS: Final = 4
+ROW_BYTES: Final = 120
+BAD_BODY: Final = b"{not json"
+
+
+@dataclass(frozen=True, slots=True)
+class SimBatchWriter:
+    """Writes one data file for each partition of a flush job."""
+
+    store: ObjectStore
+    clock: Clock
+
+    def write_batches(self, job: FlushJob) -> FlushOutput:
+        """Run a flush job."""
+        schema = dict(job.schema)
+        rows: dict[str, list[int]] = defaultdict(list)
+        accepted: list[StagedBatch] = []
+        rejected: list[RejectedBatch] = []
+        missing: list[StagedBatch] = []
+        deferred: list[StagedBatch] = []
+        bad_rows: list[BadRows] = []
+        left_out: list[StagedBatch] = []
+        contents: dict[str, str] = {}
+        for batch in job.batches:
+            try:
+                body = self.store.get(batch.key).body
+            except NotFound:
+                missing.append(batch)
+                continue
+            if job.sizes is not None and (len(body) > job.sizes.decoded_bytes) != (job.sizes.takes == "large"):
+                left_out.append(batch)
+                continue
+            if body == BAD_BODY:
+                rejected.append(RejectedBatch(batch, "not JSON"))
+                continue
+            value = orjson.loads(body)
+            partitions = rows.keys() | value["rows"].keys()
+            if accepted and len(partitions) > job.config.max_partitions_per_flush:
+                deferred.append(batch)
+                continue
+            column, sql_type = value["column"]
+            known = schema.get(column, sql_type)
+            if known != sql_type and not _fits(known, sql_type, job.config):
+                rejected.append(RejectedBatch(batch, f"column {column} is {known}"))
+                continue
+            if value["bad"]:
+                if job.config.on_bad_rows == "quarantine_batch":
+                    rejected.append(RejectedBatch(batch, f"{value['bad']} bad rows"))
+                    continue
+                payload = orjson.dumps(value["bad"])
+                key = bad_rows_key(job.paths, batch.batch_id, payload)
+                self.store.put(key, payload)
+                bad_rows.append(BadRows(batch, key, value["bad"], "bad"))
+            schema[column] = sql_type if is_widening(known, sql_type) else known
+            accepted.append(batch)
+            contents[batch.batch_id] = hash_content(body, batch.format)
+            for partition, part in value["rows"].items():
+                rows[partition] += part
+        files = tuple(
+            write_rows(self.store, job.paths, partition=partition, rows=part, clock=self.clock, time_ms=job.time_ms)
+            for partition, part in sorted(rows.items())
+        )
+        return FlushOutput(
+            files=files,
+            schema=schema,
+            accepted=tuple(accepted),
+            rejected=tuple(rejected),
+            missing=tuple(missing),
+            row_count=sum(len(part) for part in rows.values()),
+            deferred=tuple(deferred),
+            bad_rows=tuple(bad_rows),
+            left_out=tuple(left_out),
+            contents=contents,
+        )
+
+
+def _fits(known: str, sql_type: str, config: TableConfig) -> bool:
+    """Return whether a batch's type goes into a column as it is, or into one that it widens."""
+    return is_widening(sql_type, known) or (config.evolution == "widen" and is_widening(known, sql_type))
+
+
+@dataclass(frozen=True, slots=True)
+class SimGroupMerger:
+    """Merges each group into one data file."""
+
+    store: ObjectStore
+    clock: Clock
+
+    def merge_groups(self, job: MergeJob) -> tuple[MergedGroup, ...]:
+        """Run a merge job."""
+        results: list[MergedGroup] = []
+        for group in job.groups:
+            read = [row for marker in group.inputs for row in orjson.loads(self.store.get(marker.path).body)]
+            rows, rows_removed = (read, 0) if job.change is None else self.keep_rows(read, job.change)
+            if job.change is not None and not rows:
+                results.append(MergedGroup(group, (), len(read), rows_removed))
+                continue
+            output = write_rows(
+                self.store,
+                job.paths,
+                partition=group.partition,
+                rows=rows,
+                clock=self.clock,
+                time_ms=job.time_ms,
+            )
+            results.append(MergedGroup(group, (output,), len(read), rows_removed))
+        return tuple(results)
+
+    def keep_rows(self, rows: list[int], change: RowChange) -> tuple[list[int], int | None]:
+        """Return the rows that a change leaves, and how many it removed. A plain merger changes nothing."""
+        raise InvariantViolated(f"{len(rows)} rows are to be changed ({change.kind}) by a merger that cannot")
+
+
+def write_rows(
+    store: ObjectStore, paths: TablePaths, *, partition: str, rows: Sequence[int], clock: Clock, time_ms: int
+) -> FileMarker:
+    """Write one data file under a fresh name and return its marker."""
+    key = paths.data_key(partition=partition, file_id=clock.new_id())
+    store.put(key, orjson.dumps(rows))
+    return FileMarker(key, len(rows) * ROW_BYTES, time_ms, row_count=len(rows))
+
+
+def encode_batch(rows: Mapping[str, Sequence[int]], *, column: str, sql_type: str, bad_count: int) -> bytes:
+    """Return the body of a batch: rows by partition, one column with its type, and a number of bad rows."""
+    return orjson.dumps({"rows": rows, "column": [column, sql_type], "bad": bad_count})

@@ -1,0 +1,220 @@
+"""Erasures in the simulation: who asks for them and carries them on, and whether a certificate tells the truth.
+
+They are the troupe ``erasers``.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from icedb_log.cleaning.orphans import sweep_orphans
+from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.clock import Clock
+from icedb_log.erasure.erasure_deletion import MAX_RUNS
+from icedb_log.erasure.erasure_record import Erasure
+from icedb_log.erasure.erasure_run import advance_erasure
+from icedb_log.erasure.erasures import create_erasure, list_open_ids, note_deletions
+from icedb_log.errors import InvalidRequest
+from icedb_log.keys import parse_log_key, parse_staged_key
+from icedb_log.log.codec import decode_log_file
+from icedb_log.log.reader import LogReader
+
+from icedb_sim.simulation.actors import ORDINARY, Simulation
+from icedb_sim.simulation.cast import Backstage, Part, Troupe
+from icedb_sim.simulation.changes import Intent, IntentClock, RowTest, SimRowChanger
+from icedb_sim.simulation.settings import ANY_SHARE, PATHS
+from icedb_sim.simulation.world import Actor, SimClock, Violation
+
+ERASER: Final = "eraser"
+NOTER: Final = "noting janitor"
+_MAX_REST_RUNS: Final = 40
+
+
+class ErasureTroupe(Troupe):
+    """So many actors ask for erasures and carry them on; every certificate is checked when it is written.
+
+    Args:
+        backstage: What there is of the schedule.
+    """
+
+    name = "erasers"
+
+    def __init__(self, backstage: Backstage) -> None:
+        super().__init__(backstage)
+        self._complete_count = 0
+        self._model = backstage.model
+        self._store_now_ms = backstage.store_now_ms
+        self._exists = backstage.exists
+        self._refused_ids: set[str] = set()
+        self._staged_ms: dict[str, int] = {}
+        self._uploaded_ms: dict[str, int] = {}
+
+    def parts(self, count: int) -> tuple[Part, ...]:
+        """Return the erasers, and a janitor that notes what it deletes."""
+        return (Part(ERASER, count, erase_for_ever), Part(NOTER, 1, note_for_ever))
+
+    def check(self, sim: Simulation) -> None:
+        """Bring all erasures to their end."""
+        finish_erasures(sim)
+
+    def counters(self) -> dict[str, int]:
+        """Return how many erasures are complete."""
+        return {"erasures": self._complete_count}
+
+    def on_put(self, key: str, body: bytes) -> None:
+        """Take note of an object that was just written."""
+        if key.startswith(PATHS.staging_prefix):
+            batch_id = parse_staged_key(key).batch_id
+            if batch_id not in self._model.committed:
+                self._staged_ms[batch_id] = self._store_now_ms()
+        elif key.startswith(PATHS.data_prefix):
+            self._uploaded_ms[key] = self._store_now_ms()
+        elif key.startswith(PATHS.log_prefix):
+            if parse_log_key(key).commit_id in self._refused_ids and b'"seal":true' not in body:
+                raise Violation(f"{key} deletes rows of an erasure that was refused (E3)")
+            for batch_id in decode_log_file(key, body).batch_ids:
+                self._staged_ms.setdefault(batch_id, self._store_now_ms())  # appended: accepted as it lands
+        elif key.startswith(PATHS.closed_erasures_prefix):
+            self._check(Erasure.model_validate_json(body))
+
+    def _check(self, erasure: Erasure) -> None:
+        if erasure.state == "refused":
+            self._check_refusal(erasure)
+            return
+        if erasure.state != "complete" or erasure.checked_ms is None:
+            raise Violation(f"erasure {erasure.erasure_id} ended as {erasure.state} (E1)")
+        if erasure.open_targets:
+            raise Violation(f"erasure {erasure.erasure_id} is complete without {erasure.open_targets[0].key} (E1)")
+        self._complete_count += 1
+        model, what = self._model, f"the certificate of {erasure.erasure_id} for rows {erasure.condition}"
+        test = RowTest.parse(erasure.condition)
+        covered = {
+            row
+            for batch_id in model.committed
+            # In the same second nobody can tell: the store cuts its times off.
+            if self._staged_ms[batch_id] < erasure.requested_ms
+            for row in model.batches[batch_id].rows
+            if test.holds(row)
+        }
+        self._check_targets(erasure, what)
+        self._check_files(erasure, covered, what)
+        if erasure.is_row_count_exact and erasure.row_count > len(covered) + self._late_rows(erasure, test):
+            raise Violation(f"{what} counts {erasure.row_count} rows, more than there ever were (E3)")
+
+    def _check_targets(self, erasure: Erasure, what: str) -> None:
+        named = {path for log in self._model.logs.values() for path, _ in log.markers}
+        is_as_of_a_look_before = (erasure.checked_ms or 0) < (erasure.completed_ms or 0)
+        if is_as_of_a_look_before and not {t.key for t in erasure.targets}.isdisjoint(erasure.suspects):
+            raise Violation(f"{what} is as of {erasure.checked_ms}, when {erasure.suspects[0]} was still there (E6)")
+        for target in erasure.targets:
+            if self._exists(target.key):
+                raise Violation(f"{what} says that {target.key} is gone, but it is there (E5)")
+            if target.key in named:
+                raise Violation(f"{what} is written while a log file names {target.key} (E5)")
+
+    def _check_files(self, erasure: Erasure, covered: set[int], what: str) -> None:
+        live = self._model.live_truth()
+        for key, rows in self._model.files.items():
+            left = covered.intersection(rows)
+            if not left or not self._exists(key):
+                continue
+            if key in live:
+                raise Violation(f"{what} is written while rows {sorted(left)[:5]} are live in {key} (E2, E3)")
+            if self._uploaded_ms[key] < (erasure.checked_ms or 0):
+                raise Violation(f"{what} is written while {key} holds rows {sorted(left)[:5]} (E4, E6)")
+
+    def _check_refusal(self, erasure: Erasure) -> None:
+        """Check that an erasure is refused only after some runs that slept, and that none of them landed, nor will."""
+        self._refused_ids.update(run.commit_id for run in erasure.runs)
+        if len(erasure.runs) < MAX_RUNS:
+            raise Violation(f"erasure {erasure.erasure_id} is refused for {erasure.refusal} (E3)")
+
+    def _late_rows(self, erasure: Erasure, test: RowTest) -> int:
+        """Count the rows that came after the request: a deletion may take some of them, too."""
+        model = self._model
+        late = (b for b in model.committed if self._staged_ms[b] >= erasure.requested_ms)
+        return sum(test.holds(row) for batch_id in late for row in model.batches[batch_id].rows)
+
+
+def erase_for_ever(sim: Simulation, actor: Actor) -> None:
+    """Ask for erasures, and carry all open ones on."""
+    reader = sim.make_reader(SimClock(sim.world, actor.skew_ms))
+    while True:
+        _try(sim, actor, partial(_erase_some, sim, actor, reader))
+
+
+def note_for_ever(sim: Simulation, actor: Actor) -> None:
+    """Vacuum and sweep as a janitor that tells open erasures what it has deleted."""
+    clock = SimClock(sim.world, actor.skew_ms)
+    reader = sim.make_reader(clock)
+    while True:
+        _try(sim, actor, partial(_clean, sim, clock, reader))
+
+
+def finish_erasures(sim: Simulation) -> None:
+    """Bring all open erasures to their end, with the janitor's help, when all faults are over.
+
+    Raises:
+        Violation: One does not end.
+    """
+    clock = SimClock(sim.world)
+    reader = sim.make_reader(clock)
+    actor = Actor(ERASER, "rest", lambda _: None, 0, sim.world.rng, sim.world.rng)
+    for _ in range(_MAX_REST_RUNS):
+        open_ids = list_open_ids(sim.store, PATHS)
+        if not open_ids:
+            return
+        for erasure_id in open_ids:
+            _advance(sim, actor, reader, erasure_id)
+        sim.world.now_ms += sim.world.settings.config.orphan_age_ms + 2 * sim.world.settings.clock_error_ms
+        _clean(sim, clock, reader)
+    raise Violation(f"erasure {open_ids[0]} never ends (E6)")
+
+
+def _erase_some(sim: Simulation, actor: Actor, reader: LogReader) -> None:
+    rng = sim.world.rng
+    open_ids = list_open_ids(sim.store, PATHS)
+    if not open_ids or rng.random() < 0.1:
+        modulus = rng.randint(2, 12)
+        condition = RowTest(modulus, rng.randrange(modulus)).to_sql()
+        clock = SimClock(sim.world, actor.skew_ms)
+        open_ids = (create_erasure(sim.store, PATHS, condition=condition, clock=clock).erasure_id,)
+    _advance(sim, actor, reader, rng.choice(open_ids))
+
+
+def _advance(sim: Simulation, actor: Actor, reader: LogReader, erasure_id: str) -> None:
+    model = sim.model
+    # The commit is one of the ids that this clock makes. What the record says is read by then, too, but not known here.
+    condition = Erasure.model_validate_json(sim.store.get(PATHS.open_erasure_key(erasure_id)).body).condition
+    test = RowTest.parse(condition)
+    intent = Intent(f"erase rows {test}", lambda _, row: test.holds(row), frozenset(model.committed))
+    clock: Clock = IntentClock(sim.world, actor.skew_ms, intent=intent, intents=model.removed.intents)
+    try:
+        advance_erasure(
+            sim.store,
+            PATHS,
+            erasure_id,
+            clock=clock,
+            changer=SimRowChanger(sim.store, clock),
+            owner=actor.name,
+            reader=reader,
+        )
+    except InvalidRequest:
+        return  # it took too long (W3)
+
+
+def _clean(sim: Simulation, clock: SimClock, reader: LogReader) -> None:
+    audit = sim.audit_watch.open()
+    vacuumed = vacuum_table(sim.store, PATHS, clock=clock, reader=reader, audit=audit)
+    note_deletions(sim.store, PATHS, vacuumed.deleted_data)
+    if sim.world.rng.random() < 0.3:
+        swept = sweep_orphans(sim.store, PATHS, clock=clock, reader=reader, policy=ANY_SHARE, audit=audit)
+        note_deletions(sim.store, PATHS, swept.deleted)
+
+
+def _try(sim: Simulation, actor: Actor, run: Callable[[], object]) -> None:
+    try:
+        run()
+    except ORDINARY as error:
+        sim.world.note(type(error).__name__, actor.kind)
+    sim.world.sleep(int(sim.world.rng.random() * sim.world.settings.think_ms * 2))

@@ -1,0 +1,364 @@
+"""What must be true, kept beside the store: the oracle of the simulation.
+
+Told about every change that the store takes, in order. It never forgets a log file, so its fold is the truth that
+every later reader has to agree with, whatever was merged, stripped and deleted meanwhile.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import orjson
+from icedb_log.cleaning.leases import Lease
+from icedb_log.clock import parse_uuid7_ms
+from icedb_log.ingest.quarantine import is_reason
+from icedb_log.keys import parse_staged_key
+from icedb_log.log.codec import decode_log_file, decode_log_head
+from icedb_log.model import LogFile, LogHead, LogView, Snapshot
+
+from icedb_sim.simulation.data import BAD_BODY
+from icedb_sim.simulation.facts import Counters, HeldLease, Landed, Promise, ReadMark, SimBatch
+from icedb_sim.simulation.quarantine import KeptBatches
+from icedb_sim.simulation.rows import RowTruth
+from icedb_sim.simulation.settings import PATHS, Settings
+from icedb_sim.simulation.wire import WireFile, read_live, read_wire
+from icedb_sim.simulation.world import Violation
+
+
+class SimModel:
+    """The truth about one table.
+
+    Args:
+        settings: Of the schedule.
+        store_now_ms: The store's clock.
+        exists: Whether an object is in the store.
+    """
+
+    def __init__(self, settings: Settings, *, store_now_ms: Callable[[], int], exists: Callable[[str], bool]) -> None:
+        self.settings = settings
+        self.counters = Counters()
+        self.batches: dict[str, SimBatch] = {}
+        self.others: dict[str, bytes] = {}
+        """By id: other content that was staged under it (I8)."""
+        self.others_accepted: set[str] = set()
+        self._kept = KeptBatches(self.batches, self.others, store_now_ms)
+        self._rows = RowTruth(self.batches)
+        self.files = self._rows.files
+        self.removed = self._rows.removed
+        self.named: set[str] = set()
+        self.dead: set[str] = set()
+        self.committed: dict[str, int] = {}
+        self.refused: dict[str, int] = {}
+        self.retriable: set[str] = set()
+        self.retried: set[str] = set()
+        self.landed: list[Landed] = []
+        self.logs: dict[str, WireFile] = {}
+        self._decoded: dict[tuple[str, bytes], LogFile] = {}
+        self._heads: dict[tuple[str, bytes], LogHead] = {}
+        self.types: dict[str, str] = {}
+        self._first_types: dict[str, str] = {}
+        self.leases: dict[str, HeldLease] = {}
+        self.lease_ends: dict[str, int] = {}
+        self._promises: deque[Promise] = deque()
+        self._store_now_ms = store_now_ms
+        self._exists = exists
+        self._log_died_ms: dict[str, int] = {}
+        self._deleted_logs_died_ms = 0
+        self._stable_ms = 0
+        self.is_blind = False
+        self.unpromised: set[str] = set()
+        self._refused_before: set[str] = set()
+
+    def begin_anew(self, settings: Settings) -> None:
+        """Forget the table: another one has its name. Batches are known as before, and nobody has accepted them.
+
+        Args:
+            settings: With the configuration of the new one.
+        """
+        self.settings = settings
+        self._refused_before.update(self.refused)
+        for known in (self.named, self.dead, self.retriable, self.retried):
+            known.clear()  # not replaced: others look at them, too
+        self.committed, self.refused, self.landed, self.logs = {}, {}, [], {}
+        self.types, self._first_types = {}, {}
+        self.leases, self.lease_ends, self._log_died_ms = {}, {}, {}
+        self._promises.clear()
+        self._kept.forget()
+        self.removed.rows.clear()
+        self.removed.removals.clear()
+        self._deleted_logs_died_ms = self._stable_ms = 0
+        for batch in self.batches.values():
+            batch.is_acknowledged = batch.is_quarantined = batch.has_reason = False
+
+    def decode(self, key: str, body: bytes) -> LogFile:
+        """Return what the library makes of a log file; the same bytes are decoded once."""
+        found = self._decoded.get((key, body))
+        if found is None:
+            found = self._decoded[key, body] = decode_log_file(key, body)
+        return found
+
+    def decode_head(self, key: str, body: bytes, *, is_whole: bool) -> LogHead | None:
+        """Return what the library makes of the first bytes of a log file; the same bytes are decoded once."""
+        found = self._heads.get((key, body))
+        if found is None or not is_whole:
+            found = decode_log_head(key, body, is_whole=is_whole)
+            if found is not None and is_whole:
+                self._heads[key, body] = found
+        return found
+
+    # What the store took.
+
+    def on_put(self, key: str, body: bytes) -> None:
+        """Take note of an object that was just written, and check what it changes."""
+        if self.is_blind and not key.startswith(PATHS.data_prefix):
+            return  # a table that is being purged, or was: what is there counts for nothing
+        if key.startswith(PATHS.log_prefix):
+            self._on_log_put(key, body)
+        elif key.startswith(PATHS.data_prefix):
+            self.files[key] = tuple(orjson.loads(body))
+            self.removed.on_data(PATHS.partition_of(key), self.files[key])
+        elif key.startswith(PATHS.quarantine_prefix):
+            self._kept.on_put(key, body)
+            if is_reason(key):
+                self._on_reason_put(orjson.loads(body))
+        elif key.startswith(PATHS.staging_prefix):
+            self._on_staging_put(key, body)
+        elif key.startswith(PATHS.leases_prefix):
+            self._on_lease_put(key, body)
+
+    def on_delete(self, key: str) -> None:
+        """Check that an object may go."""
+        if self.is_blind:
+            return
+        if key.startswith(PATHS.log_prefix):
+            self._on_log_delete(key)
+        elif key.startswith(PATHS.data_prefix):
+            self._on_data_delete(key)
+        elif key.startswith(PATHS.quarantine_prefix):
+            self._kept.on_delete(key, retention_ms=self.settings.config.quarantine_retention_ms)
+        elif key.startswith(PATHS.staging_prefix):
+            batch_id = key.rpartition("/")[2].partition(".")[0]
+            is_kept = self.batches[batch_id].is_quarantined and batch_id in self._kept
+            if not (is_kept or batch_id in self.committed or batch_id in self.unpromised):
+                raise Violation(f"batch {batch_id} left staging, but is neither committed nor in quarantine (I1, I2)")
+
+    def _on_log_put(self, key: str, body: bytes) -> None:
+        file = read_wire(key, body)
+        ours = self.decode(key, body)
+        if file.markers != tuple((m.path, m.is_live) for m in ours.markers):
+            raise Violation(f"{key}: a strict reader of the wire reads it otherwise")
+        if key in self.logs:
+            self.counters.strips += 1
+            self.logs[key] = file
+            return
+        self.logs[key] = file
+        if b'"seal":true' in body:
+            self.counters.seals += 1
+            return
+        self.counters.commits += 1
+        self.counters.merges += bool(file.log_tombstones)
+        if file.time_ms <= self._stable_ms:
+            raise Violation(f"{key} landed below {self._stable_ms}, a time that was said to be stable (R3)")
+        self._grow_types(key, file)
+        self._refuse_batches(key, file)
+        self._commit_batches(key, file)
+        self.landed.append(Landed(file.time_ms, file.batch_ids))
+        for path, time_ms in file.log_tombstones.items():
+            self._log_died_ms[path] = min(time_ms, self._log_died_ms.get(path, time_ms))
+        for path, is_live in file.markers:
+            if path not in self.named and is_live and not self._exists(path):
+                raise Violation(f"{key} names {path}, which does not exist (W1, W3, J5)")
+            (self.named if is_live else self.dead).add(path)
+        self._check_truth(key, file.time_ms, commit_id=ours.commit_id or "")
+
+    def _on_staging_put(self, key: str, body: bytes) -> None:
+        batch_id = parse_staged_key(key).batch_id
+        if batch_id in self.batches:
+            return
+        # A retry: the body of a refused batch under a fresh id. Its rows count as the refused one's did.
+        (old,) = [batch for batch in self.batches.values() if batch.body == body and batch.retry_id == batch_id]
+        self.batches[batch_id] = SimBatch(batch_id, body, old.rows, old.bad_count, is_acknowledged=True)
+        self.counters.retries += 1
+
+    def _on_reason_put(self, reason: dict[str, Any]) -> None:
+        if reason["kind"] == "conflict":
+            return
+        batch = self.batches[reason["batch_id"]]
+        if reason.get("retry") is not None:
+            batch.retry_id = reason["retry"]
+            return
+        if reason["kind"] == "rows":
+            # One that was in flight may land when an operator has dealt with the refusal, but never over it.
+            is_decided = batch.batch_id in self.committed or self._may_come_again(batch.batch_id)
+            if batch.has_reason and not is_decided:
+                raise Violation(f"batch {batch.batch_id} was refused whole, but {reason} says otherwise (I5)")
+            batch.bad_rows_key = reason["payload"]
+            self.counters.quarantined_rows += 1
+            return
+        if batch.batch_id not in self.refused:
+            if batch.batch_id in self._refused_before:
+                return  # by somebody who worked on a table that had the name before: an operator sees it
+            raise Violation(f"batch {batch.batch_id} is in quarantine, but no commit refused it (I5)")
+        batch.is_quarantined, batch.has_reason, batch.bad_rows_key = True, True, ""
+        self.counters.quarantined += 1
+        if batch.body != BAD_BODY and batch.batch_id not in self.others:
+            self.retriable.add(batch.batch_id)
+
+    def _refuse_batches(self, key: str, file: WireFile) -> None:
+        others = [log for other, log in self.logs.items() if other != key]
+        for batch_id in file.refused_ids:
+            if any(batch_id in log.batch_ids or batch_id in log.refused_ids for log in others):
+                raise Violation(f"batch {batch_id} is refused by {key}, but the log has decided already (I3, I5)")
+            self.refused[batch_id] = self._store_now_ms()
+
+    def _grow_types(self, key: str, file: WireFile) -> None:
+        for column, sql_type in file.schema.items():
+            if self._first_types.setdefault(column, sql_type) != sql_type:
+                raise Violation(f"{key}: column {column} is {sql_type}, but was {self._first_types[column]} (S2)")
+            self.types.setdefault(column, sql_type)
+        for column, sql_type in file.widened.items():
+            self.counters.widenings += self.types[column] != sql_type
+            self.types[column] = sql_type
+
+    def _commit_batches(self, key: str, file: WireFile) -> None:
+        for batch_id in file.batch_ids:
+            if batch_id in self.committed:
+                raise Violation(f"batch {batch_id} was committed twice, the second time by {key} (I3)")
+            if self.batches[batch_id].body == BAD_BODY:
+                raise Violation(f"batch {batch_id} cannot be read, but {key} commits it (I5)")
+            batch = self.batches[batch_id]
+            if batch.bad_count and not (batch.bad_rows_key and self._exists(batch.bad_rows_key)):
+                raise Violation(f"batch {batch_id} is committed by {key} without a trace of its bad rows (I5)")
+            self._check_not_refused(key, batch_id)
+            self.committed[batch_id] = len(self.landed)
+
+    def _check_not_refused(self, key: str, batch_id: str) -> None:
+        refused_ms = self.refused.get(batch_id)
+        if refused_ms is not None and not self._may_come_again(batch_id):
+            raise Violation(f"batch {batch_id} was refused at {refused_ms}, but {key} commits it (I5)")
+
+    def _may_come_again(self, batch_id: str) -> bool:
+        """Whether a batch was refused for an id from far in the future, and the log has forgotten that."""
+        refused_ms = self.refused.get(batch_id)
+        if refused_ms is None or parse_uuid7_ms(batch_id) <= refused_ms + self.settings.config.id_skew_ms:
+            return False
+        return not any(batch_id in log.refused_ids for log in self.logs.values())
+
+    def _check_truth(self, key: str, time_ms: int, *, commit_id: str) -> None:
+        rows = self._rows.rows_of(self.live_truth())
+        intent = self.removed.intents.get(commit_id)
+        removal = (time_ms, len(self.landed) - 1)
+        self.counters.removals += self._rows.check_commit(key, rows, self.committed, intent=intent, removal=removal)
+
+    def _on_lease_put(self, key: str, body: bytes) -> None:
+        value = orjson.loads(body)
+        lease_id = key.rpartition("/")[2].removesuffix(".json")
+        now_ms = self._store_now_ms()
+        held = self.leases.get(lease_id)
+        if held is not None and self.lease_ends[lease_id] <= now_ms:
+            del self.leases[lease_id]  # renewed too late: the holder may not rely on it
+        self.lease_ends[lease_id] = now_ms + value["ttl_ms"]
+
+    def _on_log_delete(self, key: str) -> None:
+        file = self.logs.pop(key)
+        died_ms = self._log_died_ms.get(key)
+        if died_ms is None:
+            if file.markers or file.batch_ids or file.refused_ids:
+                raise Violation(f"{key} was deleted, but no log file ever tombstoned it (J1)")
+            return
+        self.counters.deleted_logs += 1
+        self._deleted_logs_died_ms = max(self._deleted_logs_died_ms, died_ms)
+
+    def _on_data_delete(self, key: str) -> None:
+        now_ms = self._store_now_ms()
+        if key in self.named and key not in self.dead:
+            raise Violation(f"{key} was deleted while it is live (J1, J2)")
+        self.check_promises(key)
+        for lease_id, held in self.leases.items():
+            if self.lease_ends[lease_id] > now_ms and key in held.live:
+                raise Violation(f"{key} was deleted while lease {lease_id} at {held.lease.at_ms} pins it (J4)")
+        self.counters.deleted_data += key in self.named
+        self.counters.deleted_orphans += key not in self.named
+
+    def check_promises(self, key: str) -> None:
+        """Check that no read counts on a data file that is deleted."""
+        now_ms = self._store_now_ms()
+        while self._promises and self._promises[0].until_ms <= now_ms:
+            self._promises.popleft()
+        for promise in self._promises:
+            if promise.until_ms > now_ms and key in promise.live:
+                raise Violation(
+                    f"{key} was deleted {promise.until_ms - now_ms} ms before the grace of a read was over (J1)"
+                )
+
+    # What readers saw.
+
+    def begin_read(self) -> ReadMark:
+        """Remember what a read that begins now has to see."""
+        return ReadMark(len(self.landed), frozenset(self.committed), dict(self.types))
+
+    def check_read(self, mark: ReadMark, view: LogView, snapshot: Snapshot) -> None:
+        """Check a read of the newest state: each row once, nothing missing, every file there."""
+        self.counters.reads += 1
+        live = frozenset(marker.path for marker in snapshot.live)
+        self._check_types(mark, snapshot)
+        self._rows.check_read(self._rows.rows_of(live), mark.committed, self.committed, "a read", mark=mark)
+        now_ms = self._store_now_ms()
+        until_ms = view.store_now_ms + self.settings.config.data_grace_ms
+        if now_ms < until_ms:
+            for path in live:
+                if not self._exists(path):
+                    raise Violation(f"{path} is live in a read, but gone {until_ms - now_ms} ms within grace (J1, R2)")
+            self._promises.append(Promise(until_ms, live))
+        else:
+            raise Violation(f"a read took {now_ms - view.store_now_ms} ms, longer than the grace period (R2)")
+        by_wire = read_live((file.key, [(m.path, m.is_live) for m in file.log.markers]) for file in view.files)
+        if by_wire != live:
+            odd = sorted(by_wire ^ live)
+            raise Violation(f"a reader that takes the last marker sees {odd[0]} otherwise (S1)")
+
+    def check_past_read(self, mark: ReadMark, at_ms: int, snapshot: Snapshot) -> None:
+        """Check a read at a past time: what had been committed with a time up to then."""
+        self.counters.past_reads += 1
+        expected = [batch_id for entry in self.landed if entry.time_ms <= at_ms for batch_id in entry.batch_ids]
+        before = [
+            batch_id
+            for entry in self.landed[: mark.commit_count]
+            if entry.time_ms <= at_ms
+            for batch_id in entry.batch_ids
+        ]
+        rows = self._rows.rows_of(marker.path for marker in snapshot.live)
+        self._rows.check_read(rows, before, expected, f"a read at {at_ms}", mark=mark, at_ms=at_ms)
+        if snapshot.is_stable:
+            self._stable_ms = max(self._stable_ms, at_ms)
+
+    def check_refused_read(self, at_ms: int) -> None:
+        """Check that a refusal of a past time has a reason (R3)."""
+        self.counters.refused_past_reads += 1
+        if at_ms >= self._deleted_logs_died_ms:
+            raise Violation(
+                f"a read at {at_ms} was refused, but no log file that died after {self._deleted_logs_died_ms} is gone"
+            )
+
+    def hold_lease(self, lease: Lease, live: Iterable[str]) -> None:
+        """Rely on a lease from now on."""
+        self.counters.leases += 1
+        self.leases[lease.lease_id] = HeldLease(lease, frozenset(live))
+
+    def is_lease_held(self, lease_id: str) -> bool:
+        """Return whether its holder may still rely on a lease."""
+        return lease_id in self.leases and self.lease_ends[lease_id] > self._store_now_ms()
+
+    def _check_types(self, mark: ReadMark, snapshot: Snapshot) -> None:
+        for column in mark.types.keys() | snapshot.schema.keys():
+            seen = snapshot.schema.get(column)
+            # A column that came while the read went on may have been narrow first, and have become wide since.
+            least = mark.types[column] if column in mark.types else self._first_types.get(column)
+            if seen not in (mark.types.get(column), least, self.types.get(column)):
+                raise Violation(
+                    f"column {column} is {seen} in a read, but {self.types.get(column)} by all commits (S2)"
+                )
+
+    def live_truth(self) -> set[str]:
+        """Return the data files that are live by everything that ever landed (S1)."""
+        return self.named - self.dead

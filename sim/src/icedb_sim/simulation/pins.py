@@ -1,0 +1,208 @@
+"""Pins and kept versions in the simulation: who makes them and relies on them, and whether they hold.
+
+They are the troupe ``pinners``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from icedb_log.cleaning.pin_creation import create_pin
+from icedb_log.cleaning.pin_object import Pin, decode_pin
+from icedb_log.cleaning.pins import find_ended_pins, read_pinned, unpin
+from icedb_log.errors import BelowHorizon, IceDBError, InvalidRequest, NotFound
+from icedb_log.log.codec import decode_log_file
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.model import Snapshot
+from icedb_log.storage.object_store import ObjectInfo, StoredObject
+from icedb_log.tables.table_changes import alter_table_config
+
+from icedb_sim.simulation.actors import ORDINARY, Simulation
+from icedb_sim.simulation.cast import Backstage, Part, Troupe
+from icedb_sim.simulation.settings import PATHS, Settings
+from icedb_sim.simulation.world import Actor, SimClock, Violation
+
+PINNER: Final = "pinner"
+VERSION_COUNTS: Final = (0, 1, 3, 8)
+STALL_RATE: Final = 0.01
+_OLDEST: Final = 6
+_STEPS: Final = 1000
+_NAMES: Final = ("a", "b", "c")
+
+
+@dataclass(slots=True)
+class _Held:
+    pin: Pin
+    paths: frozenset[str]
+
+
+class PinTroupe(Troupe):
+    """So many actors pin times and rely on them: no data file goes that an active pin names, and each name has one.
+
+    Args:
+        backstage: What there is of the schedule.
+    """
+
+    name = "pinners"
+
+    def __init__(self, backstage: Backstage) -> None:
+        super().__init__(backstage)
+        self._pin_count = 0
+        self._data_grace_ms = backstage.settings.config.data_grace_ms
+        self._store_now_ms = backstage.store_now_ms
+        self._exists = backstage.exists
+        self._held: dict[str, _Held] = {}
+
+    @classmethod
+    def change_settings(cls, settings: Settings, seed: int) -> Settings:
+        """Return settings under which pins matter."""
+        return with_pinners(settings, seed)
+
+    def parts(self, count: int) -> tuple[Part, ...]:
+        """Return the pinners."""
+        return (Part(PINNER, count, pin_for_ever),)
+
+    def rest(self, sim: Simulation) -> None:
+        """End everything that holds."""
+        end_pins(sim)
+
+    def counters(self) -> dict[str, int]:
+        """Return how many pins became active."""
+        return {"pins": self._pin_count}
+
+    def on_put(self, key: str, body: bytes) -> None:
+        """Take note of a pin that was just written."""
+        if key.startswith(PATHS.pins_prefix):
+            now_ms = self._store_now_ms()
+            pin = decode_pin(StoredObject(ObjectInfo(key, "", len(body), now_ms), body))
+            if pin.status(now_ms) == "active":
+                self._on_active(pin, body)
+            elif pin.state == "ended" and key in self._held:
+                self._held[key].pin = pin
+
+    def on_delete(self, key: str) -> None:
+        """Check that no pin needs what goes."""
+        now_ms = self._store_now_ms()
+        for held in self._held.values():
+            ends_ms = held.pin.ends_ms
+            is_held = ends_ms is None or ends_ms + self._data_grace_ms > now_ms
+            if is_held and (key == held.pin.key or key in held.paths):
+                raise Violation(f"{key} was deleted, but pin {held.pin.name} at {held.pin.at_ms} needs it (J7)")
+
+    def _on_active(self, pin: Pin, body: bytes) -> None:
+        now_ms = self._store_now_ms()
+        for other in self._held.values():
+            if other.pin.name == pin.name and other.pin.status(now_ms) == "active":
+                raise Violation(f"{pin.key} and {other.pin.key} are both active (J7)")
+        paths = frozenset(marker.path for marker in decode_log_file(pin.key, body).markers)
+        gone = [path for path in paths if not self._exists(path)]
+        if gone:
+            raise Violation(f"{pin.key} is active, but {gone[0]} is gone (J7)")
+        self._held[pin.key] = _Held(pin, paths)
+        self._pin_count += 1
+
+
+def with_pinners(settings: Settings, seed: int) -> Settings:
+    """Return settings for those who pin: versions, grace periods and sleepers follow from the seed.
+
+    Who makes pins and who deletes has to sleep, and log files have to stay as long as data files: otherwise a time is
+    below the horizon (R3) before its pin has anything to be proven against.
+    """
+    change: dict[str, int] = {"keep_versions": VERSION_COUNTS[seed % len(VERSION_COUNTS)]}
+    if seed % 8 < 6:
+        change["data_grace_ms"] = settings.config.log_grace_ms
+    return replace(
+        settings,
+        config=settings.config.model_copy(update=change),
+        sleepy_kind=(settings.sleepy_kind, PINNER, "janitor")[seed % 3],
+        faults=replace(settings.faults, stall=max(settings.faults.stall, STALL_RATE)),
+        readers=0,
+        lease_holders=0,
+        operators=0,
+        steps=_STEPS,
+    )
+
+
+def pin_for_ever(sim: Simulation, actor: Actor) -> None:
+    """Pin a time, read what is pinned, unpin, look at kept versions, and clear ended pins away, again and again."""
+    clock, rng = SimClock(sim.world, actor.skew_ms), sim.world.rng
+    reader = sim.make_reader(clock)
+    while True:
+        dice = rng.random()
+        run: Callable[[], object] = partial(_read, sim, rng.choice(_NAMES))
+        if dice < 0.45:
+            run = partial(_pin, sim, clock, reader, rng.choice(_NAMES))
+        elif dice < 0.6:
+            run = partial(_end, sim, rng.choice(_NAMES))
+        elif dice < 0.7:
+            run = partial(_read_versions, sim, reader)
+        elif dice < 0.75:
+            run = partial(_clear, sim)
+        try:
+            run()
+        except ORDINARY as error:
+            sim.world.note(type(error).__name__, actor.kind)
+        sim.world.sleep(int(rng.random() * sim.world.settings.think_ms))
+
+
+def end_pins(sim: Simulation) -> None:
+    """End everything that holds: the faults are over, and the table has to come to rest."""
+    alter_table_config(sim.store, PATHS, {"keep_versions": 0}, clock=SimClock(sim.world))
+    for name in _NAMES:
+        _end(sim, name)
+    _clear(sim)
+
+
+def _pin(sim: Simulation, clock: SimClock, reader: LogReader, name: str) -> None:
+    rng, model, config = sim.world.rng, sim.model, sim.world.settings.config
+    ttl_ms = rng.choice((None, rng.randint(1, 8) * config.data_grace_ms))
+    # Mostly just before something died: that is what a janitor may be about to delete.
+    died_ms = sorted({t for t in fold(reader.read()).tombstoned_ms.values() if t <= sim.world.now_ms})
+    past_ms = sim.world.now_ms - int(rng.random() * 1.5 * config.data_grace_ms)
+    at_ms = rng.choice((None, past_ms, *(t - 1 for t in died_ms[:_OLDEST])))
+    mark = model.begin_read()
+    try:
+        pin = create_pin(sim.store, PATHS, name, clock=clock, at_ms=at_ms, ttl_ms=ttl_ms, reader=reader)
+    except (BelowHorizon, InvalidRequest):
+        return
+    if at_ms is not None:
+        found = _read(sim, name)
+        if found is not None and found[0].key == pin.key:
+            model.check_past_read(mark, at_ms, replace(found[1], is_stable=False))
+
+
+def _read(sim: Simulation, name: str) -> tuple[Pin, Snapshot] | None:
+    try:
+        return read_pinned(sim.store, PATHS, name)
+    except (InvalidRequest, NotFound):
+        return None
+
+
+def _end(sim: Simulation, name: str) -> None:
+    try:
+        unpin(sim.store, PATHS, name)
+    except NotFound:
+        return
+
+
+def _clear(sim: Simulation) -> None:
+    sim.store.delete(find_ended_pins(sim.store, PATHS, data_grace_ms=sim.world.settings.config.data_grace_ms))
+
+
+def _read_versions(sim: Simulation, reader: LogReader) -> None:
+    model, count = sim.model, sim.world.settings.config.keep_versions
+    mark = model.begin_read()
+    view = reader.read()
+    # As of now: what was among the newest when the read began may have gone on to be an older one.
+    newest = sorted((entry.time_ms for entry in model.landed), reverse=True)[:count]
+    for at_ms in newest:
+        try:
+            snapshot = fold(view, as_of_ms=at_ms)
+        except IceDBError as error:
+            raise Violation(f"one of the newest {count} states cannot be read: {error} (J8)") from error
+        model.check_past_read(mark, at_ms, replace(snapshot, is_stable=False))
+        gone = [marker.path for marker in snapshot.live if not sim.store.inner.holds(marker.path)]
+        if gone:
+            raise Violation(f"{gone[0]} of one of the newest {count} states is gone (J8)")

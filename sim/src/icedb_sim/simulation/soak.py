@@ -1,0 +1,211 @@
+"""Many schedules on all cores, and one line that says what they did."""
+
+import gc
+import hashlib
+import platform
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Final
+
+import icedb_log
+import orjson
+from icedb_log.clock import SystemClock
+
+from icedb_sim.simulation.cast import Cast
+from icedb_sim.simulation.schedule import ScheduleFailed, run_schedule
+from icedb_sim.simulation.shrink import SHRINK_SECONDS, shrink_failure
+
+_BLOCK: Final = 25
+"""Schedules that a process is given at once."""
+
+_WAITING: Final = 2
+"""Blocks that wait for each process, so that it never does."""
+
+_GC_THRESHOLDS: Final = (50_000, 20, 1000)
+"""Objects that a process may make before it looks for cycles: a schedule makes more than Python expects."""
+
+_PROGRESS_MS: Final = 60_000
+
+
+@dataclass(slots=True)
+class Totals:
+    """What some schedules did.
+
+    Attributes:
+        schedules: How many were run.
+        failed: Seed and first line of each that failed.
+        steps: Store calls and sleeps of all actors, without the quiet at the end.
+        faults: How many of each sort happened.
+        casts: How many schedules each troupe played in.
+        counters: How often what happened.
+    """
+
+    schedules: int = 0
+    failed: dict[int, str] = field(default_factory=dict)
+    steps: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    casts: Counter[str] = field(default_factory=Counter)
+    counters: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: "Totals") -> None:
+        """Take what other schedules did."""
+        self.schedules += other.schedules
+        self.failed.update(other.failed)
+        self.steps += other.steps
+        self.faults.update(other.faults)
+        self.casts.update(other.casts)
+        self.counters.update(other.counters)
+
+
+@dataclass(frozen=True, slots=True)
+class Soak:
+    """What to run.
+
+    Attributes:
+        seeds: Of the schedules, in this order.
+        cast: Who plays; ``None``: drawn from each seed.
+        seconds: No block of schedules begins later than this after the first one; those begun are finished.
+        jobs: Processes.
+        keep_going: Go on after a failure.
+        shrink_seconds: For how long to look for the shortest form of the first failure.
+    """
+
+    seeds: range
+    cast: Cast | None = None
+    seconds: float = 60.0
+    jobs: int = 1
+    keep_going: bool = False
+    shrink_seconds: float = SHRINK_SECONDS
+
+
+def run_soak(soak: Soak) -> Totals:
+    """Run schedules until the seeds or the time are used up, or one has failed; print failures and totals.
+
+    The first failure is shrunk; of the others the first line is printed. Progress goes to stderr, once a minute.
+    """
+    clock = SystemClock()
+    code = fingerprint()  # of what is run: the files may change meanwhile
+    started_ms = clock.monotonic_ms()
+    ends_ms = started_ms + int(soak.seconds * 1000)
+    totals = Totals()
+    told_ms = started_ms
+    interrupted = False
+    try:
+        for done in _run_blocks(soak, ends_ms):
+            is_first = not totals.failed
+            totals.add(done)
+            _tell_failures(done, soak, is_first=is_first)
+            if totals.failed and not soak.keep_going:
+                break
+            if clock.monotonic_ms() - told_ms >= _PROGRESS_MS:
+                told_ms = clock.monotonic_ms()
+                sys.stderr.write(_summarize(soak, totals, code=code, elapsed_ms=told_ms - started_ms) + "\n")
+    except KeyboardInterrupt:
+        interrupted = True
+    sys.stdout.write(_summarize(soak, totals, code=code, elapsed_ms=clock.monotonic_ms() - started_ms) + "\n")
+    if interrupted:
+        sys.stdout.write("interrupted\n")
+    sys.stdout.flush()
+    return totals
+
+
+def run_block(seeds: range, cast: Cast | None) -> Totals:
+    """Run some schedules.
+
+    Args:
+        seeds: Of the schedules.
+        cast: Who plays; ``None``: drawn from each seed.
+    """
+    gc.set_threshold(*_GC_THRESHOLDS)
+    if not gc.get_freeze_count():
+        gc.freeze()  # what is loaded stays: nobody has to look through it again and again
+    totals = Totals()
+    for seed in seeds:
+        totals.schedules += 1
+        try:
+            run = run_schedule(seed, cast)
+        except ScheduleFailed as error:
+            run = error.run
+            totals.failed[seed] = str(error).partition("\n")[0]
+        totals.steps += len(run.decided)
+        totals.faults.update(run.faults.values())
+        totals.casts.update([name for name, _ in run.cast.sizes] or ["plain"])
+        totals.counters.update(run.counters)
+    return totals
+
+
+def fingerprint() -> str:
+    """Return what tells this code of the library from any other, whatever version control says."""
+    digest = hashlib.sha256()
+    root = Path(icedb_log.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _run_blocks(soak: Soak, ends_ms: int) -> Iterator[Totals]:
+    blocks = _split(soak.seeds)
+    clock = SystemClock()
+    if soak.jobs == 1:
+        for block in blocks:
+            if clock.monotonic_ms() > ends_ms:
+                return
+            yield run_block(block, soak.cast)
+        return
+    with ProcessPoolExecutor(soak.jobs, mp_context=get_context("spawn")) as pool:
+        try:
+            running: set[Future[Totals]] = set()
+            for block in blocks:
+                if clock.monotonic_ms() > ends_ms:
+                    break
+                running.add(pool.submit(run_block, block, soak.cast))
+                if len(running) >= _WAITING * soak.jobs:
+                    done, running = wait(running, return_when=FIRST_COMPLETED)
+                    yield from (future.result() for future in done)
+            for future in running:
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _split(seeds: range) -> Iterable[range]:
+    return (seeds[at : at + _BLOCK] for at in range(0, len(seeds), _BLOCK))
+
+
+def _tell_failures(done: Totals, soak: Soak, *, is_first: bool) -> None:
+    failed = iter(sorted(done.failed))
+    if is_first:
+        for seed in islice(failed, 1):
+            try:
+                run_schedule(seed, soak.cast)
+            except ScheduleFailed as error:
+                sys.stdout.write(f"{shrink_failure(error, seconds=soak.shrink_seconds)}\n")
+            else:
+                sys.stdout.write(f"{done.failed[seed]}\nnot so when run again: the code is another one by now\n")
+    for seed in failed:
+        sys.stdout.write(f"{done.failed[seed]}\n")
+    sys.stdout.flush()
+
+
+def _summarize(soak: Soak, totals: Totals, *, code: str, elapsed_ms: int) -> str:
+    summary = {
+        "schedules": totals.schedules,
+        "failed": len(totals.failed),
+        "first_seed": soak.seeds[0],
+        "last_seed": soak.seeds[max(0, totals.schedules - 1)],
+        "elapsed_s": elapsed_ms / 1000,
+        "jobs": soak.jobs,
+        "steps": totals.steps,
+        "faults": dict(totals.faults),
+        "casts": dict(totals.casts),
+        "counters": dict(totals.counters),
+        "code": code,
+        "python": platform.python_version(),
+    }
+    return orjson.dumps(summary).decode()

@@ -1,0 +1,80 @@
+"""Which troupes there are, and which of them a seed lets play.
+
+A new one is a class in a module of its own, and one line here.
+"""
+
+import random  # noqa: TID251 - a seeded generator is what the simulation is made of
+import zlib
+from typing import Final
+
+from icedb_log.errors import InvalidRequest
+
+from icedb_sim.simulation.cast import Cast, Troupe
+from icedb_sim.simulation.checks import CheckTroupe
+from icedb_sim.simulation.clocks import ClockTroupe
+from icedb_sim.simulation.erasures import ErasureTroupe
+from icedb_sim.simulation.leases import LeaseTroupe
+from icedb_sim.simulation.moods import MOODS, find_moods
+from icedb_sim.simulation.outsiders import OutsiderTroupe
+from icedb_sim.simulation.pins import PinTroupe
+from icedb_sim.simulation.retention import RetentionTroupe
+from icedb_sim.simulation.reuse import ReuseTroupe
+from icedb_sim.simulation.serving import ServingTroupe
+from icedb_sim.simulation.sweeps import SweepTroupe
+from icedb_sim.simulation.trash import TrashTroupe
+from icedb_sim.simulation.views import ViewTroupe
+
+_ACTING: Final[tuple[type[Troupe], ...]] = (
+    CheckTroupe,
+    ClockTroupe,
+    ErasureTroupe,
+    LeaseTroupe,
+    OutsiderTroupe,
+    PinTroupe,
+    RetentionTroupe,
+    ReuseTroupe,
+    ServingTroupe,
+    SweepTroupe,
+    TrashTroupe,
+    ViewTroupe,
+)
+
+TROUPES: Final[dict[str, type[Troupe]]] = {**{troupe.name: troupe for troupe in _ACTING}, **MOODS}
+
+_MORE: Final = (0, 0, 0, 1, 1, 2)
+"""How many troupes play: half of the schedules are plain."""
+
+_MOODS: Final = (0, 0, 0, 1)
+"""A quarter of the schedules has a mood."""
+
+_SIZES: Final = (1, 2)
+_REUSE_RATE: Final = 0.1
+"""In so many schedules somebody uses ids again for other content."""
+
+
+def draw_cast(seed: int) -> Cast:
+    """Return the cast of a schedule for which nobody asked for another one. Does not move the other draws."""
+    rng = random.Random(seed << 32 | zlib.crc32(b"cast"))
+    others = TROUPES.keys() - MOODS.keys() - {ReuseTroupe.name}
+    names = rng.sample(sorted(others), rng.choice(_MORE))
+    alone = [name for name in names if TROUPES[name].plays_alone][:1]
+    names = alone or names
+    moods = [name for name in find_moods(names) if MOODS[name].wants or not alone]
+    names += rng.sample(moods, min(len(moods), rng.choice(_MOODS)))
+    sizes = {name: rng.choice(_SIZES) for name in names}
+    # Drawn by themselves, and last: they came late, and move no other draw.
+    if not alone and random.Random(seed << 32 | zlib.crc32(b"reusers")).random() < _REUSE_RATE:
+        sizes[ReuseTroupe.name] = 1
+    return Cast.of(sizes)
+
+
+def find_troupes(cast: Cast) -> tuple[type[Troupe], ...]:
+    """Return the troupes of a cast.
+
+    Raises:
+        InvalidRequest: There is none of a name.
+    """
+    for name, _ in cast.sizes:
+        if name not in TROUPES:
+            raise InvalidRequest(f"there is no troupe {name!r} in the simulation; there are {', '.join(TROUPES)}")
+    return tuple(TROUPES[name] for name, _ in cast.sizes)

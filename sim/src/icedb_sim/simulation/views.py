@@ -1,0 +1,263 @@
+"""A view in the simulation: who feeds it, and whether it gets each commit of its source once.
+
+It is the troupe ``feeders``.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import orjson
+from icedb_log.cleaning.orphans import sweep_orphans
+from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.clock import Clock
+from icedb_log.errors import InvalidRequest, NotFound
+from icedb_log.keys import log_name, parse_log_key
+from icedb_log.log.codec import decode_log_file
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.merging.merge import merge_table
+from icedb_log.model import FileMarker
+from icedb_log.storage.object_store import ObjectStore, list_all
+from icedb_log.tables.stored_config import read_table_config
+from icedb_log.tables.table_config import TableConfig
+from icedb_log.views.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
+from icedb_log.views.feed_state import FeedReaders
+from icedb_log.views.feeds import FeedLimits, feed_view
+from icedb_log.views.views import create_view
+
+from icedb_sim.simulation.actors import ORDINARY, Simulation
+from icedb_sim.simulation.cast import Backstage, Part, Troupe
+from icedb_sim.simulation.data import ROW_BITS, SimGroupMerger, write_rows
+from icedb_sim.simulation.settings import ANY_SHARE, PATHS
+from icedb_sim.simulation.world import Actor, SimClock, Violation
+
+FEEDER: Final = "feeder"
+VIEW: Final = PATHS.sibling("view")
+_POISON: Final = 8
+"""A view cannot take commits with rows of each so manyth batch."""
+_MAX_REST_RUNS: Final = 200
+
+
+class ViewTroupe(Troupe):
+    """So many actors create a view of the table, feed it, merge it and clean it; it is known what it must have.
+
+    Args:
+        backstage: What there is of the schedule.
+    """
+
+    name = "feeders"
+
+    def __init__(self, backstage: Backstage) -> None:
+        super().__init__(backstage)
+        self.appended: dict[str, tuple[int, ...]] = {}
+        self.skipped: set[str] | None = None
+        self.fed: dict[int, str] = {}
+        self.decided: set[str] = set()
+        self._files: dict[str, tuple[int, ...]] = {}
+        self._logs: set[str] = set()
+        self._gone: set[str] = set()
+        self._before: set[str] = set()
+
+    def parts(self, count: int) -> tuple[Part, ...]:
+        """Return the feeders."""
+        return (Part(FEEDER, count, feed_for_ever),)
+
+    def rest(self, sim: Simulation) -> None:
+        """Feed the view until nothing waits."""
+        work_off_view(sim)
+
+    def check(self, sim: Simulation) -> None:
+        """Check what the view has."""
+        check_view(sim, self)
+
+    def counters(self) -> dict[str, int]:
+        """Return how many rows the view was fed."""
+        return {"fed_rows": len(self.fed)}
+
+    def on_put(self, key: str, body: bytes) -> None:
+        """Take note of an object that was just written."""
+        if key.startswith((PATHS.data_prefix, VIEW.data_prefix)):
+            self._files[key] = tuple(orjson.loads(body))
+        elif key.startswith(PATHS.log_prefix) and is_append(key, body):
+            rows = (row for marker in decode_log_file(key, body).markers for row in self._files[marker.path])
+            self.appended.setdefault(log_name(key), tuple(rows))
+        elif key.startswith(VIEW.log_prefix):
+            self._on_view_log(key, body)
+        elif key == PATHS.view_key(VIEW.name):
+            self._on_registration(orjson.loads(body))
+
+    def on_delete(self, key: str) -> None:
+        """Check that a log file of the source may go."""
+        name = log_name(key)
+        if key.startswith(PATHS.log_prefix) and self.wants(name):
+            raise Violation(f"{key} is deleted, but the view has not taken it (V4)")
+        self._gone.add(name)
+
+    def wants(self, name: str) -> bool:
+        """Whether a commit has to be in the view, and no commit of the view has decided it yet."""
+        if self.skipped is None or name not in self.appended:
+            return False
+        return name not in self.skipped and name not in self.decided
+
+    def expected_rows(self) -> set[int]:
+        """Return the rows that the view has to have in the end."""
+        names = self.appended.keys() - (self.skipped or set())
+        return {row for name in names if not _is_poisoned(self.appended[name]) for row in self.appended[name]}
+
+    def _on_registration(self, registration: dict[str, Any]) -> None:
+        if self.skipped is not None:
+            raise Violation("the view is registered again, though nobody detached it (V3)")
+        if registration["state"] == "pending":
+            self._before = set(self.appended)
+        else:
+            # What was there before the view, and went before anybody could list it, is skipped, too.
+            self.skipped = {*registration["skip"], *(self._gone & self._before)}
+
+    def _on_view_log(self, key: str, body: bytes) -> None:
+        log = decode_log_file(key, body)
+        if key in self._logs or not is_append(key, body):
+            return
+        self._logs.add(key)
+        known = self.expected_rows()
+        for marker in log.markers:
+            for row in self._files[marker.path]:
+                if row in self.fed:
+                    raise Violation(f"row {row} is fed by {key}, but was fed by {self.fed[row]} already (V1)")
+                if row not in known:
+                    raise Violation(f"row {row} is fed by {key}, but is none of the view's (V3, V5)")
+                self.fed[row] = key
+        self.decided.update(log.feed.names if log.feed is not None else ())
+
+
+class SimViewFeeder:
+    """Copies the rows of commits into one data file; it refuses those with a poisoned row.
+
+    Args:
+        store: Where data files are and go.
+        clock: For ids.
+    """
+
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def feed_rows(self, job: FeedJob) -> FeedOutput:
+        """Run a feed job. Raises NotFound."""
+        taken: list[SourceCommit] = []
+        refused: list[RefusedCommit] = []
+        rows: list[int] = []
+        for commit in job.commits:
+            read = [row for marker in commit.files for row in orjson.loads(self._store.get(marker.path).body)]
+            if _is_poisoned(tuple(read)):
+                refused.append(RefusedCommit(commit, "poison"))
+            else:
+                taken.append(commit)
+                rows += read
+        files: tuple[FileMarker, ...] = ()
+        if rows:
+            marker = write_rows(self._store, job.paths, partition="", rows=rows, clock=self._clock, time_ms=job.time_ms)
+            files = (marker,)
+        return FeedOutput(files, job.schema, tuple(taken), tuple(refused), (), len(rows), len(rows))
+
+
+def feed_for_ever(sim: Simulation, actor: Actor) -> None:
+    """Create the view, feed it, merge it and clean it, again and again."""
+    clock, rng = SimClock(sim.world, actor.skew_ms), sim.world.rng
+    readers = _make_readers(sim, clock)
+    while True:
+        dice = rng.random()
+        run: Callable[[], object] = partial(_feed, sim, clock, readers, actor.name, max_commits=rng.choice((1, 256)))
+        if dice > 0.9:
+            run = partial(vacuum_table, sim.store, VIEW, clock=clock, reader=readers.view)
+        elif dice > 0.7:
+            merger = SimGroupMerger(sim.store, clock)
+            run = partial(
+                merge_table,
+                sim.store,
+                VIEW,
+                clock=clock,
+                merger=merger,
+                owner=actor.name,
+                reader=readers.view,
+                full=dice > 0.8,
+            )
+        _try(sim, actor, run)
+
+
+def work_off_view(sim: Simulation) -> None:
+    """Feed the view until nothing waits, merge and clean it; the faults are over."""
+    clock = SimClock(sim.world)
+    readers = _make_readers(sim, clock)
+    for _ in range(_MAX_REST_RUNS):
+        if not _feed(sim, clock, readers, "rest", max_commits=256):
+            break
+    else:
+        raise Violation("feeds never come to rest (V1)")
+    merger = SimGroupMerger(sim.store, clock)
+    merge_table(sim.store, VIEW, clock=clock, merger=merger, owner="rest", reader=readers.view)
+    vacuum_table(sim.store, VIEW, clock=clock, reader=readers.view)
+    sweep_orphans(sim.store, VIEW, clock=clock, reader=readers.view, policy=ANY_SHARE)
+
+
+def check_view(sim: Simulation, watch: ViewTroupe) -> None:
+    """Check at rest that the view has each row of its source's commits once, and a record of each refusal."""
+    snapshot = fold(_make_readers(sim, SimClock(sim.world)).view.read())
+    rows = [row for marker in snapshot.live for row in orjson.loads(sim.store.inner.get(marker.path).body)]
+    expected = watch.expected_rows()
+    if sorted(rows) != sorted(expected):
+        wrong = sorted(set(rows) ^ expected)
+        raise Violation(f"at rest the view has {len(rows)} rows instead of {len(expected)}, e.g. {wrong[:3]} (V1)")
+    refused = {name for name in watch.appended.keys() - (watch.skipped or set()) if _is_poisoned(watch.appended[name])}
+    recorded = {
+        log_name(info.key).removesuffix(".json") for info in list_all(sim.store.inner, VIEW.refused_prefix).objects
+    }
+    if refused != recorded:
+        raise Violation(f"refused commits without a record, or the reverse: {sorted(refused ^ recorded)[:1]} (V5)")
+
+
+def _feed(sim: Simulation, clock: SimClock, readers: FeedReaders, owner: str, *, max_commits: int) -> bool:
+    try:
+        read_table_config(sim.store, VIEW)
+    except NotFound:
+        _create(sim, clock)
+    result = feed_view(
+        sim.store,
+        VIEW,
+        clock=clock,
+        feeder=SimViewFeeder(sim.store, clock),
+        owner=owner,
+        limits=FeedLimits(max_commits=max_commits),
+        readers=readers,
+    )
+    return result.committed_key is not None
+
+
+def _create(sim: Simulation, clock: SimClock) -> None:
+    fields = {**dict(sim.world.settings.config), "name": VIEW.name, "view_of": PATHS.name, "view_query": "_rows"}
+    try:
+        create_view(sim.store, VIEW, TableConfig.create(**fields), clock=clock)
+    except InvalidRequest:
+        return  # another one was faster
+
+
+def _make_readers(sim: Simulation, clock: SimClock) -> FeedReaders:
+    source: LogReader = sim.make_reader(clock)
+    return FeedReaders(source.of_table(VIEW), source)
+
+
+def is_append(key: str, body: bytes) -> bool:
+    """Whether a log file is that of an append, and no seal."""
+    return not parse_log_key(key).is_merged and b'"seal":true' not in body
+
+
+def _is_poisoned(rows: tuple[int, ...]) -> bool:
+    return any((row >> ROW_BITS) % _POISON == _POISON - 1 for row in rows)
+
+
+def _try(sim: Simulation, actor: Actor, run: Callable[[], object]) -> None:
+    try:
+        run()
+    except ORDINARY as error:
+        sim.world.note(type(error).__name__, actor.kind)
+    sim.world.sleep(int(sim.world.rng.random() * sim.world.settings.think_ms))

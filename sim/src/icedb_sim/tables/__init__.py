@@ -1,0 +1,1 @@
+"""Tables, logs and steps that tests begin with."""

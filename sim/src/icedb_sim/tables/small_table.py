@@ -1,0 +1,260 @@
+"""One table on a store in memory, with every actor a method: the shortest way to a real history in a test."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from icedb_log.changes.partition_removal import RemovalResult, remove_chosen_partitions
+from icedb_log.changes.row_changes import ChangeResult, delete_rows, rewrite_partitions
+from icedb_log.cleaning.orphan_plan import OrphanPolicy
+from icedb_log.cleaning.orphans import OrphanResult, sweep_orphans
+from icedb_log.cleaning.vacuum import VacuumResult, vacuum_table
+from icedb_log.clock import new_batch_id
+from icedb_log.errors import IceDBError
+from icedb_log.ingest.flush import FlushLimits, FlushResult, flush_table
+from icedb_log.ingest.staging import stage_batch
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.merging.merge import MergeResult, merge_table
+from icedb_log.merging.merge_plan import MergeLimits
+from icedb_log.model import LogView, Snapshot
+from icedb_log.repair.rebuild import RebuildOptions, RebuildResult, rebuild_table
+from icedb_log.storage.object_store import ObjectStore, list_all
+from icedb_log.tables.partition_filter import PartitionMatcher, parse_partition_filters
+from icedb_log.tables.partition_glob import select_partitions
+from icedb_log.tables.status import TableStatus, read_status
+from icedb_log.tables.stored_config import create_table
+from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.warehouse import Warehouse
+
+from icedb_sim.fakes.fake_clock import DEFAULT_START_MS, FakeClock
+from icedb_sim.fakes.memory_store import MemoryObjectStore
+from icedb_sim.fakes.scripted_store import Crash, Effect, ScriptedStore
+from icedb_sim.simulation.settings import ANY_SHARE
+from icedb_sim.tables.row_files import Row, RowFileChanger, RowFileMerger, RowFileWriter, encode_rows, read_live_rows
+from icedb_sim.tables.row_footers import RowFooterReader
+
+DEFAULTS: dict[str, Any] = {
+    "partition": (PartitionField(name="p", column="p"),),
+    "sort": ("id",),
+    "target_file_bytes": 4096,
+    "merge_fan_in": 2,
+    "data_grace_ms": 60_000,
+    "log_grace_ms": 20_000,
+    "orphan_age_ms": 200_000,
+    "seal_age_ms": 100_000,
+}
+
+
+class SmallTable:
+    """A table ``<root>/<name>`` with small limits. After each step one millisecond passes.
+
+    Args:
+        store: Another store than one in memory.
+        name: Name of the table.
+        root: Of the warehouse.
+        start_ms: Where the wall clock begins, unix ms.
+        has_footers: Whether data files say in a footer who wrote them, from what.
+        config: Fields of the configuration that differ from :data:`DEFAULTS`.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: ObjectStore | None = None,
+        name: str = "t",
+        root: str = "wh",
+        start_ms: int = DEFAULT_START_MS,
+        has_footers: bool = False,
+        **config: Any,
+    ) -> None:
+        self.clock = FakeClock(start_ms)
+        self._has_footers = has_footers
+        self.store = ScriptedStore(store or MemoryObjectStore(self.clock.now_ms))
+        self.paths = Warehouse(self.store, root).table(name)
+        self.config = TableConfig.create(name=name, **{**DEFAULTS, **config})
+        create_table(self.store, self.paths, self.config)
+
+    def stage(self, rows: Sequence[Row], *, batch_id: str | None = None) -> str:
+        """Stage a batch and return its id."""
+        return self.stage_bytes(encode_rows(rows), batch_id=batch_id)
+
+    def stage_bytes(self, body: bytes, *, batch_id: str | None = None) -> str:
+        """Stage a batch from its bytes and return its id."""
+        batch_id = batch_id or new_batch_id(self.clock)
+        stage_batch(self.store, self.paths, body=body, staging_format="ndjson", batch_id=batch_id)
+        self.clock.advance(1)
+        return batch_id
+
+    def flush(self, *, limits: FlushLimits | None = None, writer: RowFileWriter | None = None) -> FlushResult:
+        """Flush once."""
+        writer = writer or RowFileWriter(self.store, self.clock, self._has_footers)
+        result = flush_table(
+            self.store,
+            self.paths,
+            clock=self.clock,
+            writer=writer,
+            owner="flush",
+            limits=limits,
+            reader=self.reader(),
+        )
+        self.clock.advance(1)
+        return result
+
+    def append(self, *ids: int, p: str = "a") -> FlushResult:
+        """Stage one batch with a row for each id, and flush it."""
+        self.stage([{"id": number, "p": p} for number in ids])
+        return self.flush()
+
+    def merge(
+        self, *, full: bool = False, limits: MergeLimits | None = None, merger: RowFileMerger | None = None
+    ) -> MergeResult:
+        """Merge once."""
+        merger = merger or RowFileMerger(self.store, self.clock, self._has_footers)
+        result = merge_table(
+            self.store,
+            self.paths,
+            clock=self.clock,
+            merger=merger,
+            owner="merge",
+            full=full,
+            limits=limits,
+            reader=self.reader(),
+        )
+        self.clock.advance(1)
+        return result
+
+    def delete(self, condition: str, *, dry_run: bool = False, changer: RowFileChanger | None = None) -> ChangeResult:
+        """Delete rows once."""
+        result = delete_rows(
+            self.store,
+            self.paths,
+            clock=self.clock,
+            changer=changer or RowFileChanger(self.store, self.clock, self._has_footers),
+            owner="delete",
+            condition=condition,
+            dry_run=dry_run,
+            reader=self.reader(),
+        )
+        self.clock.advance(1)
+        return result
+
+    def rewrite(
+        self, query: str, *filters: str, dry_run: bool = False, changer: RowFileChanger | None = None
+    ) -> ChangeResult:
+        """Rewrite partitions once; ``filters`` as :func:`parse_partition_filters` takes them."""
+        result = rewrite_partitions(
+            self.store,
+            self.paths,
+            clock=self.clock,
+            changer=changer or RowFileChanger(self.store, self.clock, self._has_footers),
+            owner="rewrite",
+            query=query,
+            matches=PartitionMatcher(parse_partition_filters(filters), self.config),
+            dry_run=dry_run,
+            reader=self.reader(),
+        )
+        self.clock.advance(1)
+        return result
+
+    def drop(self, *globs: str, dry_run: bool = False, may_match_all: bool = True) -> RemovalResult:
+        """Remove partitions once."""
+        result = remove_chosen_partitions(
+            self.store,
+            self.paths,
+            clock=self.clock,
+            owner="drop",
+            choose=lambda _, infos: select_partitions(
+                self.paths.name, globs, [info.path for info in infos], may_match_all=may_match_all
+            ),
+            dry_run=dry_run,
+            reader=self.reader(),
+        )
+        self.clock.advance(1)
+        return result
+
+    def vacuum(self, *, dry_run: bool = False) -> VacuumResult:
+        """Vacuum once."""
+        result = vacuum_table(self.store, self.paths, clock=self.clock, dry_run=dry_run, reader=self.reader())
+        self.clock.advance(1)
+        return result
+
+    def sweep(self, *, dry_run: bool = False, policy: OrphanPolicy = ANY_SHARE) -> OrphanResult:
+        """Sweep orphans once, whatever their share; what is an orphan for the first time waits for the next sweep."""
+        return sweep_orphans(
+            self.store, self.paths, clock=self.clock, dry_run=dry_run, policy=policy, reader=self.reader()
+        )
+
+    def sweep_twice(self, *, policy: OrphanPolicy = ANY_SHARE) -> OrphanResult:
+        """Sweep orphans, let a grace period pass, and sweep again: then they go."""
+        self.sweep(policy=policy)
+        self.clock.advance(self.config.data_grace_ms)
+        return self.sweep(policy=policy)
+
+    def rebuild(self, **options: Any) -> RebuildResult:
+        """Rebuild the log from footers once."""
+        result = rebuild_table(
+            self.store,
+            self.paths,
+            clock=self.clock,
+            footers=RowFooterReader(self.store),
+            owner="rebuild",
+            options=RebuildOptions(**options),
+        )
+        self.clock.advance(1)
+        return result
+
+    def status(self) -> TableStatus:
+        """Read the figures."""
+        return read_status(self.store, self.paths, clock=self.clock, reader=self.reader())
+
+    def reader(self, *, page_size: int = 1000) -> LogReader:
+        """Return a reader without threads, so that calls come in one order."""
+        return LogReader(self.store, self.paths, clock=self.clock, page_size=page_size, fetch_threads=1)
+
+    def view(self) -> LogView:
+        """Read the log."""
+        return self.reader().read()
+
+    def snapshot(self, *, as_of_ms: int | None = None) -> Snapshot:
+        """Read the log and fold it."""
+        return fold(self.view(), as_of_ms=as_of_ms)
+
+    def ids(self, *, as_of_ms: int | None = None) -> list[int]:
+        """Return the ids of all live rows, ascending."""
+        return sorted(row["id"] for row in read_live_rows(self.store, self.snapshot(as_of_ms=as_of_ms)))
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """List keys; ``prefix`` is one of the table's own, e.g. ``table.paths.log_prefix``."""
+        return [info.key for info in list_all(self.store, prefix or f"{self.paths.prefix}/").objects]
+
+    def log_objects(self) -> list[tuple[str, bytes]]:
+        """Return every object of the log with its bytes."""
+        return [(key, self.store.get(key).body) for key in self.keys(f"{self.paths.prefix}/_log")]
+
+
+def try_each_call(
+    make: Callable[[], SmallTable], act: Callable[[SmallTable], object], effect: Effect
+) -> list[SmallTable]:
+    """Run ``act`` once for each call that it makes on the store, with a fault at that call; return the tables.
+
+    Args:
+        make: Builds the same table each time.
+        act: What is disturbed; it may raise what the fault leads to.
+        effect: The fault.
+    """
+    table = make()
+    table.store.calls.clear()
+    act(table)
+    call_count = len(table.store.calls)
+    tables: list[SmallTable] = []
+    for number in range(call_count):
+        table = make()
+        table.store.calls.clear()
+        table.store.fault_at = {number: effect}
+        with contextlib.suppress(IceDBError, Crash):
+            act(table)
+        table.store.fault_at = {}
+        table.clock.advance(1)
+        tables.append(table)
+    return tables
