@@ -11,8 +11,8 @@ from time import monotonic, sleep
 from typing import Final
 
 from icedb_local.ports import find_free_ports
-from icedb_log.storage.s3_options import S3Options
-from icedb_log.storage.stores import StoreSettings
+from icedb_log.store.s3_options import S3Options
+from icedb_log.store.stores import StoreSettings
 from icedb_sim.rigs.redis_server import RedisServer
 
 START_LIMIT_S: Final = 90

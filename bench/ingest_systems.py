@@ -15,17 +15,17 @@ import pyarrow.json as pj
 import pyarrow.parquet as pq
 import structlog
 from deltalake import DeltaTable, WriterProperties, write_deltalake
+from icedb_engine.spark.spark_flush import SparkBatchWriter
+from icedb_engine.spark.spark_runner import warm_up
+from icedb_engine.spark.spark_session import SparkSettings, close_spark, open_spark
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import PartitionField, TableConfig
-from icedb_parts.spark.spark_flush import SparkBatchWriter
-from icedb_parts.spark.spark_runner import warm_up
-from icedb_parts.spark.spark_session import SparkSettings, close_spark, open_spark
+from icedb_log.store.stores import StoreSettings
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import PartitionField, TableConfig
 
 from bench.harness import OURS, Figure
 from bench.ingest_events import IngestInput

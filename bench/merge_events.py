@@ -10,17 +10,17 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from icedb_engine.writing.footer import make_footer
+from icedb_engine.writing.part_encoder import PartEncoder
+from icedb_engine.writing.part_layout import PartLayout
 from icedb_log.clock import SystemClock
 from icedb_log.keys import TablePaths
 from icedb_log.log.fence import acquire_fence
 from icedb_log.model import FileMarker, LogFile
-from icedb_log.storage.object_store import ObjectStore
-from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import TableConfig
-from icedb_parts.writing.footer import make_footer
-from icedb_parts.writing.part_encoder import PartEncoder
-from icedb_parts.writing.part_layout import PartLayout
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.stores import StoreSettings
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import TableConfig
 
 TABLE: Final = "events"
 SCHEMA: Final = {

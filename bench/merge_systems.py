@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import structlog
 from deltalake import DeltaTable, WriterProperties, convert_to_deltalake
+from icedb_engine.spark.spark_merge import SparkGroupMerger
+from icedb_engine.spark.spark_runner import warm_up
+from icedb_engine.spark.spark_session import SparkSettings, close_spark, open_spark
 from icedb_log.clock import SystemClock
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merging.merge import merge_table
-from icedb_log.storage.stores import StoreSettings
-from icedb_parts.spark.spark_merge import SparkGroupMerger
-from icedb_parts.spark.spark_runner import warm_up
-from icedb_parts.spark.spark_session import SparkSettings, close_spark, open_spark
+from icedb_log.merge.merge import merge_table
+from icedb_log.store.stores import StoreSettings
 
 from bench.harness import OURS, Figure
 from bench.merge_events import TABLE, MergeInput

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE
+from icedb_log.store.object_store import MAX_KEYS_PER_PAGE
 
 
 def read_live_paths(client: Any, bucket: str, prefix: str) -> list[str]:

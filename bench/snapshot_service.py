@@ -12,7 +12,7 @@ from time import monotonic, sleep
 from typing import Final
 
 import psutil
-from icedb_log.storage.stores import StoreSettings
+from icedb_log.store.stores import StoreSettings
 
 from bench.memory import MIB
 

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from icedb_log.keys import TablePaths
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile, LogTombstone
-from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.table.table_config import PartitionField, TableConfig
 
 TABLE: Final = "events"
 SCHEMA: Final = {"ts": "TIMESTAMP", "event": "VARCHAR", "user_id": "VARCHAR", "amount": "DOUBLE"}

@@ -15,11 +15,11 @@ from typing import Any, Final
 import boto3
 from botocore.config import Config
 from deltalake import DeltaTable
-from icedb_log.cleaning.audit import AuditLog
-from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.clean.audit import AuditLog
+from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import SystemClock
 from icedb_log.keys import TablePaths
-from icedb_log.storage.object_store import ObjectStore, list_all
+from icedb_log.store.object_store import ObjectStore, list_all
 from icedb_sim.growth.dead_table import DAY_MS, PARTITIONS, DeadTable, build_dead_table
 
 from bench.counting_s3 import BUCKET

@@ -17,9 +17,9 @@ from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.store.stores import StoreSettings
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import PartitionField, TableConfig
 
 from bench.harness import Case, Figure, Options
 from bench.ingest_systems import SORT, TABLE, SparkWork

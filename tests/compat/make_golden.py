@@ -14,18 +14,19 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from icedb_log.changes.partition_removal import remove_chosen_partitions
-from icedb_log.changes.row_changes import delete_rows
-from icedb_log.cleaning.audit import AuditLog
-from icedb_log.cleaning.lease_holding import acquire_lease
-from icedb_log.cleaning.orphans import sweep_orphans
-from icedb_log.cleaning.pin_creation import create_pin
-from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.clean.audit import AuditLog
+from icedb_log.clean.drop import drop_table
+from icedb_log.clean.lease_holding import acquire_lease
+from icedb_log.clean.orphans import sweep_orphans
+from icedb_log.clean.pin_creation import create_pin
+from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import new_batch_id
 from icedb_log.erasure.erasure_run import advance_erasure
 from icedb_log.erasure.erasures import create_erasure
 from icedb_log.errors import BelowHorizon, Unavailable
-from icedb_log.following.follower import Follower
+from icedb_log.feed.feeds import feed_view
+from icedb_log.feed.follower import Follower
+from icedb_log.feed.views import create_view
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.idempotency import bind_key, mark_staged
 from icedb_log.ingest.pressure import measure_pressure, publish_halt, publish_pressure
@@ -33,14 +34,13 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.jobs import ContentCheck
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merging.merge import merge_table
-from icedb_log.storage.object_store import list_all
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import PartitionField, TableConfig
-from icedb_log.tables.time_columns import PLAUSIBLE_FROM_MS, PLAUSIBLE_TO_MS
-from icedb_log.trash.drop import drop_table
-from icedb_log.views.feeds import feed_view
-from icedb_log.views.views import create_view
+from icedb_log.merge.merge import merge_table
+from icedb_log.store.object_store import list_all
+from icedb_log.table.partition_removal import remove_chosen_partitions
+from icedb_log.table.row_changes import delete_rows
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import PartitionField, TableConfig
+from icedb_log.table.time_columns import PLAUSIBLE_FROM_MS, PLAUSIBLE_TO_MS
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore

@@ -14,18 +14,20 @@ from pathlib import Path
 import duckdb
 import pytest
 from icedb_client import Client
-from icedb_log.changes.row_changes import delete_rows
-from icedb_log.cleaning.orphan_plan import OrphanPolicy
-from icedb_log.cleaning.orphans import sweep_orphans
-from icedb_log.cleaning.pin_creation import create_pin
-from icedb_log.cleaning.pins import read_pinned, unpin
-from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.clean.drop import undrop_table
+from icedb_log.clean.orphan_plan import OrphanPolicy
+from icedb_log.clean.orphans import sweep_orphans
+from icedb_log.clean.pin_creation import create_pin
+from icedb_log.clean.pins import read_pinned, unpin
+from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.erasure.erasure_run import advance_erasure
 from icedb_log.erasure.erasures import note_deletions
 from icedb_log.errors import InvalidRequest
-from icedb_log.following.follower import Follower
-from icedb_log.following.position import read_position
+from icedb_log.feed.feeds import feed_view
+from icedb_log.feed.follower import Follower
+from icedb_log.feed.position import read_position
+from icedb_log.feed.views import create_view
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.quarantine_ops import drop_quarantined, read_quarantined, retry_quarantined
@@ -34,15 +36,13 @@ from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.log.fence import read_fence
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merging.merge import merge_table
+from icedb_log.merge.merge import merge_table
 from icedb_log.repair.fsck import fsck_table
-from icedb_log.tables.status import read_status
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_changes import alter_table_config
-from icedb_log.tables.table_config import TableConfig
-from icedb_log.trash.drop import undrop_table
-from icedb_log.views.feeds import feed_view
-from icedb_log.views.views import create_view
+from icedb_log.table.row_changes import delete_rows
+from icedb_log.table.status import read_status
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_changes import alter_table_config
+from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.mirrored_store import MirroredStore

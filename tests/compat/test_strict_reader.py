@@ -14,7 +14,7 @@ from icedb_log.errors import CorruptLog, IceDBError, SchemaConflict
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.log.fold import fold
 from icedb_log.model import LogFile
-from icedb_log.storage.local_store import LocalObjectStore
+from icedb_log.store.local_store import LocalObjectStore
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.log_views import data, dead, kill, listed, live, log_key, view
 from icedb_sim.tables.small_table import SmallTable

@@ -7,16 +7,16 @@ import pytest
 from icedb_client import Client
 from icedb_client.cli.app import run
 from icedb_client.footers import ParquetFooterReader
-from icedb_log.changes.partition_removal import remove_chosen_partitions
-from icedb_log.changes.retain import retain_table
 from icedb_log.errors import SchemaConflict
-from icedb_log.imports.import_sources import SourceFile
-from icedb_log.imports.imports import import_files
+from icedb_log.ingest.import_sources import SourceFile
+from icedb_log.ingest.imports import import_files
 from icedb_log.log.fold import fold
-from icedb_log.pruning.file_pruning import FilePruner
 from icedb_log.repair.rebuild import rebuild_table
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_changes import alter_table_config
+from icedb_log.table.file_pruning import FilePruner
+from icedb_log.table.partition_removal import remove_chosen_partitions
+from icedb_log.table.retain import retain_table
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_changes import alter_table_config
 from icedb_sim.rigs.native_jobs import NativeImporter
 
 DAY, NEXT = "u=a/d=2023-06-07", "u=a/d=2023-06-08"

@@ -8,19 +8,19 @@ import json
 
 import duckdb
 from icedb_client.footers import ParquetFooterReader
-from icedb_log.changes.row_changes import delete_rows, rewrite_partitions
-from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import new_batch_id
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merging.merge import merge_table
+from icedb_log.merge.merge import merge_table
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.repair.rebuild import RebuildOptions, rebuild_table
-from icedb_log.tables.partition_filter import PartitionMatcher
-from icedb_log.tables.stored_config import create_table, read_table_config
-from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.table.partition_filter import PartitionMatcher
+from icedb_log.table.row_changes import delete_rows, rewrite_partitions
+from icedb_log.table.stored_config import create_table, read_table_config
+from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.mirrored_store import MirroredStore

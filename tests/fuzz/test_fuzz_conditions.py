@@ -12,20 +12,20 @@ import pyarrow as pa
 import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
+from icedb_engine.arrow_types import ARROW_TYPES
+from icedb_engine.query import user_sql
+from icedb_engine.query.row_condition import check_row_condition
+from icedb_engine.writing.column_stats import StatsCollector
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
-from icedb_log.pruning.condition_check import check_condition
-from icedb_log.pruning.file_pruning import FilePruner
-from icedb_log.tables.partition_filter import PartitionFilter, PartitionMatcher, parse_partition_filters
-from icedb_log.tables.partition_glob import select_partitions
-from icedb_log.tables.partition_path import decode_partition_value, encode_partition_value, parse_partition_path
-from icedb_log.tables.table_config import PartitionField, TableConfig
-from icedb_log.tables.transforms import find_type_problem, transform_sql, transform_value
-from icedb_parts.arrow_types import ARROW_TYPES
-from icedb_parts.query import user_sql
-from icedb_parts.query.row_condition import check_row_condition
-from icedb_parts.writing.column_stats import StatsCollector
+from icedb_log.table.condition_check import check_condition
+from icedb_log.table.file_pruning import FilePruner
+from icedb_log.table.partition_filter import PartitionFilter, PartitionMatcher, parse_partition_filters
+from icedb_log.table.partition_glob import select_partitions
+from icedb_log.table.partition_path import decode_partition_value, encode_partition_value, parse_partition_path
+from icedb_log.table.table_config import PartitionField, TableConfig
+from icedb_log.table.transforms import find_type_problem, transform_sql, transform_value
 from icedb_sim.tables.profiles import fuzz_examples
 
 TYPES = {"id": "BIGINT", "x": "DOUBLE", "name": "VARCHAR", "flag": "BOOLEAN", "day": "DATE", "ts": "TIMESTAMP"}

@@ -7,9 +7,9 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 from icedb_log.errors import InvalidRequest, UnsupportedFormat
 from icedb_log.keys import TablePaths
-from icedb_log.tables.stored_config import decode_table_config, encode_table_config
-from icedb_log.tables.table_changes import FREE_FIELDS, RISING_FIELDS, plan_change
-from icedb_log.tables.table_config import SQL_TYPES, BadRowsPolicy, Evolution, PartitionField, TableConfig
+from icedb_log.table.stored_config import decode_table_config, encode_table_config
+from icedb_log.table.table_changes import FREE_FIELDS, RISING_FIELDS, plan_change
+from icedb_log.table.table_config import SQL_TYPES, BadRowsPolicy, Evolution, PartitionField, TableConfig
 from icedb_sim.tables.profiles import fuzz_examples
 
 PATHS = TablePaths("events", "wh/events")

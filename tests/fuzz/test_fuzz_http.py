@@ -13,7 +13,7 @@ import urllib.request
 import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
-from icedb_log.storage.local_store import LocalObjectStore
+from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.warehouse import Warehouse
 from icedb_service.http_server import start_metrics_server
 from icedb_sim.rigs.access_rig import token_entry, write_access

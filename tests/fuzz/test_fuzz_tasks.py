@@ -26,8 +26,8 @@ from icedb_janitor.tasks import register_tasks as register_janitor
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.ingest.staging import list_staged
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings

@@ -16,14 +16,14 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from icedb_log.clean.drop import DropRequest, drop_table, undrop_table
 from icedb_log.clock import make_uuid7_hex
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.repair.fsck import FsckOptions, fsck_table
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_changes import alter_table_config
-from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_changes import alter_table_config
 from icedb_sim.rigs.native_jobs import NativeMerger, NativeWriter
 from icedb_sim.tables.profiles import fuzz_examples
 from table_changes import ChangesOfRows

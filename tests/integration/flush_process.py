@@ -18,7 +18,7 @@ from pathlib import Path
 from icedb_log.clock import SystemClock
 from icedb_log.errors import CommitConflict, Fenced, Unavailable
 from icedb_log.ingest.flush import FlushLimits, flush_table
-from icedb_log.storage.stores import S3Options, StoreSettings
+from icedb_log.store.stores import S3Options, StoreSettings
 from icedb_log.warehouse import Warehouse
 from icedb_sim.tables.row_files import RowFileWriter
 

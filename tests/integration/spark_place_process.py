@@ -13,25 +13,25 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from icedb_log.changes.row_changes import delete_rows
+from icedb_engine.imports import import_spark
+from icedb_engine.imports.import_unit import open_source
+from icedb_engine.limits import FlushUnitLimits, JobLimits
+from icedb_engine.spark.spark_engine import open_spark_engine
+from icedb_engine.spark.spark_flush import SparkBatchWriter
+from icedb_engine.spark.spark_runner import SparkRunner
+from icedb_engine.spark.spark_watch import WatchRules
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import Fenced
-from icedb_log.imports.import_sources import list_sources, parse_pattern
-from icedb_log.imports.imports import ImportOptions, import_files
 from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.import_sources import list_sources, parse_pattern
+from icedb_log.ingest.imports import ImportOptions, import_files
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merging.merge import merge_table
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import PartitionField, TableConfig
-from icedb_parts.imports import import_spark
-from icedb_parts.imports.import_unit import open_source
-from icedb_parts.limits import FlushUnitLimits, JobLimits
-from icedb_parts.spark.spark_engine import open_spark_engine
-from icedb_parts.spark.spark_flush import SparkBatchWriter
-from icedb_parts.spark.spark_runner import SparkRunner
-from icedb_parts.spark.spark_watch import WatchRules
+from icedb_log.merge.merge import merge_table
+from icedb_log.table.row_changes import delete_rows
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_service.settings import SparkServiceSettings, load_settings
 
 CLOCK = SystemClock()

@@ -20,9 +20,9 @@ from icedb_janitor.metrics import JanitorMetrics
 from icedb_janitor.settings import JanitorSettings
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound, PermissionDenied, Unauthenticated, Unavailable
-from icedb_log.storage.stores import open_warehouse
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.store.stores import open_warehouse
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import TableConfig
 from icedb_merger import tasks as merger_tasks
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings

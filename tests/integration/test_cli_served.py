@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from icedb_client.cli.app import run
-from icedb_log.storage.stores import open_warehouse
+from icedb_log.store.stores import open_warehouse
 from icedb_sim.rigs.access_rig import token_entry, write_access
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 from snapshot_services import serving

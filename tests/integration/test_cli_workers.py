@@ -12,9 +12,9 @@ from icedb_client.settings import ClientSettings
 from icedb_client.wakeups import TaskTimeout, WakeupSender
 from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
-from icedb_log.storage.stores import open_warehouse
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.store.stores import open_warehouse
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import TableConfig
 from icedb_service.names import (
     INGEST_CHECK_QUERY,
     INGEST_FLUSH,

@@ -17,7 +17,7 @@ from icedb_client.clickhouse import to_clickhouse
 from icedb_client.clickhouse.statement import KEY_PLACEHOLDER, SECRET_PLACEHOLDER
 from icedb_client.client import Client
 from icedb_client.settings import ClientSettings
-from icedb_log.storage.stores import open_warehouse
+from icedb_log.store.stores import open_warehouse
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 
 pytestmark = [

@@ -9,7 +9,7 @@ from icedb_client import AsyncClient, Client
 from icedb_client.settings import ClientSettings
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest, NotFound, Overloaded, Unauthenticated, Unavailable
-from icedb_log.storage.local_store import LocalObjectStore
+from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2 as pb
 from icedb_proto import snapshot_pb2_grpc

@@ -16,10 +16,10 @@ import pytest
 from celery import Celery
 from icedb_log.clock import SystemClock, make_uuid7_hex, new_batch_id
 from icedb_log.ingest.pressure import Pressure, publish_pressure
-from icedb_log.storage.object_store import list_all
-from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import HOUR_MS, TableConfig
+from icedb_log.store.object_store import list_all
+from icedb_log.store.stores import StoreSettings
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import HOUR_MS, TableConfig
 from icedb_service.redis_clients import open_redis
 from icedb_sim.rigs.redis_server import RedisServer
 from kombu import Queue

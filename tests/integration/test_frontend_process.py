@@ -11,10 +11,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from icedb_log.storage.object_store import list_all
-from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.store.object_store import list_all
+from icedb_log.store.stores import StoreSettings
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import TableConfig
 
 LIMIT_S = 60
 

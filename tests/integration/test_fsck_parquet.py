@@ -10,17 +10,17 @@ import pyarrow.parquet as pq
 import pytest
 from icedb_client.cli.app import run
 from icedb_client.footers import ParquetFooterReader
+from icedb_engine.imports.import_types import read_sql_type
+from icedb_engine.writing.footer import make_footer
+from icedb_engine.writing.part_encoder import PartEncoder
+from icedb_engine.writing.part_layout import PartLayout
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.repair.footers import Footer
 from icedb_log.repair.fsck_codes import CODES
 from icedb_log.repair.fsck_report import Counted, Finding, FsckReport
-from icedb_log.storage.local_store import LocalObjectStore
-from icedb_log.storage.stores import open_warehouse
-from icedb_parts.imports.import_types import read_sql_type
-from icedb_parts.writing.footer import make_footer
-from icedb_parts.writing.part_encoder import PartEncoder
-from icedb_parts.writing.part_layout import PartLayout
+from icedb_log.store.local_store import LocalObjectStore
+from icedb_log.store.stores import open_warehouse
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schemas" / "icedb.fsck.schema.json").read_text())

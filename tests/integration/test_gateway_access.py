@@ -13,7 +13,7 @@ from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 from icedb_log.errors import InvalidRequest
-from icedb_log.storage.local_store import LocalObjectStore
+from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.rigs.access_rig import token_entry, write_access

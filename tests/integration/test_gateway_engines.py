@@ -8,7 +8,7 @@ import pyarrow.dataset as ds
 import pytest
 from icedb_client.duck_connection import load_httpfs
 from icedb_log.clock import SystemClock
-from icedb_log.storage.local_store import LocalObjectStore
+from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.warehouse import Warehouse
 from icedb_sim.rigs.access_rig import write_access
 from icedb_sim.rigs.gateway_rig import BUCKET, LOOPBACK, start_gateway

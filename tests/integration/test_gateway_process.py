@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 
-from icedb_log.storage.stores import StoreSettings
+from icedb_log.store.stores import StoreSettings
 from icedb_sim.rigs.gateway_rig import BUCKET, LIMIT_S, LOOPBACK, HandTable
 
 SIZE = 24 * 1024 * 1024

@@ -10,23 +10,23 @@ import pyarrow.parquet as pq
 import pytest
 from icedb_client.client import Client
 from icedb_client.settings import ClientSettings
-from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_engine.imports import import_spark
+from icedb_engine.imports.import_spark import SparkFileImporter
+from icedb_engine.imports.import_unit import open_source
+from icedb_engine.spark.spark_merge import SparkGroupMerger
+from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import SystemClock
 from icedb_log.errors import NotFound
-from icedb_log.imports.import_sources import list_sources, parse_pattern
-from icedb_log.imports.imports import ImportOptions, import_files
+from icedb_log.ingest.import_sources import list_sources, parse_pattern
+from icedb_log.ingest.imports import ImportOptions, import_files
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merging.merge import merge_table
-from icedb_log.storage import s3_copies
-from icedb_log.storage.object_store import list_all
-from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import PartitionField, TableConfig
-from icedb_parts.imports import import_spark
-from icedb_parts.imports.import_spark import SparkFileImporter
-from icedb_parts.imports.import_unit import open_source
-from icedb_parts.spark.spark_merge import SparkGroupMerger
+from icedb_log.merge.merge import merge_table
+from icedb_log.store import s3_copies
+from icedb_log.store.object_store import list_all
+from icedb_log.store.stores import StoreSettings
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import PartitionField, TableConfig
 
 pytestmark = [pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(300)]
 

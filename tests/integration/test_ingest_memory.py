@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from icedb_parts.limits import MIB
-from icedb_parts.spark.spark_session import TASK_ENV
+from icedb_engine.limits import MIB
+from icedb_engine.spark.spark_session import TASK_ENV
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
@@ -16,10 +16,10 @@ TASK = """
 import gzip, resource, sys
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.jobs import StagedBatch
-from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.table_config import TableConfig
-from icedb_parts.limits import MIB, EngineLimits, FlushUnitLimits
-from icedb_parts.units.flush_unit import FlushUnit, flush_unit
+from icedb_log.store.stores import StoreSettings
+from icedb_log.table.table_config import TableConfig
+from icedb_engine.limits import MIB, EngineLimits, FlushUnitLimits
+from icedb_engine.units.flush_unit import FlushUnit, flush_unit
 
 folder, shape, rows, memory_bytes = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 line = {

@@ -13,11 +13,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from icedb_local.ports import find_free_ports
-from icedb_log.cleaning.audit_reader import find_deletions, read_audit
+from icedb_log.clean.audit_reader import find_deletions, read_audit
 from icedb_log.clock import SystemClock
 from icedb_log.log.codec import decode_log_file, encode_log_file
-from icedb_log.storage.object_store import list_all
-from icedb_log.storage.s3 import S3ObjectStore
+from icedb_log.store.object_store import list_all
+from icedb_log.store.s3 import S3ObjectStore
 from icedb_log.warehouse import Warehouse
 from icedb_service.celery_app import make_app
 from icedb_service.names import JANITOR_VACUUM

@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import SystemClock
-from icedb_log.storage.stores import open_warehouse
+from icedb_log.store.stores import open_warehouse
 from icedb_service.celery_app import make_app
 from icedb_service.names import JANITOR_VACUUM
 from icedb_service.settings import ServiceSettings
@@ -28,7 +28,7 @@ from pathlib import Path
 
 from icedb_janitor.__main__ import serve
 from icedb_janitor.settings import JanitorSettings
-from icedb_log.storage.local_store import LocalObjectStore
+from icedb_log.store.local_store import LocalObjectStore
 from icedb_service.main import run_main
 
 get = LocalObjectStore.get

@@ -11,17 +11,17 @@ from urllib.parse import urlsplit
 
 import pytest
 from botocore.retries.standard import ExponentialBackoff
+from icedb_engine.limits import EngineLimits
+from icedb_engine.units.merge_unit import MergeUnit, merge_unit
 from icedb_log.clock import SystemClock
 from icedb_log.errors import CommitOutcomeUnknown, Unavailable
 from icedb_log.jobs import MergedGroup
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merging.merge import merge_table
-from icedb_log.storage.object_store import list_all
-from icedb_log.storage.s3_options import S3Options
-from icedb_log.storage.stores import StoreSettings
-from icedb_parts.limits import EngineLimits
-from icedb_parts.units.merge_unit import MergeUnit, merge_unit
+from icedb_log.merge.merge import merge_table
+from icedb_log.store.object_store import list_all
+from icedb_log.store.s3_options import S3Options
+from icedb_log.store.stores import StoreSettings
 from icedb_service.redis_clients import open_redis
 from icedb_service.redlock import LockLost, TableLock
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
@@ -78,11 +78,11 @@ from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError
 from icedb_log.jobs import MergeGroup
 from icedb_log.keys import TablePaths
-from icedb_log.storage.local_store import LocalObjectStore
+from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.model import FileMarker
-from icedb_log.tables.table_config import TableConfig
-from icedb_parts.limits import EngineLimits
-from icedb_parts.units.merge_unit import MergeUnit, merge_unit
+from icedb_log.table.table_config import TableConfig
+from icedb_engine.limits import EngineLimits
+from icedb_engine.units.merge_unit import MergeUnit, merge_unit
 import numpy, pyarrow, pyarrow.parquet
 
 folder, memory_bytes, limit_bytes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])

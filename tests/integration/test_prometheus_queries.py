@@ -27,10 +27,10 @@ from icedb_local.stack_layout import StackLayout, StackPorts
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
-from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.status import read_status
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.store.stores import StoreSettings
+from icedb_log.table.status import read_status
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"

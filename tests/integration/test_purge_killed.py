@@ -4,17 +4,17 @@ import subprocess
 import sys
 
 import pytest
+from icedb_log.clean.drop import DropRequest, drop_table
+from icedb_log.clean.purge import purge_table
+from icedb_log.clean.trash_list import read_trash
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
-from icedb_log.storage.object_store import list_all
-from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.stored_config import create_table, read_table_config
-from icedb_log.tables.table_config import TableConfig
-from icedb_log.trash.drop import DropRequest, drop_table
-from icedb_log.trash.purge import purge_table
-from icedb_log.trash.trash_list import read_trash
+from icedb_log.store.object_store import list_all
+from icedb_log.store.stores import StoreSettings
+from icedb_log.table.stored_config import create_table, read_table_config
+from icedb_log.table.table_config import TableConfig
 from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 
 CLOCK = SystemClock()
@@ -23,10 +23,10 @@ CHUNK = 8
 CHILD = f"""
 import signal, sys
 from icedb_log.clock import SystemClock
-from icedb_log.storage.s3_options import S3Options
-from icedb_log.storage.stores import StoreSettings
-from icedb_log.trash.purge import purge_table
-from icedb_log.trash.purge_run import PurgeLimits
+from icedb_log.store.s3_options import S3Options
+from icedb_log.store.stores import StoreSettings
+from icedb_log.clean.purge import purge_table
+from icedb_log.clean.purge_run import PurgeLimits
 
 url, endpoint = sys.argv[1:]
 warehouse = StoreSettings(url, S3Options(endpoint, access_key_id="dev", secret_access_key="dev")).open()

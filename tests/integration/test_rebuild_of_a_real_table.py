@@ -8,18 +8,18 @@ from pathlib import Path
 import duckdb
 import pytest
 from icedb_client.cli.app import run
-from icedb_log.changes.row_changes import delete_rows
+from icedb_engine.spark.spark_change import SparkRowChanger
+from icedb_engine.spark.spark_flush import SparkBatchWriter
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merging.merge import merge_table
-from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import PartitionField, TableConfig
-from icedb_parts.spark.spark_change import SparkRowChanger
-from icedb_parts.spark.spark_flush import SparkBatchWriter
+from icedb_log.merge.merge import merge_table
+from icedb_log.store.stores import StoreSettings
+from icedb_log.table.row_changes import delete_rows
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import PartitionField, TableConfig
 
 pytestmark = pytest.mark.spark
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile
-from icedb_log.storage.stores import open_warehouse
+from icedb_log.store.stores import open_warehouse
 from icedb_sim.rigs.access_rig import Authority, token_entry, write_access
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 from snapshot_services import serving

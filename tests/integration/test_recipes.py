@@ -20,7 +20,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from icedb_client.cli.app import run
 from icedb_client.duck_connection import load_httpfs
 from icedb_log.clock import SystemClock
-from icedb_log.storage.stores import open_warehouse
+from icedb_log.store.stores import open_warehouse
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 from icedb_snapshot.__main__ import start_service
 from icedb_snapshot.settings import SnapshotSettings

@@ -20,11 +20,11 @@ from icedb_log.errors import (
     Unavailable,
     UnsupportedFormat,
 )
-from icedb_log.storage.object_store import list_all
-from icedb_log.storage.s3 import CONFLICT_ATTEMPTS, S3ObjectStore
-from icedb_log.storage.s3_clients import READ_ATTEMPTS
-from icedb_log.storage.s3_options import S3Options
-from icedb_log.storage.s3_transfers import SINGLE_REQUEST_BYTES
+from icedb_log.store.object_store import list_all
+from icedb_log.store.s3 import CONFLICT_ATTEMPTS, S3ObjectStore
+from icedb_log.store.s3_clients import READ_ATTEMPTS
+from icedb_log.store.s3_options import S3Options
+from icedb_log.store.s3_transfers import SINGLE_REQUEST_BYTES
 from icedb_sim.fakes.store_acceptance import expect
 
 pytestmark = pytest.mark.s3

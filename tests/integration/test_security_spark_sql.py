@@ -4,15 +4,15 @@ Each attempt runs twice: as a table's ``insert_query``, and without the check of
 """
 
 import pytest
+from icedb_engine.query import guarded_query
+from icedb_engine.query.change_query import check_row_change
+from icedb_engine.query.guarded_query import ReachesBeyond, guard_condition, run_query
+from icedb_engine.query.insert_query import QueryProblem, check_insert_query, query_errors, rows_view
+from icedb_engine.query.spark_functions import ALLOWED, FORBIDDEN, GENERATORS
+from icedb_engine.query.user_sql import check_user_sql
 from icedb_log.errors import InvalidRequest
 from icedb_log.jobs import RowChange
-from icedb_log.tables.table_config import TableConfig
-from icedb_parts.query import guarded_query
-from icedb_parts.query.change_query import check_row_change
-from icedb_parts.query.guarded_query import ReachesBeyond, guard_condition, run_query
-from icedb_parts.query.insert_query import QueryProblem, check_insert_query, query_errors, rows_view
-from icedb_parts.query.spark_functions import ALLOWED, FORBIDDEN, GENERATORS
-from icedb_parts.query.user_sql import check_user_sql
+from icedb_log.table.table_config import TableConfig
 
 pytestmark = pytest.mark.spark
 

@@ -6,7 +6,7 @@ import orjson
 import pytest
 from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
-from icedb_log.storage.store_clock import MAX_HOST_GAP_MS
+from icedb_log.store.store_clock import MAX_HOST_GAP_MS
 from icedb_service.celery_app import make_app
 from icedb_service.metrics import WAKE_OUTCOMES, make_counter, make_registry
 from icedb_service.names import INGEST_FLUSH, INGEST_SWEEP, MERGE_MERGE

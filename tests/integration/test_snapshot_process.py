@@ -12,7 +12,7 @@ import urllib.request
 
 import grpc
 import pytest
-from icedb_log.storage.stores import open_warehouse
+from icedb_log.store.stores import open_warehouse
 from icedb_proto import snapshot_pb2 as pb
 from icedb_proto import snapshot_pb2_grpc
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse

@@ -12,17 +12,17 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from icedb_gateway.errors import S3Error
 from icedb_gateway.signature import SignedRequest, check_signature, check_time, read_claim
-from icedb_log.cleaning.pin_creation import create_pin
+from icedb_log.clean.pin_creation import create_pin
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.refusals import quarantine_batch
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.jobs import RejectedBatch
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile
-from icedb_log.storage.local_store import LocalObjectStore
-from icedb_log.storage.stores import open_warehouse
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.store.local_store import LocalObjectStore
+from icedb_log.store.stores import open_warehouse
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2 as pb
 from icedb_proto import snapshot_pb2_grpc

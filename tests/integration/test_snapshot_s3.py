@@ -3,11 +3,11 @@
 import pytest
 from icedb_client.client import Client
 from icedb_client.settings import ClientSettings
-from icedb_log.cleaning.pin_creation import create_pin
-from icedb_log.cleaning.pins import list_pins, unpin
+from icedb_log.clean.pin_creation import create_pin
+from icedb_log.clean.pins import list_pins, unpin
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.storage.stores import open_warehouse
+from icedb_log.store.stores import open_warehouse
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 from icedb_snapshot.__main__ import start_service
 from icedb_snapshot.settings import SnapshotSettings

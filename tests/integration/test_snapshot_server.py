@@ -10,11 +10,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from icedb_client.client import Client
 from icedb_client.settings import ClientSettings
+from icedb_log.clean.drop import drop_table
 from icedb_log.clock import SystemClock, format_ms
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable
-from icedb_log.storage.local_store import LocalObjectStore
-from icedb_log.tables.partition_filter import PartitionFilter, parse_partition_filters
-from icedb_log.trash.drop import drop_table
+from icedb_log.store.local_store import LocalObjectStore
+from icedb_log.table.partition_filter import PartitionFilter, parse_partition_filters
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2 as pb
 from icedb_proto import snapshot_pb2_grpc

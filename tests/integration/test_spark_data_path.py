@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
+from icedb_engine.limits import EngineLimits, FlushUnitLimits, JobLimits
+from icedb_engine.spark.spark_flush import SparkBatchWriter
+from icedb_engine.spark.spark_merge import SparkGroupMerger
+from icedb_engine.spark.spark_session import is_session_alive, open_spark
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import NotFound, SchemaConflict
 from icedb_log.jobs import BatchWriter, FlushJob, GroupMerger, MergeGroup, MergeJob, StagedBatch
-from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.table_config import PartitionField, TableConfig
-from icedb_parts.limits import EngineLimits, FlushUnitLimits, JobLimits
-from icedb_parts.spark.spark_flush import SparkBatchWriter
-from icedb_parts.spark.spark_merge import SparkGroupMerger
-from icedb_parts.spark.spark_session import is_session_alive, open_spark
+from icedb_log.store.stores import StoreSettings
+from icedb_log.table.table_config import PartitionField, TableConfig
 
 pytestmark = pytest.mark.spark
 

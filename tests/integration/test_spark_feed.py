@@ -6,25 +6,25 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from icedb_engine.limits import EngineLimits, FlushUnitLimits, JobLimits
+from icedb_engine.query.view_query import check_view_query
+from icedb_engine.spark.spark_change import SparkRowChanger
+from icedb_engine.spark.spark_feed import SparkViewFeeder
+from icedb_engine.units.flush_types import FlushUnit
+from icedb_engine.units.flush_unit import flush_unit
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import CorruptLog, InvalidRequest
+from icedb_log.feed.feeds import feed_view
+from icedb_log.feed.views import create_view
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.jobs import FlushOutput
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merging.merge import merge_table
-from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import PartitionField, TableConfig
-from icedb_log.views.feeds import feed_view
-from icedb_log.views.views import create_view
-from icedb_parts.limits import EngineLimits, FlushUnitLimits, JobLimits
-from icedb_parts.query.view_query import check_view_query
-from icedb_parts.spark.spark_change import SparkRowChanger
-from icedb_parts.spark.spark_feed import SparkViewFeeder
-from icedb_parts.units.flush_types import FlushUnit
-from icedb_parts.units.flush_unit import flush_unit
+from icedb_log.merge.merge import merge_table
+from icedb_log.store.stores import StoreSettings
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import PartitionField, TableConfig
 
 pytestmark = pytest.mark.spark
 

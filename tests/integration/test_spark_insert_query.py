@@ -5,14 +5,14 @@ from datetime import date, datetime
 
 import pyarrow.parquet as pq
 import pytest
+from icedb_engine.limits import EngineLimits, FlushUnitLimits, JobLimits
+from icedb_engine.query.insert_query import check_insert_query
+from icedb_engine.spark.spark_flush import SparkBatchWriter
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import InvalidRequest, SchemaConflict
 from icedb_log.jobs import FlushJob, StagedBatch
-from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.table_config import PartitionField, TableConfig
-from icedb_parts.limits import EngineLimits, FlushUnitLimits, JobLimits
-from icedb_parts.query.insert_query import check_insert_query
-from icedb_parts.spark.spark_flush import SparkBatchWriter
+from icedb_log.store.stores import StoreSettings
+from icedb_log.table.table_config import PartitionField, TableConfig
 
 pytestmark = pytest.mark.spark
 

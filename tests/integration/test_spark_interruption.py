@@ -5,15 +5,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from icedb_engine.spark.spark_flush import SparkBatchWriter
+from icedb_engine.spark.spark_runner import SparkRunner
+from icedb_engine.spark.spark_stuck import count_stuck
+from icedb_engine.spark.spark_watch import WatchRules
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.jobs import FlushJob, StagedBatch
-from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.table_config import TableConfig
-from icedb_parts.spark.spark_flush import SparkBatchWriter
-from icedb_parts.spark.spark_runner import SparkRunner
-from icedb_parts.spark.spark_stuck import count_stuck
-from icedb_parts.spark.spark_watch import WatchRules
+from icedb_log.store.stores import StoreSettings
+from icedb_log.table.table_config import TableConfig
 from icedb_service.redlock import LockLost
 
 pytestmark = pytest.mark.spark
@@ -121,8 +121,8 @@ def test_an_insert_query_that_is_interrupted_leaves_its_batch_staged(spark, tmp_
 
 STUCK = """
 from icedb_log.errors import Fenced
-from icedb_parts.spark.spark_session import SparkSettings, close_spark, is_session_alive, open_spark
-from icedb_parts.spark.spark_watch import JobWatch, WatchRules
+from icedb_engine.spark.spark_session import SparkSettings, close_spark, is_session_alive, open_spark
+from icedb_engine.spark.spark_watch import JobWatch, WatchRules
 
 # What Spark tells people about its tasks is written so rarely that it says nothing of this one.
 spark = open_spark(SparkSettings(master="local[1]", options={"spark.ui.liveUpdate.period": "1h"}))
@@ -170,8 +170,8 @@ def test_a_task_that_is_at_work_is_not_stuck(spark):
 DYING = """
 from types import SimpleNamespace
 from icedb_log.errors import Unavailable
-from icedb_log.storage.stores import StoreSettings
-from icedb_parts.spark import spark_engine
+from icedb_log.store.stores import StoreSettings
+from icedb_engine.spark import spark_engine
 from pyspark import SparkContext
 
 whole = spark_engine.warm_up

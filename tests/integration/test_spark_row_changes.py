@@ -7,7 +7,8 @@ from datetime import datetime
 import duckdb
 import pyarrow.parquet as pq
 import pytest
-from icedb_log.changes.row_changes import delete_rows, rewrite_partitions
+from icedb_engine.limits import EngineLimits, JobLimits
+from icedb_engine.spark.spark_change import SparkRowChanger
 from icedb_log.clock import SystemClock
 from icedb_log.erasure.erasure_run import advance_erasure
 from icedb_log.erasure.erasures import create_erasure
@@ -15,12 +16,11 @@ from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, SchemaConflic
 from icedb_log.jobs import CountJob, RowChange
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merging.merge import merge_table
-from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.partition_filter import PartitionMatcher, parse_partition_filters
-from icedb_log.tables.stored_config import read_table_config
-from icedb_parts.limits import EngineLimits, JobLimits
-from icedb_parts.spark.spark_change import SparkRowChanger
+from icedb_log.merge.merge import merge_table
+from icedb_log.store.stores import StoreSettings
+from icedb_log.table.partition_filter import PartitionMatcher, parse_partition_filters
+from icedb_log.table.row_changes import delete_rows, rewrite_partitions
+from icedb_log.table.stored_config import read_table_config
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 
 pytestmark = pytest.mark.spark

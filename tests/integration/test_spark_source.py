@@ -4,15 +4,15 @@ from collections import Counter
 from datetime import UTC, datetime
 
 import pytest
+from icedb_engine.spark.spark_merge import SparkGroupMerger
 from icedb_log.clock import SystemClock
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merging.merge import merge_table
-from icedb_log.storage.object_store import list_all
-from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import PartitionField, TableConfig
-from icedb_parts.spark.spark_merge import SparkGroupMerger
+from icedb_log.merge.merge import merge_table
+from icedb_log.store.object_store import list_all
+from icedb_log.store.stores import StoreSettings
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import PartitionField, TableConfig
 
 pytestmark = pytest.mark.spark
 

@@ -1,14 +1,14 @@
 """Requests to the store that fail inside Spark's tasks are counted by the service that started them."""
 
 import pytest
+from icedb_engine.spark.spark_runner import ANSWER_SCHEMA, OK, SparkRunner, make_answer, read_answers
+from icedb_engine.spark.task_failures import watch_failures
 from icedb_local.chaos.fault_proxy import FaultProxy
 from icedb_local.chaos.proxy_faults import ProxyFault
 from icedb_log.clock import SystemClock
-from icedb_log.storage.request_failures import listen_to_failures, stop_listening
-from icedb_log.storage.s3_options import S3Options
-from icedb_log.storage.stores import StoreSettings
-from icedb_parts.spark.spark_runner import ANSWER_SCHEMA, OK, SparkRunner, make_answer, read_answers
-from icedb_parts.spark.task_failures import watch_failures
+from icedb_log.store.request_failures import listen_to_failures, stop_listening
+from icedb_log.store.s3_options import S3Options
+from icedb_log.store.stores import StoreSettings
 
 pytestmark = [pytest.mark.s3, pytest.mark.spark]
 

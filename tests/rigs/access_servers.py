@@ -4,9 +4,9 @@ import contextlib
 
 import grpc
 from google.protobuf import message_factory
-from icedb_log.storage.local_store import LocalObjectStore
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.store.local_store import LocalObjectStore
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.rigs.frontend_rig import CLOCK, LIMIT_S, start_rig
 from icedb_snapshot.__main__ import start_service

@@ -7,7 +7,7 @@ import boto3
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
-from icedb_log.storage.local_store import LocalObjectStore
+from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.warehouse import Warehouse
 from icedb_sim.rigs.gateway_rig import BUCKET, LIMIT_S, start_gateway
 

@@ -11,13 +11,13 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from icedb_log.changes.partition_removal import remove_chosen_partitions
 from icedb_log.erasure.erasure_run import advance_erasure
 from icedb_log.erasure.erasures import create_erasure, note_deletions
 from icedb_log.errors import InvalidRequest
-from icedb_log.imports.imports import ImportOptions, import_files
-from icedb_log.tables.partition_glob import select_partitions
-from icedb_log.tables.partition_path import encode_partition_value
+from icedb_log.ingest.imports import ImportOptions, import_files
+from icedb_log.table.partition_glob import select_partitions
+from icedb_log.table.partition_path import encode_partition_value
+from icedb_log.table.partition_removal import remove_chosen_partitions
 from icedb_sim.rigs.native_jobs import NativeChanger, NativeImporter
 from icedb_sim.tables.row_imports import describe_source
 from table_model import PLACES, TableModel, present

@@ -9,9 +9,9 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from icedb_log.cleaning.lease_holding import acquire_lease, release_lease, renew_lease
-from icedb_log.cleaning.pin_creation import create_pin
-from icedb_log.cleaning.pins import unpin
+from icedb_log.clean.lease_holding import acquire_lease, release_lease, renew_lease
+from icedb_log.clean.pin_creation import create_pin
+from icedb_log.clean.pins import unpin
 from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound
 from table_model import NAMES, PLACES, TableModel, plain, present
 

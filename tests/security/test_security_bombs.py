@@ -6,10 +6,10 @@ import random
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from icedb_parts.errors import BatchRejected
-from icedb_parts.limits import KIB, MIB, FlushUnitLimits
-from icedb_parts.reading import page_bounds
-from icedb_parts.reading.typed_files import read_parquet
+from icedb_engine.errors import BatchRejected
+from icedb_engine.limits import KIB, MIB, FlushUnitLimits
+from icedb_engine.reading import page_bounds
+from icedb_engine.reading.typed_files import read_parquet
 
 LIMITS = FlushUnitLimits(batch_decoded_bytes=1 * MIB)
 

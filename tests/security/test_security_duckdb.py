@@ -2,12 +2,12 @@
 
 import duckdb
 import pytest
+from icedb_engine.engine import open_engine, open_scratch
+from icedb_engine.limits import MIB, EngineLimits
+from icedb_engine.query.row_condition import check_row_condition
+from icedb_engine.sql import CLOSED, quote_name, quote_text
 from icedb_log.errors import InvalidRequest
-from icedb_log.pruning.condition_check import check_condition
-from icedb_parts.engine import open_engine, open_scratch
-from icedb_parts.limits import MIB, EngineLimits
-from icedb_parts.query.row_condition import check_row_condition
-from icedb_parts.sql import CLOSED, quote_name, quote_text
+from icedb_log.table.condition_check import check_condition
 
 SCHEMA = {"a": "VARCHAR", "n": "BIGINT"}
 REACHES = [

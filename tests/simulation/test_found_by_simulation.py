@@ -1,17 +1,17 @@
 """What the simulation found, each as the shortest history that shows it."""
 
 import pytest
+from icedb_log.clean.drop import DropRequest, drop_table, undrop_table
+from icedb_log.clean.purge import purge_table
 from icedb_log.errors import Fenced, InvalidRequest, Unavailable
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.log.fold import fold
-from icedb_log.merging.merge import merge_table
-from icedb_log.storage.store_clock import check_store_clock
-from icedb_log.tables.drop_mark import BELIEVED_MS
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_changes import alter_table_config
-from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
-from icedb_log.trash.purge import purge_table
+from icedb_log.merge.merge import merge_table
+from icedb_log.store.store_clock import check_store_clock
+from icedb_log.table.drop_mark import BELIEVED_MS
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_changes import alter_table_config
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.lease_steps import put_lease

@@ -9,8 +9,8 @@ import pytest
 from icedb_client.cli.app import run
 from icedb_client.client import Client
 from icedb_client.settings import ClientSettings
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 

@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from icedb_log.cleaning.audit import AuditLog, RunFacts
-from icedb_log.cleaning.deletion import Doomed
+from icedb_log.clean.audit import AuditLog, RunFacts
+from icedb_log.clean.deletion import Doomed
 from icedb_log.clock import SystemClock
-from icedb_log.storage.object_store import FailedDelete
-from icedb_log.storage.stores import open_warehouse
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.store.object_store import FailedDelete
+from icedb_log.store.stores import open_warehouse
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import TableConfig
 from icedb_sim.fakes.fake_clock import FakeClock
 
 WEEK_MS = 7 * 86_400_000

@@ -6,7 +6,7 @@ import pytest
 from icedb_client.cli import change as change_command
 from icedb_client.client import Client
 from icedb_client.wakeups import TaskTimeout, WakeupSender
-from icedb_log.tables.table_config import PartitionField
+from icedb_log.table.table_config import PartitionField
 from icedb_log.warehouse import Warehouse
 from icedb_sim.tables.small_table import SmallTable
 

@@ -6,9 +6,9 @@ import pytest
 from icedb_client.cli.import_files import to_url
 from icedb_client.wakeups import TaskTimeout, WakeupSender
 from icedb_log.errors import InvalidRequest
-from icedb_log.storage.stores import open_warehouse
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.store.stores import open_warehouse
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import TableConfig
 
 ANSWER = {
     "outcome": "done", "mode": "copy", "dry_run": False, "sources": 4, "commits": 1, "files": 2, "rows": 1234, "bytes": 2048,

@@ -7,9 +7,9 @@ from icedb_client.client import Client
 from icedb_client.commits import CommitReport
 from icedb_log.ingest.quarantine import QuarantinedBatch, bad_rows_key, quarantine_rows
 from icedb_log.jobs import BadRows, RowFault, StagedBatch
-from icedb_log.storage.stores import open_warehouse
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_changes import alter_table_config
+from icedb_log.store.stores import open_warehouse
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_changes import alter_table_config
 from icedb_sim.fakes.fake_clock import FakeClock
 
 

@@ -6,7 +6,7 @@ import pytest
 from icedb_client.cli import orphans
 from icedb_client.client import Client
 from icedb_log.log.fence import FenceState, write_fence
-from icedb_log.tables.stored_config import read_table_config
+from icedb_log.table.stored_config import read_table_config
 from icedb_log.warehouse import Warehouse
 from icedb_sim.tables.log_views import data
 from icedb_sim.tables.small_table import SmallTable

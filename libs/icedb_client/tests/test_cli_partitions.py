@@ -10,10 +10,10 @@ from icedb_client.cli import partitions
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
-from icedb_log.storage.object_store import list_all
-from icedb_log.storage.stores import open_warehouse
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_config import DAY_MS
+from icedb_log.store.object_store import list_all
+from icedb_log.store.stores import open_warehouse
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_config import DAY_MS
 from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 
 

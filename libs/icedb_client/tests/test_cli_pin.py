@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from icedb_log.storage.stores import open_warehouse
-from icedb_log.tables.stored_config import read_table_config
+from icedb_log.store.stores import open_warehouse
+from icedb_log.table.stored_config import read_table_config
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 
 SCHEMA = {"n": "BIGINT"}

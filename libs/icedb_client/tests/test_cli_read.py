@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import duckdb
 import pytest
 from icedb_log.clock import SystemClock
-from icedb_log.storage.stores import open_warehouse
+from icedb_log.store.stores import open_warehouse
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 
 SCHEMA = {"ts": "TIMESTAMP", "event": "VARCHAR", "amount": "DOUBLE"}

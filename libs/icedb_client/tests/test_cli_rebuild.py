@@ -7,9 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 from icedb_client.cli.app import run as run_command
 from icedb_log.clock import SystemClock
-from icedb_log.storage.stores import open_warehouse
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.store.stores import open_warehouse
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import PartitionField, TableConfig
 
 CLOCK = SystemClock()
 

@@ -5,14 +5,14 @@ import json
 import pytest
 import typer
 from icedb_client.wakeups import WakeupSender
+from icedb_log.clean.drop import DropRequest, drop_table, undrop_table
+from icedb_log.clean.purge import purge_table
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import NotFound, Unavailable
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
-from icedb_log.storage.stores import open_warehouse
-from icedb_log.tables.stored_config import load_any_config
-from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
-from icedb_log.trash.purge import purge_table
+from icedb_log.store.stores import open_warehouse
+from icedb_log.table.stored_config import load_any_config
 from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 
 CLOCK = SystemClock()

@@ -5,7 +5,7 @@ import json
 import pytest
 from icedb_client.cli import vacuum
 from icedb_log.clock import SystemClock
-from icedb_log.storage.stores import open_warehouse
+from icedb_log.store.stores import open_warehouse
 from icedb_sim.growth.dead_table import DAY_MS, build_dead_table
 from icedb_sim.tables.lease_steps import put_lease
 

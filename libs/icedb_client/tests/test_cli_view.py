@@ -7,13 +7,13 @@ from icedb_client.client import Client
 from icedb_client.wakeups import TaskTimeout, WakeupSender
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import InvalidRequest
+from icedb_log.feed.feeds import feed_view
+from icedb_log.feed.views import read_registration
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
-from icedb_log.storage.object_store import list_all
-from icedb_log.storage.stores import open_warehouse
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.views.feeds import feed_view
-from icedb_log.views.views import read_registration
+from icedb_log.store.object_store import list_all
+from icedb_log.store.stores import open_warehouse
+from icedb_log.table.stored_config import read_table_config
 from icedb_sim.tables.row_feeds import RowFileFeeder
 from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 

@@ -371,8 +371,8 @@ def test_a_producer_that_is_never_closed_is_told_at_exit(tmp_path):
     program = """
 import sys
 from icedb_client import Client
-from icedb_log.tables.table_config import TableConfig
-from icedb_log.tables.stored_config import create_table
+from icedb_log.table.table_config import TableConfig
+from icedb_log.table.stored_config import create_table
 client = Client(store=sys.argv[1])
 create_table(client.warehouse.store, client.warehouse.table("events"), TableConfig.create(name="events"))
 producer = client.producer("events", max_age_ms=3_600_000)

@@ -9,7 +9,7 @@ import pytest
 from icedb_client.pages import ParquetPageReader
 from icedb_log.parquet import pages
 from icedb_log.parquet.pages import DamagedPages, check_page_sums, read_chunks, read_pages
-from icedb_log.storage.object_store import ObjectInfo
+from icedb_log.store.object_store import ObjectInfo
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
 

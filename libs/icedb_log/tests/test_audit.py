@@ -1,13 +1,13 @@
 """The janitor's audit: J10."""
 
 import pytest
-from icedb_log.cleaning.audit import MAX_FOUND, MAX_REASON_CHARS, AuditLog, RunFacts, sweep_audit
-from icedb_log.cleaning.audit_reader import AuditPart, DamagedPart, find_deletions, read_audit
-from icedb_log.cleaning.deletion import Deleter, Doomed
-from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.clean.audit import MAX_FOUND, MAX_REASON_CHARS, AuditLog, RunFacts, sweep_audit
+from icedb_log.clean.audit_reader import AuditPart, DamagedPart, find_deletions, read_audit
+from icedb_log.clean.deletion import Deleter, Doomed
+from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.errors import CommitOutcomeUnknown, Unavailable
 from icedb_log.keys import parse_audit_key
-from icedb_log.storage.object_store import FailedDelete, list_all
+from icedb_log.store.object_store import FailedDelete, list_all
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore

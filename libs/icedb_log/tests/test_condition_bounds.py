@@ -3,9 +3,9 @@
 import pytest
 from icedb_log.errors import InvalidRequest
 from icedb_log.model import FileMarker
-from icedb_log.pruning.condition_check import check_condition
-from icedb_log.pruning.file_pruning import FilePruner
-from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.table.condition_check import check_condition
+from icedb_log.table.file_pruning import FilePruner
+from icedb_log.table.table_config import PartitionField, TableConfig
 
 CONFIG = TableConfig.create(
     name="events", partition=(PartitionField.parse("u=bucket[4](name)"),), declared={"name": "VARCHAR", "n": "BIGINT"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from icedb_log.jobs import ContentCheck
-from icedb_log.merging.content_check import compare_contents
+from icedb_log.merge.content_check import compare_contents
 from icedb_log.parquet.footer import ParquetFooter
 from icedb_log.parquet.schema import ParquetSchema
 from icedb_log.repair.footers import ColumnBounds

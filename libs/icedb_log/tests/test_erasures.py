@@ -264,7 +264,7 @@ def test_the_first_time_that_is_known_stays(table):
 
 
 def test_a_deletion_in_several_jobs_is_one_run(table, monkeypatch):
-    monkeypatch.setattr("icedb_log.changes.row_changes.MAX_GROUPS_PER_JOB", 1)
+    monkeypatch.setattr("icedb_log.table.row_changes.MAX_GROUPS_PER_JOB", 1)
     erasure = advance(table, ask(table)).erasure
     assert (len(erasure.runs), erasure.row_count) == (1, 3)
     assert len(by_reason(erasure)["rewritten"]) == 2

@@ -10,8 +10,8 @@ from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.log.fold import union_schema
 from icedb_log.log.widening import LoggedSchema, state_inexact
 from icedb_log.model import FileMarker, LogFile
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_changes import alter_table_config
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_changes import alter_table_config
 from icedb_sim.fakes.scripted_store import Fault
 from icedb_sim.tables.row_files import RowFileMerger, RowFileWriter, read_rows, write_rows
 from icedb_sim.tables.small_table import SmallTable

@@ -2,9 +2,9 @@
 
 import pytest
 from icedb_log.errors import Fenced, Unavailable
+from icedb_log.feed.feeds import FeedLimits
+from icedb_log.feed.views import detach_view
 from icedb_log.ingest.flush import flush_table
-from icedb_log.views.feeds import FeedLimits
-from icedb_log.views.views import detach_view
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.scripted_store import Fault
 from icedb_sim.tables.row_feeds import RowFileFeeder

@@ -5,12 +5,12 @@ import contextlib
 import orjson
 import pytest
 from icedb_log.errors import CorruptLog, IceDBError, InvalidRequest
+from icedb_log.feed.feed_state import is_feed_needed
+from icedb_log.feed.feeds import FeedLimits
+from icedb_log.feed.views import register_view
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
-from icedb_log.tables.status import read_status
-from icedb_log.views.feed_state import is_feed_needed
-from icedb_log.views.feeds import FeedLimits
-from icedb_log.views.views import register_view
+from icedb_log.table.status import read_status
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.row_feeds import RowFileFeeder
 from icedb_sim.tables.small_table import SmallTable
@@ -263,7 +263,7 @@ def test_a_view_with_a_full_log_takes_nothing(table, monkeypatch):
     table.append(1)
     view.feed()
     table.append(2)
-    monkeypatch.setattr("icedb_log.views.feeds.MAX_LOG_FILES", 1)
+    monkeypatch.setattr("icedb_log.feed.feeds.MAX_LOG_FILES", 1)
     result = view.feed()
     assert (result.is_log_full, result.committed_key, result.waiting_count) == (True, None, 1)
 

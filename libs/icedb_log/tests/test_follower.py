@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from icedb_log.cleaning.leases import read_leases
+from icedb_log.clean.leases import read_leases
 from icedb_log.errors import BelowHorizon, InvalidRequest
-from icedb_log.following.budget import Budget
-from icedb_log.following.follower import Follower, PositionLost
-from icedb_log.following.position import Piecewise, Position, read_position, slices_between
+from icedb_log.feed.budget import Budget
+from icedb_log.feed.follower import Follower, PositionLost
+from icedb_log.feed.position import Piecewise, Position, read_position, slices_between
 from icedb_sim.tables.row_files import read_rows
 from icedb_sim.tables.small_table import SmallTable
 

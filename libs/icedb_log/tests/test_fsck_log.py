@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.log.fence import seal
-from icedb_log.merging.log_folding import listing_twice
-from icedb_log.merging.log_index import LogIndex
+from icedb_log.merge.log_folding import listing_twice
+from icedb_log.merge.log_index import LogIndex
 from icedb_log.model import FileMarker, LogFile
 from icedb_sim.tables.fsck_tables import (
     append_log,

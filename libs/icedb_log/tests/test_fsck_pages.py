@@ -7,7 +7,7 @@ import pytest
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.repair.fsck_report import FsckReport
 from icedb_log.repair.pages import PageLook
-from icedb_log.storage.object_store import ObjectInfo
+from icedb_log.store.object_store import ObjectInfo
 from icedb_sim.tables.fsck_tables import codes, data_file, last_append, small
 from icedb_sim.tables.row_footers import RowFooterReader
 from icedb_sim.tables.small_table import SmallTable

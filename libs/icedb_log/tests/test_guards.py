@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from icedb_log.cleaning.guards import (
+from icedb_log.clean.guards import (
     EVERY_STATE_MS,
     NO_HOLDS,
     STORE_RESOLUTION_MS,
@@ -14,9 +14,9 @@ from icedb_log.cleaning.guards import (
     PinnedFiles,
     find_kept_versions,
 )
-from icedb_log.cleaning.leases import Lease
+from icedb_log.clean.leases import Lease
 from icedb_log.model import ListedLogFile, LogFile, LogView
-from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
+from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 
 GRACE_MS = 1000
 NOW_MS = 1_000_000

@@ -4,8 +4,8 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from icedb_log.cleaning.holds import read_holds, read_open_commits
-from icedb_log.cleaning.pin_creation import create_pin
+from icedb_log.clean.holds import read_holds, read_open_commits
+from icedb_log.clean.pin_creation import create_pin
 from icedb_log.errors import BelowHorizon, CorruptLog
 from icedb_log.keys import parse_log_key
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault

@@ -8,7 +8,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from icedb_log.cleaning.leftovers import sweep_leftovers
+from icedb_log.clean.leftovers import sweep_leftovers
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import CorruptLog, InvalidRequest
 from icedb_log.ingest.content import DIGEST_CHARS, MAX_STREAMS, hash_content
@@ -23,7 +23,7 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.codec import decode_log_file, decode_log_head, encode_log_file
 from icedb_log.model import LogFile
 from icedb_log.repair.fsck import fsck_table
-from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE
+from icedb_log.store.object_store import MAX_KEYS_PER_PAGE
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.flush_steps import staged_ids
 from icedb_sim.tables.row_files import RowFileWriter, encode_rows

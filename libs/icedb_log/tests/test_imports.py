@@ -4,9 +4,9 @@ import contextlib
 
 import pytest
 from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, Fenced, IceDBError, InvalidRequest, NotFound, Unavailable
-from icedb_log.imports.imports import ImportLimits
+from icedb_log.ingest.imports import ImportLimits
 from icedb_log.keys import TablePaths
-from icedb_log.tables.table_config import PartitionField
+from icedb_log.table.table_config import PartitionField
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.row_files import encode_rows
 from icedb_sim.tables.small_import import ImportTable

@@ -2,7 +2,7 @@
 
 import pytest
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.imports.imports import ImportOptions
+from icedb_log.ingest.imports import ImportOptions
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.row_files import encode_rows
 from icedb_sim.tables.small_import import ImportTable

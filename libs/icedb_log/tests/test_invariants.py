@@ -14,7 +14,7 @@ from icedb_log.log.invariants import (
     require_strip,
 )
 from icedb_log.log.widening import LoggedSchema
-from icedb_log.merging.merge_log import build_merge_log
+from icedb_log.merge.merge_log import build_merge_log
 from icedb_log.model import FileMarker, LogFile
 from icedb_sim.tables.log_views import PATHS, data, dead, kill, listed, live, log_key, view
 

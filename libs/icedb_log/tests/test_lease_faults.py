@@ -1,9 +1,9 @@
 """Leases under any fault, and with any rival, at any call: J4, W2."""
 
 import pytest
-from icedb_log.cleaning.lease_holding import acquire_lease, release_lease, renew_lease
+from icedb_log.clean.lease_holding import acquire_lease, release_lease, renew_lease
 from icedb_log.errors import BelowHorizon, CommitOutcomeUnknown, IceDBError, NotFound
-from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
+from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.row_files import read_live_rows
 from icedb_sim.tables.small_table import SmallTable, try_each_call

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import orjson
 import pytest
-from icedb_log.cleaning.guards import STORE_RESOLUTION_MS
-from icedb_log.cleaning.lease_holding import acquire_lease, find_oldest_certain_ms, release_lease, renew_lease
-from icedb_log.cleaning.leases import MAX_LEASE_TTL_MS, MIN_LEASE_TTL_MS, LeaseReader, read_leases
+from icedb_log.clean.drop import drop_table
+from icedb_log.clean.guards import STORE_RESOLUTION_MS
+from icedb_log.clean.lease_holding import acquire_lease, find_oldest_certain_ms, release_lease, renew_lease
+from icedb_log.clean.leases import MAX_LEASE_TTL_MS, MIN_LEASE_TTL_MS, LeaseReader, read_leases
 from icedb_log.errors import (
     BelowHorizon,
     CommitOutcomeUnknown,
@@ -17,8 +18,7 @@ from icedb_log.errors import (
     Unavailable,
 )
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
-from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
-from icedb_log.trash.drop import drop_table
+from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.row_files import read_live_rows
 from icedb_sim.tables.small_table import SmallTable

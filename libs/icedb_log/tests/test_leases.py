@@ -1,8 +1,8 @@
 """Leases: J4."""
 
 import pytest
-from icedb_log.cleaning.leases import MAX_LEASE_TTL_MS, Lease, LeaseReader, read_leases
-from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
+from icedb_log.clean.leases import MAX_LEASE_TTL_MS, Lease, LeaseReader, read_leases
+from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_sim.fakes.scripted_store import Fault
 from icedb_sim.tables.lease_steps import delete_lease, put_lease
 from icedb_sim.tables.small_table import SmallTable

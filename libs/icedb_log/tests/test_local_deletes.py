@@ -4,10 +4,10 @@ import errno
 import os
 
 import pytest
-from icedb_log.storage import local_files, local_store
-from icedb_log.storage.local_store import LocalObjectStore
-from icedb_log.storage.local_walk import STORE_FOLDER
-from icedb_log.storage.object_store import list_all
+from icedb_log.store import local_files, local_store
+from icedb_log.store.local_store import LocalObjectStore
+from icedb_log.store.local_walk import STORE_FOLDER
+from icedb_log.store.object_store import list_all
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import textwrap
 
 import pytest
 from icedb_log.errors import Unavailable
-from icedb_log.storage import local_files
-from icedb_log.storage.local_store import LocalObjectStore
-from icedb_log.storage.object_store import list_all
+from icedb_log.store import local_files
+from icedb_log.store.local_store import LocalObjectStore
+from icedb_log.store.object_store import list_all
 from icedb_sim.fakes.store_acceptance import expect
 
 
@@ -28,7 +28,7 @@ PROCESS = """
 import sys
 from pathlib import Path
 from icedb_log.errors import PreconditionFailed
-from icedb_log.storage.local_store import LocalObjectStore
+from icedb_log.store.local_store import LocalObjectStore
 
 store, name, rounds = LocalObjectStore(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
 print("ready", flush=True)
@@ -94,7 +94,7 @@ def test_a_killed_process_leaves_no_lock_and_no_object(store, root):
     code = """
         import sys
         from pathlib import Path
-        from icedb_log.storage.local_store import LocalObjectStore
+        from icedb_log.store.local_store import LocalObjectStore
         store = LocalObjectStore(Path(sys.argv[1]))
         store.put("key", b"before")
         with store._locked("key"), store._temporary(iter((b"half",)), "key"):

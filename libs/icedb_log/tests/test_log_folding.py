@@ -1,7 +1,7 @@
 """Which log files a commit involves, and which merges wait for theirs."""
 
 import pytest
-from icedb_log.merging.log_folding import (
+from icedb_log.merge.log_folding import (
     FREE_LOG_BYTES,
     LOG_REST_MS,
     MARKER_BYTES,
@@ -12,9 +12,9 @@ from icedb_log.merging.log_folding import (
     log_tier_of,
     plan_fold,
 )
-from icedb_log.merging.merge_log import build_merge_log
-from icedb_log.merging.merge_plan import MergeIndex, plan_merge
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.merge.merge_log import build_merge_log
+from icedb_log.merge.merge_plan import MergeIndex, plan_merge
+from icedb_log.table.table_config import TableConfig
 from icedb_sim.tables.log_views import PATHS, kill, listed, live, log_key, view
 
 TARGET = 100_000

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from icedb_log.log.fold import fold
-from icedb_log.merging.log_index import LogIndex
+from icedb_log.merge.log_index import LogIndex
 from icedb_sim.tables.log_views import dead, kill, listed, live, log_key, view
 
 names = st.sampled_from("uvwxyz")

@@ -14,8 +14,8 @@ from icedb_log.errors import (
 )
 from icedb_log.keys import TablePaths
 from icedb_log.log.fence import acquire_fence
-from icedb_log.merging.merge import MergeResult, merge_table
-from icedb_log.merging.merge_plan import MergeLimits
+from icedb_log.merge.merge import MergeResult, merge_table
+from icedb_log.merge.merge_plan import MergeLimits
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.row_files import RowFileMerger, read_rows
 from icedb_sim.tables.small_table import SmallTable, try_each_call

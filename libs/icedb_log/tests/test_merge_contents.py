@@ -6,7 +6,7 @@ import pytest
 from icedb_log.errors import Fenced, HaltError, IceDBError, InvariantViolated, Unavailable
 from icedb_log.jobs import ContentCheck
 from icedb_log.log.fence import acquire_fence, read_fence
-from icedb_log.merging.merge import merge_table
+from icedb_log.merge.merge import merge_table
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.row_files import RowFileMerger
 from icedb_sim.tables.small_table import SmallTable, try_each_call

@@ -2,9 +2,9 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from icedb_log.merging.merge_explain import REASONS, explain_merge
-from icedb_log.merging.merge_plan import MergeLimits, plan_merge
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.merge.merge_explain import REASONS, explain_merge
+from icedb_log.merge.merge_plan import MergeLimits, plan_merge
+from icedb_log.table.table_config import TableConfig
 from icedb_sim.tables.log_views import PATHS, kill, listed, live, view
 
 TARGET = 100_000

@@ -3,7 +3,7 @@
 import pytest
 from icedb_log.errors import CorruptLog
 from icedb_log.log.codec import encode_log_file
-from icedb_log.merging.merge_plan import MergeIndex, plan_merge
+from icedb_log.merge.merge_plan import MergeIndex, plan_merge
 from icedb_log.model import FileMarker, LogFile
 from icedb_sim.tables.small_table import SmallTable
 

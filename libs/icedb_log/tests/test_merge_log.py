@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from icedb_log.jobs import MergedGroup, MergeGroup
 from icedb_log.log.fold import fold
-from icedb_log.merging.merge_log import build_merge_log
+from icedb_log.merge.merge_log import build_merge_log
 from icedb_log.model import LogTombstone
 from icedb_sim.tables.log_views import data, dead, kill, listed, live, log_key, view
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from icedb_log.merging.merge_plan import COLD_LIMITS, HOT_LIMITS, MergeIndex, MergeLimits, plan_merge
+from icedb_log.merge.merge_plan import COLD_LIMITS, HOT_LIMITS, MergeIndex, MergeLimits, plan_merge
 from icedb_log.model import FileMarker
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.table.table_config import TableConfig
 from icedb_sim.tables.log_views import PATHS, data, dead, kill, listed, live, view
 
 TARGET = 100_000

@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from icedb_log.merging.merge_policy import (
+from icedb_log.merge.merge_policy import (
     MIN_GROWTH,
     SMALLEST_TIER_BYTES,
     plan_full,
@@ -13,7 +13,7 @@ from icedb_log.merging.merge_policy import (
     plan_tiers,
     tier_of,
 )
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.table.table_config import TableConfig
 from icedb_sim.tables.log_views import live
 
 MIB = 2**20

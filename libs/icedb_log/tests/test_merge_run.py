@@ -4,9 +4,9 @@ import contextlib
 
 import pytest
 from icedb_log.errors import Fenced, Unavailable
-from icedb_log.merging.merge import MergeResult, merge_table
-from icedb_log.merging.merge_plan import MergeIndex, MergeLimits
-from icedb_log.storage.object_store import list_all
+from icedb_log.merge.merge import MergeResult, merge_table
+from icedb_log.merge.merge_plan import MergeIndex, MergeLimits
+from icedb_log.store.object_store import list_all
 from icedb_sim.fakes.scripted_store import Crash, Effect
 from icedb_sim.tables.row_files import RowFileMerger
 from icedb_sim.tables.small_table import SmallTable, try_each_call

@@ -1,7 +1,7 @@
 """The share guard of the orphan sweep (J5): what saves a table whose log was lost."""
 
 import pytest
-from icedb_log.cleaning.orphan_plan import OrphanPolicy
+from icedb_log.clean.orphan_plan import OrphanPolicy
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.log_views import data
 from icedb_sim.tables.small_table import SmallTable
@@ -140,8 +140,8 @@ def test_orphans_without_any_bytes_are_all_of_a_table_without_any():
 
 
 def test_one_sweep_takes_a_bounded_number_and_the_next_ones_the_others(monkeypatch):
-    monkeypatch.setattr("icedb_log.cleaning.table_walk.MAX_CANDIDATES", 3)
-    monkeypatch.setattr("icedb_log.cleaning.table_walk.MAX_YOUNG", 2)
+    monkeypatch.setattr("icedb_log.clean.table_walk.MAX_CANDIDATES", 3)
+    monkeypatch.setattr("icedb_log.clean.table_walk.MAX_YOUNG", 2)
     table = SmallTable()
     for number in range(8):
         put_orphan(table, f"{number}", 1)

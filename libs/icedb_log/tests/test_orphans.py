@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import orjson
 import pytest
-from icedb_log.cleaning.orphan_plan import OrphanPolicy
+from icedb_log.clean.orphan_plan import OrphanPolicy
 from icedb_log.clock import make_uuid7_hex
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable, UnsupportedFormat
 from icedb_log.keys import TablePaths

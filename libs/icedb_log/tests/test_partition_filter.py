@@ -2,13 +2,13 @@
 
 import pytest
 from icedb_log.errors import InvalidRequest
-from icedb_log.tables.partition_filter import (
+from icedb_log.table.partition_filter import (
     PartitionFilter,
     PartitionMatcher,
     parse_partition_filters,
     read_partition_values,
 )
-from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.table.table_config import PartitionField, TableConfig
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
 """Removal of partitions: in the log alone, one commit, everything else carried, and for good (M3, M4)."""
 
 import pytest
-from icedb_log.changes.partition_removal import PartitionInfo, RemovalResult, list_partitions, remove_partitions
 from icedb_log.errors import Fenced, InvalidRequest, InvariantViolated, NotFound
 from icedb_log.jobs import MergedGroup, MergeGroup
 from icedb_log.keys import TablePaths
-from icedb_log.merging.merge_session import MergeSession
+from icedb_log.merge.merge_session import MergeSession
+from icedb_log.table.partition_removal import PartitionInfo, RemovalResult, list_partitions, remove_partitions
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.log_views import PATHS, dead, listed, live, view
 from icedb_sim.tables.small_table import SmallTable, try_each_call

@@ -1,8 +1,9 @@
 """Pins under any fault, and with any rival, at any call: J7, W2."""
 
 import pytest
-from icedb_log.cleaning.pin_object import PENDING_TTL_MS
-from icedb_log.cleaning.pins import (
+from icedb_log.clean.drop import drop_table
+from icedb_log.clean.pin_object import PENDING_TTL_MS
+from icedb_log.clean.pins import (
     find_ended_pins,
     list_pins,
     read_pinned,
@@ -16,7 +17,6 @@ from icedb_log.errors import (
     NotFound,
     Unavailable,
 )
-from icedb_log.trash.drop import drop_table
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.pin_steps import DAY_MS, age, data_count, make_table, pin, pinned_ids, status
 from icedb_sim.tables.small_table import SmallTable, try_each_call

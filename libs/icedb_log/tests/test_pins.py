@@ -2,11 +2,11 @@
 
 import orjson
 import pytest
-from icedb_log.cleaning.leftovers import Leftovers, sweep_leftovers
-from icedb_log.cleaning.orphan_plan import OrphanPolicy
-from icedb_log.cleaning.pin_creation import create_pin, find_doubt
-from icedb_log.cleaning.pin_object import end_body
-from icedb_log.cleaning.pins import (
+from icedb_log.clean.leftovers import Leftovers, sweep_leftovers
+from icedb_log.clean.orphan_plan import OrphanPolicy
+from icedb_log.clean.pin_creation import create_pin, find_doubt
+from icedb_log.clean.pin_object import end_body
+from icedb_log.clean.pins import (
     PinReader,
     find_ended_pins,
     find_pin,
@@ -23,8 +23,8 @@ from icedb_log.errors import (
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.log.fold import fold
 from icedb_log.model import FileMarker, LogFile
-from icedb_log.storage.object_store import list_all
-from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
+from icedb_log.store.object_store import list_all
+from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_sim.tables.pin_steps import DAY_MS, age, data_count, make_table, pin, pinned_ids, status
 from icedb_sim.tables.small_table import SmallTable
 

@@ -20,7 +20,7 @@ from icedb_log.ingest.pressure import (
     publish_pressure,
     read_pressure,
 )
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.table.table_config import TableConfig
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.small_table import SmallTable
 

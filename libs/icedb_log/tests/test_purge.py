@@ -1,19 +1,19 @@
 """A purge (T3 to T6): when it begins, what goes, what stays, in which order, and that it goes on wherever it was cut."""
 
 import pytest
-from icedb_log.cleaning.audit import AuditLog
-from icedb_log.cleaning.audit_reader import read_audit
-from icedb_log.cleaning.pin_creation import create_pin
-from icedb_log.cleaning.pins import read_pinned, unpin
+from icedb_log.clean.audit import AuditLog
+from icedb_log.clean.audit_reader import read_audit
+from icedb_log.clean.drop import read_kept_config, undrop_table
+from icedb_log.clean.pin_creation import create_pin
+from icedb_log.clean.pins import read_pinned, unpin
+from icedb_log.clean.purge import purge_table
+from icedb_log.clean.purge_progress import read_progress
+from icedb_log.clean.purge_run import MAX_SEAL_BYTES, PurgeLimits
+from icedb_log.clean.trash_list import read_trash
 from icedb_log.errors import CorruptLog, Fenced, InvalidRequest, NotFound, Unavailable
 from icedb_log.log.fence import acquire_fence
-from icedb_log.storage.object_store import list_all
-from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
-from icedb_log.trash.drop import read_kept_config, undrop_table
-from icedb_log.trash.purge import purge_table
-from icedb_log.trash.purge_progress import read_progress
-from icedb_log.trash.purge_run import MAX_SEAL_BYTES, PurgeLimits
-from icedb_log.trash.trash_list import read_trash
+from icedb_log.store.object_store import list_all
+from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.lease_steps import put_lease

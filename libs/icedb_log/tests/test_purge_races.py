@@ -8,14 +8,14 @@ import copy
 
 import orjson
 import pytest
+from icedb_log.clean.drop import DropRequest, drop_table, undrop_table
+from icedb_log.clean.purge import purge_table
+from icedb_log.clean.purge_run import PurgeLimits
+from icedb_log.clean.trash_list import read_trash
 from icedb_log.errors import HaltError, IceDBError, InvalidRequest, NotFound
 from icedb_log.log.fence import acquire_fence
-from icedb_log.tables.stored_config import create_table, load_any_config
-from icedb_log.tables.table_config import PartitionField, TableConfig
-from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
-from icedb_log.trash.purge import purge_table
-from icedb_log.trash.purge_run import PurgeLimits
-from icedb_log.trash.trash_list import read_trash
+from icedb_log.table.stored_config import create_table, load_any_config
+from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
 from icedb_sim.tables.small_table import DEFAULTS, SmallTable

@@ -1,11 +1,11 @@
 """After a purge (T6): the name is free, what comes late is deleted, what stays has its time."""
 
 import pytest
-from icedb_log.cleaning.audit import AuditLog
+from icedb_log.clean.audit import AuditLog
+from icedb_log.clean.drop import undrop_table
+from icedb_log.clean.trash_list import has_work, read_now_ms
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, UnsupportedFormat
-from icedb_log.tables.stored_config import load_any_config
-from icedb_log.trash.drop import undrop_table
-from icedb_log.trash.trash_list import has_work, read_now_ms
+from icedb_log.table.stored_config import load_any_config
 from icedb_log.warehouse import Warehouse
 from icedb_sim.tables.small_table import SmallTable
 from icedb_sim.tables.trash_steps import KEPT, SEAL_MS, create_again, drop, make_full, purge, rest_of

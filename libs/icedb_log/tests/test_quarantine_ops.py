@@ -11,7 +11,7 @@ from icedb_log.ingest.quarantine import MAX_DIRECT_READS, find_quarantined, list
 from icedb_log.ingest.quarantine_ops import drop_quarantined, read_quarantined, retry_quarantined
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.keys import parse_staged_key
-from icedb_log.tables.table_changes import alter_table_config
+from icedb_log.table.table_changes import alter_table_config
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.small_table import SmallTable, try_each_call
 

@@ -1,7 +1,7 @@
 """What a rebuild takes, leaves out, and leaves to a person: B1, B2, B6."""
 
 import pytest
-from icedb_log.cleaning.pin_creation import create_pin
+from icedb_log.clean.pin_creation import create_pin
 from icedb_log.errors import InvalidRequest, SchemaConflict
 from icedb_log.repair.rebuild_record import read_held
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault

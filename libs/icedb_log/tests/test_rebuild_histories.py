@@ -6,9 +6,9 @@ from collections import Counter
 from itertools import count
 
 import pytest
-from icedb_log.cleaning.pin_creation import create_pin
+from icedb_log.clean.pin_creation import create_pin
 from icedb_log.errors import IceDBError
-from icedb_log.storage.object_store import list_all
+from icedb_log.store.object_store import list_all
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.row_files import read_rows
 from icedb_sim.tables.small_table import SmallTable

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from icedb_log.errors import IceDBError, InvariantViolated
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merging.merge_session import MergeSession
-from icedb_log.storage.object_store import DeleteReport, FailedDelete
+from icedb_log.merge.merge_session import MergeSession
+from icedb_log.store.object_store import DeleteReport, FailedDelete
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.rules.catalogue import RULES

@@ -5,10 +5,10 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
-from icedb_log.changes import row_changes
-from icedb_log.changes.row_changes import ChangeResult
 from icedb_log.errors import Fenced, InvalidRequest, InvariantViolated, NotFound
 from icedb_log.keys import TablePaths
+from icedb_log.table import row_changes
+from icedb_log.table.row_changes import ChangeResult
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.row_files import RowFileChanger, read_rows
 from icedb_sim.tables.small_table import SmallTable, try_each_call

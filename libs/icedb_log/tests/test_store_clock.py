@@ -2,8 +2,8 @@
 
 import pytest
 from icedb_log.errors import Unavailable, UnsupportedFormat
-from icedb_log.storage.object_store import ObjectPage
-from icedb_log.storage.store_clock import MAX_HOST_GAP_MS, MAX_STORE_GAP_MS, check_store_clock
+from icedb_log.store.object_store import ObjectPage
+from icedb_log.store.store_clock import MAX_HOST_GAP_MS, MAX_STORE_GAP_MS, check_store_clock
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.fakes.store_acceptance import expect

@@ -4,9 +4,9 @@ import pickle
 
 import pytest
 from icedb_log.errors import InvalidRequest
-from icedb_log.storage.local_store import LocalObjectStore
-from icedb_log.storage.s3 import S3ObjectStore
-from icedb_log.storage.stores import S3Options, StoreSettings, open_warehouse
+from icedb_log.store.local_store import LocalObjectStore
+from icedb_log.store.s3 import S3ObjectStore
+from icedb_log.store.stores import S3Options, StoreSettings, open_warehouse
 
 
 def test_a_directory(tmp_path):

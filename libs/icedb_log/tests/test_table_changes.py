@@ -3,10 +3,10 @@
 import pytest
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Unavailable
 from icedb_log.keys import TablePaths
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_changes import FREE_FIELDS, RISING_FIELDS, alter_table_config, plan_change
-from icedb_log.tables.table_config import PartitionField, TableConfig
-from icedb_log.tables.time_columns import TimeColumn
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_changes import FREE_FIELDS, RISING_FIELDS, alter_table_config, plan_change
+from icedb_log.table.table_config import PartitionField, TableConfig
+from icedb_log.table.time_columns import TimeColumn
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.small_table import SmallTable
 

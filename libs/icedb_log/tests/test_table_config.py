@@ -2,9 +2,9 @@
 
 import pytest
 from icedb_log.errors import InvalidRequest, NotFound, UnsupportedFormat
-from icedb_log.storage.object_store import list_all
-from icedb_log.tables.stored_config import create_table, decode_table_config, read_table_config
-from icedb_log.tables.table_config import PartitionField, TableConfig, check_column_name
+from icedb_log.store.object_store import list_all
+from icedb_log.table.stored_config import create_table, decode_table_config, read_table_config
+from icedb_log.table.table_config import PartitionField, TableConfig, check_column_name
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.tables.log_views import PATHS

@@ -4,15 +4,15 @@ import json
 from collections import Counter
 
 import pytest
-from icedb_log.cleaning.audit import AuditLog
-from icedb_log.cleaning.guards import DATA_GUARDS, LOG_GUARDS
-from icedb_log.cleaning.vacuum import vacuum_table
-from icedb_log.cleaning.vacuum_plan import STRIP_SHARE, cut_parts
+from icedb_log.clean.audit import AuditLog
+from icedb_log.clean.guards import DATA_GUARDS, LOG_GUARDS
+from icedb_log.clean.vacuum import vacuum_table
+from icedb_log.clean.vacuum_plan import STRIP_SHARE, cut_parts
 from icedb_log.errors import BelowHorizon, Unavailable
 from icedb_log.keys import TablePaths, log_name
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.storage.object_store import DeleteReport, FailedDelete
+from icedb_log.store.object_store import DeleteReport, FailedDelete
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from icedb_log.cleaning.guards import Holds
-from icedb_log.cleaning.leases import Lease
-from icedb_log.cleaning.vacuum_plan import find_deaths, live_paths, plan_vacuum, strip_log_file
-from icedb_log.merging.log_folding import LOG_REST_MS
-from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.clean.guards import Holds
+from icedb_log.clean.leases import Lease
+from icedb_log.clean.vacuum_plan import find_deaths, live_paths, plan_vacuum, strip_log_file
+from icedb_log.merge.log_folding import LOG_REST_MS
+from icedb_log.store.store_clock import MAX_STORE_GAP_MS
+from icedb_log.table.table_config import TableConfig
 from icedb_sim.tables.log_views import data, dead, kill, listed, live, log_key, view
 
 CONFIG = TableConfig.create(name="t", data_grace_ms=5_000, log_grace_ms=2_000, seal_age_ms=9_000)

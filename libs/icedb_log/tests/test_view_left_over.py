@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 from icedb_log.errors import IceDBError
-from icedb_log.views.views import detach_view
+from icedb_log.feed.views import detach_view
 from icedb_sim.fakes.scripted_store import Crash, Effect
 from icedb_sim.tables.small_table import SmallTable
 from icedb_sim.tables.small_view import SmallView

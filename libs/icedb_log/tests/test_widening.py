@@ -4,8 +4,8 @@ import pytest
 from icedb_log.errors import Fenced, SchemaConflict
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.widening import LoggedSchema, fixed_columns, grow_schema
-from icedb_log.tables.table_changes import alter_table_config
-from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.table.table_changes import alter_table_config
+from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_sim.tables.row_files import RowFileMerger
 from icedb_sim.tables.small_table import SmallTable
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import structlog
 from icedb_log.errors import InvalidRequest, NotFound, Overloaded, PermissionDenied, Unauthenticated
-from icedb_log.tables.stored_config import read_table_config
+from icedb_log.table.stored_config import read_table_config
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.guard import AccessGuard
 from icedb_service.access.task_access import Need, TaskAccess

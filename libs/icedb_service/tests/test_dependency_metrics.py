@@ -1,8 +1,8 @@
 """Failed requests to the store and to Redis are counted, whoever hides them afterwards."""
 
 import pytest
-from icedb_log.storage import request_failures
-from icedb_log.storage.request_failures import report_failure
+from icedb_log.store import request_failures
+from icedb_log.store.request_failures import report_failure
 from icedb_service.dependency_metrics import DependencyMetrics
 from icedb_service.redis_clients import open_redis
 from prometheus_client import CollectorRegistry

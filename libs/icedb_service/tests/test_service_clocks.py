@@ -2,7 +2,7 @@
 
 import pytest
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.storage.object_store import ObjectPage
+from icedb_log.store.object_store import ObjectPage
 from icedb_log.warehouse import Warehouse
 from icedb_service import preflight
 from icedb_service.clocks import ClockMetrics, require_near_clock, watch_clock

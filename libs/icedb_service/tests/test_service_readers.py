@@ -1,7 +1,7 @@
 """What a service keeps of each table between runs."""
 
-from icedb_log.cleaning.pin_creation import create_pin
-from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.clean.pin_creation import create_pin
+from icedb_log.clean.vacuum import vacuum_table
 from icedb_service.readers import LogReaders
 from icedb_sim.tables.small_table import SmallTable
 

@@ -9,8 +9,8 @@ from icedb_log.errors import NotFound, Overloaded, Unavailable
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.serving.table_cache import TableCache
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_service.reading.blocking_work import BlockingWork
 from icedb_service.reading.table_reads import TableReads

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 from icedb_log.errors import NotFound, Unavailable
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_service.reading.blocking_work import BlockingWork
 from icedb_service.reading.table_names import TableNames

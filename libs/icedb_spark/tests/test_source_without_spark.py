@@ -5,15 +5,15 @@ from datetime import UTC, date, datetime
 
 import pyarrow as pa
 import pytest
-from icedb_log.cleaning.leases import read_leases
+from icedb_log.clean.leases import read_leases
 from icedb_log.clock import SystemClock
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Unavailable
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_changes import alter_table_config
-from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.store.stores import StoreSettings
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_changes import alter_table_config
+from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_spark import IceDBDataSource, write_commit
 from icedb_spark.batch_write import WrittenFiles
 from icedb_spark.options import parse_read_options, parse_stream_options, parse_write_options

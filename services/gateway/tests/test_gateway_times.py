@@ -7,7 +7,7 @@ import pytest
 from icedb_gateway.errors import S3Error
 from icedb_gateway.table_refs import TableRef
 from icedb_gateway.views import TableViews
-from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
+from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_sim.fakes.fake_clock import FakeClock
 
 STORE_MS = 1_700_000_000_000

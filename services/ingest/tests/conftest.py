@@ -4,8 +4,8 @@ import pytest
 from icedb_ingest.frontend.desk import Desk, Offer
 from icedb_ingest.frontend.tables import TableDirectory
 from icedb_log.ingest.staging import list_staged
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore

@@ -13,6 +13,7 @@ from icedb_ingest.frontend.formats import zstd
 from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.frontend.tables import MISSING_AGE_MS
 from icedb_ingest.frontend.waker import Waker
+from icedb_log.clean.drop import drop_table, undrop_table
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import (
     CommitOutcomeUnknown,
@@ -25,9 +26,8 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.idempotency import bind_key, hash_body
 from icedb_log.ingest.quarantine import reason_key
 from icedb_log.ingest.staging import list_staged, stage_batch
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import TableConfig
-from icedb_log.trash.drop import drop_table, undrop_table
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import TableConfig
 from icedb_service.settings import load_settings
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.tables.row_files import RowFileWriter

@@ -9,14 +9,14 @@ from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.query_checks import QueryTasks
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
+from icedb_log.clean.drop import drop_table
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import CorruptLog, InvalidRequest, Unavailable
+from icedb_log.feed.views import create_view, detach_view
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.tables.table_config import TableConfig
-from icedb_log.trash.drop import drop_table
-from icedb_log.views.views import create_view, detach_view
+from icedb_log.table.table_config import TableConfig
 from icedb_service.names import INGEST_FEED, INGEST_FLUSH, MERGE_MERGE
 from icedb_service.runs import backoff_key
 from icedb_sim.rigs.task_context import MemoryContext
@@ -105,7 +105,7 @@ def test_many_commits_are_fed_in_one(context):
 def test_what_is_left_after_the_last_round_wakes_the_feed_again(context, monkeypatch):
     make_view(context)
     tasks = make_tasks(context, flush_max_rounds=2)
-    monkeypatch.setattr("icedb_log.views.feeds.FeedLimits.__init__.__defaults__", (1, 1))
+    monkeypatch.setattr("icedb_log.feed.feeds.FeedLimits.__init__.__defaults__", (1, 1))
     for number in range(3):
         append(context, tasks, number)
     context.wakeups.woken.clear()

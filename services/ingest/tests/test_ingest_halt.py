@@ -10,9 +10,9 @@ from icedb_log.ingest.pressure import HALT_TTL_MS, PressureGate, read_pressure
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
-from icedb_log.storage.object_store import delete_or_raise
-from icedb_log.tables.status import read_status
-from icedb_log.tables.table_changes import alter_table_config
+from icedb_log.store.object_store import delete_or_raise
+from icedb_log.table.status import read_status
+from icedb_log.table.table_changes import alter_table_config
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
 from icedb_sim.rigs.task_context import MemoryContext

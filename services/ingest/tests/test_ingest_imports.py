@@ -7,16 +7,16 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from icedb_engine.imports.import_unit import ImportUnit, import_unit, open_source
+from icedb_engine.limits import EngineLimits
 from icedb_ingest.imports import LOCK_WAIT_MS, ImportTasks
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_log.errors import InvalidRequest, NotFound
-from icedb_log.imports.import_jobs import CopyOutput, InspectJob, InspectOutput
+from icedb_log.ingest.import_jobs import CopyOutput, InspectJob, InspectOutput
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.tables.table_config import PartitionField, TableConfig
-from icedb_parts.imports.import_unit import ImportUnit, import_unit, open_source
-from icedb_parts.limits import EngineLimits
+from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_service.names import MERGE_MERGE
 from icedb_service.redlock import LockBusy
 from icedb_sim.rigs.task_context import MemoryContext

@@ -5,7 +5,7 @@ from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.pacing import Pacer
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
-from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import Overloaded
 from icedb_log.ingest.pressure import (
@@ -18,9 +18,9 @@ from icedb_log.ingest.pressure import (
 )
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.log.codec import encode_log_file
-from icedb_log.merging.merge import merge_table
+from icedb_log.merge.merge import merge_table
 from icedb_log.model import LogFile
-from icedb_log.storage.object_store import list_all
+from icedb_log.store.object_store import list_all
 from icedb_log.warehouse import Warehouse
 from icedb_service.names import INGEST_FLUSH, MERGE_MERGE
 from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from icedb_ingest.query_checks import QueryTasks
 from icedb_log.errors import InvalidRequest
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.table.table_config import TableConfig
 
 
 def test_the_schema_of_a_query_is_returned_and_a_broken_configuration_refused():

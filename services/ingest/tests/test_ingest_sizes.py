@@ -1,6 +1,7 @@
 """Large batches: who takes them, who is woken, and what is counted (I6)."""
 
 import pytest
+from icedb_engine.limits import MIB
 from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
@@ -11,7 +12,6 @@ from icedb_log.ingest.flush import FlushLimits, FlushResult
 from icedb_log.ingest.quarantine import list_conflicts
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.log.reader import LogReader
-from icedb_parts.limits import MIB
 from icedb_service.names import INGEST_FLUSH, INGEST_LARGE_FLUSH, QUEUES
 from icedb_service.redlock import LockBusy
 from icedb_service.settings import load_settings

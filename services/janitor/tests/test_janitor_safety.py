@@ -6,10 +6,10 @@ import pytest
 from icedb_janitor.metrics import JanitorMetrics
 from icedb_janitor.settings import JanitorSettings
 from icedb_janitor.tasks import JanitorTasks
-from icedb_log.cleaning.audit_reader import AuditPart, read_audit
-from icedb_log.cleaning.deletion import CHUNK_KEYS
+from icedb_log.clean.audit_reader import AuditPart, read_audit
+from icedb_log.clean.deletion import CHUNK_KEYS
 from icedb_log.errors import Unavailable
-from icedb_log.storage.object_store import list_all
+from icedb_log.store.object_store import list_all
 from icedb_log.warehouse import Warehouse
 from icedb_service.names import JANITOR_VACUUM
 from icedb_service.redlock import LockLost

@@ -7,7 +7,7 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.tables.table_config import PartitionField
+from icedb_log.table.table_config import PartitionField
 from icedb_merger.changes import ChangeTasks
 from icedb_merger.metrics import MergeMetrics
 from icedb_service.names import MERGE_CHANGE

@@ -1,5 +1,5 @@
 import pytest
-from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import new_batch_id
 from icedb_log.erasure.erasures import create_erasure, list_open_ids, note_deletions, read_erasure
 from icedb_log.errors import InvalidRequest, Unavailable

@@ -7,7 +7,7 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.tables.table_config import DAY_MS, HOUR_MS, PartitionField
+from icedb_log.table.table_config import DAY_MS, HOUR_MS, PartitionField
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.partitions import PartitionTasks
 from icedb_merger.settings import MergerSettings

@@ -9,7 +9,7 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.jobs import ContentCheck
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.tables.table_config import PartitionField
+from icedb_log.table.table_config import PartitionField
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_merger.tasks import MergeTasks

@@ -7,7 +7,7 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.log.fold import fold
 from icedb_log.log.live_files import LiveChunk
 from icedb_log.serving.table_cache import TableCache
-from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
+from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_proto import snapshot_pb2 as pb
 from icedb_sim.tables.small_table import SmallTable
 from icedb_snapshot.change_calls import find_changes, render_pages

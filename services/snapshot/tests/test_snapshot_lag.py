@@ -3,17 +3,17 @@
 import pytest
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import Unavailable
+from icedb_log.feed.views import create_view, detach_view
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fence import FenceState, write_fence
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merging.small_files import Backlog
+from icedb_log.merge.small_files import Backlog
 from icedb_log.serving.table_cache import TableCache
-from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
-from icedb_log.tables import status
-from icedb_log.tables.status import list_backlog, measure_backlog
-from icedb_log.tables.table_config import TableConfig
-from icedb_log.views.views import create_view, detach_view
+from icedb_log.store.store_clock import MAX_STORE_GAP_MS
+from icedb_log.table import status
+from icedb_log.table.status import list_backlog, measure_backlog
+from icedb_log.table.table_config import TableConfig
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.tables.lease_steps import put_lease
 from icedb_snapshot.lag import LagExporter

@@ -5,12 +5,12 @@ import time
 from dataclasses import replace
 
 import pytest
+from icedb_log.clean.drop import DropRequest, drop_table, undrop_table
+from icedb_log.clean.purge import purge_table
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.log.fence import seal
 from icedb_log.serving.table_cache import CONFIG_MAX_AGE_MS, TableCache
-from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
-from icedb_log.trash.purge import purge_table
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from icedb_log.ingest.pressure import Pressure, publish_halt, publish_pressure
 from icedb_log.ingest.refusals import quarantine_batch
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.jobs import RejectedBatch
-from icedb_log.storage.local_store import LocalObjectStore
+from icedb_log.store.local_store import LocalObjectStore
 from pyarrow import ipc
 
 

@@ -4,10 +4,10 @@ import urllib.request
 
 import pytest
 from gateway_boto import BODY, DAYS, FILES, client, fresh, key_of, listed, refused
-from icedb_log.cleaning.pin_creation import create_pin
-from icedb_log.cleaning.pins import unpin
+from icedb_log.clean.pin_creation import create_pin
+from icedb_log.clean.pins import unpin
 from icedb_log.clock import SystemClock
-from icedb_log.storage.s3 import S3ObjectStore
+from icedb_log.store.s3 import S3ObjectStore
 from icedb_log.warehouse import Warehouse
 from icedb_sim.rigs.gateway_rig import BUCKET, LIMIT_S, start_gateway
 

@@ -8,7 +8,7 @@ import pytest
 from icedb_client import AsyncClient, AsyncSnapshot, Client
 from icedb_client.settings import ClientSettings
 from icedb_log.clock import SystemClock
-from icedb_log.storage.local_store import LocalObjectStore
+from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.warehouse import Warehouse
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 from icedb_snapshot.__main__ import start_service

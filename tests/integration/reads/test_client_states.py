@@ -5,8 +5,8 @@ from datetime import UTC, date, datetime
 
 import pytest
 from icedb_client.read_lease import hold_while_reading
-from icedb_log.cleaning.leases import read_leases
-from icedb_log.cleaning.pin_creation import create_pin
+from icedb_log.clean.leases import read_leases
+from icedb_log.clean.pin_creation import create_pin
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import BelowHorizon, InvalidRequest, Unavailable
 

@@ -1,8 +1,8 @@
 """GetChanges, ListTables and GetTable over real gRPC on loopback, on a store in memory."""
 
 import grpc
-from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
-from icedb_log.trash.drop import drop_table
+from icedb_log.clean.drop import drop_table
+from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_proto import snapshot_pb2 as pb
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from snapshot_stub import DAY_MS, DEADLINE_S, other, refused

@@ -3,8 +3,8 @@
 import asyncio
 
 import grpc
+from icedb_log.clean.drop import drop_table
 from icedb_log.serving.table_cache import CONFIG_MAX_AGE_MS
-from icedb_log.trash.drop import drop_table
 from icedb_proto import snapshot_pb2 as pb
 from icedb_sim.rigs.access_rig import token_entry, write_access
 from snapshot_stub import DEADLINE_S, LEASE_MS, other, refused

@@ -16,9 +16,9 @@ from icedb_client.wakeups import MERGE_MERGE
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 from icedb_log.keys import TablePaths
-from icedb_log.storage.object_store import ObjectInfo, list_all
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import NEW_TABLE_POLICIES, PartitionField, TableConfig
+from icedb_log.store.object_store import ObjectInfo, list_all
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import NEW_TABLE_POLICIES, PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 
 from icedb_local.demo_plan import DemoPolicies, DemoTable

@@ -7,7 +7,7 @@ from typing import Final
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 from icedb_log.keys import parse_log_key
-from icedb_log.storage.object_store import list_all
+from icedb_log.store.object_store import list_all
 from icedb_log.warehouse import Warehouse
 
 from icedb_local.background import BackgroundThread

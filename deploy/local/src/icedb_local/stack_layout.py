@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Literal, Self
 
 from icedb_log.errors import NotFound
-from icedb_log.storage.stores import S3Options, StoreSettings
+from icedb_log.store.stores import S3Options, StoreSettings
 
 from icedb_local.ports import LOOPBACK, find_free_ports
 from icedb_local.run_processes import RUN_DIR_VARIABLE

@@ -10,7 +10,7 @@ from icedb_log.clock import Clock
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.storage.object_store import list_all
+from icedb_log.store.object_store import list_all
 from icedb_log.warehouse import Warehouse
 
 

@@ -20,7 +20,7 @@ from icedb_client.reads import Reads, check_names
 from icedb_client.snapshots import Snapshot
 
 if TYPE_CHECKING:
-    from icedb_log.storage.stores import S3Options
+    from icedb_log.store.stores import S3Options
 
     from icedb_client.aio_snapshots import AioSnapshots
     from icedb_client.file_list import FileList

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
 
 from icedb_log.clock import Clock, SystemClock, new_batch_id
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 
 from icedb_client.arrow_bodies import open_arrow, split_arrow

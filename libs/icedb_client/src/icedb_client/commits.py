@@ -15,7 +15,7 @@ from icedb_log.ingest.quarantine import (
 )
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
-from icedb_log.storage.object_store import ObjectStore, list_all
+from icedb_log.store.object_store import ObjectStore, list_all
 
 FIRST_POLL_MS: Final = 50
 LONGEST_POLL_MS: Final = 1000

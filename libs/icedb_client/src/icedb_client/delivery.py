@@ -12,12 +12,12 @@ from typing import Final
 
 from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import Overloaded, Unavailable
+from icedb_log.feed.views import require_takes_batches
 from icedb_log.ingest.pressure import PressureGate
 from icedb_log.ingest.staging import stage_batch
-from icedb_log.storage.aligned_clock import AlignedClock
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_config import TableConfig
-from icedb_log.views.views import require_takes_batches
+from icedb_log.store.aligned_clock import AlignedClock
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 
 from icedb_client.batches import BatchBody

@@ -11,7 +11,7 @@ from typing import Final
 
 import duckdb
 from icedb_log.errors import InvalidRequest, Unavailable, UnsupportedFormat
-from icedb_log.tables.partition_path import HIVE_NULL, decode_partition_value
+from icedb_log.table.partition_path import HIVE_NULL, decode_partition_value
 from icedb_log.texts import is_text
 
 from icedb_client.duck_connection import load_httpfs, lock, prepare_s3

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import duckdb
 from icedb_log.errors import Unavailable
-from icedb_log.storage.stores import S3Options
+from icedb_log.store.stores import S3Options
 
 from icedb_client.duck_text import first_line, quote_text
 

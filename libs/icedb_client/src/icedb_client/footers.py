@@ -14,7 +14,7 @@ from icedb_log.parquet.errors import BadFooter
 from icedb_log.parquet.footer import parse_parquet_footer
 from icedb_log.parquet.schema import ParquetSchema
 from icedb_log.repair.footers import Footer, UnreadableCause, UnreadableFooter, read_origin
-from icedb_log.storage.object_store import ObjectInfo, ObjectStore
+from icedb_log.store.object_store import ObjectInfo, ObjectStore
 
 TAIL_BYTES: Final = 64 * 1024
 MAX_FOOTER_BYTES: Final = 64 * 1024 * 1024

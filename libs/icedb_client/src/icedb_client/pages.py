@@ -14,7 +14,7 @@ from typing import Final
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound
 from icedb_log.parquet.pages import DamagedPages, check_file_sums
 from icedb_log.repair.pages import PageLook
-from icedb_log.storage.object_store import ObjectInfo, ObjectStore
+from icedb_log.store.object_store import ObjectInfo, ObjectStore
 
 from icedb_client.batches import zstd
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from icedb_log.errors import InvalidRequest
-from icedb_log.tables.partition_filter import PartitionFilter
+from icedb_log.table.partition_filter import PartitionFilter
 
 Partitions = Mapping[str, object] | Sequence[PartitionFilter] | None
 """Which partitions: ``{"d": "2026-01-31"}``, ``{"d": ["2026-01-30", "2026-01-31"], "country": None}``, or filters."""

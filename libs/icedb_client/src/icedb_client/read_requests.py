@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from icedb_log.tables.table_config import PartitionField
+from icedb_log.table.table_config import PartitionField
 
 from icedb_client.file_list import FileList
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from icedb_log.tables.partition_filter import PartitionFilter
+from icedb_log.table.partition_filter import PartitionFilter
 
 from icedb_client.file_list import DataFile, FileList
 from icedb_client.partitions import Partitions, to_filters
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
     from duckdb import DuckDBPyConnection
-    from icedb_log.storage.stores import S3Options
+    from icedb_log.store.stores import S3Options
 
     from icedb_client.duck_rows import Rows
     from icedb_client.read_lease import ReadLease

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from fnmatch import translate
 from typing import Any, Final, cast
 
-from icedb_log.changes.retention import find_time_field
-from icedb_log.cleaning.lease_holding import acquire_lease, release_lease, renew_lease
-from icedb_log.cleaning.leases import Lease
-from icedb_log.cleaning.pins import read_pinned
+from icedb_log.clean.lease_holding import acquire_lease, release_lease, renew_lease
+from icedb_log.clean.leases import Lease
+from icedb_log.clean.pins import read_pinned
 from icedb_log.clock import Clock
 from icedb_log.errors import HaltError, InvalidRequest, NotFound, Unavailable
 from icedb_log.keys import TablePaths, check_table_name
@@ -24,11 +23,12 @@ from icedb_log.serving.changes import compare_snapshots
 from icedb_log.serving.commit_wait import await_commit
 from icedb_log.serving.selection import select_files
 from icedb_log.serving.table_cache import TableCache, TableState
-from icedb_log.storage.store_clock import check_has_come
-from icedb_log.storage.stores import S3Options
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_columns import unite_columns
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.store.store_clock import check_has_come
+from icedb_log.store.stores import S3Options
+from icedb_log.table.retention import find_time_field
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_columns import unite_columns
+from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 
 from icedb_client.file_list import MarkerFiles

@@ -4,7 +4,7 @@ Owns the clock and the identifiers of commits, files and batches. Nothing else i
 ``time.time``, ``datetime.now``, ``random`` or ``uuid``: a test, and the simulation, replace this.
 
 Time of a *committer* is only a hint (rule J1): what decides about deletes is the store's own clock, which
-comes with each listing (:class:`icedb_log.storage.object_store.ObjectPage`).
+comes with each listing (:class:`icedb_log.store.object_store.ObjectPage`).
 """
 
 import re

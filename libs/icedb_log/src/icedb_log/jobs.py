@@ -1,7 +1,7 @@
 """What the log asks of the data path: jobs, their results, and the two protocols that run them.
 
-Owns no logic. :mod:`icedb_log.ingest.flush` and :mod:`icedb_log.merging.merge` decide *what* is written and *whether*
-it is committed; :mod:`icedb_parts` (PySpark) and the simulation implement :class:`BatchWriter` and
+Owns no logic. :mod:`icedb_log.ingest.flush` and :mod:`icedb_log.merge.merge` decide *what* is written and *whether*
+it is committed; :mod:`icedb_engine` (PySpark) and the simulation implement :class:`BatchWriter` and
 :class:`GroupMerger`. Both only ever add data files under fresh names: they never delete, and never touch the log.
 """
 
@@ -11,7 +11,7 @@ from typing import Final, Literal, Protocol
 
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.table.table_config import TableConfig
 
 CheckAlive = Callable[[], None]
 """Raises if the run should stop, e.g. because its lock is lost; then that is what stops its job. Saves work only: the

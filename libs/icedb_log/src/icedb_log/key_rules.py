@@ -9,7 +9,7 @@ import re
 from typing import Final
 
 from icedb_log.errors import InvalidRequest
-from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE
+from icedb_log.store.object_store import MAX_KEYS_PER_PAGE
 
 MAX_KEY_BYTES: Final = 1024
 """S3's limit."""

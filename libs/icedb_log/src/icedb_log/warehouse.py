@@ -7,10 +7,10 @@ from typing import Final
 
 from icedb_log.errors import NotFound, UnsupportedFormat
 from icedb_log.keys import TABLE_NAME, TablePaths, check_table_name
-from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.drop_mark import Dropped
-from icedb_log.tables.stored_config import load_any_config
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.drop_mark import Dropped
+from icedb_log.table.stored_config import load_any_config
+from icedb_log.table.table_config import TableConfig
 
 READ_THREADS: Final = 16
 FEW_TABLES: Final = 8

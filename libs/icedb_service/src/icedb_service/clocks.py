@@ -8,8 +8,8 @@ from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
-from icedb_log.storage.clock_watch import ClockWatch, TellsTime
-from icedb_log.storage.object_store import ObjectStore
+from icedb_log.store.clock_watch import ClockWatch, TellsTime
+from icedb_log.store.object_store import ObjectStore
 from icedb_log.warehouse import Warehouse
 from prometheus_client import CollectorRegistry, Counter, Gauge
 

@@ -7,7 +7,7 @@ store that answers every tenth request with an error, costs nothing yet. Here th
 from collections.abc import Callable
 from typing import Final, Literal
 
-from icedb_log.storage.request_failures import OPERATIONS, REASONS, Operation, Reason, listen_to_failures
+from icedb_log.store.request_failures import OPERATIONS, REASONS, Operation, Reason, listen_to_failures
 from prometheus_client import CollectorRegistry, Counter
 
 RedisUse = Literal["locks", "queue"]

@@ -5,14 +5,14 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-from icedb_log.cleaning.leases import FETCH_THREADS, LeaseReader
-from icedb_log.cleaning.pins import PinReader
+from icedb_log.clean.leases import FETCH_THREADS, LeaseReader
+from icedb_log.clean.pins import PinReader
 from icedb_log.clock import Clock
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
-from icedb_log.storage.object_store import ObjectStore
-from icedb_log.storage.steady_time import SteadyTime
-from icedb_log.tables.stored_config import read_table_config
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.steady_time import SteadyTime
+from icedb_log.table.stored_config import read_table_config
 
 MAX_TABLES: Final = 256
 

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
 from icedb_log.errors import InvalidRequest
-from icedb_log.storage.stores import S3Options, StoreSettings
+from icedb_log.store.stores import S3Options, StoreSettings
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from celery import Celery
 from icedb_log.errors import Unavailable
-from icedb_log.storage.store_clock import MAX_HOST_GAP_MS
+from icedb_log.store.store_clock import MAX_HOST_GAP_MS
 from kombu.exceptions import KombuError
 from redis import Redis
 from redis.exceptions import RedisError

@@ -14,7 +14,7 @@ from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.table.table_config import TableConfig
 from pydantic import TypeAdapter
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
@@ -85,7 +85,7 @@ class IceDBWriter(DataSourceArrowWriter):
         """
         if self.is_done:
             return WrittenFiles()
-        from icedb_parts.units.append_unit import AppendUnit, append_unit  # noqa: PLC0415 - only tasks need it
+        from icedb_engine.units.append_unit import AppendUnit, append_unit  # noqa: PLC0415 - only tasks need it
 
         clock = SystemClock()
         place = self.options.place

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Final
 
 import orjson
-from icedb_log.cleaning.lease_holding import acquire_lease
-from icedb_log.cleaning.pins import read_pinned
+from icedb_engine.query.row_condition import check_row_condition
+from icedb_log.clean.lease_holding import acquire_lease
+from icedb_log.clean.pins import read_pinned
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import TablePaths
@@ -18,11 +19,10 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.model import Snapshot
 from icedb_log.serving.selection import select_files
-from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_columns import unite_columns
-from icedb_log.tables.table_config import TableConfig
-from icedb_parts.query.row_condition import check_row_condition
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_columns import unite_columns
+from icedb_log.table.table_config import TableConfig
 
 from icedb_spark.options import ReadOptions
 from icedb_spark.values import PinnedSnapshot

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from icedb_engine.query.query_types import SPARK_TYPES
+from icedb_engine.units.read_unit import NumberedFile, ReadFilesUnit, read_files, spark_arrow_type
 from icedb_log.keys import TablePaths
-from icedb_parts.query.query_types import SPARK_TYPES
-from icedb_parts.units.read_unit import NumberedFile, ReadFilesUnit, read_files, spark_arrow_type
 from pyspark.sql import types as spark_types
 from pyspark.sql.datasource import InputPartition
 

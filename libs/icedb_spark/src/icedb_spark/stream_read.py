@@ -11,14 +11,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 import structlog
-from icedb_log.cleaning.lease_holding import release_lease
+from icedb_log.clean.lease_holding import release_lease
 from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError
-from icedb_log.following.budget import NO_BUDGET, Budget
-from icedb_log.following.follower import Follower
-from icedb_log.following.position import read_position
-from icedb_log.pruning.file_pruning import FilePruner
-from icedb_log.tables.partition_filter import PartitionMatcher, read_partition_values
+from icedb_log.feed.budget import NO_BUDGET, Budget
+from icedb_log.feed.follower import Follower
+from icedb_log.feed.position import read_position
+from icedb_log.table.file_pruning import FilePruner
+from icedb_log.table.partition_filter import PartitionMatcher, read_partition_values
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 

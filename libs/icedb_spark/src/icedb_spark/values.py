@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import orjson
+from icedb_engine.limits import EngineLimits
 from icedb_log.keys import TablePaths
-from icedb_log.storage.stores import StoreSettings
-from icedb_parts.limits import EngineLimits
+from icedb_log.store.stores import StoreSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import structlog
+from icedb_engine.query.query_types import read_output_columns
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, Unavailable
+from icedb_log.feed.views import require_takes_batches
 from icedb_log.ingest.append import (
     MAX_TABLE_COLUMNS,
     AppendJob,
@@ -18,11 +20,9 @@ from icedb_log.ingest.idempotency import Binding, bind_key, hash_body, mark_stag
 from icedb_log.keys import TablePaths
 from icedb_log.log.fold import union_schema
 from icedb_log.log.reader import LogReader
-from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_config import TableConfig
-from icedb_log.views.views import require_takes_batches
-from icedb_parts.query.query_types import read_output_columns
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_config import TableConfig
 
 from icedb_spark.batch_write import IceDBWriter, WrittenFiles
 from icedb_spark.values import WriteOptions

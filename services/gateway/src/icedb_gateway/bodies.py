@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from icedb_log.errors import Overloaded, Unavailable
-from icedb_log.storage.object_store import ObjectInfo, ObjectStore, StoredObject
+from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject
 from starlette.types import Receive, Send
 
 from icedb_gateway.metrics import GatewayMetrics

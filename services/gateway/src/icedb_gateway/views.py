@@ -17,13 +17,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from icedb_log.cleaning.pins import read_pinned
+from icedb_log.clean.pins import read_pinned
 from icedb_log.clock import Clock
 from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker, Snapshot
 from icedb_log.serving.table_cache import TableState
-from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
+from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.warehouse import Warehouse
 from icedb_service.reading.table_reads import TableReads
 

@@ -1,4 +1,4 @@
-"""The tasks that feed views: which view is fed when. How, is :mod:`icedb_log.views.feeds`' business.
+"""The tasks that feed views: which view is fed when. How, is :mod:`icedb_log.feed.feeds`' business.
 
 A view is woken by each commit to its source that this service makes, flushes and imports alike, and found by the sweep:
 what was committed stands in the source's log, and no wake-up is needed for it to be fed in the end.
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from icedb_log.errors import HaltError, IceDBError
+from icedb_log.feed.feed_jobs import ViewFeeder
+from icedb_log.feed.feed_state import FeedReaders, is_feed_needed
+from icedb_log.feed.feeds import FeedResult, feed_view
+from icedb_log.feed.views import list_view_names, read_registration, source_of
 from icedb_log.keys import TablePaths
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.views.feed_jobs import ViewFeeder
-from icedb_log.views.feed_state import FeedReaders, is_feed_needed
-from icedb_log.views.feeds import FeedResult, feed_view
-from icedb_log.views.views import list_view_names, read_registration, source_of
+from icedb_log.table.stored_config import read_table_config
 from icedb_service.logs import get_logger
 from icedb_service.names import INGEST_FEED
 from icedb_service.readers import LogReaders

@@ -5,17 +5,17 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final, Protocol
 
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.imports.import_jobs import FileImporter
-from icedb_log.imports.import_place import data_url
-from icedb_log.imports.import_sources import list_sources, parse_pattern
-from icedb_log.imports.imports import ImportOptions, ImportResult, import_files
+from icedb_log.ingest.import_jobs import FileImporter
+from icedb_log.ingest.import_place import data_url
+from icedb_log.ingest.import_sources import list_sources, parse_pattern
+from icedb_log.ingest.imports import ImportOptions, ImportResult, import_files
 from icedb_log.ingest.pressure import MAX_LOG_FILES
 from icedb_log.keys import TablePaths
-from icedb_log.storage.object_store import ObjectStore
-from icedb_log.storage.s3_options import S3Options
-from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.s3_options import S3Options
+from icedb_log.store.stores import StoreSettings
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_config import TableConfig
 from icedb_service.names import MERGE_MERGE
 from icedb_service.readers import LogReaders
 from icedb_service.redlock import LockBusy

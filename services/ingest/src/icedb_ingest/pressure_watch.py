@@ -17,10 +17,10 @@ from icedb_log.ingest.pressure import (
     read_pressure,
 )
 from icedb_log.keys import TablePaths, parse_log_key
-from icedb_log.storage.object_store import list_all
-from icedb_log.tables.status import list_backlog
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.store.object_store import list_all
+from icedb_log.table.status import list_backlog
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_config import TableConfig
 from icedb_service.logs import get_logger
 from icedb_service.readers import LogReaders
 from icedb_service.settings import SECOND_MS

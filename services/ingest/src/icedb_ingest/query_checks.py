@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from icedb_log.errors import InvalidRequest
-from icedb_log.tables.table_config import TableConfig
-from icedb_log.views.feed_state import read_source_schema
+from icedb_log.feed.feed_state import read_source_schema
+from icedb_log.table.table_config import TableConfig
 from icedb_service.access.task_access import Need
 from icedb_service.access.verbs import Verb
 from icedb_service.runs import Work

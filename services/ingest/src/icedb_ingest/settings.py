@@ -2,8 +2,8 @@
 
 from typing import Annotated, Self
 
-from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE
-from icedb_parts.limits import EngineLimits, FlushUnitLimits, JobLimits
+from icedb_engine.limits import EngineLimits, FlushUnitLimits, JobLimits
+from icedb_log.store.object_store import MAX_KEYS_PER_PAGE
 from icedb_service.settings import MINUTE_MS, SECOND_MS, SparkServiceSettings
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode

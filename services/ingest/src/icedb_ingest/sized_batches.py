@@ -11,7 +11,7 @@ from icedb_log.ingest.flush import FlushLimits, FlushResult
 from icedb_log.ingest.staging import StagedListing, list_staged
 from icedb_log.jobs import SizeClass
 from icedb_log.keys import TablePaths
-from icedb_log.storage.object_store import ObjectStore
+from icedb_log.store.object_store import ObjectStore
 
 Takes = Literal["small", "large"]
 

@@ -9,7 +9,7 @@ from icedb_log.ingest.flush import FlushResult, flush_table
 from icedb_log.ingest.pressure import MAX_LOG_FILES
 from icedb_log.jobs import BatchWriter
 from icedb_log.keys import TablePaths
-from icedb_log.tables.table_config import MIB
+from icedb_log.table.table_config import MIB
 from icedb_service.access.task_access import needs
 from icedb_service.access.verbs import Verb
 from icedb_service.logs import get_logger

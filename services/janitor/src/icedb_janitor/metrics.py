@@ -4,17 +4,17 @@ from collections import Counter as Tally
 from collections.abc import Collection, Iterable
 from typing import Final, get_args
 
-from icedb_log.cleaning.audit import AuditStep
-from icedb_log.cleaning.deletion import Kind
-from icedb_log.cleaning.guards import Guard
-from icedb_log.cleaning.leftovers import LeftoverResult
-from icedb_log.cleaning.orphan_plan import OrphanGuard
-from icedb_log.cleaning.orphans import OrphanResult
-from icedb_log.cleaning.vacuum import VacuumResult
+from icedb_log.clean.audit import AuditStep
+from icedb_log.clean.deletion import Kind
+from icedb_log.clean.guards import Guard
+from icedb_log.clean.leftovers import LeftoverResult
+from icedb_log.clean.orphan_plan import OrphanGuard
+from icedb_log.clean.orphans import OrphanResult
+from icedb_log.clean.purge_run import PurgeResult
+from icedb_log.clean.vacuum import VacuumResult
 from icedb_log.keys import TablePaths
 from icedb_log.object_kinds import find_kind
-from icedb_log.storage.object_store import DELETE_FAILURES, FailedDelete
-from icedb_log.trash.purge_run import PurgeResult
+from icedb_log.store.object_store import DELETE_FAILURES, FailedDelete
 from icedb_service.metrics import WorkerMetrics, make_counter
 from icedb_service.names import JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM
 from prometheus_client import CollectorRegistry, Counter, Gauge

@@ -1,18 +1,18 @@
-"""Orphan sweeps: when it is a table's turn, and the task to ask for one. What may go: :mod:`icedb_log.cleaning`."""
+"""Orphan sweeps: when it is a table's turn, and the task to ask for one. What may go: :mod:`icedb_log.clean`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from icedb_log.cleaning.audit import AuditLog, sweep_audit
-from icedb_log.cleaning.leftovers import LeftoverResult, sweep_leftovers, sweep_probes
-from icedb_log.cleaning.orphan_plan import OrphanPolicy
-from icedb_log.cleaning.orphans import OrphanResult, sweep_orphans
+from icedb_log.clean.audit import AuditLog, sweep_audit
+from icedb_log.clean.leftovers import LeftoverResult, sweep_leftovers, sweep_probes
+from icedb_log.clean.orphan_plan import OrphanPolicy
+from icedb_log.clean.orphans import OrphanResult, sweep_orphans
 from icedb_log.errors import IceDBError
 from icedb_log.keys import TablePaths
-from icedb_log.storage.object_store import FailedDelete
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.store.object_store import FailedDelete
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_config import TableConfig
 from icedb_service.logs import get_logger
 from icedb_service.readers import LogReaders
 from icedb_service.redlock import TableLock

@@ -1,13 +1,13 @@
-"""The purge of dropped tables: when it is woken, and what of it is counted. How it is done: :mod:`icedb_log.trash`."""
+"""The purge of dropped tables: when it is woken, and what of it is counted. How it is done: :mod:`icedb_log.clean`."""
 
 from collections.abc import Callable
 from typing import Any, Final
 
-from icedb_log.cleaning.audit import AuditLog
+from icedb_log.clean.audit import AuditLog
+from icedb_log.clean.purge import purge_table
+from icedb_log.clean.purge_run import PurgeLimits
+from icedb_log.clean.trash_list import AUDIT_LOOK_MS, has_work, read_now_ms
 from icedb_log.keys import TablePaths
-from icedb_log.trash.purge import purge_table
-from icedb_log.trash.purge_run import PurgeLimits
-from icedb_log.trash.trash_list import AUDIT_LOOK_MS, has_work, read_now_ms
 from icedb_log.warehouse import DroppedTable
 from icedb_service.logs import get_logger
 from icedb_service.names import JANITOR_PURGE

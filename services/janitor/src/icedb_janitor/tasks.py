@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any
 
 from celery import Celery
-from icedb_log.cleaning.audit import AuditLog, AuditStep
-from icedb_log.cleaning.deletion import group_failures
-from icedb_log.cleaning.vacuum import VacuumResult, vacuum_table
+from icedb_log.clean.audit import AuditLog, AuditStep
+from icedb_log.clean.deletion import group_failures
+from icedb_log.clean.vacuum import VacuumResult, vacuum_table
 from icedb_log.erasure.erasures import note_deletions
 from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.keys import TablePaths
-from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
+from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_service.access.task_access import needs
 from icedb_service.access.verbs import Verb
 from icedb_service.logs import get_logger

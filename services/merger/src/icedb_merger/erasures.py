@@ -3,13 +3,13 @@
 from typing import Any, Final, Protocol
 
 from celery import Celery
-from icedb_log.changes.row_changes import delete_rows
 from icedb_log.erasure.erasure_record import Erasure
 from icedb_log.erasure.erasure_run import ErasureProgress, advance_erasure
 from icedb_log.erasure.erasures import list_open_ids, read_erasure
 from icedb_log.errors import IceDBError, NotFound
 from icedb_log.jobs import CheckAlive, RowChanger
 from icedb_log.keys import TablePaths
+from icedb_log.table.row_changes import delete_rows
 from icedb_service.access.task_access import needs_if
 from icedb_service.access.verbs import Verb
 from icedb_service.logs import get_logger

@@ -2,12 +2,12 @@
 
 from typing import Final, Literal, get_args
 
-from icedb_log.changes.partition_removal import RemovalResult
-from icedb_log.changes.retain import RetentionResult
-from icedb_log.changes.retention import count_kept
-from icedb_log.changes.row_changes import ChangeResult
 from icedb_log.jobs import ContentCheck
-from icedb_log.merging.merge import MergeResult
+from icedb_log.merge.merge import MergeResult
+from icedb_log.table.partition_removal import RemovalResult
+from icedb_log.table.retain import RetentionResult
+from icedb_log.table.retention import count_kept
+from icedb_log.table.row_changes import ChangeResult
 from icedb_service.metrics import SparkWorkerMetrics, make_counter
 from icedb_service.names import (
     MERGE_CHANGE,

@@ -3,14 +3,14 @@
 from typing import Any, Final
 
 from celery import Celery
-from icedb_log.changes.partition_removal import PartitionInfo, RemovalResult, remove_chosen_partitions
-from icedb_log.changes.retain import retain_table
-from icedb_log.changes.retention import count_kept
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import TablePaths
 from icedb_log.model import LogView
-from icedb_log.tables.partition_glob import select_partitions
-from icedb_log.tables.stored_config import read_table_config
+from icedb_log.table.partition_glob import select_partitions
+from icedb_log.table.partition_removal import PartitionInfo, RemovalResult, remove_chosen_partitions
+from icedb_log.table.retain import retain_table
+from icedb_log.table.retention import count_kept
+from icedb_log.table.stored_config import read_table_config
 from icedb_service.access.task_access import needs, needs_if
 from icedb_service.access.verbs import Verb
 from icedb_service.names import MERGE_DROP_PARTITIONS, MERGE_RETAIN

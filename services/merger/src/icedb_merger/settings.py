@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from icedb_log.merging.merge_plan import COLD_LIMITS, HOT_LIMITS
+from icedb_log.merge.merge_plan import COLD_LIMITS, HOT_LIMITS
 from icedb_service.settings import SparkServiceSettings
 from pydantic import Field
 

@@ -7,9 +7,9 @@ from typing import Final
 from icedb_log.clock import Clock
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
-from icedb_log.merging.merge_plan import Lane, MergeIndex, plan_merge
-from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.stored_config import read_table_config
+from icedb_log.merge.merge_plan import Lane, MergeIndex, plan_merge
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.stored_config import read_table_config
 from icedb_service.readers import LogReaders
 
 MAX_INDEXES: Final = 64

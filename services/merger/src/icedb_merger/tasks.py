@@ -1,4 +1,4 @@
-"""The tasks of the merger: which table is merged when. What and how, is :mod:`icedb_log.merging.merge`'s business."""
+"""The tasks of the merger: which table is merged when. What and how, is :mod:`icedb_log.merge.merge`'s business."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -7,8 +7,8 @@ from typing import Any, Protocol
 from celery import Celery
 from icedb_log.jobs import GroupMerger
 from icedb_log.keys import TablePaths
-from icedb_log.merging.merge import MergeResult, merge_table
-from icedb_log.merging.merge_plan import COLD_LIMITS, HOT_LIMITS, Lane, MergeLimits
+from icedb_log.merge.merge import MergeResult, merge_table
+from icedb_log.merge.merge_plan import COLD_LIMITS, HOT_LIMITS, Lane, MergeLimits
 from icedb_service.access.task_access import needs_if
 from icedb_service.access.verbs import Verb
 from icedb_service.names import MERGE_COLD, MERGE_MERGE, MERGE_RETAIN, MERGE_SWEEP

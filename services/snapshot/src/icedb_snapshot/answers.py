@@ -19,8 +19,8 @@ from icedb_log.keys import TablePaths
 from icedb_log.log.live_files import LiveChunk, LiveFiles, sum_rows
 from icedb_log.model import FileMarker, Snapshot
 from icedb_log.serving.selection import ChunkSelection
-from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.partition_filter import read_partition_values
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.partition_filter import read_partition_values
 from icedb_proto import snapshot_pb2
 
 PAGE_BYTES: Final = 1024 * 1024

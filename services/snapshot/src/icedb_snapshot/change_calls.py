@@ -13,9 +13,9 @@ from icedb_log.keys import TablePaths, check_table_name
 from icedb_log.model import FileMarker
 from icedb_log.serving.changes import SnapshotChanges, compare_snapshots
 from icedb_log.serving.table_cache import TableState
-from icedb_log.storage.object_store import ObjectStore
-from icedb_log.storage.store_clock import check_has_come
-from icedb_log.tables.partition_filter import read_partition_values
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.store_clock import check_has_come
+from icedb_log.table.partition_filter import read_partition_values
 from icedb_proto import snapshot_pb2 as pb
 from icedb_service.access.verbs import Verb
 

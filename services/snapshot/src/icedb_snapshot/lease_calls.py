@@ -1,14 +1,14 @@
 """AcquireLease, RenewLease, ReleaseLease: readers hold a table at a time (rule J4). The only calls that write.
 
-What they write is the caller's lease, nothing else: :mod:`icedb_log.cleaning.lease_holding`.
+What they write is the caller's lease, nothing else: :mod:`icedb_log.clean.lease_holding`.
 """
 
 from collections import OrderedDict
 from typing import Any, Final
 
 import grpc
-from icedb_log.cleaning.lease_holding import acquire_lease, release_lease, renew_lease
-from icedb_log.cleaning.leases import FETCH_THREADS, MAX_HOLDER_CHARS, Lease, LeaseReader
+from icedb_log.clean.lease_holding import acquire_lease, release_lease, renew_lease
+from icedb_log.clean.leases import FETCH_THREADS, MAX_HOLDER_CHARS, Lease, LeaseReader
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import check_table_name
 from icedb_proto import snapshot_pb2 as pb

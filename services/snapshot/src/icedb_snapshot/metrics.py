@@ -7,7 +7,7 @@ warehouse; a table that is gone loses its series.
 from typing import Final
 
 from icedb_log.ingest.pressure import LEVELS
-from icedb_log.tables.status import TableStatus
+from icedb_log.table.status import TableStatus
 from icedb_proto import snapshot_pb2
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 

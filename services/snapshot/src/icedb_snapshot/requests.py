@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import check_table_name
 from icedb_log.serving.batch_commits import check_batch_id
-from icedb_log.storage.object_store import MAX_PRESIGN_MS, MIN_PRESIGN_MS
-from icedb_log.tables.partition_filter import PartitionFilter
+from icedb_log.store.object_store import MAX_PRESIGN_MS, MIN_PRESIGN_MS
+from icedb_log.table.partition_filter import PartitionFilter
 from icedb_proto import snapshot_pb2
 
 from icedb_snapshot.request_fields import check_time_ms, read_max_staleness_ms

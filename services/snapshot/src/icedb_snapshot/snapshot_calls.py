@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import grpc
-from icedb_log.cleaning.pins import find_pin, read_pinned
+from icedb_log.clean.pins import find_pin, read_pinned
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import TablePaths
 from icedb_log.model import Snapshot
 from icedb_log.serving.batch_commits import check_commit_time
 from icedb_log.serving.selection import FileSelector
 from icedb_log.serving.table_cache import TableState
-from icedb_log.storage.store_clock import check_has_come
-from icedb_log.tables.table_columns import unite_columns
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.store.store_clock import check_has_come
+from icedb_log.table.table_columns import unite_columns
+from icedb_log.table.table_config import TableConfig
 from icedb_proto import snapshot_pb2
 from icedb_service.access.verbs import Verb
 

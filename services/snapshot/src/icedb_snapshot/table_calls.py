@@ -6,10 +6,10 @@ from itertools import islice
 from typing import Any, Final
 
 import grpc
-from icedb_log.changes.retention import find_time_field
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import TABLE_NAME, check_table_name
 from icedb_log.serving.table_cache import TableState
+from icedb_log.table.retention import find_time_field
 from icedb_proto import snapshot_pb2 as pb
 from icedb_service.access.verbs import Verb
 from icedb_service.reading.table_names import TableNames

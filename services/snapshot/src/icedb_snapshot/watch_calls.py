@@ -8,7 +8,7 @@ import grpc
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.keys import check_table_name
 from icedb_log.serving.table_cache import TableState
-from icedb_log.tables.drop_mark import describe_missing
+from icedb_log.table.drop_mark import describe_missing
 from icedb_proto import snapshot_pb2 as pb
 from icedb_service.access.verbs import Identity, Verb
 from icedb_service.reading.table_names import TableNames

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from icedb_log.errors import CommitOutcomeUnknown, IceDBError, InvalidRequest, PreconditionFailed, Unavailable
-from icedb_log.storage.object_store import (
+from icedb_log.store.object_store import (
     MAX_KEYS_PER_PAGE,
     DeleteReport,
     FailedDelete,

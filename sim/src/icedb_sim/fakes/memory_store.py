@@ -14,7 +14,7 @@ from pathlib import Path
 
 from icedb_log.errors import InvalidRequest, NotFound, PreconditionFailed
 from icedb_log.key_rules import check_byte_range, check_folder_prefix, check_key, check_page_limit
-from icedb_log.storage.object_store import (
+from icedb_log.store.object_store import (
     MAX_KEYS_PER_PAGE,
     DeleteReport,
     FailedDelete,
@@ -23,7 +23,7 @@ from icedb_log.storage.object_store import (
     StoredObject,
     check_presign_ms,
 )
-from icedb_log.storage.probe import probe_conditional_writes
+from icedb_log.store.probe import probe_conditional_writes
 
 _ETAG_BYTES = 16
 _AFTER_SLASH = chr(ord("/") + 1)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from icedb_log.storage.object_store import DeleteReport, ObjectInfo, StoredObject
+from icedb_log.store.object_store import DeleteReport, ObjectInfo, StoredObject
 
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from icedb_log.errors import CommitOutcomeUnknown, IceDBError, PreconditionFailed, Unavailable
-from icedb_log.storage.object_store import (
+from icedb_log.store.object_store import (
     MAX_KEYS_PER_PAGE,
     DeleteReport,
     FailedDelete,

@@ -1,4 +1,4 @@
-"""One suite that every object store passes: the promises of :mod:`icedb_log.storage.object_store`, tried out.
+"""One suite that every object store passes: the promises of :mod:`icedb_log.store.object_store`, tried out.
 
 A test module makes a subclass whose name begins with ``Test`` and gives it the fixture ``store``, and a
 :meth:`StoreAcceptance.reopen` that returns a second handle on the same objects. The suite needs pytest only as
@@ -16,7 +16,7 @@ from typing import ClassVar, Final
 
 from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound, PreconditionFailed, Unavailable
-from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE, ObjectStore, delete_or_raise, list_all
+from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, ObjectStore, delete_or_raise, list_all
 
 from icedb_sim.fakes.store_races import RACER_COUNT, StoreRaces
 

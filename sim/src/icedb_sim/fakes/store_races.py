@@ -14,7 +14,7 @@ from functools import partial
 from typing import ClassVar, Final, TypeVar
 
 from icedb_log.errors import IceDBError, PreconditionFailed
-from icedb_log.storage.object_store import ObjectStore
+from icedb_log.store.object_store import ObjectStore
 
 RACER_COUNT: Final = 16
 _T = TypeVar("_T")

@@ -19,16 +19,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from icedb_log.cleaning.vacuum_plan import plan_vacuum
+from icedb_log.clean.vacuum_plan import plan_vacuum
 from icedb_log.clock import SystemClock
 from icedb_log.keys import TablePaths
 from icedb_log.log.codec import encode_log_file
 from icedb_log.log.reader import LogReader
 from icedb_log.model import FileMarker, LogFile
-from icedb_log.storage.local_store import LocalObjectStore
-from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.stored_config import create_table, read_table_config
-from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.store.local_store import LocalObjectStore
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.stored_config import create_table, read_table_config
+from icedb_log.table.table_config import PartitionField, TableConfig
 
 FILES_OF_A_MERGE: Final = 1_000
 """Data files that died together."""

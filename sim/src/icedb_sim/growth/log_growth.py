@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final, Literal, get_args
 
-from icedb_log.cleaning.vacuum_plan import plan_vacuum, strip_log_file
+from icedb_log.clean.vacuum_plan import plan_vacuum, strip_log_file
 from icedb_log.ingest.pressure import MAX_LOG_FILES, measure_pressure
 from icedb_log.jobs import MergedGroup, MergeGroup
 from icedb_log.keys import TablePaths
-from icedb_log.merging.merge_log import build_merge_log
-from icedb_log.merging.merge_plan import Lane, MergeIndex, plan_merge
+from icedb_log.merge.merge_log import build_merge_log
+from icedb_log.merge.merge_plan import Lane, MergeIndex, plan_merge
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
-from icedb_log.tables.table_config import HOUR_MS, MINUTE_MS, SECOND_MS, TableConfig
+from icedb_log.table.table_config import HOUR_MS, MINUTE_MS, SECOND_MS, TableConfig
 
 PATHS: Final = TablePaths("t", "wh/t")
 START_MS: Final = 1_700_000_000_000

@@ -12,10 +12,10 @@ from icedb_ingest.frontend.service import Frontend
 from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
-from icedb_log.storage.local_store import LocalObjectStore
-from icedb_log.storage.object_store import list_all
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.store.local_store import LocalObjectStore
+from icedb_log.store.object_store import list_all
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 
 LOOPBACK: Final = "127.0.0.1"

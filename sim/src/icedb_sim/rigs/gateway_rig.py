@@ -10,8 +10,8 @@ from icedb_gateway.settings import GatewaySettings
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile, LogTombstone
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 
 LOOPBACK: Final = "127.0.0.1"

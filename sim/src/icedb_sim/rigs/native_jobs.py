@@ -10,28 +10,28 @@ from typing import Any, cast
 
 import duckdb
 import pyarrow as pa
+from icedb_engine.imports.import_unit import ImportUnit, import_unit
+from icedb_engine.limits import MIB, EngineLimits, JobLimits
+from icedb_engine.spark.spark_flush import SparkBatchWriter
+from icedb_engine.spark.spark_merge import SparkGroupMerger
+from icedb_engine.spark.spark_runner import SparkRunner, UnitKind
+from icedb_engine.units.change_unit import ChangedGroup, ChangeUnit, write_change
+from icedb_engine.units.flush_unit import flush_unit
+from icedb_engine.units.merge_unit import merge_unit
+from icedb_engine.units.read_unit import NumberedFile, ReadFilesUnit, read_files
+from icedb_engine.units.work_units import FLUSH_UNITS, MERGE_UNITS, encode
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest
-from icedb_log.imports.import_jobs import CopyOutput, InspectedFile, InspectJob, InspectOutput
+from icedb_log.feed.feed_jobs import FeedJob, FeedOutput
+from icedb_log.ingest.import_jobs import CopyOutput, InspectedFile, InspectJob, InspectOutput
 from icedb_log.jobs import CheckAlive, CountJob, MergedGroup, MergeGroup, MergeJob, RowChange
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
-from icedb_log.pruning.file_pruning import FilePruner
-from icedb_log.storage.object_store import ObjectStore
-from icedb_log.storage.stores import StoreSettings
-from icedb_log.tables.table_config import TableConfig
-from icedb_log.views.feed_jobs import FeedJob, FeedOutput
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.stores import StoreSettings
+from icedb_log.table.file_pruning import FilePruner
+from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
-from icedb_parts.imports.import_unit import ImportUnit, import_unit
-from icedb_parts.limits import MIB, EngineLimits, JobLimits
-from icedb_parts.spark.spark_flush import SparkBatchWriter
-from icedb_parts.spark.spark_merge import SparkGroupMerger
-from icedb_parts.spark.spark_runner import SparkRunner, UnitKind
-from icedb_parts.units.change_unit import ChangedGroup, ChangeUnit, write_change
-from icedb_parts.units.flush_unit import flush_unit
-from icedb_parts.units.merge_unit import merge_unit
-from icedb_parts.units.read_unit import NumberedFile, ReadFilesUnit, read_files
-from icedb_parts.units.work_units import FLUSH_UNITS, MERGE_UNITS, encode
 
 LIMITS = JobLimits(engine=EngineLimits(memory_bytes=256 * MIB, thread_count=1))
 
@@ -81,7 +81,7 @@ class NativeWriter(SparkBatchWriter):
 
 
 class NativeFeeder:
-    """A :class:`icedb_log.views.feed_jobs.ViewFeeder`; for views that take all rows as they are."""
+    """A :class:`icedb_log.feed.feed_jobs.ViewFeeder`; for views that take all rows as they are."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
         self._store = store
@@ -214,7 +214,7 @@ class NativeChanger(NativeMerger):
 
 
 class NativeImporter:
-    """A :class:`icedb_log.imports.import_jobs.FileImporter`; sources lie in the store of the table."""
+    """A :class:`icedb_log.ingest.import_jobs.FileImporter`; sources lie in the store of the table."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
         self._store = store

@@ -10,8 +10,8 @@ import duckdb
 from icedb_log.clock import SystemClock
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile, LogTombstone
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 
 DEFAULT_SCHEMA: Final[Mapping[str, str]] = {"ts": "TIMESTAMP", "event": "VARCHAR", "amount": "DOUBLE"}

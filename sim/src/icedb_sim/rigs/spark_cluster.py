@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import pyspark
+from icedb_engine.spark.java import find_java
+from icedb_engine.spark.spark_session import LOOPBACK
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import Unavailable
-from icedb_parts.spark.java import find_java
-from icedb_parts.spark.spark_session import LOOPBACK
 
 START_LIMIT_MS: Final = 120_000
 STOP_S: Final = 20

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from icedb_log.errors import IceDBError
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.guard import AccessGuard
 from icedb_service.access.task_access import TaskAccess

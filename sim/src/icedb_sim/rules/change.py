@@ -9,7 +9,7 @@ CHANGE_RULES: Final = (
         "M3",
         "a removal carries no other markers of the log files involved",
         edit(
-            "merging.merge_log:build_merge_log",
+            "merge.merge_log:build_merge_log",
             (
                 "    markers += _carried_markers(",
                 code(
@@ -23,7 +23,7 @@ CHANGE_RULES: Final = (
         "M3",
         "a removal carries live markers only",
         edit(
-            "merging.merge_log:build_merge_log",
+            "merge.merge_log:build_merge_log",
             (
                 "    extra = ",
                 code(
@@ -38,7 +38,7 @@ CHANGE_RULES: Final = (
         "M3",
         "a data file of which no row is left gets no tombstone",
         edit(
-            "merging.merge_log:build_merge_log",
+            "merge.merge_log:build_merge_log",
             (
                 "for marker in inputs.values()]",
                 "for group in merged if group.outputs for marker in group.group.inputs]",
@@ -52,13 +52,13 @@ CHANGE_RULES: Final = (
             "icedb_sim.simulation.changes:SimRowChanger.keep_rows",
             ("if not test.holds(row)", "if test.holds(row)"),
         ),
-        edit("changes.row_changes:_require_counted", ("if merged.rows_removed != counted:", "if False:")),
+        edit("table.row_changes:_require_counted", ("if merged.rows_removed != counted:", "if False:")),
     ),
     breaks(
         "M3",
         "files that are not counted are not rewritten",
         edit(
-            "changes.row_changes:_RowCounter.find_hits",
+            "table.row_changes:_RowCounter.find_hits",
             ("    for files in _batched(unknown, MAX_FILES_PER_COUNT):", "    for files in _batched(unknown[:1], 1):"),
         ),
     ),
@@ -66,25 +66,25 @@ CHANGE_RULES: Final = (
         "M4",
         "a removal commits what it planned before the fence",
         edit(
-            "changes.partition_removal:remove_chosen_partitions",
+            "table.partition_removal:remove_chosen_partitions",
             ("chosen = _plan(session.view, paths, choose)", "chosen = planned"),
         ),
     ),
     breaks(
         "M4",
         "a deletion rewrites what it found before the fence",
-        edit("changes.row_changes:delete_rows", ("hits = counter.find_hits(session.snapshot)", "hits = hits")),
+        edit("table.row_changes:delete_rows", ("hits = counter.find_hits(session.snapshot)", "hits = hits")),
     ),
     breaks(
         "M4",
         "a removal commits without the fence",
         edit(
-            "changes.partition_removal:remove_chosen_partitions",
+            "table.partition_removal:remove_chosen_partitions",
             (
                 "    session = MergeSession(\n",
                 code(
                     "    from icedb_log.log.codec import encode_log_file",
-                    "    from icedb_log.merging.merge_log import build_merge_log",
+                    "    from icedb_log.merge.merge_log import build_merge_log",
                     "    view = reader.read()",
                     "    chosen = _plan(view, paths, choose)",
                     "    merged = [_remove(path, markers) for path, markers in chosen.items()]",
@@ -102,7 +102,7 @@ CHANGE_RULES: Final = (
         "M4",
         "changes of rows have a fence of their own",
         edit(
-            "merging.merge_session:MergeSession.__init__",
+            "merge.merge_session:MergeSession.__init__",
             (
                 'store, paths, "merge", owner',
                 'store, paths, "ingest" if "changer" in owner else "merge", owner',
@@ -112,18 +112,18 @@ CHANGE_RULES: Final = (
     breaks(
         "M6",
         "outputs with other values are committed",
-        edit("merging.merge_session:MergeSession._require_same_contents", ("if found is None:", "if True:")),
+        edit("merge.merge_session:MergeSession._require_same_contents", ("if found is None:", "if True:")),
     ),
     breaks(
         "M6",
         "a merge that differs is tried again for ever",
-        edit("merging.merge_session:MergeSession._require_same_contents", ("if self._fence.differed:", "if False:")),
+        edit("merge.merge_session:MergeSession._require_same_contents", ("if self._fence.differed:", "if False:")),
     ),
     breaks(
         "M6",
         "any commit makes a difference forgotten",
         edit(
-            "merging.merge_session:MergeSession._forget_difference",
+            "merge.merge_session:MergeSession._forget_difference",
             ("and self._fence.differed not in live - inputs", ""),
         ),
     ),

@@ -26,7 +26,7 @@ WRITE_RULES: Final = (
         "S1",
         "a merge is named by its own clock alone",
         edit(
-            "merging.merge_log:build_merge_log",
+            "merge.merge_log:build_merge_log",
             (
                 "max([now_ms, *(max(file.log.time_ms, parse_log_key(file.key).time_ms) + 1 for file in involved)])",
                 "now_ms",
@@ -63,12 +63,12 @@ WRITE_RULES: Final = (
         "W2",
         "a refusal is taken for a lost commit, whose outputs are deleted",
         _REFUSED_IS_LOST,
-        edit("merging.merge_session:MergeSession.commit", _DELETE_OUTPUTS),
+        edit("merge.merge_session:MergeSession.commit", _DELETE_OUTPUTS),
     ),
     keeps(
         "W2",
         "outputs are deleted when a commit was certainly refused",
-        edit("merging.merge_session:MergeSession.commit", _DELETE_OUTPUTS),
+        edit("merge.merge_session:MergeSession.commit", _DELETE_OUTPUTS),
     ),
     keeps("W2", "a refusal is taken for a lost commit, whose outputs stay", _REFUSED_IS_LOST),
     breaks(
@@ -96,7 +96,7 @@ WRITE_RULES: Final = (
         "F2",
         "a merge is planned from a log read before the fence",
         edit(
-            "merging.merge_session:MergeSession.__init__",
+            "merge.merge_session:MergeSession.__init__",
             (
                 "    self._fence: Final[HeldFence] =",
                 "    self.view: Final[LogView] = reader.read()\n    self._fence: Final[HeldFence] =",
@@ -129,13 +129,13 @@ WRITE_RULES: Final = (
     breaks(
         "F4",
         "a seal is vacuumed at once",
-        edit("cleaning.vacuum_plan:_expired_seals", ("file.modified_ms + config.seal_age_ms", "file.modified_ms")),
+        edit("clean.vacuum_plan:_expired_seals", ("file.modified_ms + config.seal_age_ms", "file.modified_ms")),
     ),
     breaks(
         "F4",
         "a seal is merged away like any log file",
-        edit("merging.log_index:LogIndex.active_files", ("not file.log.is_seal and ", "")),
-        edit("merging.merge_log:build_merge_log", ("and not file.log.is_seal  # F4", "  # F4")),
+        edit("merge.log_index:LogIndex.active_files", ("not file.log.is_seal and ", "")),
+        edit("merge.merge_log:build_merge_log", ("and not file.log.is_seal  # F4", "  # F4")),
     ),
 )
 
@@ -143,18 +143,18 @@ MERGE_RULES: Final = (
     breaks(
         "M1",
         "live markers of the log files involved are not carried",
-        edit("merging.merge_log:_carried_markers", ("[live[path] for path in sorted(live)] + ", "")),
+        edit("merge.merge_log:_carried_markers", ("[live[path] for path in sorted(live)] + ", "")),
     ),
     breaks(
         "M1",
         "dead markers of the log files involved are not carried",
-        edit("merging.merge_log:_carried_markers", (" + [dead[path] for path in sorted(dead)]", "")),
+        edit("merge.merge_log:_carried_markers", (" + [dead[path] for path in sorted(dead)]", "")),
     ),
     breaks(
         "M1",
         "log tombstones of the log files involved are not carried",
         edit(
-            "merging.merge_log:_carried_log_tombstones",
+            "merge.merge_log:_carried_log_tombstones",
             ("for tombstone in file.log.log_tombstones:", "for tombstone in ():"),
         ),
     ),
@@ -162,7 +162,7 @@ MERGE_RULES: Final = (
         "M1",
         "the log files involved get no tombstone",
         edit(
-            "merging.merge_log:_carried_log_tombstones",
+            "merge.merge_log:_carried_log_tombstones",
             ("carried.setdefault(file.key, LogTombstone(file.key, time_ms))", "pass"),
         ),
     ),
@@ -170,7 +170,7 @@ MERGE_RULES: Final = (
         "M1",
         "the inputs get no tombstone",
         edit(
-            "merging.merge_log:build_merge_log",
+            "merge.merge_log:build_merge_log",
             (
                 "for marker in inputs.values()]",
                 "for marker in ()]",
@@ -180,18 +180,18 @@ MERGE_RULES: Final = (
     breaks(
         "M1",
         "outputs with columns that the table has not are committed",
-        edit("merging.content_check:compare_contents", ("if others:", "if False:")),
+        edit("merge.content_check:compare_contents", ("if others:", "if False:")),
     ),
     breaks(
         "S2",
         "a merge forgets what was widened",
-        edit("merging.merge_log:build_merge_log", ("        widened=_widened(known),\n", "")),
+        edit("merge.merge_log:build_merge_log", ("        widened=_widened(known),\n", "")),
     ),
     breaks(
         "S2",
         "a merge writes the wider type into its schema line",
         edit(
-            "merging.merge_log:build_merge_log",
+            "merge.merge_log:build_merge_log",
             ("schema=known.logged,", "schema=known.effective,"),
             ("        widened=_widened(known),\n", ""),
         ),
@@ -199,7 +199,7 @@ MERGE_RULES: Final = (
     breaks(
         "S2",
         "a merge says of what it carries what it knows of its outputs",
-        edit("merging.merge_log:_find_inexact", ("carried=carried", "carried=()")),
+        edit("merge.merge_log:_find_inexact", ("carried=carried", "carried=()")),
     ),
     breaks(
         "S2",
@@ -232,7 +232,7 @@ MERGE_RULES: Final = (
     keeps(
         "R3",
         "a merge forgets the horizon",
-        edit("merging.merge_log:build_merge_log", ("horizon_ms=read_horizon_ms(view) or None", "horizon_ms=None")),
+        edit("merge.merge_log:build_merge_log", ("horizon_ms=read_horizon_ms(view) or None", "horizon_ms=None")),
     ),
 )
 
@@ -278,7 +278,7 @@ READ_RULES: Final = (
         "R3",
         "a strip does not record the horizon",
         edit(
-            "cleaning.vacuum_plan:strip_log_file",
+            "clean.vacuum_plan:strip_log_file",
             (
                 "horizon_ms=max([read_horizon_ms(view), log.horizon_ms or 0, *stripped_ms]) or None",
                 "horizon_ms=log.horizon_ms",

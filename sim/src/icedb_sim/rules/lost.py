@@ -41,7 +41,7 @@ LOST_RULES: Final = played_by(
         "F5",
         "a sweep reads the fences after the log",
         edit(
-            "cleaning.orphans:sweep_orphans",
+            "clean.orphans:sweep_orphans",
             (
                 code(
                     "    landed = read_landed(store, paths)  # F5: before the log that decides",
@@ -54,17 +54,17 @@ LOST_RULES: Final = played_by(
     breaks(
         "F5",
         "a vacuum does not read the log again before it calls a commit lost",
-        edit("cleaning.vacuum:vacuum_table", ("again = reader.read()", "again = view")),
+        edit("clean.vacuum:vacuum_table", ("again = reader.read()", "again = view")),
     ),
     breaks(
         "F5",
         "a vacuum writes no loss down",
-        edit("cleaning.vacuum:vacuum_table", ("if find_lost(holds.landed, view):", "if False:")),
+        edit("clean.vacuum:vacuum_table", ("if find_lost(holds.landed, view):", "if False:")),
     ),
     breaks(
         "F5",
         "a loss is forgotten when the horizon has passed it",
-        edit("cleaning.orphan_record:OrphanRecord.with_lost", ("if name in found or not", "if name in found and not")),
+        edit("clean.orphan_record:OrphanRecord.with_lost", ("if name in found or not", "if name in found and not")),
     ),
     breaks(
         "F5",
@@ -74,7 +74,7 @@ LOST_RULES: Final = played_by(
     breaks(
         "J5",
         "what may be of a lost commit is swept",
-        edit("cleaning.orphan_plan:_may_be_lost", ("return lost_ms > 0 and", "return False and")),
+        edit("clean.orphan_plan:_may_be_lost", ("return lost_ms > 0 and", "return False and")),
     ),
     breaks(
         "B1",

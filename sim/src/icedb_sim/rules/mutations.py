@@ -158,7 +158,7 @@ def _replaced(
 ) -> Iterator[None]:
     """Put a function in the place of another one wherever it was imported to."""
     for found in pkgutil.walk_packages(icedb_log.__path__, "icedb_log."):
-        if not found.name.startswith("icedb_log.storage.s3"):
+        if not found.name.startswith("icedb_log.store.s3"):
             importlib.import_module(found.name)
     ours = [
         module

@@ -5,19 +5,19 @@ from typing import Final
 from icedb_sim.rules.mutations import breaks, code, edit, keeps
 
 _ANY_AGE: Final = (
-    edit("cleaning.table_walk:_is_old", ("return born_ms(info) + age_ms <= now_ms", "return True")),
-    edit("cleaning.orphan_plan:_still_counts", ("born_ms(info) + config.orphan_age_ms <= sighting", "0 <= sighting")),
+    edit("clean.table_walk:_is_old", ("return born_ms(info) + age_ms <= now_ms", "return True")),
+    edit("clean.orphan_plan:_still_counts", ("born_ms(info) + config.orphan_age_ms <= sighting", "0 <= sighting")),
 )
 _ONE_SIGHTING: Final = edit(
-    "cleaning.orphan_plan:is_ripe", ("return (\n        sighting is not None", "return True or (\n        sighting")
+    "clean.orphan_plan:is_ripe", ("return (\n        sighting is not None", "return True or (\n        sighting")
 )
 _LOG_BEFORE_LISTING: Final = edit(
-    "cleaning.orphans:sweep_orphans",
+    "clean.orphans:sweep_orphans",
     ("named=_named(reader.read())", "named=_named(before := reader.read())"),
     ("    view = reader.read()  # J5", "    view = before  # J5"),
 )
 _NAMED_WHILE_LIVE: Final = edit(
-    "cleaning.orphans:_named", ("for marker in file.log.markers}", "for marker in file.log.markers if marker.is_live}")
+    "clean.orphans:_named", ("for marker in file.log.markers}", "for marker in file.log.markers if marker.is_live}")
 )
 
 ORPHAN_RULES: Final = (
@@ -34,14 +34,14 @@ ORPHAN_RULES: Final = (
         "J5",
         "commits under way are not settled, and one sighting is enough",
         _ONE_SIGHTING,
-        edit("cleaning.orphans:sweep_orphans", ("settle_fence(store, paths, role)", "pass")),
+        edit("clean.orphans:sweep_orphans", ("settle_fence(store, paths, role)", "pass")),
     ),
     breaks(
         "J5",
         "commits under way are settled after the log was read, and one sighting is enough",
         _ONE_SIGHTING,
         edit(
-            "cleaning.orphans:sweep_orphans",
+            "clean.orphans:sweep_orphans",
             ("            settle_fence(store, paths, role)\n", "            pass\n"),
             (
                 "    walk.keep_unnamed(",
@@ -62,6 +62,6 @@ ORPHAN_RULES: Final = (
     keeps(
         "J5",
         "a sighting counts for another ETag",
-        edit("cleaning.orphan_plan:_still_counts", ("sighting.etag == info.etag", "sighting.etag")),
+        edit("clean.orphan_plan:_still_counts", ("sighting.etag == info.etag", "sighting.etag")),
     ),
 )

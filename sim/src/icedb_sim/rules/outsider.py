@@ -42,7 +42,7 @@ OUTSIDER_RULES: Final = played_by(
         "L1",
         "a position names only what it has taken itself",
         edit(
-            "following.follower:Follower.look",
+            "feed.follower:Follower.look",
             ("*(name for name in start.taken if name in present), ", ""),
         ),
     ),
@@ -50,7 +50,7 @@ OUTSIDER_RULES: Final = played_by(
         "L2",
         "a position never grows too old",
         edit(
-            "following.follower:Follower._require_unbroken",
+            "feed.follower:Follower._require_unbroken",
             ("if not is_leased and now_ms", "if False and now_ms"),
         ),
     ),
@@ -58,7 +58,7 @@ OUTSIDER_RULES: Final = played_by(
         "L2",
         "a lease that has ended counts",
         edit(
-            "following.follower:Follower._require_unbroken",
+            "feed.follower:Follower._require_unbroken",
             (
                 "is_leased = lease is not None and now_ms < lease.expires_ms",
                 "is_leased = start.lease_id is not None",
@@ -69,7 +69,7 @@ OUTSIDER_RULES: Final = played_by(
         "L3",
         "the first state is whatever is live when its next piece is read",
         edit(
-            "following.follower:Follower._read_state",
+            "feed.follower:Follower._read_state",
             (
                 "    return _fold_some(view, names)",
                 "    return tuple(fold(view).live)",

@@ -4,8 +4,8 @@ from typing import Final
 
 from icedb_sim.rules.mutations import breaks, edit, played_by
 
-_PLAN: Final = "changes.retention:plan_retention"
-_JUDGE: Final = "changes.retention:_judge"
+_PLAN: Final = "table.retention:plan_retention"
+_JUDGE: Final = "table.retention:_judge"
 
 RETENTION_RULES: Final = played_by(
     "retainers:2",
@@ -42,13 +42,13 @@ RETENTION_RULES: Final = played_by(
     breaks(
         "M5",
         "more than half of the table goes unasked",
-        edit("changes.retention:require_allowed", ("if plan.refusal:", "if False:")),
+        edit("table.retention:require_allowed", ("if plan.refusal:", "if False:")),
     ),
     breaks(
         "M5",
         "the policy is read before the fence is taken",
         edit(
-            "changes.retain:retain_table",
+            "table.retain:retain_table",
             ("        config = read_table_config(store, paths)\n", ""),
             (
                 "    plans: list[RetentionPlan] = []\n",

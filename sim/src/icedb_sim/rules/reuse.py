@@ -19,7 +19,7 @@ REUSE_RULES: Final = played_by(
     breaks(
         "I8",
         "the janitor deletes copies by their id alone",
-        edit("cleaning.vacuum_run:VacuumRun._delete_copies", ("if self._settle(copy, batch_id)", "if batch_id")),
+        edit("clean.vacuum_run:VacuumRun._delete_copies", ("if self._settle(copy, batch_id)", "if batch_id")),
     ),
     breaks(
         "I8",

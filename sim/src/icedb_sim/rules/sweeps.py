@@ -11,12 +11,12 @@ SWEEP_RULES: Final = played_by(
     breaks(
         "J10",
         "what could not be announced goes all the same",
-        edit("cleaning.audit:RunAudit.announce", ("        raise\n", "        pass\n")),
+        edit("clean.audit:RunAudit.announce", ("        raise\n", "        pass\n")),
     ),
     breaks(
         "J11",
         "entries of quarantine go whatever their age",
-        edit("cleaning.leftovers:find_leftover_ages", ('ages["quarantine"] = ', 'ages["quarantine"] = 0 * ')),
+        edit("clean.leftovers:find_leftover_ages", ('ages["quarantine"] = ', 'ages["quarantine"] = 0 * ')),
     ),
     breaks(
         "J11",
@@ -32,7 +32,7 @@ SWEEP_RULES: Final = played_by(
         "J11",
         "an entry of a batch that is staged goes",
         edit(
-            "cleaning.leftovers:drop_old_quarantine",
+            "clean.leftovers:drop_old_quarantine",
             ("if batch_id_of_object(name) not in staged}", "if name}"),
         ),
     ),

@@ -4,28 +4,28 @@ from typing import Final
 
 from icedb_sim.rules.mutations import breaks, edit, played_by
 
-_RUN: Final = "trash.purge_run:PurgeRun."
+_RUN: Final = "clean.purge_run:PurgeRun."
 _CACHE: Final = "serving.table_cache:CachedTable._may_be_gone"
 
 TRASH_RULES: Final = played_by(
     "droppers:2",
-    breaks("T1", "an undrop leaves no trace", edit("trash.drop:undrop_table", (', "undropped": mark.drop_id}', "}"))),
+    breaks("T1", "an undrop leaves no trace", edit("clean.drop:undrop_table", (', "undropped": mark.drop_id}', "}"))),
     breaks(
         "T1",
         "a drop that was taken back comes again",
         edit(
-            "trash.drop:drop_table", ("if has_written and found is None and config.undropped == drop_id:", "if False:")
+            "clean.drop:drop_table", ("if has_written and found is None and config.undropped == drop_id:", "if False:")
         ),
     ),
     breaks(
         "T1",
         "a table is purged at once",
-        edit("trash.purge:_look_at_trash", ("info.modified_ms + mark.keep_ms >", "info.modified_ms >")),
+        edit("clean.purge:_look_at_trash", ("info.modified_ms + mark.keep_ms >", "info.modified_ms >")),
     ),
     breaks(
         "T1",
         "a table stays in the trash for the grace period exactly",
-        edit("trash.drop:_next_mark", ("config.data_grace_ms + BELIEVED_MS", "config.data_grace_ms")),
+        edit("clean.drop:_next_mark", ("config.data_grace_ms + BELIEVED_MS", "config.data_grace_ms")),
     ),
     breaks(
         "T1",
@@ -46,7 +46,7 @@ TRASH_RULES: Final = played_by(
     breaks(
         "T4",
         "the janitor goes by the configuration that it read first",
-        edit("tables.same_table:require_same_table", (".incarnation != config.incarnation", ".incarnation is None")),
+        edit("table.same_table:require_same_table", (".incarnation != config.incarnation", ".incarnation is None")),
     ),
     breaks(
         "T5",
@@ -61,23 +61,23 @@ TRASH_RULES: Final = played_by(
     breaks(
         "T6",
         "a name is free although purgers may still delete",
-        edit("tables.drop_mark:require_purged", ("if mark.purgers and age_ms < seal_age_ms:", "if False:")),
+        edit("table.drop_mark:require_purged", ("if mark.purgers and age_ms < seal_age_ms:", "if False:")),
     ),
     breaks(
         "T6",
         "a name is free as soon as its table is purged",
-        edit("tables.drop_mark:require_purged", ("if wait_ms > 0:", "if False:")),
+        edit("table.drop_mark:require_purged", ("if wait_ms > 0:", "if False:")),
     ),
     breaks(
         "T6",
         "a name is free before its table is purged",
-        edit("tables.drop_mark:require_purged", ('if mark.state != "purged":', "if False:")),
+        edit("table.drop_mark:require_purged", ('if mark.state != "purged":', "if False:")),
     ),
     breaks(
         "T6",
         "nobody looks once more for what came late",
         edit(
-            "trash.purge:_look_at_purged", ('return {"is_final": True, "purgers": ()}', 'return PurgeResult("purged")')
+            "clean.purge:_look_at_purged", ('return {"is_final": True, "purgers": ()}', 'return PurgeResult("purged")')
         ),
     ),
     breaks(

@@ -9,18 +9,18 @@ VIEW_RULES: Final = played_by(
     breaks(
         "V1",
         "a feed names only what it has taken itself",
-        edit("views.feeds:_FeedRun._commit", ("*(name for name in state.names if name in present), ", "")),
+        edit("feed.feeds:_FeedRun._commit", ("*(name for name in state.names if name in present), ", "")),
     ),
     breaks(
         "V1",
         "a merge does not carry what the view has taken",
-        edit("merging.merge_log:build_merge_log", ("newest_feed(file.log.feed for file in involved)", "None")),
+        edit("merge.merge_log:build_merge_log", ("newest_feed(file.log.feed for file in involved)", "None")),
     ),
     breaks(
         "V2",
         "the source is listed before the fence is taken",
         edit(
-            "views.feeds:feed_view",
+            "feed.feeds:feed_view",
             (
                 "    run = _FeedRun(store",
                 code(
@@ -35,13 +35,13 @@ VIEW_RULES: Final = played_by(
     breaks(
         "V4",
         "the janitor does not ask for views",
-        edit("cleaning.vacuum:vacuum_table", ("wanted_logs=wanted", "wanted_logs=()")),
+        edit("clean.vacuum:vacuum_table", ("wanted_logs=wanted", "wanted_logs=()")),
     ),
     breaks(
         "V5",
         "reasons that are not written down are forgotten by the next feed",
         edit(
-            "views.feeds:_FeedRun.feed",
+            "feed.feeds:_FeedRun.feed",
             ("self._record_refusals(state, find_unrecorded(self.store, self.paths, state))", "pass"),
         ),
     ),

@@ -13,11 +13,11 @@ JANITOR_RULES: Final = (
         "J1",
         "a tombstone's age is its committer's word",
         edit(
-            "cleaning.guards:Holds.guard_log",
+            "clean.guards:Holds.guard_log",
             ("expires_ms = death.died_ms + grace_ms", "expires_ms = death.tombstoned_ms + grace_ms"),
         ),
         edit(
-            "cleaning.guards:Holds.guard_data",
+            "clean.guards:Holds.guard_data",
             ("expires_ms = death.died_ms + grace_ms", "expires_ms = death.tombstoned_ms + grace_ms"),
         ),
     ),
@@ -25,11 +25,11 @@ JANITOR_RULES: Final = (
         "J1",
         "a tombstone's age is its proof of landing alone",
         edit(
-            "cleaning.guards:Holds.guard_log",
+            "clean.guards:Holds.guard_log",
             ("expires_ms = death.died_ms + grace_ms", "expires_ms = death.landed_ms + grace_ms"),
         ),
         edit(
-            "cleaning.guards:Holds.guard_data",
+            "clean.guards:Holds.guard_data",
             ("expires_ms = death.died_ms + grace_ms", "expires_ms = death.landed_ms + grace_ms"),
         ),
     ),
@@ -37,30 +37,30 @@ JANITOR_RULES: Final = (
         "J1",
         "a new tombstone claims to have landed when its input was made",
         edit(
-            "merging.merge_log:build_merge_log",
+            "merge.merge_log:build_merge_log",
             ("tombstoned_ms=time_ms, landed_ms=None)", "tombstoned_ms=time_ms, landed_ms=view.store_now_ms)"),
         ),
     ),
     breaks(
         "J2",
         "staged copies are not deleted before the log files that know them",
-        edit("cleaning.vacuum_run:VacuumRun.delete_all", ("stuck=self._delete_copies(staged)", "stuck=set()")),
+        edit("clean.vacuum_run:VacuumRun.delete_all", ("stuck=self._delete_copies(staged)", "stuck=set()")),
     ),
     breaks(
         "J2",
         "log files go although a staged copy could not be deleted",
-        edit("cleaning.vacuum_run:VacuumRun._delete_log_files", ("if not stuck.isdisjoint(batch_ids)", "if False")),
+        edit("clean.vacuum_run:VacuumRun._delete_log_files", ("if not stuck.isdisjoint(batch_ids)", "if False")),
     ),
     breaks(
         "J2",
         "log files go although a batch that they refused is still staged",
-        edit("cleaning.vacuum:vacuum_table", ("    plan = _hold_refusals(plan, view, staged)\n", "")),
+        edit("clean.vacuum:vacuum_table", ("    plan = _hold_refusals(plan, view, staged)\n", "")),
     ),
     breaks(
         "J2",
         "a vacuum lists staging before it reads the log",
         edit(
-            "cleaning.vacuum:vacuum_table",
+            "clean.vacuum:vacuum_table",
             (
                 "    view = reader.read()\n",
                 code(
@@ -78,11 +78,11 @@ JANITOR_RULES: Final = (
         "J2",
         "data files go although a log file still lists them as live",
         edit(
-            "cleaning.vacuum_run:VacuumRun._delete_data_files",
+            "clean.vacuum_run:VacuumRun._delete_data_files",
             ("set(self._plan.data_paths) - self._live\n", "set(self._plan.data_paths)\n"),
         ),
         edit(
-            "cleaning.vacuum_plan:_find_expired_data",
+            "clean.vacuum_plan:_find_expired_data",
             ("elif path not in named or path in still_live:", "elif path not in named:"),
         ),
     ),
@@ -90,7 +90,7 @@ JANITOR_RULES: Final = (
         "J2",
         "data files go although their log file could not be deleted",
         edit(
-            "cleaning.vacuum_run:VacuumRun._delete_data_files",
+            "clean.vacuum_run:VacuumRun._delete_data_files",
             ("set(self._plan.data_paths) - self._live\n", "set(self._plan.data_paths)\n"),
         ),
     ),
@@ -98,7 +98,7 @@ JANITOR_RULES: Final = (
         "J2",
         "markers are stripped of data files that could not be deleted",
         edit(
-            "cleaning.vacuum_run:VacuumRun._delete_data_files",
+            "clean.vacuum_run:VacuumRun._delete_data_files",
             (
                 "self._gone_data |= self._note(done)",
                 "self._gone_data |= self._note(done) | {marker.path for marker in doomed}",
@@ -109,7 +109,7 @@ JANITOR_RULES: Final = (
         "J2",
         "log files are stripped before the data files of their part are deleted",
         edit(
-            "cleaning.vacuum_run:VacuumRun._delete_data_files",
+            "clean.vacuum_run:VacuumRun._delete_data_files",
             ("self._gone_data |= self._note(done)", "self._note(done)"),
             (
                 "        try:\n",
@@ -126,7 +126,7 @@ JANITOR_RULES: Final = (
         "J2",
         "tombstones are stripped of log files that could not be deleted",
         edit(
-            "cleaning.vacuum_run:VacuumRun._strip",
+            "clean.vacuum_run:VacuumRun._strip",
             ("gone_logs=self._gone_logs", "gone_logs=self._gone_logs | set(self._plan.log_keys)"),
         ),
     ),
@@ -134,22 +134,20 @@ JANITOR_RULES: Final = (
         "J3",
         "a strip replaces whatever is there",
         edit(
-            "cleaning.vacuum_run:VacuumRun._strip",
+            "clean.vacuum_run:VacuumRun._strip",
             ("self._store.put_if_match(file.key, body, etag=file.etag)", "self._store.put(file.key, body)"),
         ),
     ),
     breaks(
         "J4",
         "leases are ignored",
-        edit(
-            "cleaning.holds:read_holds", ("(leases or LeaseReader()).read(store, paths, latest_ms=now_ms).leases", "()")
-        ),
+        edit("clean.holds:read_holds", ("(leases or LeaseReader()).read(store, paths, latest_ms=now_ms).leases", "()")),
     ),
     breaks(
         "J4",
         "a lease believes the time that a committer gave its tombstones",
         edit(
-            "cleaning.guards:Holds._guards_of_times",
+            "clean.guards:Holds._guards_of_times",
             ("if lease.held_from_ms < death.seen_dead_ms", "if lease.at_ms < death.tombstoned_ms"),
         ),
     ),
@@ -157,11 +155,11 @@ JANITOR_RULES: Final = (
         "J4",
         "leases are read before the log",
         edit(
-            "cleaning.vacuum:vacuum_table",
+            "clean.vacuum:vacuum_table",
             (
                 "    view = reader.read()\n",
                 code(
-                    "    from icedb_log.cleaning.leases import read_leases",
+                    "    from icedb_log.clean.leases import read_leases",
                     "    early = read_leases(store, paths)",
                     "    view = reader.read()",
                     "",
@@ -181,7 +179,7 @@ JANITOR_RULES: Final = (
         "J1",
         "a vacuum does not look at the store's clock",
         edit(
-            "cleaning.vacuum:vacuum_table",
+            "clean.vacuum:vacuum_table",
             ("        check_store_clock(store, paths.clock_key, clock=clock)", "        pass"),
         ),
     ),
@@ -189,7 +187,7 @@ JANITOR_RULES: Final = (
         "J10",
         "objects are announced when they are deleted, not before",
         edit(
-            "cleaning.deletion:Deleter.delete_chunks",
+            "clean.deletion:Deleter.delete_chunks",
             ("self._audit.announce(chunk)", "pass"),
             ("self._delete_chunk(chunk)", "self._delete_chunk(chunk); self._audit and self._audit.announce(chunk)"),
         ),

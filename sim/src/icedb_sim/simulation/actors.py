@@ -11,23 +11,23 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from icedb_log.changes.partition_removal import remove_partitions
-from icedb_log.changes.row_changes import delete_rows, rewrite_partitions
-from icedb_log.cleaning.deletion import CHUNK_KEYS
-from icedb_log.cleaning.leases import Lease
-from icedb_log.cleaning.orphans import sweep_orphans
-from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.clean.deletion import CHUNK_KEYS
+from icedb_log.clean.leases import Lease
+from icedb_log.clean.orphans import sweep_orphans
+from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.errors import CommitConflict, CommitOutcomeUnknown, Fenced, InvalidRequest, NotFound, Unavailable
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.quarantine_ops import retry_quarantined
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merging.merge import merge_table
-from icedb_log.merging.merge_plan import Lane, MergeIndex, MergeLimits
-from icedb_log.tables.partition_filter import PartitionFilter, PartitionMatcher
-from icedb_log.tables.table_changes import alter_table_config
-from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge_plan import Lane, MergeIndex, MergeLimits
+from icedb_log.table.partition_filter import PartitionFilter, PartitionMatcher
+from icedb_log.table.partition_removal import remove_partitions
+from icedb_log.table.row_changes import delete_rows, rewrite_partitions
+from icedb_log.table.table_changes import alter_table_config
+from icedb_log.table.table_config import PartitionField, TableConfig
 
 from icedb_sim.fakes.faulty_store import FaultyStore
 from icedb_sim.simulation.audit import AuditWatch

@@ -8,8 +8,8 @@ from collections.abc import Collection
 from typing import cast
 
 import orjson
-from icedb_log.cleaning.audit import AuditLog
-from icedb_log.storage.object_store import ObjectStore
+from icedb_log.clean.audit import AuditLog
+from icedb_log.store.object_store import ObjectStore
 
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.simulation.settings import PATHS

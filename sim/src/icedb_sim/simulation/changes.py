@@ -13,7 +13,7 @@ import orjson
 from icedb_log.jobs import CountJob, RowChange
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.table.table_config import TableConfig
 
 from icedb_sim.simulation.data import SimGroupMerger
 from icedb_sim.simulation.world import SimClock, Violation, World

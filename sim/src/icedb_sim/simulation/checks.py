@@ -7,9 +7,9 @@ vacuum and no sweep, for however long, may take what is theirs. Then they bring 
 from functools import partial
 from typing import Final
 
-from icedb_log.cleaning.orphan_record import read_orphan_record
-from icedb_log.cleaning.orphans import sweep_orphans
-from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.clean.orphan_record import read_orphan_record
+from icedb_log.clean.orphans import sweep_orphans
+from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.keys import log_name, parse_log_key
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fence import read_landed

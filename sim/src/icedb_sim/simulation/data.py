@@ -27,8 +27,8 @@ from icedb_log.jobs import (
 from icedb_log.keys import TablePaths
 from icedb_log.log.widening import is_widening
 from icedb_log.model import FileMarker
-from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.table_config import TableConfig
 
 ROW_BITS: Final = 4
 ROW_BYTES: Final = 120

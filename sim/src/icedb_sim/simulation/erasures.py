@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from icedb_log.cleaning.orphans import sweep_orphans
-from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.clean.orphans import sweep_orphans
+from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import Clock
 from icedb_log.erasure.erasure_deletion import MAX_RUNS
 from icedb_log.erasure.erasure_record import Erasure

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from icedb_log.cleaning.leases import Lease
+from icedb_log.clean.leases import Lease
 
 
 @dataclass(slots=True)

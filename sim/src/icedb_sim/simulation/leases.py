@@ -6,8 +6,8 @@ They are the troupe ``lessees``.
 from dataclasses import replace
 from typing import Final
 
-from icedb_log.cleaning.lease_holding import acquire_lease, release_lease, renew_lease
-from icedb_log.cleaning.leases import Lease
+from icedb_log.clean.lease_holding import acquire_lease, release_lease, renew_lease
+from icedb_log.clean.leases import Lease
 from icedb_log.errors import (
     BelowHorizon,
     CommitConflict,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import orjson
-from icedb_log.cleaning.leases import Lease
+from icedb_log.clean.leases import Lease
 from icedb_log.clock import parse_uuid7_ms
 from icedb_log.ingest.quarantine import is_reason
 from icedb_log.keys import parse_staged_key

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE, DeleteReport, ObjectInfo, ObjectPage, StoredObject
+from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, DeleteReport, ObjectInfo, ObjectPage, StoredObject
 
 from icedb_sim.fakes.faulty_store import FaultyStore
 from icedb_sim.simulation.actors import Simulation

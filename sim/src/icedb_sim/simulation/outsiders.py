@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import orjson
 from icedb_log.errors import InvalidRequest
-from icedb_log.following.budget import Budget
-from icedb_log.following.follower import Follower, PositionLost
-from icedb_log.following.position import read_position
+from icedb_log.feed.budget import Budget
+from icedb_log.feed.follower import Follower, PositionLost
+from icedb_log.feed.position import read_position
 from icedb_log.ingest.append import AppendJob, append_files, make_batch_id, read_store_clock
 from icedb_log.keys import log_name
 from icedb_log.log.codec import decode_log_file

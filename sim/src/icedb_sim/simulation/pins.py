@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from icedb_log.cleaning.pin_creation import create_pin
-from icedb_log.cleaning.pin_object import Pin, decode_pin
-from icedb_log.cleaning.pins import find_ended_pins, read_pinned, unpin
+from icedb_log.clean.pin_creation import create_pin
+from icedb_log.clean.pin_object import Pin, decode_pin
+from icedb_log.clean.pins import find_ended_pins, read_pinned, unpin
 from icedb_log.errors import BelowHorizon, IceDBError, InvalidRequest, NotFound
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.model import Snapshot
-from icedb_log.storage.object_store import ObjectInfo, StoredObject
-from icedb_log.tables.table_changes import alter_table_config
+from icedb_log.store.object_store import ObjectInfo, StoredObject
+from icedb_log.table.table_changes import alter_table_config
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
 from icedb_sim.simulation.cast import Backstage, Part, Troupe

@@ -6,13 +6,13 @@ What must be left: every acknowledged batch, live or in quarantine, and nothing 
 from functools import partial
 from typing import Final
 
-from icedb_log.cleaning.orphans import sweep_orphans
-from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.clean.orphans import sweep_orphans
+from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.ingest.flush import flush_table
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merging.merge import merge_table
-from icedb_log.storage.object_store import ObjectInfo, list_all
+from icedb_log.merge.merge import merge_table
+from icedb_log.store.object_store import ObjectInfo, list_all
 
 from icedb_sim.simulation.actors import Simulation
 from icedb_sim.simulation.data import SimBatchWriter, SimGroupMerger

@@ -9,7 +9,7 @@ from functools import cached_property
 from icedb_log.clock import Clock
 from icedb_log.log.reader import LogHeadReader, LogReader
 from icedb_log.model import LogFile, LogHead
-from icedb_log.storage.object_store import ObjectStore
+from icedb_log.store.object_store import ObjectStore
 
 from icedb_sim.simulation.model import SimModel
 from icedb_sim.simulation.settings import PATHS

@@ -12,16 +12,16 @@ from typing import Final
 from uuid import UUID
 
 import orjson
-from icedb_log.changes.retain import retain_table
-from icedb_log.changes.retention import MAX_CLOCK_DIFFERENCE_MS, MAX_SHARE
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.reader import LogReader
 from icedb_log.model import FileMarker
-from icedb_log.tables.stored_config import decode_table_config
-from icedb_log.tables.table_changes import alter_table_config
-from icedb_log.tables.table_config import HOUR_MS, PartitionField
+from icedb_log.table.retain import retain_table
+from icedb_log.table.retention import MAX_CLOCK_DIFFERENCE_MS, MAX_SHARE
+from icedb_log.table.stored_config import decode_table_config
+from icedb_log.table.table_changes import alter_table_config
+from icedb_log.table.table_config import HOUR_MS, PartitionField
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
 from icedb_sim.simulation.cast import Backstage, Part, Troupe

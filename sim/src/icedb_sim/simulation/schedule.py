@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Final
 
-from icedb_log.tables.stored_config import create_table
+from icedb_log.table.stored_config import create_table
 
 from icedb_sim.fakes.faulty_store import FaultyStore
 from icedb_sim.fakes.memory_store import MemoryObjectStore

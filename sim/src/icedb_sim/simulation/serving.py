@@ -19,8 +19,8 @@ from icedb_log.serving.changes import compare_snapshots
 from icedb_log.serving.commit_wait import await_commit
 from icedb_log.serving.selection import select_files
 from icedb_log.serving.table_cache import CachedTable, TableState
-from icedb_log.tables.partition_filter import PartitionFilter
-from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.table.partition_filter import PartitionFilter
+from icedb_log.table.table_config import PartitionField, TableConfig
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
 from icedb_sim.simulation.cast import Backstage, Part, Troupe

@@ -9,15 +9,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from icedb_log.cleaning.audit import AuditLog, sweep_audit
-from icedb_log.cleaning.leftovers import sweep_leftovers
-from icedb_log.cleaning.orphan_plan import OrphanPolicy
-from icedb_log.cleaning.orphans import sweep_orphans
-from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.clean.audit import AuditLog, sweep_audit
+from icedb_log.clean.leftovers import sweep_leftovers
+from icedb_log.clean.orphan_plan import OrphanPolicy
+from icedb_log.clean.orphans import sweep_orphans
+from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.ingest.quarantine import batch_id_of_object, is_reason
 from icedb_log.log.reader import LogReader
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_config import HOUR_MS
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_config import HOUR_MS
 
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.simulation.actors import ORDINARY, Simulation

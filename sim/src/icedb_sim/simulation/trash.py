@@ -9,17 +9,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from icedb_log.cleaning.deletion import CHUNK_KEYS
+from icedb_log.clean.deletion import CHUNK_KEYS
+from icedb_log.clean.drop import DropRequest, drop_table, undrop_table
+from icedb_log.clean.purge import purge_table
+from icedb_log.clean.purge_run import PurgeLimits
 from icedb_log.clock import parse_uuid7_ms
 from icedb_log.errors import InvalidRequest
 from icedb_log.log.codec import decode_log_file
-from icedb_log.storage.object_store import StoredObject, list_all
-from icedb_log.tables.drop_mark import BELIEVED_MS, Dropped
-from icedb_log.tables.stored_config import create_table, decode_table_config, load_any_config
-from icedb_log.tables.table_config import TableConfig
-from icedb_log.trash.drop import DropRequest, drop_table, undrop_table
-from icedb_log.trash.purge import purge_table
-from icedb_log.trash.purge_run import PurgeLimits
+from icedb_log.store.object_store import StoredObject, list_all
+from icedb_log.table.drop_mark import BELIEVED_MS, Dropped
+from icedb_log.table.stored_config import create_table, decode_table_config, load_any_config
+from icedb_log.table.table_config import TableConfig
 
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.simulation.actors import ORDINARY, Simulation

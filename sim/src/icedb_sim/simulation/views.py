@@ -8,23 +8,23 @@ from functools import partial
 from typing import Any, Final
 
 import orjson
-from icedb_log.cleaning.orphans import sweep_orphans
-from icedb_log.cleaning.vacuum import vacuum_table
+from icedb_log.clean.orphans import sweep_orphans
+from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, NotFound
+from icedb_log.feed.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
+from icedb_log.feed.feed_state import FeedReaders
+from icedb_log.feed.feeds import FeedLimits, feed_view
+from icedb_log.feed.views import create_view
 from icedb_log.keys import log_name, parse_log_key
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merging.merge import merge_table
+from icedb_log.merge.merge import merge_table
 from icedb_log.model import FileMarker
-from icedb_log.storage.object_store import ObjectStore, list_all
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_config import TableConfig
-from icedb_log.views.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
-from icedb_log.views.feed_state import FeedReaders
-from icedb_log.views.feeds import FeedLimits, feed_view
-from icedb_log.views.views import create_view
+from icedb_log.store.object_store import ObjectStore, list_all
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_config import TableConfig
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
 from icedb_sim.simulation.cast import Backstage, Part, Troupe

@@ -8,7 +8,7 @@ from icedb_log.erasure.erasures import create_erasure, note_deletions
 from icedb_log.jobs import FlushJob, FlushOutput, MergedGroup, MergeJob, RowChanger
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile
-from icedb_log.storage.object_store import ObjectStore, list_all
+from icedb_log.store.object_store import ObjectStore, list_all
 
 from icedb_sim.tables.row_files import RowFileChanger, RowFileWriter, read_live_rows, read_rows, write_rows
 from icedb_sim.tables.small_table import SmallTable

@@ -3,7 +3,7 @@
 import orjson
 from icedb_log.clock import Clock
 from icedb_log.keys import TablePaths
-from icedb_log.storage.object_store import ObjectStore, delete_or_raise
+from icedb_log.store.object_store import ObjectStore, delete_or_raise
 
 
 def put_lease(

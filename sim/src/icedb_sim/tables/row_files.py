@@ -17,6 +17,7 @@ from typing import Any, Final
 import orjson
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, NotFound
+from icedb_log.feed.feed_jobs import FeedJob
 from icedb_log.ingest.content import hash_content
 from icedb_log.ingest.quarantine import bad_rows_key
 from icedb_log.jobs import (
@@ -35,11 +36,10 @@ from icedb_log.jobs import (
 from icedb_log.keys import TablePaths
 from icedb_log.log.widening import fixed_columns, is_widening
 from icedb_log.model import FileMarker, Snapshot
-from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.partition_filter import read_partition_values
-from icedb_log.tables.partition_path import encode_partition_value
-from icedb_log.tables.table_config import PartitionField, TableConfig
-from icedb_log.views.feed_jobs import FeedJob
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.partition_filter import read_partition_values
+from icedb_log.table.partition_path import encode_partition_value
+from icedb_log.table.table_config import PartitionField, TableConfig
 
 from icedb_sim.tables.row_sql import Condition, parse_condition, parse_row_query
 

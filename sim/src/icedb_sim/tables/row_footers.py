@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 from icedb_log.errors import NotFound, PreconditionFailed, Unavailable
 from icedb_log.repair.footers import ColumnBounds, Footer, UnreadableFooter, read_origin
-from icedb_log.storage.object_store import ObjectInfo, ObjectStore
+from icedb_log.store.object_store import ObjectInfo, ObjectStore
 
 from icedb_sim.tables.row_files import row_type
 

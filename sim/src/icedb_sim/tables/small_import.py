@@ -4,8 +4,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from icedb_log.imports.import_records import read_records
-from icedb_log.imports.imports import ImportLimits, ImportOptions, ImportResult, import_files
+from icedb_log.ingest.import_records import read_records
+from icedb_log.ingest.imports import ImportLimits, ImportOptions, ImportResult, import_files
 
 from icedb_sim.tables.row_files import encode_rows
 from icedb_sim.tables.row_imports import RowFileImporter, describe_source

@@ -4,27 +4,27 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from icedb_log.changes.partition_removal import RemovalResult, remove_chosen_partitions
-from icedb_log.changes.row_changes import ChangeResult, delete_rows, rewrite_partitions
-from icedb_log.cleaning.orphan_plan import OrphanPolicy
-from icedb_log.cleaning.orphans import OrphanResult, sweep_orphans
-from icedb_log.cleaning.vacuum import VacuumResult, vacuum_table
+from icedb_log.clean.orphan_plan import OrphanPolicy
+from icedb_log.clean.orphans import OrphanResult, sweep_orphans
+from icedb_log.clean.vacuum import VacuumResult, vacuum_table
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import IceDBError
 from icedb_log.ingest.flush import FlushLimits, FlushResult, flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merging.merge import MergeResult, merge_table
-from icedb_log.merging.merge_plan import MergeLimits
+from icedb_log.merge.merge import MergeResult, merge_table
+from icedb_log.merge.merge_plan import MergeLimits
 from icedb_log.model import LogView, Snapshot
 from icedb_log.repair.rebuild import RebuildOptions, RebuildResult, rebuild_table
-from icedb_log.storage.object_store import ObjectStore, list_all
-from icedb_log.tables.partition_filter import PartitionMatcher, parse_partition_filters
-from icedb_log.tables.partition_glob import select_partitions
-from icedb_log.tables.status import TableStatus, read_status
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.store.object_store import ObjectStore, list_all
+from icedb_log.table.partition_filter import PartitionMatcher, parse_partition_filters
+from icedb_log.table.partition_glob import select_partitions
+from icedb_log.table.partition_removal import RemovalResult, remove_chosen_partitions
+from icedb_log.table.row_changes import ChangeResult, delete_rows, rewrite_partitions
+from icedb_log.table.status import TableStatus, read_status
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 
 from icedb_sim.fakes.fake_clock import DEFAULT_START_MS, FakeClock

@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from icedb_log.cleaning.vacuum import VacuumResult, vacuum_table
+from icedb_log.clean.vacuum import VacuumResult, vacuum_table
+from icedb_log.feed.feed_state import FeedReaders, ViewLag, read_view_lag
+from icedb_log.feed.feeds import FeedLimits, FeedResult, feed_view
+from icedb_log.feed.views import create_view
 from icedb_log.keys import TablePaths
 from icedb_log.log.fold import fold, newest_feed
 from icedb_log.log.reader import LogReader
-from icedb_log.merging.merge import MergeResult, merge_table
+from icedb_log.merge.merge import MergeResult, merge_table
 from icedb_log.model import FeedState, LogView, Snapshot
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_config import TableConfig
-from icedb_log.views.feed_state import FeedReaders, ViewLag, read_view_lag
-from icedb_log.views.feeds import FeedLimits, FeedResult, feed_view
-from icedb_log.views.views import create_view
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_config import TableConfig
 
 from icedb_sim.tables.row_feeds import RowFileFeeder
 from icedb_sim.tables.row_files import RowFileMerger, read_live_rows

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from icedb_log.log.wire_values import WIRE_NAMES
 from icedb_log.model import FileMarker, LogFile, LogTombstone
-from icedb_log.tables.table_config import SQL_TYPES, WIDENINGS
+from icedb_log.table.table_config import SQL_TYPES, WIDENINGS
 
 MAX_TIME_MS = 9_999_999_999_999
 _OURS = frozenset({"cid", "ids", "h", "seal", "w", "rej", "n", "s", "l"})

@@ -2,13 +2,13 @@
 
 from typing import Any, Final
 
+from icedb_log.clean.drop import DropRequest, drop_table
+from icedb_log.clean.purge import purge_table
+from icedb_log.clean.purge_run import PurgeLimits, PurgeResult
 from icedb_log.ingest.idempotency import bind_key
-from icedb_log.tables.drop_mark import Dropped
-from icedb_log.tables.stored_config import create_table, load_any_config
-from icedb_log.tables.table_config import TableConfig
-from icedb_log.trash.drop import DropRequest, drop_table
-from icedb_log.trash.purge import purge_table
-from icedb_log.trash.purge_run import PurgeLimits, PurgeResult
+from icedb_log.table.drop_mark import Dropped
+from icedb_log.table.stored_config import create_table, load_any_config
+from icedb_log.table.table_config import TableConfig
 
 from icedb_sim.tables.lease_steps import put_lease
 from icedb_sim.tables.small_table import DEFAULTS, SmallTable

@@ -11,8 +11,8 @@ from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, NotFound
 from icedb_log.ingest.quarantine import QuarantinedBatch, list_quarantined
 from icedb_log.repair.fsck import FsckOptions, fsck_table
-from icedb_log.storage.object_store import list_all
-from icedb_log.storage.stores import StoreSettings
+from icedb_log.store.object_store import list_all
+from icedb_log.store.stores import StoreSettings
 from icedb_log.warehouse import Warehouse
 
 from icedb_local.chaos.chaos_readers import ChaosReader, make_client_read

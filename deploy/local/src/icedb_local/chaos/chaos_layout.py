@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Self
 
-from icedb_log.storage.stores import S3Options, StoreSettings
+from icedb_log.store.stores import S3Options, StoreSettings
 
 from icedb_local.ports import LOOPBACK, find_free_ports
 from icedb_local.stack_layout import (

@@ -15,8 +15,8 @@ from typing import Any, Final
 from icedb_client import Client, ClientSettings
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
-from icedb_log.tables.stored_config import create_table
-from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 
 from icedb_local.background import running_together

@@ -4,11 +4,11 @@ from collections import Counter
 from typing import Annotated, Any, Final
 
 import typer
-from icedb_log.cleaning.audit_reader import AuditEntry, AuditPart, DamagedPart, find_deletions, read_audit
+from icedb_log.clean.audit_reader import AuditEntry, AuditPart, DamagedPart, find_deletions, read_audit
 from icedb_log.errors import NotFound
 from icedb_log.keys import TablePaths
-from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.stored_config import load_any_config
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.stored_config import load_any_config
 
 from icedb_client.cli.output import (
     JsonFlag,

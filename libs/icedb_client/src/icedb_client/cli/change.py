@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 import typer
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import InvalidRequest
-from icedb_log.tables.partition_filter import PartitionMatcher, parse_partition_filters
+from icedb_log.table.partition_filter import PartitionMatcher, parse_partition_filters
 
 from icedb_client.cli.exits import FAILED, OK, outcome_exit_code
 from icedb_client.cli.output import (

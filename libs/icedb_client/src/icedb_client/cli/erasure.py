@@ -4,8 +4,8 @@ import sys
 from typing import Annotated, Any, Final
 
 import typer
-from icedb_log.cleaning.guards import STORE_RESOLUTION_MS
-from icedb_log.cleaning.pins import is_lasting, list_pins
+from icedb_log.clean.guards import STORE_RESOLUTION_MS
+from icedb_log.clean.pins import is_lasting, list_pins
 from icedb_log.clock import SystemClock
 from icedb_log.erasure.erasure_certificate import certificate
 from icedb_log.erasure.erasure_holds import find_pin_holds
@@ -13,7 +13,7 @@ from icedb_log.erasure.erasure_record import Erasure, NamedObjects
 from icedb_log.erasure.erasure_scan import count_staged_until
 from icedb_log.erasure.erasures import create_erasure, list_erasures, read_erasure
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.table.table_config import TableConfig
 from rich.markup import escape
 
 from icedb_client.cli.exits import FAILED, INVALID, TimedOut, outcome_exit_code

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from icedb_log.errors import InvalidRequest
-from icedb_log.imports.import_sources import parse_pattern
+from icedb_log.ingest.import_sources import parse_pattern
 from rich.markup import escape
 
 from icedb_client.cli.exits import FAILED, OK, TimedOut, outcome_exit_code

@@ -7,7 +7,7 @@ import typer
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
 from icedb_log.log.reader import LogReader
-from icedb_log.merging.merge_explain import ExplainedPartition, MergeExplanation, explain_merge
+from icedb_log.merge.merge_explain import ExplainedPartition, MergeExplanation, explain_merge
 from rich.markup import escape
 
 from icedb_client.cli.exits import TimedOut

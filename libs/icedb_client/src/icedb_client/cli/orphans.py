@@ -4,8 +4,8 @@ from collections import Counter
 from typing import Annotated, Any, Final
 
 import typer
-from icedb_log.cleaning.orphan_plan import DEFAULT_MAX_SHARE, OrphanGuard, OrphanPolicy, WaitingOrphan
-from icedb_log.cleaning.orphans import OrphanResult, sweep_orphans
+from icedb_log.clean.orphan_plan import DEFAULT_MAX_SHARE, OrphanGuard, OrphanPolicy, WaitingOrphan
+from icedb_log.clean.orphans import OrphanResult, sweep_orphans
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
 from rich.markup import escape

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from icedb_log.errors import InvalidRequest
-from icedb_log.tables.table_config import SQL_TYPES
-from icedb_log.tables.time_columns import TIME_UNITS, parse_bound
+from icedb_log.table.table_config import SQL_TYPES
+from icedb_log.table.time_columns import TIME_UNITS, parse_bound
 
 from icedb_client.times import to_ms
 

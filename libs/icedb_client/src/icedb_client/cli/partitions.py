@@ -5,14 +5,14 @@ from collections.abc import Collection, Iterable
 from typing import Annotated, Any, Final
 
 import typer
-from icedb_log.changes.partition_removal import PartitionInfo, RemovalResult, list_partitions, remove_chosen_partitions
-from icedb_log.changes.retain import RetentionResult, retain_table
-from icedb_log.changes.retention import KeptReason, count_kept
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView
-from icedb_log.tables.partition_glob import decode_partition, select_partitions
+from icedb_log.table.partition_glob import decode_partition, select_partitions
+from icedb_log.table.partition_removal import PartitionInfo, RemovalResult, list_partitions, remove_chosen_partitions
+from icedb_log.table.retain import RetentionResult, retain_table
+from icedb_log.table.retention import KeptReason, count_kept
 from rich.markup import escape
 from typer.core import TyperGroup
 

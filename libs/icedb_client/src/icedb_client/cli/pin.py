@@ -3,14 +3,14 @@
 from typing import Annotated, Any, Final
 
 import typer
-from icedb_log.cleaning.pin_creation import create_pin
-from icedb_log.cleaning.pin_object import Pin, PinStatus
-from icedb_log.cleaning.pins import is_lasting, list_pins
-from icedb_log.cleaning.pins import unpin as end_pin
+from icedb_log.clean.drop import read_kept_config
+from icedb_log.clean.pin_creation import create_pin
+from icedb_log.clean.pin_object import Pin, PinStatus
+from icedb_log.clean.pins import is_lasting, list_pins
+from icedb_log.clean.pins import unpin as end_pin
 from icedb_log.clock import SystemClock
 from icedb_log.keys import pin_name_of
-from icedb_log.tables.table_config import TableConfig
-from icedb_log.trash.drop import read_kept_config
+from icedb_log.table.table_config import TableConfig
 from rich.markup import escape
 
 from icedb_client.cli.output import (

@@ -11,7 +11,7 @@ from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound, Unavailable
 from icedb_log.ingest.quarantine import QuarantinedBatch, find_reason, list_quarantined
 from icedb_log.ingest.quarantine_ops import drop_quarantined, retry_quarantined
-from icedb_log.storage.aligned_clock import AlignedClock
+from icedb_log.store.aligned_clock import AlignedClock
 from rich.markup import escape
 
 from icedb_client.cli.exits import FAILED, exit_code

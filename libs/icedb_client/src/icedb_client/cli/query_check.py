@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.table.table_config import TableConfig
 
 from icedb_client.cli.exits import INVALID, TimedOut, outcome_exit_code
 from icedb_client.client import Client

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 import typer
 from icedb_log.clock import SystemClock
 from icedb_log.errors import HaltError, TableHalted
-from icedb_log.tables.status import TableStatus, read_status
-from icedb_log.views.feed_state import ViewLag
+from icedb_log.feed.feed_state import ViewLag
+from icedb_log.table.status import TableStatus, read_status
 from rich.markup import escape
 
 from icedb_client.cli.exits import HALTED

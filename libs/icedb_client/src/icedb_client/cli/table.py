@@ -6,10 +6,10 @@ from typing import Annotated, Any
 import typer
 from icedb_log.clock import SystemClock
 from icedb_log.errors import HaltError, InvalidRequest, NotFound
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_changes import alter_table_config, plan_change
-from icedb_log.tables.table_config import NEW_TABLE_POLICIES, PartitionField, TableConfig, with_plausible_times
-from icedb_log.views.views import require_no_cycle
+from icedb_log.feed.views import require_no_cycle
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_changes import alter_table_config, plan_change
+from icedb_log.table.table_config import NEW_TABLE_POLICIES, PartitionField, TableConfig, with_plausible_times
 from rich.markup import escape
 
 from icedb_client.cli.exits import HALTED

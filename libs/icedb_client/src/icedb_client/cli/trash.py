@@ -4,13 +4,13 @@ import sys
 from typing import Annotated, Any, Final
 
 import typer
+from icedb_log.clean.claims import Claim
+from icedb_log.clean.drop import DropRequest, DropResult, drop_table, undrop_table
+from icedb_log.clean.purge_progress import PurgeProgress, read_progress
+from icedb_log.clean.trash_list import TrashEntry, read_trash
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.tables.stored_config import load_any_config
-from icedb_log.trash.claims import Claim
-from icedb_log.trash.drop import DropRequest, DropResult, drop_table, undrop_table
-from icedb_log.trash.purge_progress import PurgeProgress, read_progress
-from icedb_log.trash.trash_list import TrashEntry, read_trash
+from icedb_log.table.stored_config import load_any_config
 from rich.markup import escape
 
 from icedb_client.cli.exits import TimedOut

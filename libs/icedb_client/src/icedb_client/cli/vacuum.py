@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final
 
 import orjson
 import typer
-from icedb_log.cleaning.guards import Waiting
-from icedb_log.cleaning.vacuum import VacuumResult, vacuum_table
+from icedb_log.clean.guards import Waiting
+from icedb_log.clean.vacuum import VacuumResult, vacuum_table
 from icedb_log.clock import SystemClock
 from rich.markup import escape
 

@@ -6,13 +6,8 @@ from typing import Annotated, Any
 import typer
 from icedb_log.clock import SystemClock
 from icedb_log.errors import HaltError
-from icedb_log.keys import TablePaths
-from icedb_log.repair.adoption import require_fit
-from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.stored_config import create_table, read_table_config
-from icedb_log.tables.table_config import TableConfig
-from icedb_log.views.feed_state import ViewLag, open_readers, read_view_lag
-from icedb_log.views.views import (
+from icedb_log.feed.feed_state import ViewLag, open_readers, read_view_lag
+from icedb_log.feed.views import (
     create_view,
     detach_view,
     is_view_there,
@@ -20,6 +15,11 @@ from icedb_log.views.views import (
     register_view,
     source_of,
 )
+from icedb_log.keys import TablePaths
+from icedb_log.repair.adoption import require_fit
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.stored_config import create_table, read_table_config
+from icedb_log.table.table_config import TableConfig
 from rich.markup import escape
 
 from icedb_client.cli.output import (

@@ -13,7 +13,7 @@ from icedb_log.jobs import CountJob, MergedGroup, MergeJob, RowChange, RowChange
 from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.log.fold import read_horizon_ms
 from icedb_log.model import FileMarker, LogView
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.table.table_config import TableConfig
 
 MAX_FILES_TO_REWRITE: Final = 20_000
 """Data files that one erasure may rewrite: all of them stand in its record, of which each step reads the whole. With so

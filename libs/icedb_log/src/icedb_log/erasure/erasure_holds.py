@@ -6,10 +6,10 @@ Reads only, and decides nothing: an erasure is complete when its objects are gon
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from icedb_log.cleaning.pins import PinReader
+from icedb_log.clean.pins import PinReader
 from icedb_log.keys import TablePaths
-from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.table_config import TableConfig
 
 
 @dataclass(frozen=True, slots=True)

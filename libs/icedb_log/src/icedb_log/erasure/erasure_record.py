@@ -6,7 +6,7 @@ from typing import Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from icedb_log.errors import UnsupportedFormat
-from icedb_log.storage.object_store import StoredObject
+from icedb_log.store.object_store import StoredObject
 
 State = Literal["requested", "deleted", "complete", "refused"]
 Reason = Literal["rewritten", "tombstoned", "orphan"]

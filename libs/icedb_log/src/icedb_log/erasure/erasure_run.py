@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from icedb_log.changes.row_changes import delete_rows
-from icedb_log.cleaning.guards import STORE_RESOLUTION_MS
+from icedb_log.clean.guards import STORE_RESOLUTION_MS
 from icedb_log.clock import Clock
 from icedb_log.erasure.erasure_deletion import MAX_RUNS, RunRecorder, with_fates, with_run
 from icedb_log.erasure.erasure_record import DeletionRun, Erasure, ErasureTarget, NamedObjects, mark_gone
@@ -31,9 +30,10 @@ from icedb_log.keys import TablePaths
 from icedb_log.log.fence import acquire_fence
 from icedb_log.log.reader import LogReader
 from icedb_log.model import FileMarker
-from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.row_changes import delete_rows
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_config import TableConfig
 
 MAX_PROBES: Final = 16
 """Targets that are looked for one by one before all data objects are listed."""

@@ -7,18 +7,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from icedb_log.cleaning.vacuum_plan import plan_vacuum
+from icedb_log.clean.vacuum_plan import plan_vacuum
 from icedb_log.erasure.erasure_record import NamedObjects, NotCovered
 from icedb_log.errors import CorruptLog, HaltError, InvalidRequest, NotFound
-from icedb_log.imports.import_records import read_records
+from icedb_log.feed.views import list_view_names
+from icedb_log.ingest.import_records import read_records
 from icedb_log.jobs import CheckAlive, CountJob, RowChange, RowChanger, never_stop
 from icedb_log.keys import TablePaths, parse_staged_key
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.model import FileMarker, LogView, Snapshot
-from icedb_log.storage.object_store import Listing, ObjectStore, list_all
-from icedb_log.tables.table_config import TableConfig
-from icedb_log.views.views import list_view_names
+from icedb_log.store.object_store import Listing, ObjectStore, list_all
+from icedb_log.table.table_config import TableConfig
 
 MAX_FILES_PER_COUNT: Final = 512
 DATA_SUFFIX: Final = ".parquet"

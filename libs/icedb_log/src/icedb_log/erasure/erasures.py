@@ -20,9 +20,9 @@ from icedb_log.erasure.erasure_record import Erasure, NotCovered, decode_erasure
 from icedb_log.erasure.erasure_scan import find_quarantined
 from icedb_log.errors import CommitConflict, CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed
 from icedb_log.keys import TablePaths
-from icedb_log.storage.object_store import ObjectStore, delete_or_raise, list_all
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_config import MAX_QUERY_BYTES
+from icedb_log.store.object_store import ObjectStore, delete_or_raise, list_all
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_config import MAX_QUERY_BYTES
 
 MAX_OPEN_ERASURES: Final = 1000
 MAX_NOTE_CHARS: Final = 2000

@@ -13,6 +13,7 @@ from typing import Final
 
 from icedb_log.clock import Clock, format_ms, parse_uuid7_ms
 from icedb_log.errors import CommitConflict, Fenced, IceDBError, InvalidRequest, Overloaded, Unavailable
+from icedb_log.feed.views import require_takes_batches
 from icedb_log.ingest.pressure import MAX_LOG_FILES
 from icedb_log.keys import TablePaths
 from icedb_log.log.fence import FenceState, acquire_fence, read_fence_object
@@ -21,10 +22,9 @@ from icedb_log.log.invariants import require_append, require_schema_carried
 from icedb_log.log.reader import LogReader
 from icedb_log.log.widening import grow_schema, state_inexact
 from icedb_log.model import FileMarker, LogFile, LogHeads
-from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_config import MINUTE_MS, SECOND_MS, TableConfig
-from icedb_log.views.views import require_takes_batches
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_config import MINUTE_MS, SECOND_MS, TableConfig
 
 COMMIT_ATTEMPTS: Final = 8
 """How often the same files are offered when other workers take the fence in between."""

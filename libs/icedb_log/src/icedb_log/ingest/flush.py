@@ -11,6 +11,7 @@ from functools import partial
 
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, InvariantViolated
+from icedb_log.feed.views import require_takes_batches
 from icedb_log.ingest.content import DIGEST_CHARS
 from icedb_log.ingest.flush_checks import require_accounted, require_bad_rows, require_contents
 from icedb_log.ingest.quarantine import find_reason, mark_rows_landed, quarantine_rows
@@ -36,10 +37,9 @@ from icedb_log.log.reader import LogReader
 from icedb_log.log.widening import LoggedSchema, grow_schema, state_inexact
 from icedb_log.model import FileMarker, LogFile, LogHeads
 from icedb_log.stopwatch import Stopwatch
-from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE, ObjectStore, delete_or_raise
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_config import MIB, TableConfig
-from icedb_log.views.views import require_takes_batches
+from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, ObjectStore, delete_or_raise
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_config import MIB, TableConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import orjson
 from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from icedb_log.keys import TablePaths
-from icedb_log.storage.object_store import ObjectStore
+from icedb_log.store.object_store import ObjectStore
 
 KEEP_MS: Final = 24 * 60 * 60 * 1000
 """How long a key is remembered, at least."""

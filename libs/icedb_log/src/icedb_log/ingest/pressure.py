@@ -16,8 +16,8 @@ import orjson
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, NotFound, Overloaded, TableHalted
 from icedb_log.keys import TablePaths
-from icedb_log.storage.object_store import ObjectStore, delete_or_raise
-from icedb_log.tables.table_config import MINUTE_MS, SECOND_MS, TableConfig
+from icedb_log.store.object_store import ObjectStore, delete_or_raise
+from icedb_log.table.table_config import MINUTE_MS, SECOND_MS, TableConfig
 
 Level = Literal["none", "slow", "stop"]
 LEVELS: Final[tuple[Level, ...]] = get_args(Level)

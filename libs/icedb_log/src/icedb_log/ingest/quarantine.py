@@ -28,7 +28,7 @@ from icedb_log.errors import (
 )
 from icedb_log.jobs import BadRows, RowFault, StagedBatch
 from icedb_log.keys import TablePaths
-from icedb_log.storage.object_store import ObjectInfo, ObjectStore, list_all
+from icedb_log.store.object_store import ObjectInfo, ObjectStore, list_all
 
 Kind = Literal["batch", "rows", "conflict"]
 """``batch``: refused, nothing of it is live; ``rows``: committed but for these rows; ``conflict``: accepted under an id

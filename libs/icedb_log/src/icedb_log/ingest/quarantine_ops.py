@@ -34,9 +34,9 @@ from icedb_log.ingest.quarantine import (
 from icedb_log.ingest.staging import find_staged, stage_batch
 from icedb_log.keys import STAGING_FORMATS, StagingFormat, TablePaths
 from icedb_log.log.reader import LogReader
-from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_config import TableConfig
 
 _MAX_ATTEMPTS: Final = 8
 _PAYLOAD_KIND: Final = re.compile(r"(batch|rows-[0-9a-f]+)\.")

@@ -23,7 +23,7 @@ from icedb_log.ingest.quarantine import (
 )
 from icedb_log.jobs import RejectedBatch, StagedBatch
 from icedb_log.keys import TablePaths, parse_staged_key
-from icedb_log.storage.object_store import ObjectStore, delete_or_raise
+from icedb_log.store.object_store import ObjectStore, delete_or_raise
 
 Settled = Literal["same", "conflict", "left"]
 """What a staged copy is. ``same``: its content is rows, or an entry of quarantine, by its id; ``conflict``: it is

@@ -12,7 +12,7 @@ from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Pre
 from icedb_log.ingest.content import hash_content
 from icedb_log.jobs import StagedBatch
 from icedb_log.keys import StagingFormat, TablePaths, parse_staged_key
-from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE, ObjectInfo, ObjectStore
+from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, ObjectInfo, ObjectStore
 
 MAX_STAGE_ATTEMPTS = 3
 

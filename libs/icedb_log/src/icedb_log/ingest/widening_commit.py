@@ -15,7 +15,7 @@ from icedb_log.log.fence import Committed, HeldFence, acquire_fence
 from icedb_log.log.fold import union_schema
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogFile, LogHeads
-from icedb_log.storage.object_store import ObjectStore
+from icedb_log.store.object_store import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)

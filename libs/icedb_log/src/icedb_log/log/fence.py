@@ -29,7 +29,7 @@ from icedb_log.keys import ROLES, Role, TablePaths, parse_log_key
 from icedb_log.log.codec import decode_log_file, decode_log_head, encode_log_file
 from icedb_log.log.lost_commits import add_landed
 from icedb_log.model import LogFile
-from icedb_log.storage.object_store import ObjectInfo, ObjectStore
+from icedb_log.store.object_store import ObjectInfo, ObjectStore
 
 MAX_ACQUIRE_ATTEMPTS = 20
 MAX_SETTLE_ATTEMPTS = 8

@@ -18,7 +18,7 @@ from icedb_log.errors import CorruptLog, NotFound, PreconditionFailed, Unavailab
 from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.log.codec import decode_log_file, decode_log_head
 from icedb_log.model import ListedLogFile, ListedLogHead, LogFile, LogHead, LogHeads, LogView
-from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE, Listing, ObjectInfo, ObjectStore, limit_reads, list_all
+from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, Listing, ObjectInfo, ObjectStore, limit_reads, list_all
 
 MAX_READ_ATTEMPTS = 10
 FIRST_BACKOFF_MS = 10
@@ -43,7 +43,7 @@ class ConsistentReader(ABC, Generic[_Listed]):
             ``config.log_grace_ms // 2``.
         page_size: Keys per page; smaller only in tests.
         fetch_threads: Log files fetched at once; 1 fetches one after another in the caller's thread. A store may want
-            fewer (:func:`~icedb_log.storage.object_store.limit_reads`).
+            fewer (:func:`~icedb_log.store.object_store.limit_reads`).
         fetch_pool: Where they are fetched, if many readers share one; ``None``: threads of this reader's own.
         is_compact: Keep the markers' lines instead of what they decode to: for those who keep many, and look at few.
     """

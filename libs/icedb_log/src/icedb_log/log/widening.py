@@ -12,7 +12,7 @@ from typing import Final
 
 from icedb_log.errors import SchemaConflict
 from icedb_log.model import EMPTY, FileMarker, LogFile
-from icedb_log.tables.table_config import WIDENINGS, TableConfig
+from icedb_log.table.table_config import WIDENINGS, TableConfig
 
 _NARROW: Final = frozenset(narrow for narrow, _ in WIDENINGS)
 

@@ -10,7 +10,7 @@ from typing import Final
 from icedb_log.parquet.errors import BadFooter
 from icedb_log.parquet.schema import Leaf
 from icedb_log.repair.footers import ColumnBounds
-from icedb_log.tables.column_bounds import Scalar, encode_time
+from icedb_log.table.column_bounds import Scalar, encode_time
 from icedb_log.thrift import ThriftReader
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

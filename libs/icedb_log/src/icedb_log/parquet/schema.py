@@ -1,6 +1,6 @@
 """The columns of a Parquet file as SQL types.
 
-Types map as in imports (``icedb_parts.imports.import_types``; a test holds the two together): a narrower number counts
+Types map as in imports (``icedb_engine.imports.import_types``; a test holds the two together): a narrower number counts
 as the table's type, what would need a conversion is *odd*.
 """
 

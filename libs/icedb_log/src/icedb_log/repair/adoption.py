@@ -17,12 +17,12 @@ from icedb_log.log.widening import fixed_columns, is_widening
 from icedb_log.model import FileMarker
 from icedb_log.repair.footers import Footer, FooterReader
 from icedb_log.repair.fsck_data import find_partition_problem
-from icedb_log.storage.object_store import ObjectInfo, ObjectStore
-from icedb_log.tables.column_bounds import Scalar
-from icedb_log.tables.partition_filter import read_partition_values
-from icedb_log.tables.table_config import TIME_TRANSFORMS, PartitionField, TableConfig
-from icedb_log.tables.time_columns import TIME_UNITS, TimeUnit
-from icedb_log.tables.transforms import find_type_problem, transform_bound
+from icedb_log.store.object_store import ObjectInfo, ObjectStore
+from icedb_log.table.column_bounds import Scalar
+from icedb_log.table.partition_filter import read_partition_values
+from icedb_log.table.table_config import TIME_TRANSFORMS, PartitionField, TableConfig
+from icedb_log.table.time_columns import TIME_UNITS, TimeUnit
+from icedb_log.table.transforms import find_type_problem, transform_bound
 
 MAX_FOOTERS: Final = 16
 """So many data files, spread over all partitions, are looked into."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, get_args
 
 from icedb_log.model import EMPTY, ColumnStats
-from icedb_log.storage.object_store import ObjectInfo
-from icedb_log.tables.column_bounds import Scalar, cut_bounds
+from icedb_log.store.object_store import ObjectInfo
+from icedb_log.table.column_bounds import Scalar, cut_bounds
 
 FooterKind = Literal["flush", "merge", "delete", "rewrite", "foreign"]
 """Which job wrote a data file; ``foreign``: none of ours, the file was imported."""

@@ -14,7 +14,7 @@ each data file.
 from dataclasses import dataclass
 from typing import Final
 
-from icedb_log.cleaning.orphan_record import read_orphan_record
+from icedb_log.clean.orphan_record import read_orphan_record
 from icedb_log.clock import Clock
 from icedb_log.errors import NotFound, UnsupportedFormat
 from icedb_log.keys import TablePaths
@@ -36,10 +36,10 @@ from icedb_log.repair.fsck_state import (
     read_pins,
 )
 from icedb_log.repair.pages import PageReader
-from icedb_log.storage.object_store import MAX_KEYS_PER_PAGE, ObjectInfo, ObjectStore
-from icedb_log.storage.store_clock import MAX_HOST_GAP_MS
-from icedb_log.tables.stored_config import decode_table_config
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, ObjectInfo, ObjectStore
+from icedb_log.store.store_clock import MAX_HOST_GAP_MS
+from icedb_log.table.stored_config import decode_table_config
+from icedb_log.table.table_config import TableConfig
 
 FETCH_THREADS: Final = 16
 

@@ -14,7 +14,7 @@ from icedb_log.log.widening import fixed_columns
 from icedb_log.model import FileMarker, ListedLogFile
 from icedb_log.repair.fsck_log import CheckedLog, CheckedLogFile
 from icedb_log.repair.fsck_report import Findings
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.table.table_config import TableConfig
 
 MAX_SKEW_MS: Final = 5 * 60 * 1000
 """Two clocks that differ by more than this are worth a word."""

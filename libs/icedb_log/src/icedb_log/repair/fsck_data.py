@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from icedb_log.cleaning.guards import STORE_RESOLUTION_MS
+from icedb_log.clean.guards import STORE_RESOLUTION_MS
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.keys import TablePaths
 from icedb_log.log.widening import is_widening
@@ -17,9 +17,9 @@ from icedb_log.model import ListedLogFile
 from icedb_log.repair.fsck_log import CheckedLog
 from icedb_log.repair.fsck_objects import Walk
 from icedb_log.repair.fsck_report import Findings
-from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.partition_path import parse_partition_path
-from icedb_log.tables.table_config import PartitionField, TableConfig
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.partition_path import parse_partition_path
+from icedb_log.table.table_config import PartitionField, TableConfig
 
 MAX_LOOKS: Final = 1000
 """Suspects that are looked at once more, singly."""

@@ -16,8 +16,8 @@ from icedb_log.repair.fsck_log import CheckedLog
 from icedb_log.repair.fsck_objects import Progress, no_progress
 from icedb_log.repair.fsck_report import Findings
 from icedb_log.repair.pages import PageReader
-from icedb_log.storage.object_store import ObjectInfo
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.store.object_store import ObjectInfo
+from icedb_log.table.table_config import TableConfig
 
 PROGRESS_FILES: Final = 100
 """After so many files it is told how far it is."""

@@ -16,7 +16,7 @@ from icedb_log.log.codec import decode_log_file
 from icedb_log.log.reader import LogReader, require_own_time
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
 from icedb_log.repair.wire_check import WireProblem, find_wire_problems, is_log_key
-from icedb_log.storage.object_store import ObjectInfo
+from icedb_log.store.object_store import ObjectInfo
 
 _LINE: Final = re.compile(r"line (\d+)")
 

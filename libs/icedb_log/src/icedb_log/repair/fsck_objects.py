@@ -18,7 +18,7 @@ from typing import Final
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
 from icedb_log.object_kinds import ObjectKind, find_kind
-from icedb_log.storage.object_store import ObjectInfo, ObjectPage, ObjectStore
+from icedb_log.store.object_store import ObjectInfo, ObjectPage, ObjectStore
 
 MAX_UNNAMED: Final = 100_000
 """Unnamed data files that are looked at singly; more are only counted."""

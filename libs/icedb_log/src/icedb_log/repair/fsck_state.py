@@ -10,13 +10,14 @@ from typing import Any, Final
 
 import orjson
 
-from icedb_log.cleaning.leases import MAX_LEASE_TTL_MS
-from icedb_log.cleaning.orphan_record import OrphanRecord
-from icedb_log.cleaning.pins import list_pins
+from icedb_log.clean.leases import MAX_LEASE_TTL_MS
+from icedb_log.clean.orphan_record import OrphanRecord
+from icedb_log.clean.pins import list_pins
 from icedb_log.clock import format_ms
 from icedb_log.erasure.erasure_record import decode_erasure
 from icedb_log.errors import HaltError, IceDBError, NotFound, UnsupportedFormat
-from icedb_log.imports.import_records import decode_record
+from icedb_log.feed.views import is_view_there, read_registration
+from icedb_log.ingest.import_records import decode_record
 from icedb_log.ingest.quarantine import batch_id_of, entry_of_object, is_reason, parse_reason
 from icedb_log.keys import ROLES, Role, TablePaths, parse_log_key, pin_name_of
 from icedb_log.log.codec import decode_log_file
@@ -28,10 +29,9 @@ from icedb_log.repair.fsck_log import CheckedLog
 from icedb_log.repair.fsck_objects import Walk
 from icedb_log.repair.fsck_report import Findings
 from icedb_log.repair.wire_check import is_log_key
-from icedb_log.storage.object_store import ObjectInfo, ObjectStore, StoredObject, list_all
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_config import TableConfig
-from icedb_log.views.views import is_view_there, read_registration
+from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject, list_all
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_config import TableConfig
 
 HOUR_MS: Final = 60 * 60 * 1000
 LONG_ERASURE_MS: Final = 48 * HOUR_MS

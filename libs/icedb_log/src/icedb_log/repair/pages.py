@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from icedb_log.repair.footers import UnreadableCause
-from icedb_log.storage.object_store import ObjectInfo
+from icedb_log.store.object_store import ObjectInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ says everything. A run that dies anywhere is finished, or made anew, by the next
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from icedb_log.cleaning.deletion import Deleter, Doomed
-from icedb_log.cleaning.orphan_record import read_orphan_record, write_orphan_record
+from icedb_log.clean.deletion import Deleter, Doomed
+from icedb_log.clean.orphan_record import read_orphan_record, write_orphan_record
 from icedb_log.clock import Clock
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable
 from icedb_log.keys import TablePaths, parse_log_key
@@ -31,9 +31,9 @@ from icedb_log.repair.rebuild_record import (
     put_report,
     read_reports,
 )
-from icedb_log.storage.object_store import ObjectStore, list_all
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.store.object_store import ObjectStore, list_all
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_config import TableConfig
 
 MAX_FORGET_ATTEMPTS: Final = 5
 

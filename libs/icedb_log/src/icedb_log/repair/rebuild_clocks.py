@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from icedb_log.clock import uuid7_hex_ms
 from icedb_log.repair.rebuild_commits import Attempt
-from icedb_log.storage.store_clock import MAX_STORE_GAP_MS
+from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 
 
 def find_odd_times(attempts: Mapping[str, Attempt]) -> list[str]:

@@ -16,7 +16,7 @@ from icedb_log.errors import CorruptLog
 from icedb_log.keys import file_time_ms, parse_log_key
 from icedb_log.repair.footers import Footer, FooterKind
 from icedb_log.repair.rebuild_evidence import RebuildEvidence
-from icedb_log.storage.object_store import ObjectInfo
+from icedb_log.store.object_store import ObjectInfo
 
 Side = Literal["inputs", "outputs"]
 """What is live when nobody can tell whether a commit landed: the files that its job read, or those that it wrote."""

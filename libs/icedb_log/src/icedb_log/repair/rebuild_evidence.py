@@ -12,7 +12,7 @@ from icedb_log.keys import TablePaths
 from icedb_log.log.lost_commits import drop_known, find_lost
 from icedb_log.model import EMPTY, FeedState, FileMarker, LogHead, LogView
 from icedb_log.repair.footers import Footer, UnreadableFooter
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.table.table_config import TableConfig
 
 ImportState = Literal["committed", "pending"]
 

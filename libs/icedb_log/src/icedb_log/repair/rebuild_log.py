@@ -8,12 +8,12 @@ from icedb_log.errors import InvariantViolated, SchemaConflict
 from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.log.fold import fold
 from icedb_log.log.widening import LoggedSchema, is_widening
-from icedb_log.merging.merge_log import build_merge_log
+from icedb_log.merge.merge_log import build_merge_log
 from icedb_log.model import EMPTY, ColumnStats, FileMarker, ListedLogFile, LogFile, LogView
 from icedb_log.repair.footers import Footer
 from icedb_log.repair.rebuild_evidence import RebuildEvidence
 from icedb_log.repair.rebuild_plan import RebuildPlan
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.table.table_config import TableConfig
 
 _EXTRA_KEY: Final = "rebuilt"
 """Unknown to every reader; merges carry it: a person can see that the table was rebuilt, and by which record."""

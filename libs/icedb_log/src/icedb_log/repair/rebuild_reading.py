@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from icedb_log.cleaning.leases import read_leases
-from icedb_log.cleaning.orphan_record import read_orphan_record
+from icedb_log.clean.leases import read_leases
+from icedb_log.clean.orphan_record import read_orphan_record
 from icedb_log.clock import Clock
 from icedb_log.erasure.erasures import list_erasures
 from icedb_log.errors import CorruptLog, HaltError, NotFound, PreconditionFailed, Unavailable
-from icedb_log.imports.import_records import read_records
+from icedb_log.feed.views import list_appends, list_registrations, source_of
+from icedb_log.ingest.import_records import read_records
 from icedb_log.keys import ROLES, TablePaths, log_name, parse_log_key
 from icedb_log.log.codec import decode_log_file, decode_log_head, salvage_markers
 from icedb_log.log.fence import read_fence_object
@@ -22,9 +23,8 @@ from icedb_log.repair.footers import Footer, FooterReader, UnreadableFooter
 from icedb_log.repair.rebuild_commits import find_alike
 from icedb_log.repair.rebuild_evidence import DamagedLog, FenceTraces, ImportState, RebuildEvidence, SurvivingLog
 from icedb_log.repair.rebuild_log import stats_columns
-from icedb_log.storage.object_store import ObjectInfo, ObjectStore, list_all
-from icedb_log.tables.table_config import TableConfig
-from icedb_log.views.views import list_appends, list_registrations, source_of
+from icedb_log.store.object_store import ObjectInfo, ObjectStore, list_all
+from icedb_log.table.table_config import TableConfig
 
 MAX_READ_ATTEMPTS: Final = 10
 FIRST_BACKOFF_MS: Final = 10

@@ -14,7 +14,7 @@ from icedb_log.ingest.quarantine import find_reason
 from icedb_log.keys import TablePaths
 from icedb_log.model import LogFile
 from icedb_log.serving.table_cache import TableState
-from icedb_log.storage.object_store import ObjectStore
+from icedb_log.store.object_store import ObjectStore
 
 FIRST_PAUSE_MS: Final = 50
 """How long is waited after the first look; twice as long after each other one, up to ``LONGEST_PAUSE_MS``."""

@@ -17,7 +17,7 @@ from icedb_log.serving.batch_commits import (
     refuse_if_lost,
 )
 from icedb_log.serving.table_cache import TableState
-from icedb_log.storage.object_store import ObjectStore
+from icedb_log.store.object_store import ObjectStore
 
 
 def await_commit(

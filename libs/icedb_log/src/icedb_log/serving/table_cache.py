@@ -19,10 +19,10 @@ from icedb_log.keys import TablePaths
 from icedb_log.log.fold import Folded, fold
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView, Snapshot
-from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.drop_mark import BELIEVED_MS
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.drop_mark import BELIEVED_MS
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 
 CONFIG_MAX_AGE_MS: Final = BELIEVED_MS

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from icedb_log.errors import NotFound, PermissionDenied, Unauthenticated
-from icedb_log.tables.drop_mark import describe_missing
+from icedb_log.table.drop_mark import describe_missing
 
 from icedb_service.access.access_file import SEGMENT
 from icedb_service.access.metrics import AccessMetrics, Door, Reason

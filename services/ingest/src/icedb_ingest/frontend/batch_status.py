@@ -8,7 +8,7 @@ from icedb_log.clock import Clock, parse_uuid7_ms
 from icedb_log.errors import NotFound
 from icedb_log.ingest.quarantine import QuarantinedBatch, find_reason, list_conflicts
 from icedb_log.keys import TablePaths
-from icedb_log.storage.object_store import ObjectStore
+from icedb_log.store.object_store import ObjectStore
 from icedb_service.readers import LogReaders
 
 State = Literal["staged", "committed", "quarantined"]

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from celery import Celery, signals
 from icedb_log.clock import SystemClock
-from icedb_log.storage.aligned_clock import AlignedClock
+from icedb_log.store.aligned_clock import AlignedClock
 from icedb_service.access.opening import open_guard
 from icedb_service.access.task_access import TaskAccess
 from icedb_service.celery_app import make_app

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, Unavailable
+from icedb_log.feed.views import require_takes_batches
 from icedb_log.ingest.content import hash_content
 from icedb_log.ingest.idempotency import Binding, bind_key, hash_body, mark_staged
 from icedb_log.ingest.pressure import PressureGate
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.keys import StagingFormat, TablePaths
-from icedb_log.tables.table_config import TableConfig
-from icedb_log.views.views import require_takes_batches
+from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_service.logs import get_logger
 

@@ -8,9 +8,9 @@ from typing import Final
 from icedb_log.clock import Clock
 from icedb_log.errors import NotFound
 from icedb_log.keys import TablePaths
-from icedb_log.storage.object_store import ObjectStore
-from icedb_log.tables.stored_config import read_table_config
-from icedb_log.tables.table_config import TableConfig
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_config import TableConfig
 
 MISSING_AGE_MS: Final = 1000
 """A table that is not there is looked for again soon: somebody may be creating it."""

@@ -1,0 +1,117 @@
+"""The native engine of a unit of work: a private, bounded DuckDB, and the scratch folder it works in.
+
+A task may die at any moment, by ``kill -9`` as well: a scratch folder is named after its host and process, and the
+next unit on the same host removes those whose process is gone. The engine never reaches the network and loads no
+extension that the package does not bring.
+"""
+
+import errno
+import os
+import re
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+from icedb_log.errors import Unavailable
+
+from icedb_engine.limits import EngineLimits
+from icedb_engine.sql import quote_text
+
+_HOST: Final = re.sub(r"[^A-Za-z0-9]", "", socket.gethostname())
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_SCRATCH_NAME: Final = re.compile(rf"icedb-{_HOST}-(?P<pid>[0-9]+)-.+")
+
+
+@contextmanager
+def open_scratch(limits: EngineLimits) -> Iterator[Path]:
+    """Make a private folder, and remove it with all that is in it, whatever happens.
+
+    Raises:
+        Unavailable: The disk is full.
+    """
+    parent = Path(limits.scratch_folder or tempfile.gettempdir())
+    parent.mkdir(parents=True, exist_ok=True)
+    remove_abandoned_scratch(parent)
+    folder = Path(tempfile.mkdtemp(prefix=f"icedb-{_HOST}-{os.getpid()}-", dir=parent))
+    try:
+        yield folder
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise Unavailable(
+            f"the disk of the scratch folder {parent} is full ({error.strerror}): free space there, give tasks a "
+            "larger one (TMPDIR of the executors), or merge smaller groups"
+        ) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_abandoned_scratch(parent: Path) -> int:
+    """Remove scratch folders of this host whose process is gone; return how many."""
+    removed_count = 0
+    for folder in parent.glob(f"icedb-{_HOST}-*"):
+        match = _SCRATCH_NAME.fullmatch(folder.name)
+        if match and folder.is_dir() and not folder.is_symlink() and not _is_running(int(match["pid"])):
+            shutil.rmtree(folder, ignore_errors=True)
+            removed_count += 1
+    return removed_count
+
+
+@contextmanager
+def open_engine(limits: EngineLimits, scratch: Path) -> Iterator[Any]:
+    """Open a DuckDB connection that spills to ``scratch`` instead of exceeding its memory.
+
+    Raises:
+        Unavailable: Memory and scratch together did not suffice; the message names both settings.
+    """
+    spill = scratch / "spill"
+    connection = duckdb.connect(
+        config={
+            "memory_limit": f"{limits.memory_bytes}B",
+            "threads": limits.thread_count,
+            "temp_directory": str(spill),
+            "max_temp_directory_size": f"{limits.scratch_bytes}B",
+            "preserve_insertion_order": False,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+        }
+    )
+    try:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("SET enable_progress_bar = false")  # it writes to standard output
+        connection.execute(f"SET allowed_directories = [{quote_text(str(scratch))}]")
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+        yield connection
+    except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
+        raise Unavailable(
+            f"the native engine ran out of room (memory {limits.memory_bytes} bytes, scratch "
+            f"{limits.scratch_bytes} bytes): give it more of either, or smaller jobs: {_first_line(error)}"
+        ) from error
+    finally:
+        connection.close()
+
+
+def release_memory() -> None:
+    """Give memory that Arrow keeps for later back to the machine: Spark's workers live long, and others need it."""
+    pa.default_memory_pool().release_unused()
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:300]

@@ -1,0 +1,393 @@
+"""The checks that a batch must pass before any of its rows is written (I5), for all batches of a unit at once.
+
+In order: every line is a JSON object; the keys can be columns; the values fit one type for each column; every value
+survives its cast; every row has its partition values; the partitions can be keys. A batch stands or falls on its own:
+what is wrong with one never touches the others. What the fast reader took and a check objects to is read again the
+exact way, and all checks are done again, so that the same batches always end the same way. If the table wants bad rows
+told from bad batches, the rows at fault are set aside and the checks done again without them.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from icedb_log.key_rules import MAX_KEY_BYTES
+from icedb_log.keys import TablePaths
+from icedb_log.table.partition_path import encode_partition_value
+from icedb_log.table.table_config import PartitionField, TableConfig
+from icedb_log.table.transforms import find_type_problem
+
+from icedb_engine.limits import MAX_PARTITION_VALUE_BYTES, FlushUnitLimits
+from icedb_engine.reading.bad_lines import BadLines
+from icedb_engine.reading.column_forms import Form
+from icedb_engine.reading.event_frame import ColumnEvidence, EventFrame, ExampleValue
+from icedb_engine.reading.json_types import TAKEN_KINDS, Kind, SchemaBuilder, find_odd_kinds, infer_type
+from icedb_engine.reading.key_checks import KeyChecks
+from icedb_engine.reading.raw_events import BatchKeys
+from icedb_engine.reading.row_problems import Fault, Problem, number_fault
+from icedb_engine.reading.time_checks import describe_remedy, find_bad_times
+from icedb_engine.reading.unit_sections import UnitSections
+from icedb_engine.reading.widening import find_way_out, find_widenable
+
+_SHOWN_CHARS: Final = 80
+_ENCODED_GROWTH: Final = 3
+"""A byte of a partition value becomes at most three characters of a key."""
+_FILE_NAME_BYTES: Final = 64
+"""Room for a data file's own name in its key."""
+_TEXT_TYPES: Final = ("VARCHAR", "DATE")
+"""Columns of these types take the cells of a CSV file as text, whatever they look like."""
+
+
+class UnitChecks:
+    """Decides about the batches of one unit, and prepares what is written.
+
+    Attributes:
+        wishes: Columns that would have to become wider, with the wider type; if there are any, nothing is decided.
+        rejected: Reason of each batch that was rejected so far.
+        accepted: Batches that passed, in order.
+        left: Batches that were not looked at further, because those before them are enough for a unit.
+        bad_rows: Rows that were set aside, of accepted batches that have any.
+        row_counts: Rows to be written of each accepted batch.
+        new_kinds: Columns that the schema does not have, with the kinds of their values in accepted batches.
+        output_columns: Columns that the data files get, with types: the schema's first, then the new ones.
+        partitions: Distinct partitions of accepted batches, as texts.
+        partition_paths: Their encoded paths.
+    """
+
+    def __init__(
+        self,
+        config: TableConfig,
+        paths: TablePaths,
+        schema: Mapping[str, str],
+        limits: FlushUnitLimits,
+        frame: EventFrame,
+        *,
+        refused_widenings: Mapping[str, str] | None = None,
+    ) -> None:
+        self._config = config
+        self._paths = paths
+        self._schema = schema
+        self._limits = limits
+        self._frame = frame
+        self._sections = UnitSections(frame, config, schema, limits)
+        self._splits_rows = config.on_bad_rows == "quarantine_rows"
+        self._refused = dict(refused_widenings or {})
+        widenable = find_widenable(config, schema)
+        self._widenable = {name: wide for name, wide in widenable.items() if name not in self._refused}
+        self._builder = SchemaBuilder(schema, self._widenable)
+        self._evidence: dict[int, dict[str, ColumnEvidence]] = {}
+        self._columns: list[str] = []
+        self._bad_found: dict[int, dict[int, Fault]] = {}
+        self._doubts: set[int] = set()
+        self.wishes: dict[str, str] = {}
+        self.rejected: dict[int, str] = {}
+        self.accepted: tuple[int, ...] = ()
+        self.left: tuple[int, ...] = ()
+        self.bad_rows: dict[int, BadLines] = {}
+        self.row_counts: dict[int, int] = {}
+        self.new_kinds: dict[str, Kind] = {}
+        self.output_columns: dict[str, str] = {}
+        self.partitions: list[tuple[str, ...]] = []
+        self.partition_paths: tuple[str, ...] = ()
+
+    def run(self, batches: Sequence[int], *, is_exact: bool = False) -> None:
+        """Check the batches, which have at least one row each, in order; if so, by the exact reader alone."""
+        if not is_exact:
+            self._sections.read_fast()
+        self._check_all(batches)
+        while self._mend():
+            self._check_all(batches)
+        if self.wishes:
+            return
+        for number in batches:
+            bad = self._frame.batches[number].bad
+            if bad.row_count and not self._frame.batches[number].row_count:
+                self.rejected[number] = bad.reason
+        self._finish()
+
+    def _check_all(self, batches: Sequence[int]) -> None:
+        """Do every check, from the beginning."""
+        self._builder = SchemaBuilder(self._schema, self._widenable)
+        self._evidence, self.rejected, self.wishes = {}, {}, {}
+        self._bad_found, self._doubts = {}, set()
+        self.accepted = tuple(number for number in batches if self._frame.batches[number].row_count)
+        columns = self._columns = self._check_keys()
+        if not self.accepted:
+            return
+        self._evidence = self._read_evidence()
+        columns += [name for name in self._sections.fast_names if name not in columns]
+        self._check_types()
+        if not self.accepted:
+            return
+        types = {name: self._builder.type_of(name) for name in dict.fromkeys([*self._schema, *columns])}
+        found = {name for own in self._evidence.values() for name in own}
+        self._frame.cast(
+            {name: sql_type for name, sql_type in types.items() if sql_type and name in found}, self._config.partition
+        )
+        self._check_casts()
+        self._check_times()
+        self._check_partitions()
+
+    def _mend(self) -> bool:
+        """Read again exactly what the fast reader took and a check objects to; set bad rows aside.
+
+        Returns whether there was any, so that the checks have to be done again.
+        """
+        doubtful = (self.rejected.keys() | self._doubts) & self._sections.fast
+        if doubtful:
+            self._sections.slow_down(doubtful)
+            return True
+        for number, rows in self._bad_found.items():
+            self._frame.batches[number] = self._frame.batches[number].split(rows)
+        return bool(self._bad_found)
+
+    @property
+    def long_columns(self) -> tuple[str, ...]:
+        """Known columns of which an accepted batch has integers beyond 2^53."""
+        return self._builder.long_columns
+
+    def read_batch_partitions(self) -> dict[int, tuple[int, ...]]:
+        """Return the partitions of each accepted batch, as ascending places in ``partitions``."""
+        places = {values: place for place, values in enumerate(self.partitions)}
+        found: dict[int, list[int]] = {batch: [] for batch in self.accepted}
+        for batch, values in self._frame.read_batch_partitions(self.accepted, len(self._config.partition)):
+            found[batch].append(places[values])
+        return {batch: tuple(sorted(ordinals)) for batch, ordinals in found.items()}
+
+    def keep(self, batches: Collection[int]) -> None:
+        """Go on with some of the accepted batches only, at least one; the others wait for another commit."""
+        self.accepted = tuple(batch for batch in self.accepted if batch in batches)
+        self._finish()
+
+    def _reject(self, problems: Mapping[int, Problem]) -> None:
+        for number, problem in problems.items():
+            self.rejected[number] = problem.reason
+            if self._splits_rows and problem.find_rows is not None and number not in self._sections.fast:
+                rows = problem.find_faults()
+                if rows:
+                    self._bad_found[number] = rows
+        self.accepted = tuple(batch for batch in self.accepted if batch not in problems)
+
+    def _check_keys(self) -> list[str]:
+        """Check lines and keys; return the union of the keys that the exact reader found, in order."""
+        lines = self._sections.open_lines(self.accepted)
+        keys = KeyChecks(self._config, self._schema, self._limits, self._sections.fast_names)
+        if lines is not None:
+            self._reject(keys.check_lines(lines, self._frame.batches))
+        exact = [number for number in self.accepted if number not in self._sections.fast]
+        found = self._sections.read_table_keys(exact)
+        raw = [number for number in exact if number not in found]
+        if lines is not None and raw:
+            found |= lines.read_keys(raw, max_count=self._limits.batch_columns)
+        problems = keys.check(
+            {number: self._frame.batches[number] for number in exact}, found, dict.fromkeys(raw, lines) if lines else {}
+        )
+        self._reject(problems)
+        if keys.is_order_at_stake:
+            self._doubts |= self._sections.fast
+        self._leave_beyond(found)
+        names = dict.fromkeys(name for number in exact if number in self.accepted for name in found[number].names)
+        raw_names = dict.fromkeys(name for number in raw if number in self.accepted for name in found[number].names)
+        self._sections.fill_frame(self.accepted, list(raw_names))
+        return list(names)
+
+    def _leave_beyond(self, keys: Mapping[int, BatchKeys]) -> None:
+        """Leave the batches from the first one on with which rows times columns would be above the bound."""
+        columns: set[str] = set()
+        row_count = 0
+        self.left = ()
+        for place, batch in enumerate(self.accepted):
+            own_count = self._frame.batches[batch].row_count
+            if batch in self._sections.fast and own_count * len(self._sections.fast_columns) > self._limits.unit_cells:
+                self._doubts.add(batch)
+            row_count += own_count
+            columns.update(keys[batch].names if batch in keys else self._sections.fast_columns)
+            if place and row_count * len(columns) > self._limits.unit_cells:
+                self.accepted, self.left = self.accepted[:place], self.accepted[place:]
+                return
+
+    def _read_evidence(self) -> dict[int, dict[str, ColumnEvidence]]:
+        """Return the evidence of each batch; the cells of a CSV column that are no one type count as text."""
+        evidence = self._frame.read_evidence()
+        for batch, own in evidence.items():
+            for name, found in own.items():
+                if self._frame.form_of(batch, name) != Form.CELL:
+                    continue
+                known = self._schema.get(name)
+                if known in _TEXT_TYPES or (known is None and _is_text(found.kinds)):
+                    own[name] = ColumnEvidence(Kind.STRING, found.value_count)
+        return evidence
+
+    def _check_types(self) -> None:
+        problems: dict[int, Problem] = {}
+        for batch in self.accepted:
+            evidence = self._evidence.get(batch, {})
+            problem = self._find_type_problem(batch, evidence)
+            if problem:
+                problems[batch] = problem
+                continue
+            for name, found in evidence.items():
+                self._builder.add(name, found.kinds)
+        self._reject(problems)
+
+    def _find_type_problem(self, batch: int, evidence: Mapping[str, ColumnEvidence]) -> Problem | None:
+        clashes = {
+            name: clash
+            for name in sorted(evidence)
+            if (clash := self._builder.find_clash(name, evidence[name].kinds)) is not None
+        }
+        wishes = {name: self._builder.find_wider(name, evidence[name].kinds) for name in clashes}
+        wider = {name: wide for name, wide in wishes.items() if wide}
+        # What no wider column would take comes first: without those rows the others may well become wider.
+        for name, clash in clashes.items():
+            if name not in wider:
+                return self._describe_clash(batch, name, evidence[name].kinds, clash)
+        if wider:
+            self.wishes = {**wider, **self.wishes}
+            return Problem("waits for wider columns")
+        if not evidence and not self._schema:
+            return Problem(
+                "no event has a value that is not null, and the table has no column yet: send at least one value"
+            )
+        for field in self._config.partition:
+            if field.column not in evidence:
+                return self._describe_missing(batch, field)
+            united = self._builder.type_with(field.column, evidence[field.column].kinds)
+            problem = find_type_problem(field, united or "")
+            if problem:
+                return Problem(problem)
+        return None
+
+    def _describe_clash(self, batch: int, name: str, kinds: Kind, clash: str) -> Problem:
+        sql_type = self._builder.type_of(name)
+        odd = (~Kind(0) if self._frame.form_of(batch, name) == Form.CELL else kinds) & ~TAKEN_KINDS.get(
+            sql_type or "", Kind(0)
+        )
+        if sql_type is None:
+            odd = find_odd_kinds(kinds, self._frame.find_first_kind(batch, name))
+        elif name in self._widenable:
+            odd = kinds & odd & ~TAKEN_KINDS[self._widenable[name]] or odd
+        if name in self._refused:
+            clash = f"{clash}; the column cannot become wider: {self._refused[name]}"
+        way_out = ""
+        if name not in self._widenable:
+            is_refused = name in self._refused
+            way_out = find_way_out(self._config, self._schema, column=name, kinds=kinds, is_refused=is_refused)
+
+        def explain(row: int | None) -> str:
+            return f"{clash} ({self._show(batch, self._frame.find_kind(batch, name, odd, row=row))}){way_out}"
+
+        rows = partial(self._frame.read_kind_rows, batch, name, odd)
+        return Problem(explain(None), rows, f"{clash}{way_out}", explain)
+
+    def _check_casts(self) -> None:
+        columns = self._frame.find_fallible()
+        counts = self._frame.count_cast(columns) if columns else {}
+        problems: dict[int, Problem] = {}
+        for batch in self.accepted:
+            for name in sorted(columns):
+                found = self._evidence[batch].get(name)
+                if found and counts[batch][name] != found.value_count:
+                    problems[batch] = self._describe_failed_cast(batch, name)
+                    break
+        self._reject(problems)
+
+    def _describe_failed_cast(self, batch: int, name: str) -> Problem:
+        sql_type, time = self._builder.type_of(name), self._config.times.get(name)
+        what = f"column {name!r} is {sql_type}, and a value of this batch is none"
+
+        def explain(row: int | None) -> str:
+            example = self._frame.find_failed_cast(batch, name, row=row)
+            return f"{what} ({self._show(batch, example)}): {describe_remedy(sql_type, time, example.text)}"
+
+        rows = partial(self._frame.read_failed_rows, batch, name)
+        return Problem(explain(None), rows, f"{what}: {describe_remedy(sql_type, time)}", explain)
+
+    def _check_times(self) -> None:
+        if self._config.times:
+            types = self._frame.types
+            self._reject(find_bad_times(self._frame, self.accepted, types=types, config=self._config, show=self._show))
+
+    def _check_partitions(self) -> None:
+        partition = self._config.partition
+        if not partition or not self.accepted:
+            return
+        missing = self._frame.count_missing(partition)
+        problems: dict[int, Problem] = {}
+        for batch in self.accepted:
+            lacking = [field for field, count in zip(partition, missing[batch], strict=True) if count]
+            if lacking:
+                problems[batch] = self._describe_missing(batch, lacking[0])
+        self._reject(problems)
+        self._check_partition_lengths()
+
+    def _check_partition_lengths(self) -> None:
+        partition = self._config.partition
+        room = MAX_KEY_BYTES - len(self._paths.data_prefix) - _FILE_NAME_BYTES
+        room -= sum(len(field.name) + 2 for field in partition)
+        # Shorter ones cannot exceed any bound, however much they grow by their encoding.
+        min_bytes = min(MAX_PARTITION_VALUE_BYTES, max(0, room)) // _ENCODED_GROWTH
+        problems: dict[int, Problem] = {}
+        for batch, values in self._frame.read_long_partitions(self.accepted, len(partition), min_bytes=min_bytes):
+            encoded = [encode_partition_value(value) for value in values]
+            longest = max(range(len(partition)), key=lambda index: len(encoded[index]))
+            if len(encoded[longest]) > MAX_PARTITION_VALUE_BYTES or sum(map(len, encoded)) > room:
+                field = partition[longest]
+                explain = partial(
+                    number_fault,
+                    self._frame.batches[batch].noun,
+                    f"partition {field}: value {values[longest][:_SHOWN_CHARS]!r} of column {field.column!r} has "
+                    f"{len(encoded[longest])} bytes in a key; the limit is {MAX_PARTITION_VALUE_BYTES} bytes a "
+                    f"value and {room} a key: use truncate[n] or bucket[n]",
+                )
+                find_rows = partial(self._frame.read_partition_rows, batch, values)
+                what = (
+                    f"partition {field}: a value of column {field.column!r} is too long for a key: use truncate[n] or "
+                    "bucket[n]"
+                )
+                problems.setdefault(batch, Problem(explain(min(find_rows())), find_rows, what, explain))
+        self._reject(problems)
+
+    def _finish(self) -> None:
+        """Settle what is written of the accepted batches."""
+        batches = self._frame.batches
+        self.row_counts = {number: batches[number].row_count for number in self.accepted}
+        self.bad_rows = {number: batches[number].bad for number in self.accepted if batches[number].bad.row_count}
+        if not self.accepted:
+            return
+        kinds: dict[str, Kind] = {}
+        for batch in self.accepted:
+            for name, found in self._evidence.get(batch, {}).items():
+                kinds[name] = kinds.get(name, Kind(0)) | found.kinds
+        # A type may rest on a batch that was rejected for a value later: the evidence stays with the type.
+        self.new_kinds = {
+            name: self._builder.new_kinds[name] for name in self._columns if name in kinds and name not in self._schema
+        }
+        known = tuple(name for name in self._schema if name in kinds)
+        names = (*known, *self.new_kinds) or (next(iter(self._schema)),)
+        self.output_columns = {name: self._builder.type_of(name) or "" for name in names}
+        self.partitions = self._frame.read_partitions(self.accepted, len(self._config.partition))
+        self.partition_paths = tuple(
+            "/".join(
+                f"{field.name}={encode_partition_value(value)}"
+                for field, value in zip(self._config.partition, values, strict=True)
+            )
+            for values in self.partitions
+        )
+
+    def _describe_missing(self, batch: int, field: PartitionField) -> Problem:
+        number = self._frame.find_missing(batch, field.column)
+        what = (
+            f"column {field.column!r} is missing or null, and partition {field} of table {self._paths.name} needs it: "
+            "send it with every event"
+        )
+        explain = partial(number_fault, self._frame.batches[batch].noun, what)
+        return Problem(explain(number), partial(self._frame.read_missing_rows, batch, field.column), what, explain)
+
+    def _show(self, batch: int, example: ExampleValue) -> str:
+        text = example.text if len(example.text) <= _SHOWN_CHARS else f"{example.text[:_SHOWN_CHARS]}…"
+        return f"{self._frame.batches[batch].noun} {example.row_number}: {text}"
+
+
+def _is_text(kinds: Kind) -> bool:
+    return infer_type(kinds) is None

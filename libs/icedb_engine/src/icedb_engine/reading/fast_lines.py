@@ -1,0 +1,301 @@
+"""The fast reader of JSON lines: Arrow's JSON reader with an explicit schema, and nothing it might read differently.
+
+It takes a batch only if the exact reader (:mod:`icedb_engine.reading.raw_events`) would find the very same values, and
+declines otherwise; it never rejects. What makes this safe:
+
+- Arrow's reader refuses, like the exact one, keys that are not in the schema, a key twice, a value of another JSON
+  type, an integer that does not fit 64 bits or has a fraction, bad escapes, and text after an object.
+- Each line begins with ``{`` and ends with ``}``, and there are as many objects as lines: so one line is one object.
+- Where Arrow is laxer, the batch is declined: an integer in a DOUBLE column that may have lost digits (any value
+  from 2^53 on), NaN and infinity, and a new DOUBLE column in which only whole numbers came.
+- Moments and days are read from text by :mod:`icedb_engine.reading.fast_times`, which declines what it does not know.
+- Columns with objects or arrays are left out of Arrow's schema; the engine gives their JSON text, as in the exact way,
+  and all keys of the lines are then compared with the schema.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+from icedb_log.table.time_columns import DEFAULT_UNIT, TimeUnit
+
+from icedb_engine.limits import MIB
+from icedb_engine.reading.column_forms import Form
+from icedb_engine.reading.fast_times import read_counts, read_days, read_moments
+from icedb_engine.reading.json_types import EXACT_DOUBLE_MAX
+from icedb_engine.reading.raw_events import structure_sql
+from icedb_engine.reading.staged_lines import BatchLines
+from icedb_engine.sql import quote_name
+
+GROUP_BYTES: Final = 4 * MIB
+"""Small batches are read together, up to so many bytes."""
+MAX_GROWTH: Final = 4
+"""Columns may take so many times the bytes of the lines; many columns of which each line has few take more."""
+CELL_BYTES: Final = 8
+FIRST_COLUMN: Final = 2
+"""Position of the first column of the batches in what the fast reader makes."""
+_OPEN, _CLOSE, _OPEN_ARRAY, _NEWLINE, _RETURN = b"{}[\n\r"
+
+
+@dataclass(frozen=True, slots=True)
+class FastColumn:
+    """How the fast reader takes a column.
+
+    Attributes:
+        form: What comes out; JSON for columns with objects or arrays, None for one that has nothing but nulls.
+        from_text: Whether a TIMESTAMP is text in the lines, not numbers.
+        unit: What a TIMESTAMP's numbers count.
+        is_new: Whether the table does not have the column yet.
+    """
+
+    form: Form | None
+    from_text: bool = False
+    unit: TimeUnit = DEFAULT_UNIT
+    is_new: bool = False
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """What Arrow's reader is asked for."""
+        if self.form == Form.TIMESTAMP:
+            return pa.string() if self.from_text else pa.int64()
+        return _ARROW_TYPES[self.form]
+
+
+_ARROW_TYPES: Final[Mapping[Form | None, pa.DataType]] = {
+    None: pa.null(),
+    Form.VARCHAR: pa.string(),
+    Form.DATE: pa.string(),
+    Form.BIGINT: pa.int64(),
+    Form.DOUBLE: pa.float64(),
+    Form.BOOLEAN: pa.bool_(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FastRows:
+    """What the fast reader made.
+
+    Attributes:
+        table: By position, since the batches may have columns of any name: the number of each row's batch, the row's
+            own, then the columns, from :data:`FIRST_COLUMN` on, in the order asked for; None if it took no batch.
+        batches: The batches in it, all of their rows.
+        forms: The form of each column that has a value.
+    """
+
+    table: pa.Table | None
+    batches: tuple[int, ...]
+    forms: Mapping[str, Form] = field(default_factory=dict)
+
+
+def read_fast(
+    engine: Any, batches: Mapping[int, BatchLines], columns: Mapping[str, FastColumn], *, thread_count: int
+) -> FastRows:
+    """Read what can be read fast.
+
+    Args:
+        engine: A connection of the native engine; used only if some column has the form JSON.
+        batches: The lines of each batch, by number.
+        columns: All columns that the batches may have.
+        thread_count: How many groups of batches are read at once.
+    """
+    groups = _group(batches)
+    reader = _Reader(engine, columns, use_threads=thread_count > len(groups))
+    with ThreadPoolExecutor(thread_count, thread_name_prefix="icedb-read") as pool:
+        tables = [table for found in pool.map(reader.read, groups) for table in found]
+    if not tables:
+        return FastRows(None, ())
+    taken = tuple(number for table in tables for number in table.schema.metadata[b"batches"].decode().split(","))
+    united = pa.concat_tables([table.replace_schema_metadata() for table in tables])
+    return FastRows(united, tuple(int(number) for number in taken), _find_forms(united, columns))
+
+
+class _Declined(Exception):
+    """These lines need the exact reader."""
+
+
+class _Reader:
+    def __init__(self, engine: Any, columns: Mapping[str, FastColumn], *, use_threads: bool) -> None:
+        self._engine = engine
+        self._columns = columns
+        self._use_threads = use_threads
+        self._nested = [name for name, column in columns.items() if column.form == Form.JSON]
+        self._parse_options = pj.ParseOptions(
+            explicit_schema=pa.schema(
+                [(name, column.arrow_type) for name, column in columns.items() if column.form != Form.JSON]
+            ),
+            unexpected_field_behavior="ignore" if self._nested else "error",
+        )
+
+    def read(self, group: Mapping[int, BatchLines]) -> list[pa.Table]:
+        """Read some batches together; if that does not work, each on its own, without those that need more care."""
+        try:
+            return [self._read_group(group)]
+        except (_Declined, pa.ArrowException):
+            if len(group) == 1:
+                return []
+        return [table for number, lines in group.items() for table in self.read({number: lines})]
+
+    def _read_group(self, group: Mapping[int, BatchLines]) -> pa.Table:
+        row_count = sum(lines.row_count for lines in group.values())
+        if row_count * len(self._columns) * CELL_BYTES > MAX_GROWTH * max(GROUP_BYTES, _count_bytes(group)):
+            raise _Declined
+        for lines in group.values():
+            _check_braces(lines)
+        data = _join(group)
+        longest = max(_longest(lines) for lines in group.values())
+        block_bytes = max(GROUP_BYTES, 2 * longest) if self._use_threads else len(data) + 1
+        rows = pj.read_json(
+            pa.BufferReader(data),
+            parse_options=self._parse_options,
+            read_options=pj.ReadOptions(use_threads=self._use_threads, block_size=block_bytes),
+        )
+        counts = [lines.row_count for lines in group.values()]
+        if rows.num_rows != row_count:
+            raise _Declined
+        numbers = [pa.repeat(pa.scalar(number, pa.int32()), len(group[number].lines)) for number in group]
+        arrays: list[pa.ChunkedArray | pa.Array] = [
+            pa.concat_arrays(numbers),
+            pa.concat_arrays([lines.numbers for lines in group.values()]),
+        ]
+        nested = self._read_nested(group) if self._nested else {}
+        for name, column in self._columns.items():
+            if column.form == Form.JSON:
+                arrays.append(nested[name])
+            else:
+                arrays.append(_settle(rows.column(name), column, counts))
+        names = [*[""] * FIRST_COLUMN, *self._columns]
+        return pa.Table.from_arrays(arrays, names, metadata={"batches": ",".join(map(str, group))})
+
+    def _read_nested(self, group: Mapping[int, BatchLines]) -> dict[str, pa.ChunkedArray]:
+        lines = pa.concat_arrays([batch.lines for batch in group.values()])
+        cursor = self._engine.cursor()
+        name = f"group_{min(group)}"
+        cursor.register(name, pa.table({"i": _count_up(len(lines)), "line": lines}))
+        try:
+            self._check_keys(cursor, name)
+            outputs = "".join(
+                f", CAST(event.{quote_name(key)} AS VARCHAR) AS f{place}" for place, key in enumerate(self._nested)
+            )
+            found = cursor.execute(
+                f"SELECT i{outputs} "  # noqa: S608 - names are quoted
+                f"FROM (SELECT i, from_json(line, {structure_sql(self._nested)}) AS event FROM {name})"
+            ).to_arrow_table()
+        finally:
+            cursor.unregister(name)
+            cursor.close()
+        order = found.column(0).to_numpy()
+        if (np.diff(order) != 1).any():
+            found = found.take(pc.sort_indices(found.column(0)))
+        return {key: found.column(place + 1) for place, key in enumerate(self._nested)}
+
+    def _check_keys(self, cursor: Any, name: str) -> None:
+        ((is_twice, keys),) = cursor.execute(
+            "SELECT bool_or(len(keys) <> len(list_distinct(keys))), list_distinct(flatten(list(keys))) "  # noqa: S608
+            f"FROM (SELECT DISTINCT json_keys(line) AS keys FROM {name})"
+        ).fetchall()
+        if is_twice or not self._columns.keys() >= set(keys or ()):
+            raise _Declined
+
+
+def _find_forms(table: pa.Table, columns: Mapping[str, FastColumn]) -> dict[str, Form]:
+    forms = {}
+    for place, (name, column) in enumerate(columns.items(), FIRST_COLUMN):
+        values = table.column(place)
+        if column.form is not None and values.null_count < len(values):
+            has_only_nested = column.form == Form.JSON and all(map(_is_nested, values.chunks))
+            forms[name] = Form.NESTED if has_only_nested else column.form
+    return forms
+
+
+def _is_nested(texts: pa.StringArray) -> bool:
+    """Return whether all JSON texts that are not null are objects or arrays."""
+    _, offsets, data = texts.drop_null().buffers()
+    starts = np.frombuffer(offsets, np.int32)[: len(texts) - texts.null_count]
+    firsts = np.frombuffer(data, np.uint8)[starts] if len(starts) else np.empty(0, np.uint8)
+    return bool(np.isin(firsts, (_OPEN, _OPEN_ARRAY)).all())
+
+
+def _group(batches: Mapping[int, BatchLines]) -> list[dict[int, BatchLines]]:
+    groups: list[dict[int, BatchLines]] = []
+    size_bytes = GROUP_BYTES
+    for number, lines in batches.items():
+        if size_bytes + lines.decoded_bytes > GROUP_BYTES:
+            groups.append({})
+            size_bytes = 0
+        groups[-1][number] = lines
+        size_bytes += lines.decoded_bytes
+    return groups
+
+
+def _view(lines: BatchLines) -> tuple[np.ndarray, memoryview]:
+    """Return offsets and bytes of a batch's lines; the first offset is zero."""
+    _, offsets, data = lines.lines.buffers()
+    bounds = np.frombuffer(offsets, np.int32, len(lines.lines) + 1)
+    return bounds, memoryview(data)[: int(bounds[-1])]
+
+
+def _longest(lines: BatchLines) -> int:
+    return int(np.diff(_view(lines)[0]).max())
+
+
+def _check_braces(lines: BatchLines) -> None:
+    bounds, view = _view(lines)
+    data = np.frombuffer(view, np.uint8)
+    last = bounds[1:] - 1
+    last = last - (data[last] == _NEWLINE)
+    last = last - (data[last] == _RETURN)
+    if not ((data[bounds[:-1]] == _OPEN).all() and (data[last] == _CLOSE).all()):
+        raise _Declined
+
+
+def _join(group: Mapping[int, BatchLines]) -> pa.Buffer | bytes:
+    views = [_view(lines)[1] for lines in group.values()]
+    if len(views) == 1:
+        return pa.py_buffer(views[0])
+    return b"\n".join(views)
+
+
+def _count_bytes(group: Mapping[int, BatchLines]) -> int:
+    return sum(lines.decoded_bytes for lines in group.values())
+
+
+def _count_up(count: int) -> pa.Array:
+    return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(np.arange(count, dtype=np.int32))])
+
+
+def _settle(values: pa.ChunkedArray, column: FastColumn, counts: Sequence[int]) -> pa.ChunkedArray:
+    """Return the values in the column's form; raises _Declined where Arrow may have read them otherwise."""
+    if column.form == Form.TIMESTAMP:
+        read = read_moments if column.from_text else partial(read_counts, unit=column.unit)
+        return _map_chunks(values, read, pa.timestamp("us"))
+    if column.form == Form.DATE:
+        return _map_chunks(values, read_days, pa.date32())
+    if column.form == Form.DOUBLE:
+        if not pc.all(pc.less(pc.abs(values), float(EXACT_DOUBLE_MAX)), min_count=0).as_py():
+            raise _Declined
+        if column.is_new:
+            _check_fractions(values, counts)
+    return values
+
+
+def _check_fractions(values: pa.ChunkedArray, counts: Sequence[int]) -> None:
+    """Decline a batch whose values may all have been written as integers: its column would be a BIGINT."""
+    start = 0
+    for count in counts:
+        own = values.slice(start, count)
+        start += count
+        if own.null_count < count and not pc.any(pc.not_equal(pc.trunc(own), own)).as_py():
+            raise _Declined
+
+
+def _map_chunks(values: pa.ChunkedArray, read: Callable[[Any], pa.Array | None], to: pa.DataType) -> pa.ChunkedArray:
+    found = [read(chunk) for chunk in values.chunks]
+    if any(chunk is None for chunk in found):
+        raise _Declined
+    return pa.chunked_array(found, to)

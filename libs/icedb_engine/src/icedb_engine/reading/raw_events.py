@@ -1,0 +1,164 @@
+"""JSON lines inside the native engine: the exact reader, which looks at every value as text.
+
+Two stages: *lines* (text) and *raw* (one column of JSON text for each top-level key). Each question is one query
+over all batches; what is fetched is bounded by the number of batches and columns, never by the number of rows.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from icedb_engine.reading.staged_lines import BatchLines
+from icedb_engine.sql import among, quote_name, quote_text
+
+_LINES_SCHEMA: Final = pa.schema([("batch", pa.int32()), ("no", pa.int32()), ("line", pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class BatchKeys:
+    """The top-level keys of one batch.
+
+    Attributes:
+        names: Distinct, in the order of the first event; empty when there are more than were asked for.
+        count: Number of distinct keys.
+        has_duplicates: Whether some event has a key twice.
+    """
+
+    names: tuple[str, ...]
+    count: int
+    has_duplicates: bool
+
+
+class RawEvents:
+    """The lines of some batches. Lives until :meth:`drop`.
+
+    Args:
+        engine: A connection of the native engine.
+        name: Of the relation; ``<name>_lines`` and ``<name>`` are ours.
+        batches: The lines of each batch, by its number in the unit.
+    """
+
+    def __init__(self, engine: Any, name: str, batches: Mapping[int, BatchLines]) -> None:
+        self.name = name
+        self._engine = engine
+        self._lines = f"{name}_lines"
+        self._engine.register(self._lines, _unite_lines(batches))
+
+    def drop(self) -> None:
+        """Let go of everything."""
+        self._engine.unregister(self._lines)
+        self._engine.execute(f"DROP TABLE IF EXISTS {self.name}")
+
+    def find_malformed(self) -> dict[int, int]:
+        """Return the first line of each batch that is not a JSON object."""
+        return dict(self._fetch(f"SELECT batch, min(no) FROM {self._lines} WHERE {_MALFORMED} GROUP BY batch"))  # noqa: S608
+
+    def read_malformed(self, batch: int) -> list[int]:
+        """Return all lines of a batch that are not JSON objects."""
+        return self._find_rows(f"batch = {batch} AND {_MALFORMED}")
+
+    def explain_malformed(self, batch: int, line_number: int) -> str:
+        """Return the engine's words about one line that is not a JSON object."""
+        where = f"FROM {self._lines} WHERE batch = {batch} AND no = {line_number}"
+        try:
+            ((kind,),) = self._fetch(f"SELECT json_type(line) {where}")
+        except (duckdb.Error, UnicodeDecodeError) as error:
+            return read_engine_words(error)
+        return f"it is a JSON {str(kind).lower()}"
+
+    def read_keys(self, batches: Collection[int], *, max_count: int) -> dict[int, BatchKeys]:
+        """Return the top-level keys of some batches; of those with too many only the count."""
+        rows = self._fetch(
+            f"""
+            WITH sets AS (
+                SELECT batch, json_keys(line) AS keys, min(no) AS no
+                FROM {self._lines} WHERE {among(batches)} GROUP BY ALL
+            ), keys AS (
+                SELECT DISTINCT batch, unnest(keys) AS key FROM sets
+            ), batches AS (
+                SELECT batch, arg_min(keys, no) AS first_keys, bool_or(len(keys) <> len(list_distinct(keys))) AS twice
+                FROM sets GROUP BY batch
+            )
+            SELECT batch, any_value(first_keys[:{max_count}]), any_value(twice), count(key),
+                CASE WHEN count(key) <= {max_count} THEN list(key) END
+            FROM batches LEFT JOIN keys USING (batch) GROUP BY batch
+            """  # noqa: S608 - numbers only
+        )
+        found = {}
+        for batch, first_keys, has_duplicates, count, names in rows:
+            place = {name: index for index, name in enumerate(first_keys)}
+            ordered = sorted(names or (), key=lambda name: (place.get(name, len(place)), name))
+            found[batch] = BatchKeys(tuple(name for name in ordered if name is not None), count, has_duplicates)
+        return found
+
+    def find_key_line(self, batch: int, key: str) -> int:
+        """Return the first line of a batch that has a key."""
+        where = f"batch = {batch} AND list_contains(json_keys(line), {quote_text(key)})"
+        return min(self._find_rows(where))
+
+    def find_duplicate_line(self, batch: int) -> int:
+        """Return the first line of a batch that has a key twice."""
+        return min(self._find_rows(f"batch = {batch} AND {_TWICE}"))
+
+    def read_lines_with(self, batch: int, keys: Collection[str]) -> list[int]:
+        """Return the lines of a batch that have one of some keys, or a key twice."""
+        wanted = ", ".join(map(quote_text, keys))
+        has_key = f"list_has_any(json_keys(line), CAST([{wanted}] AS VARCHAR[]))"
+        return self._find_rows(f"batch = {batch} AND ({has_key} OR {_TWICE})")
+
+    def read_line_keys(self, batch: int, line_number: int) -> list[str]:
+        """Return the top-level keys of one line, in order."""
+        where = f"batch = {batch} AND no = {line_number}"
+        ((keys,),) = self._fetch(f"SELECT json_keys(line) FROM {self._lines} WHERE {where}")  # noqa: S608 - numbers
+        return list(keys)
+
+    def extract(self, batches: Collection[int], columns: Mapping[str, str]) -> None:
+        """Make the raw stage: ``batch``, ``no`` and one column of JSON text for each key, by key."""
+        outputs = "".join(f", event.{quote_name(key)} AS {column}" for key, column in columns.items())
+        event = f"from_json(line, {structure_sql(columns)})" if columns else "NULL"
+        self._engine.execute(
+            f"CREATE TEMP TABLE {self.name} AS SELECT batch, no{outputs} "  # noqa: S608 - names are quoted
+            f"FROM (SELECT batch, no, {event} AS event FROM {self._lines} WHERE {among(batches)})"
+        )
+
+    def _find_rows(self, condition: str) -> list[int]:
+        return [number for (number,) in self._fetch(f"SELECT no FROM {self._lines} WHERE {condition}")]  # noqa: S608
+
+    def _fetch(self, query: str) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = self._engine.execute(query).fetchall()
+        return rows
+
+
+_MALFORMED: Final = r"NOT (json_valid(line) AND starts_with(ltrim(line, E' \t\r'), '{'))"
+_TWICE: Final = "len(json_keys(line)) <> len(list_distinct(json_keys(line)))"
+
+
+def read_engine_words(error: Exception) -> str:
+    """Return what the engine says about malformed JSON.
+
+    It quotes the text around the place, and may cut it within a character: then its message is no UTF-8.
+    """
+    text = error.object.decode(errors="replace") if isinstance(error, UnicodeDecodeError) else str(error)
+    return text.partition("\n")[0].rpartition("Error: ")[2][:200]
+
+
+def structure_sql(keys: Collection[str]) -> str:
+    """Return the SQL literal that lets ``from_json`` give these keys as JSON text."""
+    return quote_text(json.dumps(dict.fromkeys(keys, "JSON"), ensure_ascii=False))
+
+
+def _unite_lines(batches: Mapping[int, BatchLines]) -> pa.Table:
+    return pa.Table.from_batches(
+        [
+            pa.record_batch(
+                [pa.repeat(pa.scalar(number, pa.int32()), len(batch.lines)), batch.numbers, batch.lines],
+                schema=_LINES_SCHEMA,
+            )
+            for number, batch in batches.items()
+        ],
+        schema=_LINES_SCHEMA,
+    )

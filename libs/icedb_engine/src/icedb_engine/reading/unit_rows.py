@@ -1,0 +1,298 @@
+"""The batches of one unit: fetched side by side, checked, and ready as one sorted stream.
+
+Batches are numbered by their place in the unit. At most a handful of staged objects is on its way at once, and
+reading ends when the unit has enough: what is left is for another unit.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from icedb_log.errors import NotFound
+from icedb_log.ingest.quarantine import bad_rows_key
+from icedb_log.jobs import SizeClass, StagedBatch
+from icedb_log.model import FileMarker
+from icedb_log.store.object_store import ObjectStore
+
+from icedb_engine.engine import open_engine, open_scratch
+from icedb_engine.errors import BatchRejected, BatchTooLarge
+from icedb_engine.limits import MIB, FlushUnitLimits, leave_memory
+from icedb_engine.reading.batch_checks import UnitChecks
+from icedb_engine.reading.event_frame import EventFrame
+from icedb_engine.reading.refused_batches import explain_refused
+from icedb_engine.reading.staged_batch import BatchContent, DecodedBatch, read_batch
+from icedb_engine.units.flush_plan import count_prefix, estimate_bytes
+from icedb_engine.units.flush_types import BatchRejection, Blob, FlushUnit, FlushUnitResult, UnitBadRows
+
+FETCHED_BYTES: Final = 64 * MIB
+"""Estimated decoded size of the batches that are on their way at once; a larger one comes alone."""
+
+
+class UnitRows:
+    """What a unit has read and checked. Made by :func:`open_unit`; lives as long as its context.
+
+    Attributes:
+        scratch: Folder of the unit, removed at the end.
+        columns: Columns of the accepted rows, with types; empty if there are no rows.
+        partitions: Encoded paths of their partitions, ascending.
+    """
+
+    def __init__(self, unit: FlushUnit, scratch: Path) -> None:
+        self.scratch = scratch
+        self.columns: Mapping[str, str] = {}
+        self.partitions: tuple[str, ...] = ()
+        self._unit = unit
+        self._row_counts: dict[int, int] = {}
+        self._contents: dict[int, str] = {}
+        self._rejected: dict[int, str] = {}
+        self._missing: list[int] = []
+        self._left: list[int] = []
+        self._left_out: list[int] = []
+        self._deferred: set[int] = set()
+        self._bad_rows: tuple[UnitBadRows, ...] = ()
+        self._wishes: Mapping[str, str] = {}
+        self._frame: EventFrame | None = None
+        self._checks: UnitChecks | None = None
+
+    def read(self, store: ObjectStore, stack: ExitStack) -> None:
+        """Fetch and check the batches. Raises Unavailable."""
+        unit = self._unit
+        batches = self._fetch(store)
+        refused: dict[int, BatchContent] = {}
+        if unit.config.on_bad_rows != "quarantine_rows":
+            refused = {number: batch for number, batch in batches.items() if batch.bad.row_count}
+        for number, batch in refused.items():
+            self._rejected[number] = next(iter(batch.bad.faults.values())).reason
+            del batches[number]
+        self._check(batches, stack)
+        if self._checks is not None and unit.config.on_bad_rows != "quarantine_rows" and self._frame is not None:
+            refused |= {number: self._frame.batches[number] for number in self._checks.rejected}
+        self._explain(refused)
+
+    def _explain(self, refused: Mapping[int, BatchContent]) -> None:
+        """Complete the reasons of batches that are refused for one row."""
+        if self._wishes or not refused:
+            return
+        types = {**self._unit.schema, **(self._checks.output_columns if self._checks else {})}
+        reasons = explain_refused(self._unit, refused, types, self.scratch / "refused")
+        for number, content in refused.items():
+            reason = reasons.get(number, self._rejected[number])
+            is_torn = content.bad.row_count
+            self._rejected[number] = f"{self._describe(number)}: {reason}" if is_torn else reason
+
+    def _check(self, batches: dict[int, BatchContent], stack: ExitStack) -> None:
+        unit = self._unit
+        self._row_counts = {number: batch.row_count for number, batch in batches.items()}
+        filled = {number: batch for number, batch in batches.items() if batch.row_count or batch.bad.row_count}
+        batches.clear()
+        if not filled:
+            return
+        held_bytes = sum(batch.decoded_bytes for batch in filled.values())
+        engine = stack.enter_context(open_engine(leave_memory(unit.engine, held_bytes), self.scratch))
+        self._frame = EventFrame(engine, filled, unit.config.times)
+        self._checks = UnitChecks(
+            unit.config,
+            unit.paths,
+            unit.schema,
+            unit.limits,
+            self._frame,
+            refused_widenings=unit.refused_widenings,
+        )
+        self._checks.run(tuple(filled))
+        filled.clear()
+        if self._checks.wishes:
+            self._wishes = self._checks.wishes
+            self._checks, self._row_counts, self._rejected, self._missing = None, {}, {}, []
+            self._left, self._left_out = list(range(len(unit.batches))), []
+            return
+        self._row_counts.update(self._checks.row_counts)
+        for number in self._checks.left:
+            del self._row_counts[number]
+        self._left = sorted([*self._left, *self._checks.left])
+        self._rejected.update(self._checks.rejected)
+        self._take_over()
+
+    def defer_beyond(self, max_partitions: int) -> None:
+        """Keep the oldest batches that lie in so many partitions together, at least one; defer the others."""
+        if self._checks is None or len(self.partitions) <= max_partitions:
+            return
+        touched = self._checks.read_batch_partitions()
+        accepted = self._checks.accepted
+        kept = accepted[: count_prefix([touched[number] for number in accepted], max_partitions)]
+        self._deferred = set(accepted) - set(kept)
+        self._checks.keep(kept)
+        self._take_over()
+
+    def upload_bad_rows(self, store: ObjectStore) -> None:
+        """Upload the rows that were set aside of accepted batches (I5). Idempotent.
+
+        Raises:
+            Unavailable: The store did not answer.
+        """
+        if self._checks is None:
+            return
+        found = []
+        for number, bad in self._checks.bad_rows.items():
+            batch_id = self._unit.batches[number].batch_id
+            payload = bad.compress()
+            key = bad_rows_key(self._unit.paths, batch_id, payload)
+            store.put(key, payload)
+            found.append(UnitBadRows(batch_id, key, bad.row_count, bad.reason, bad.group_faults()))
+        self._bad_rows = tuple(found)
+
+    def stream_sorted(self) -> Any:
+        """Return the accepted rows as record batches, by partition and sort columns. Once, and only if there are any.
+
+        The first column is the place of the row's partition in ``partitions``.
+        """
+        assert self._frame is not None and self._checks is not None  # noqa: S101, PT018 - there are rows
+        sort = [column for column in self._unit.config.sort if column in self.columns]
+        return self._frame.stream_sorted(
+            self._checks.accepted, columns=self.columns, sort=sort, partitions=self._checks.partitions
+        )
+
+    def read_batch_partitions(self) -> dict[str, tuple[int, ...]]:
+        """Return places in ``partitions`` of each accepted batch that has rows, by batch id."""
+        if self._checks is None or not self._checks.accepted:
+            return {}
+        batches = self._unit.batches
+        return {batches[number].batch_id: places for number, places in self._checks.read_batch_partitions().items()}
+
+    def make_result(
+        self,
+        *,
+        files: tuple[FileMarker, ...] = (),
+        blobs: tuple[Blob, ...] = (),
+        batch_partitions: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> FlushUnitResult:
+        """Say what became of each batch."""
+        accepted = [n for n in self._row_counts if n not in self._rejected and n not in self._deferred]
+        new_kinds = self._checks.new_kinds if self._checks else {}
+        return FlushUnitResult(
+            columns=tuple(self.columns),
+            new_kinds={column: int(kinds) for column, kinds in new_kinds.items()},
+            accepted=self._ids(accepted),
+            rejected=tuple(
+                BatchRejection(self._unit.batches[number].batch_id, reason)
+                for number, reason in sorted(self._rejected.items())
+            ),
+            missing=self._ids(self._missing),
+            deferred=self._ids(sorted(self._deferred)),
+            left=self._ids(self._left),
+            row_count=sum(self._row_counts[number] for number in accepted),
+            partitions=self.partitions,
+            files=files,
+            blobs=blobs,
+            batch_partitions=batch_partitions or {},
+            bad_rows=self._bad_rows,
+            wishes=self._wishes,
+            long_columns=self._checks.long_columns if self._checks else (),
+            left_out=self._ids(self._left_out),
+            contents={self._unit.batches[number].batch_id: self._contents[number] for number in accepted},
+        )
+
+    def _take_over(self) -> None:
+        if self._checks is not None and self._checks.accepted:
+            self.columns, self.partitions = self._checks.output_columns, self._checks.partition_paths
+
+    def _describe(self, number: int) -> str:
+        return f"batch {self._unit.batches[number].batch_id}"
+
+    def _ids(self, numbers: list[int]) -> tuple[str, ...]:
+        return tuple(self._unit.batches[number].batch_id for number in numbers)
+
+    def _fetch(self, store: ObjectStore) -> dict[int, BatchContent]:
+        """Fetch and decode the batches in order, a few at once, large ones alone, until the unit has enough."""
+        limits = self._unit.limits
+        batches: dict[int, BatchContent] = {}
+        decoded_bytes = 0
+        waiting = deque(enumerate(self._unit.batches))
+        coming: deque[tuple[int, Future[DecodedBatch]]] = deque()
+        with ThreadPoolExecutor(self._unit.engine.transfer_count, thread_name_prefix="icedb-fetch") as pool:
+            while waiting or coming:
+                while waiting and len(coming) < self._unit.engine.transfer_count:
+                    expected = [
+                        estimate_bytes(self._unit.batches[number], limits) for number, _ in (*coming, waiting[0])
+                    ]
+                    if coming and sum(expected) > FETCHED_BYTES:
+                        break
+                    number, batch = waiting.popleft()
+                    coming.append((number, pool.submit(_read_batch, store, batch, self._unit)))
+                number, future = coming.popleft()
+                try:
+                    decoded = future.result()
+                    batches[number], self._contents[number] = decoded.content, decoded.sha256
+                    decoded_bytes += batches[number].decoded_bytes
+                except NotFound:
+                    self._missing.append(number)
+                except _OtherSizeError:
+                    self._left_out.append(number)
+                except BatchRejected as error:
+                    self._rejected[number] = f"{self._describe(number)}: {error}"
+                if decoded_bytes >= limits.unit_decoded_bytes:
+                    break
+        self._left = [number for number, _ in (*coming, *waiting)]
+        return batches
+
+
+@contextmanager
+def open_unit(unit: FlushUnit, store: ObjectStore) -> Iterator[UnitRows]:
+    """Fetch and check the batches of a unit.
+
+    Raises:
+        Unavailable: The store did not answer, or memory and scratch did not suffice.
+    """
+    with ExitStack() as stack:
+        rows = UnitRows(unit, stack.enter_context(open_scratch(unit.engine)))
+        rows.read(store, stack)
+        yield rows
+
+
+class _OtherSizeError(Exception):
+    """A batch is not of the unit's size class."""
+
+
+def _read_batch(store: ObjectStore, batch: StagedBatch, unit: FlushUnit) -> DecodedBatch:
+    limits = unit.limits
+    if batch.size_bytes > limits.batch_staged_bytes:
+        raise BatchRejected(
+            f"the staged object has {batch.size_bytes} bytes; the limit is {limits.batch_staged_bytes}: "
+            "send smaller batches"
+        )
+    read = partial(
+        read_batch,
+        store.get(batch.key).body,
+        batch.format,
+        splits_rows=True,
+    )
+    return read(limits) if unit.sizes is None else _read_sized(read, limits, unit.sizes)
+
+
+def _read_sized(
+    read: Callable[[FlushUnitLimits], DecodedBatch], limits: FlushUnitLimits, sizes: SizeClass
+) -> DecodedBatch:
+    """Read a batch if it is of a size class. Whether it is, is found in one way: no batch is of none, or of two."""
+    small = replace(
+        limits,
+        batch_decoded_bytes=min(limits.batch_decoded_bytes, sizes.decoded_bytes),
+        batch_rows=min(limits.batch_rows, sizes.row_count),
+    )
+    try:
+        content = read(small)
+    except BatchTooLarge:
+        if sizes.takes == "small" and small != limits:
+            raise _OtherSizeError from None
+    except BatchRejected:
+        if sizes.takes == "large":
+            raise _OtherSizeError from None
+        raise
+    else:
+        if sizes.takes == "large":
+            raise _OtherSizeError
+        return content
+    return read(limits)

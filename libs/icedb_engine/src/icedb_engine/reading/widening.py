@@ -1,0 +1,174 @@
+"""May a column become wider (``evolution = widen``)? Only if no value that is live in the table loses anything.
+
+A parse unit that finds numbers with a fraction in a BIGINT column, or timestamps in a DATE column, does not reject the
+batch at once: it stops and *wishes* the wider type. The driver grants it, or says why not, and the unit runs again.
+What proves that nothing is lost stands in the log, beside the schema (S2). Of data files of other writers and of older
+releases, of which it does not, the minimum and maximum in the footers of all live files prove it; a file without them
+proves nothing. A column whose wider type is declared in the table's configuration needs no proof: whoever declares it
+accepts that integers beyond 2^53 lose digits.
+
+Never wider: partition and sort columns, whose values name folders and order files, and declared columns.
+"""
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import date
+from functools import partial
+from typing import Any, Final
+
+from icedb_log.ingest.import_sources import SourceFile
+from icedb_log.jobs import FlushJob
+from icedb_log.log.widening import fixed_columns
+from icedb_log.model import FileMarker
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.stores import StoreSettings
+from icedb_log.table.table_config import WIDENINGS, TableConfig
+
+from icedb_engine.imports.import_footers import FileRefused, Footer, read_footer
+from icedb_engine.reading.json_types import EXACT_DOUBLE_MAX, Kind
+
+MAX_REQUESTS: Final = 16
+"""Footers that are read at once."""
+_AT_ONCE: Final = 16 * MAX_REQUESTS
+"""Files after which it is seen whether one of them decides already."""
+_BOUNDS: Final[Mapping[str, tuple[Any, Any]]] = {
+    "BIGINT": (-EXACT_DOUBLE_MAX, EXACT_DOUBLE_MAX),
+    "DATE": (date.min, date.max),
+}
+"""Between these every value of the narrow type has an exact one of the wide type."""
+_ONLY_WIDE: Final[Mapping[str, Kind]] = {"DOUBLE": Kind.FRACTION, "TIMESTAMP": Kind.TIMESTAMP}
+"""Values for which a column becomes as wide as that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A unit's wish for a wider column.
+
+    Attributes:
+        column: Which.
+        narrow: Its type.
+        wide: The type that would take the values.
+    """
+
+    column: str
+    narrow: str
+    wide: str
+
+
+def find_widenable(config: TableConfig, schema: Mapping[str, str]) -> dict[str, str]:
+    """Return the columns that may become wider at all, with the wider type."""
+    if config.evolution != "widen":
+        return {}
+    fixed = {field.column for field in config.partition}.union(config.sort, config.declared)
+    wider = dict(WIDENINGS)
+    return {name: wider[kind] for name, kind in schema.items() if kind in wider and name not in fixed}
+
+
+def find_way_out(config: TableConfig, schema: Mapping[str, str], *, column: str, kinds: Kind, is_refused: bool) -> str:
+    """Return how the table can be made to take values of a wider type after all, as the end of a reason.
+
+    Args:
+        config: Of the table.
+        schema: Its columns.
+        column: Which does not take the values as it is.
+        kinds: Of the values.
+        is_refused: Whether it was looked whether the column can become wider by itself, and it cannot.
+
+    Returns:
+        Empty where nothing can be done: another kind of value, or a column by which data files are laid out.
+    """
+    wide = dict(WIDENINGS).get(schema.get(column, ""), "")
+    # The columns of ``_rows``, which an insert_query reads, are fixed, too: only their configuration names ``source``.
+    if not kinds & _ONLY_WIDE.get(wide, Kind(0)) or column in fixed_columns(config) or config.source:
+        return ""
+    change = "" if config.evolution == "widen" else " --evolution widen"
+    if column in config.declared or is_refused:
+        change += f" --column {shlex.quote(f'{column}:{wide}')}"
+    table = config.name
+    return f". To have it as {wide}: `icedb table alter {table}{change}`, then `icedb quarantine retry {table} --all`"
+
+
+class WideningProof:
+    """Tells by what the log says of a column; where it says nothing, by the footers of live files, once for a column.
+
+    Args:
+        known: Columns without proof, as the log says; true where it says that a value would change. ``None``: all.
+        open_store: Opens the store where the files are; only if it is needed.
+        read_live: Reads the markers of all live data files.
+
+    Attributes:
+        inexact: Columns of which a footer has values that would change, or does not say: the commit has to say it (S2).
+    """
+
+    def __init__(
+        self,
+        known: Mapping[str, bool] | None,
+        open_store: Callable[[], ObjectStore],
+        read_live: Callable[[], Sequence[FileMarker]],
+    ) -> None:
+        self._known = known
+        self.inexact: set[str] = set()
+        self._open_store = open_store
+        self._read_live = read_live
+
+    def find_problem(self, wish: Wish) -> str | None:
+        """Return why a column must not become wider; None if nothing is lost.
+
+        Raises:
+            Unavailable: The store did not answer.
+        """
+        is_inexact = False if self._known is None else self._known.get(wish.column)
+        if is_inexact is None:
+            return None  # S2: the log files say so of all their data files
+        if is_inexact:
+            return f"the table has values which {wish.wide} cannot hold exactly, by its log"
+        store, markers = self._open_store(), self._read_live()
+        with ThreadPoolExecutor(MAX_REQUESTS, thread_name_prefix="icedb-footer") as pool:
+            for start in range(0, len(markers), _AT_ONCE):
+                found = list(pool.map(partial(_check_file, store, wish), markers[start : start + _AT_ONCE]))
+                problem = next((problem for problem in found if problem), None)
+                if problem:
+                    self.inexact.add(wish.column)
+                    return problem
+        return None
+
+
+def _check_file(store: ObjectStore, wish: Wish, marker: FileMarker) -> str | None:
+    source = SourceFile("", marker.path, marker.path, "", marker.size_bytes, 0, is_named=True)
+    try:
+        footer = read_footer(store, source)
+    except FileRefused as error:
+        return f"{marker.path}: {error}"
+    if footer.columns.get(wish.column) != wish.narrow:
+        return None  # not there, or wide already
+    problem = _find_inexact_value(footer, wish)
+    return None if problem is None else f"{marker.path} {problem}"
+
+
+def find_inexact(footer: Footer) -> tuple[str, ...]:
+    """Return the columns of a file that could become wider, but whose values would change, or may, by its footer."""
+    wider = dict(WIDENINGS)
+    wishes = (Wish(name, narrow, wider[narrow]) for name, narrow in footer.columns.items() if narrow in wider)
+    return tuple(sorted(wish.column for wish in wishes if _find_inexact_value(footer, wish) is not None))
+
+
+def _find_inexact_value(footer: Footer, wish: Wish) -> str | None:
+    try:
+        found = footer.bounds_of(wish.column)
+    except (OverflowError, ValueError):
+        return "has days that no calendar has"
+    if found.null_count == footer.row_count:
+        return None
+    low, high = _BOUNDS[wish.narrow]
+    if found.low is None or found.high is None:
+        return "does not say between which bounds its values are"
+    if not low <= found.low <= found.high <= high:
+        return f"has values from {found.low} to {found.high}, which {wish.wide} cannot hold exactly"
+    return None
+
+
+def make_proof(job: FlushJob, store: StoreSettings) -> WideningProof:
+    """Return what proves wishes of a flush's units."""
+    return WideningProof(job.inexact, lambda: store.open().store, job.read_live)

@@ -1,0 +1,207 @@
+"""Runs units of work as Spark tasks: one row, one partition, one task for each unit.
+
+Only the DataFrame API, so that it runs on a Spark Connect server, too. A task opens the store by its settings, which
+travel inside the function and not in the rows, so that no plan or log shows them. A unit answers with a row: its
+result, or one of our errors by name; anything else fails the task, which Spark tries again.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+from icedb_log import errors
+from icedb_log.clock import SystemClock
+from icedb_log.errors import IceDBError, Unavailable
+from icedb_log.store.stores import StoreSettings
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from icedb_engine.spark.spark_watch import JobWatch, WatchRules
+from icedb_engine.spark.task_failures import FAILURES, report_again, watch_failures
+
+UnitKind = Literal["flush", "merge", "import"]
+Chunks = Iterator[pa.RecordBatch]
+OK: Final = "ok"
+UNIT_SCHEMA: Final = "unit INT, body STRING"
+ANSWER_SCHEMA: Final = f"unit INT, outcome STRING, body STRING, {FAILURES} STRING"
+_ARROW_ANSWER: Final = pa.schema(
+    [("unit", pa.int32()), ("outcome", pa.string()), ("body", pa.string()), (FAILURES, pa.string())]
+)
+_SHOWN_CHARS: Final = 500
+WARM_UP_LIMIT_MS: Final = 120_000
+"""How long a cluster may take to give this application its first cores."""
+
+
+class SparkRunner:
+    """Runs units on one session against one store.
+
+    Args:
+        spark: The session.
+        store: How tasks reach the store.
+        rules: How jobs are watched.
+        check_alive: Raises if the run should stop; its jobs are interrupted then.
+
+    Attributes:
+        spark: The session.
+        store: How tasks reach the store.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        store: StoreSettings,
+        *,
+        rules: WatchRules | None = None,
+        check_alive: Callable[[], None] | None = None,
+    ) -> None:
+        self.spark = spark
+        self.store = store
+        self._rules = rules or WatchRules()
+        self._check_alive = check_alive
+
+    def checking(self, check_alive: Callable[[], None] | None) -> "SparkRunner":
+        """Return a runner for one run: its jobs stop when ``check_alive`` raises, with what that raised."""
+        return SparkRunner(self.spark, self.store, rules=self._rules, check_alive=check_alive)
+
+    def run(self, kind: UnitKind, bodies: Sequence[str]) -> list[str]:
+        """Run units, the first ones first, and return their results in the same order.
+
+        Args:
+            kind: What the units are.
+            bodies: The units as text (:func:`icedb_engine.units.work_units.encode`); at least one.
+
+        Raises:
+            IceDBError: What the first unit that failed raised, as the same class; or why the run should stop.
+            Unavailable: Spark lost the job, or it took too long.
+        """
+        with self.job(f"a {kind} job of {len(bodies)} units"):
+            frame = self.make_units(bodies).mapInArrow(make_task(kind, self.store), schema=ANSWER_SCHEMA)
+            return read_answers(frame.collect(), range(len(bodies)))
+
+    @contextmanager
+    def job(self, what: str) -> Iterator[None]:
+        """Watch a job (:meth:`watch`), and turn Spark's errors into Unavailable."""
+        with spark_errors(what), self.watch(what):
+            yield
+
+    def watch(self, what: str, *, is_users: bool = False) -> AbstractContextManager[None]:
+        """Watch what a block does on the session; see :class:`JobWatch`.
+
+        Goes inside of what turns Spark's errors into ours: ``with query_errors(what), runner.watch(what):``.
+
+        Args:
+            what: The job, in words.
+            is_users: A user's query that somebody waits for: at the time limit InvalidRequest, not Unavailable.
+        """
+        return JobWatch(self.spark, what, rules=self._rules, check_alive=self._check_alive, is_users=is_users)
+
+    def make_units(self, bodies: Sequence[str], *, first: int = 0) -> Any:
+        """Return a DataFrame with one row and one partition for each unit; numbered from ``first``."""
+        units: Any = self.spark.createDataFrame(list(enumerate(bodies, first)), schema=UNIT_SCHEMA)
+        return units.repartitionById(len(bodies), units["unit"] - first)
+
+
+@contextmanager
+def spark_errors(what: str) -> Iterator[None]:
+    """Turn Spark's errors into Unavailable.
+
+    Args:
+        what: The job, in words.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JError, OSError) as error:
+        raise Unavailable(f"Spark lost {what}: {summarize(error)}") from error
+
+
+def read_answers(rows: Sequence[Any], units: Sequence[int]) -> list[str]:
+    """Return the results of some units, in order, and report what failed in their tasks; called once for each answer.
+
+    Raises what the first unit that failed raised, or Unavailable.
+    """
+    report_again(rows)
+    answers = sorted(rows, key=lambda row: row["unit"])
+    for answer in answers:
+        if answer["outcome"] != OK:
+            raise _find_error(answer["outcome"])(answer["body"])
+    if [answer["unit"] for answer in answers] != list(units):
+        raise Unavailable(f"Spark answered {len(answers)} of {len(units)} units: run the job again")
+    return [answer["body"] for answer in answers]
+
+
+def warm_up(spark: SparkSession, *, task_count: int = 2) -> None:
+    """Start Spark's Python workers and load the engine in them, so that the first real job does not pay for it.
+
+    Raises:
+        Unavailable: Spark lost the job, or no executor took it.
+    """
+
+    def load(chunks: Chunks) -> Chunks:
+        from icedb_engine.units import flush_unit, merge_unit, parse_unit, write_unit  # noqa: F401, PLC0415
+
+        pa.array([0])  # Arrow loads pandas with the first array that it makes, which takes half a second
+        yield from chunks
+
+    what = "its first job (tasks need the Python and the packages of this process, see docs/spark.md)"
+    rules = WatchRules(job_limit_ms=WARM_UP_LIMIT_MS)
+    with spark_errors(what), JobWatch(spark, "the first Spark job, which waits for free cores", rules=rules):
+        units: Any = spark.createDataFrame([(number,) for number in range(task_count)], schema="unit INT")
+        units.repartitionById(task_count, units["unit"]).mapInArrow(load, schema="unit INT").collect()
+
+
+def make_task(kind: UnitKind, store: StoreSettings) -> Callable[[Chunks], Chunks]:
+    """Return what a task runs: from units to answers, as record batches."""
+
+    def run_units(chunks: Chunks) -> Chunks:
+        watch_failures()
+        for chunk in chunks:
+            for row in chunk.to_pylist():
+                outcome, body = run_unit(kind, row["body"], store)
+                yield make_answer(row["unit"], outcome, body)
+
+    return run_units
+
+
+def make_answer(unit: int, outcome: str, body: str) -> pa.RecordBatch:
+    """Return the row that a unit answers with."""
+    row = {"unit": unit, "outcome": outcome, "body": body, FAILURES: watch_failures().take()}
+    return pa.RecordBatch.from_pylist([row], schema=_ARROW_ANSWER)
+
+
+def run_unit(kind: UnitKind, body: str, store: StoreSettings) -> tuple[str, str]:
+    """Run one unit; return ``ok`` and its result, or the name and message of one of our errors."""
+    # Imported in the task: a driver that only submits never loads the engine.
+    from icedb_engine.engine import release_memory  # noqa: PLC0415
+    from icedb_engine.imports.import_unit import import_unit, open_source  # noqa: PLC0415
+    from icedb_engine.units.flush_unit import flush_unit  # noqa: PLC0415
+    from icedb_engine.units.merge_unit import merge_unit  # noqa: PLC0415
+    from icedb_engine.units.work_units import FLUSH_UNITS, IMPORT_UNITS, MERGE_UNITS, encode  # noqa: PLC0415
+
+    try:
+        opened = store.open().store
+        clock = SystemClock()
+        if kind == "flush":
+            return OK, encode(flush_unit(FLUSH_UNITS.validate_json(body), opened, clock=clock))
+        if kind == "import":
+            unit = IMPORT_UNITS.validate_json(body)
+            return OK, encode(import_unit(unit, opened, open_source=open_source(store.s3), clock=clock))
+        return OK, encode(merge_unit(MERGE_UNITS.validate_json(body), opened, clock=clock))
+    except IceDBError as error:
+        return type(error).__name__, str(error)
+    finally:
+        release_memory()
+
+
+def _find_error(name: str) -> type[IceDBError]:
+    found = getattr(errors, name, None)
+    return found if isinstance(found, type) and issubclass(found, IceDBError) else Unavailable
+
+
+def summarize(error: BaseException) -> str:
+    """Return the last line of a Python traceback inside a Spark error, else its first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    raised = [line for line in lines if ("Error: " in line or "Exception: " in line) and not line.startswith("at ")]
+    raised = raised or [line for line in lines if line.startswith("details = ")]  # of a server that does not answer
+    return (raised[-1] if raised else (lines or [type(error).__name__])[0])[:_SHOWN_CHARS]

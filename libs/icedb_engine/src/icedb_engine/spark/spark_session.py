@@ -1,0 +1,258 @@
+"""The Spark session: where tasks run, with which bounds, and whether it is still alive.
+
+One setting moves the work: ``local[2]``, the master of a cluster (``spark://…``, ``k8s://…``), or a Spark Connect
+server (``sc://…``). Only the DataFrame API is used with it. Everything on one machine stays on the loopback interface,
+without a web interface. ``docs/spark.md`` says what each of them needs.
+"""
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+from icedb_log.errors import InvalidRequest, Unavailable
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from icedb_engine.spark.java import find_java
+from icedb_engine.spark.spark_stuck import REAPER_OPTIONS
+
+DEFAULT_MASTER: Final = "local[2]"
+LOOPBACK: Final = "127.0.0.1"
+JVM_END_S: Final = 20
+"""How long a JVM may take to end by itself."""
+
+CONNECT_PORT: Final = 15002
+CONNECT_TIMEOUT_S: Final = 5.0
+"""How long a Spark Connect server may take to accept a connection."""
+CONNECT_RETRIES: Final = 6
+CONNECT_MAX_BACKOFF_MS: Final = 2000
+"""A server that does not answer is given up after about eight seconds; the client's own patience is minutes."""
+_CONNECT_MODE: Final = "SPARK_CONNECT_MODE_ENABLED"
+
+_QUERY_OPTIONS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",  # a cast that fails is an error, never a silent NULL
+    "spark.sql.runSQLOnFiles": "false",  # SQL of users reads our views, no files
+    "spark.sql.variable.substitute": "false",  # ${env:…} in SQL of users would be this process's environment
+}
+
+TASK_ENV: Final = {
+    # What a stage of a flush has freed goes back to the machine before the next one needs as much: else a process that
+    # holds 760 MiB is 1.2 GiB large (measured, 6,000,000 short rows).
+    "MIMALLOC_PURGE_DELAY": "0",
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_TRIM_THRESHOLD_": "131072",
+}
+"""Variables of the processes that tasks run in, for Arrow's allocator and the C library's; who sets them is heeded."""
+
+_MASTER: Final = re.compile(r"local(\[(\*|[1-9]\d*)(,\d+)?\])?|(spark|k8s|yarn)(://.+)?|sc://[^/\s]+.*")
+_MEMORY: Final = re.compile(r"[1-9]\d*[mg]")
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """Where Spark runs, and with what.
+
+    Attributes:
+        master: ``local[n]``: n tasks at once inside this machine; ``spark://host:port``, ``k8s://…``, ``yarn``: a
+            cluster, with the driver in this process; ``sc://host:port``: a Spark Connect server. Never shown whole:
+            the last may hold a token.
+        app_name: What Spark calls the application.
+        driver_memory: Heap of the JVM, e.g. ``1g``. The rows are not in it: tasks hold them outside the JVM.
+        task_attempt_count: How often a task is tried that died (not one that answered with an error).
+        shuffle_partition_count: Partitions after a shuffle of user SQL.
+        options: Further options of Spark, ``spark.…``; not those that results depend on. Spark Connect takes only
+            options of a session, ``spark.sql.…``.
+    """
+
+    master: str = field(default=DEFAULT_MASTER, repr=False)
+    app_name: str = "icedb"
+    driver_memory: str = "1g"
+    task_attempt_count: int = 2
+    shuffle_partition_count: int = 4
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check the values. Raises InvalidRequest."""
+        if not _MASTER.fullmatch(self.master):
+            raise InvalidRequest(
+                f"Spark master is {self.shown_master[:80]!r}: use local[n], spark://host:port, k8s://…, yarn or "
+                "sc://host:port for Spark Connect (ICEDB_SPARK_MASTER)"
+            )
+        if not _MEMORY.fullmatch(self.driver_memory):
+            raise InvalidRequest(f"Spark driver memory is {self.driver_memory[:80]!r}: use e.g. 512m or 2g")
+        for name in self.options:
+            if not name.startswith("spark.") or name in _QUERY_OPTIONS:
+                why = "results depend on it" if name in _QUERY_OPTIONS else "names begin with spark."
+                raise InvalidRequest(f"Spark option {name[:80]!r} cannot be set: {why} (ICEDB_SPARK_OPTIONS)")
+            if self.is_remote and not name.startswith("spark.sql."):
+                raise InvalidRequest(
+                    f"Spark option {name[:80]!r} is one of the server's: set it where the Spark Connect server is "
+                    "started, not in ICEDB_SPARK_OPTIONS"
+                )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether tasks run on this machine, as children of this process's JVM."""
+        return self.master.startswith("local")
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the session is one of a Spark Connect server."""
+        return self.master.startswith("sc://")
+
+    @property
+    def shown_master(self) -> str:
+        """The master, fit for messages: without parameters, one of which may be a token."""
+        return self.master.partition(";")[0]
+
+
+def open_spark(settings: SparkSettings | None = None) -> SparkSession:
+    """Open the session of this process, or return the one that is open already.
+
+    Sets ``JAVA_HOME``, ``SPARK_LOCAL_IP``, ``PYSPARK_PYTHON`` and how freed memory is given back, because the JVM and
+    the processes of its tasks inherit them. A ``PYSPARK_PYTHON`` that is set already is what the executors of a
+    cluster start; else it is this interpreter's path.
+
+    Raises:
+        InvalidRequest: No Java that runs Spark, or a package for Spark Connect is missing.
+        Unavailable: Spark does not start or the server does not answer.
+    """
+    settings = settings or SparkSettings()
+    if settings.is_remote:
+        return _open_remote(settings)
+    os.environ["JAVA_HOME"] = str(find_java().path)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    for name, value in TASK_ENV.items():
+        os.environ.setdefault(name, value)
+    if settings.is_local:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["SPARK_LOCAL_IP"] = LOOPBACK
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder: Any = SparkSession.builder
+    builder = builder.master(settings.master).appName(settings.app_name)
+    for name, value in _session_options(settings).items():
+        builder = builder.config(name, value)
+    try:
+        spark: SparkSession = builder.getOrCreate()
+    except Exception as error:
+        raise Unavailable(f"Spark does not start with master {settings.master}: {_first_line(error)}") from error
+    return spark
+
+
+def close_spark(spark: SparkSession) -> None:
+    """Stop a session and, if this process started its JVM, wait until the JVM has gone. Idempotent.
+
+    ``SparkSession.stop`` alone leaves the JVM to notice, some time after this process has ended, that it is gone.
+    A Spark Connect server forgets the session, and stops what still runs in it.
+    """
+    with contextlib.suppress(PySparkException, Py4JError, OSError):  # a JVM that died already
+        spark.stop()
+    if not is_remote(spark):
+        with contextlib.suppress(PySparkException, Py4JError, OSError):
+            spark.sparkContext.stop()  # of a JVM that died PySpark forgets the context only with the second try
+    os.environ.pop(_CONNECT_MODE, None)  # PySpark leaves it, and a session of this process would not open again
+    gateway: Any = SparkContext._gateway  # noqa: SLF001 - PySpark has no public word for its JVM
+    process = getattr(gateway, "proc", None)
+    if process is None:
+        return
+    with contextlib.suppress(Py4JError, OSError):
+        gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    process.stdin.close()
+    try:
+        process.wait(JVM_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def is_remote(spark: Any) -> bool:
+    """Whether a session is one of a Spark Connect server."""
+    return getattr(spark, "_sc", None) is None
+
+
+def is_session_alive(spark: SparkSession) -> bool:
+    """Tell whether the session's JVM or server still answers: one round trip, no job."""
+    try:
+        context = getattr(spark, "_sc", None)
+        if context is not None and context._jsc is None:  # noqa: SLF001 - stopped, and no public word for it
+            return False
+        # Not `spark.version`: PySpark keeps that, and answers for a JVM that is long dead.
+        return spark.conf.get("spark.sql.session.timeZone") is not None
+    except Exception:  # noqa: BLE001 - whatever it raises, it is not alive
+        return False
+
+
+def _open_remote(settings: SparkSettings) -> SparkSession:
+    _require_server(settings)
+    try:
+        from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415 - needs pyspark[connect]
+
+        builder: Any = SparkSession.builder
+        spark: Any = builder.remote(settings.master).appName(settings.app_name).getOrCreate()
+        spark.client.set_retry_policies(
+            [DefaultPolicy(max_retries=CONNECT_RETRIES, max_backoff=CONNECT_MAX_BACKOFF_MS)]
+        )
+        for name, value in {**_query_options(settings), **settings.options}.items():
+            spark.conf.set(name, value)
+    except ImportError as error:
+        raise InvalidRequest(f"Spark Connect needs `pip install 'pyspark[connect]'`: {_first_line(error)}") from error
+    except Exception as error:
+        os.environ.pop(_CONNECT_MODE, None)
+        raise Unavailable(f"no Spark Connect session at {settings.shown_master}: {_first_line(error)}") from error
+    session: SparkSession = spark
+    return session
+
+
+def _require_server(settings: SparkSettings) -> None:
+    """Raise Unavailable at once if nobody listens; the client would try for two minutes."""
+    parts = urlsplit(settings.shown_master)
+    try:
+        socket.create_connection((parts.hostname, parts.port or CONNECT_PORT), CONNECT_TIMEOUT_S).close()
+    except (OSError, ValueError) as error:
+        raise Unavailable(
+            f"no Spark Connect server at {settings.shown_master} ({_first_line(error)}): start it, or correct "
+            "ICEDB_SPARK_MASTER"
+        ) from error
+
+
+def _query_options(settings: SparkSettings) -> dict[str, str]:
+    return {**_QUERY_OPTIONS, "spark.sql.shuffle.partitions": str(settings.shuffle_partition_count)}
+
+
+def _session_options(settings: SparkSettings) -> dict[str, str]:
+    logging = quote(str(files("icedb_engine").joinpath("log4j2.properties")))
+    options = {
+        "spark.driver.memory": settings.driver_memory,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file://{logging}",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.task.maxFailures": str(settings.task_attempt_count),
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        **_query_options(settings),
+    }
+    if settings.is_local:
+        options["spark.driver.host"] = options["spark.driver.bindAddress"] = LOOPBACK
+        # A value that does not fit into memory fails its query, not the JVM of all tables.
+        options["spark.executor.killOnFatalError.depth"] = "0"
+    else:
+        options |= REAPER_OPTIONS
+        options |= {f"spark.executorEnv.{name}": value for name, value in TASK_ENV.items()}
+    return {**options, **settings.options}
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0][:300] or type(error).__name__

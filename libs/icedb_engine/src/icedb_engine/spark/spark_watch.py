@@ -1,0 +1,177 @@
+"""Stops Spark jobs whose run should stop: its lock or fence is lost, or the job takes too long.
+
+What runs inside a watch carries a tag. A thread beside it looks once a second, and interrupts by that tag: again and
+again until the watch ends, because one watch may start several Spark jobs, one after the other. It does so on a
+session of this process and on one of a Spark Connect server, where a job that nobody waits for would run on.
+"""
+
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Literal
+
+import structlog
+from icedb_log.clock import Clock, SystemClock
+from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from icedb_engine.spark.spark_stuck import STUCK_WAIT_MS, end_if_stuck
+
+CHECK_INTERVAL_S: Final = 1.0
+DEFAULT_JOB_LIMIT_MS: Final = 50 * 60 * 1000
+
+InterruptReason = Literal["time_limit", "stopped"]
+"""``time_limit``: the job took too long; ``stopped``: its run should stop (a lost lock, a lost fence)."""
+
+_log = structlog.get_logger(__name__)
+_numbers: Final = itertools.count(1)
+
+
+def ignore_interrupt(_reason: InterruptReason) -> None:
+    """Count nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRules:
+    """How jobs are watched.
+
+    Attributes:
+        job_limit_ms: How long one job may take; must be below the time limit of the task that waits for it.
+        interval_s: Between two looks.
+        on_interrupt: Told about each job that was interrupted, once, from the watching thread.
+        stuck_wait_ms: How long its tasks may take to end before :mod:`icedb_engine.spark.spark_stuck` acts.
+    """
+
+    job_limit_ms: int = DEFAULT_JOB_LIMIT_MS
+    interval_s: float = CHECK_INTERVAL_S
+    on_interrupt: Callable[[InterruptReason], None] = ignore_interrupt
+    stuck_wait_ms: int = STUCK_WAIT_MS
+
+
+class JobWatch:
+    """Watches what a ``with`` block does on a session, in this thread. Not reusable.
+
+    At its end raises what the watch found, whatever the block raised: that is only its consequence.
+
+    Args:
+        spark: The session.
+        what: The job, in words.
+        rules: Limits.
+        check_alive: Raises if the run should stop; called from another thread. Must not wait for long.
+        is_users: A query that somebody asked for and waits for: at the limit its caller is to blame, who would
+            otherwise see it run again for ever.
+        clock: Measures the time.
+
+    Raises:
+        IceDBError: On exit: what ``check_alive`` raised.
+        InvalidRequest: On exit: the time limit, for a user's query.
+        Unavailable: On exit: the time limit.
+    """
+
+    def __init__(
+        self,
+        spark: Any,
+        what: str,
+        *,
+        rules: WatchRules,
+        check_alive: Callable[[], None] | None = None,
+        is_users: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self._spark = spark
+        self._tags = _find_tags(spark)
+        self._what = what
+        self._rules = rules
+        self._check_alive = check_alive
+        self._is_users = is_users
+        self._clock = clock or SystemClock()
+        self._tag = f"icedb-{os.getpid()}-{next(_numbers)}"
+        self._ended = threading.Event()
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._look_until_end, name=f"watch {self._tag}", daemon=True)
+
+    def __enter__(self) -> None:
+        self._tags.add(self._tag)
+        self._thread.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        if error is not None and not isinstance(error, Exception):
+            self._interrupt()  # this process is asked to end: its job must not outlive it on a server
+        with suppress(PySparkException, Py4JError, OSError):  # a JVM that died has forgotten it
+            self._tags.remove(self._tag)
+        if self._failure is not None:
+            end_if_stuck(self._spark, clock=self._clock, wait_ms=self._rules.stuck_wait_ms)
+            raise self._failure from error
+
+    def _look_until_end(self) -> None:
+        started_ms = self._clock.monotonic_ms()
+        while not self._ended.wait(self._rules.interval_s):
+            if self._failure is None:
+                self._look(self._clock.monotonic_ms() - started_ms)
+            if self._failure is not None:
+                self._interrupt()
+
+    def _look(self, duration_ms: int) -> None:
+        if duration_ms >= self._rules.job_limit_ms:
+            self._fail("time_limit", self._explain_limit())
+            return
+        try:
+            if self._check_alive is not None:
+                self._check_alive()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run cannot vouch for itself any more
+            self._fail("stopped", error)
+
+    def _fail(self, reason: InterruptReason, failure: Exception) -> None:
+        self._failure = failure
+        self._rules.on_interrupt(reason)
+        _log.warning(
+            "spark job interrupted",
+            job=self._what,
+            reason=reason,
+            error=str(failure),
+            mitigation="nothing of it is committed; what it wrote are orphans",
+        )
+
+    def _explain_limit(self) -> IceDBError:
+        limit = f"{self._what} was stopped after {self._rules.job_limit_ms} ms (ICEDB_SPARK_JOB_LIMIT_MS)"
+        if self._is_users:
+            return InvalidRequest(f"{limit}: make the query cheaper or let it see fewer rows, or raise the limit")
+        return Unavailable(
+            f"{limit}: look at the table's queries and the size of its jobs, give Spark more cores, or raise the limit"
+        )
+
+    def _interrupt(self) -> None:
+        with suppress(PySparkException, Py4JError, OSError):  # gone, and the job with it; or tried again
+            self._tags.interrupt(self._tag)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tags:
+    """Tags of jobs: of this thread, and interrupted from any."""
+
+    add: Callable[[str], Any]
+    remove: Callable[[str], Any]
+    interrupt: Callable[[str], Any]
+
+
+def _find_tags(spark: Any) -> _Tags:
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        return _Tags(spark.addTag, spark.removeTag, spark.interruptTag)
+
+    def add(tag: str) -> None:
+        context.addJobTag(tag)
+        context.setInterruptOnCancel(True)  # a task that waits for something is woken
+
+    # WARN: not the session's own tags. With a session of this process they are known only to the thread that set
+    # them: an interrupt by another one finds nothing, and says so nowhere.
+    return _Tags(add, context.removeJobTag, context.cancelJobsWithTag)

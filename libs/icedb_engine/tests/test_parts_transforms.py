@@ -1,0 +1,87 @@
+"""Partition transforms: the SQL means what the plain Python says, for every value."""
+
+from datetime import date, datetime
+
+import duckdb
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from icedb_log.table.table_config import PartitionField
+from icedb_log.table.transforms import canonical_text, find_type_problem, transform_sql, transform_value
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
+VALUES = {
+    "VARCHAR": TEXT,
+    "BIGINT": st.integers(-(2**63), 2**63 - 1),
+    "BOOLEAN": st.booleans(),
+    "DATE": st.dates(),
+    "TIMESTAMP": st.datetimes(),
+    "DOUBLE": st.floats(width=64),
+}
+CASES = [
+    (transform, sql_type)
+    for transform in ("identity", "year", "month", "day", "hour", "bucket", "truncate")
+    for sql_type in VALUES
+    if find_type_problem(
+        PartitionField.parse(f"p={transform}{'[3]' if transform in ('bucket', 'truncate') else ''}(x)"), sql_type
+    )
+    is None
+]
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        yield connection
+
+
+@pytest.mark.parametrize(("transform", "sql_type"), CASES)
+def test_sql_and_python_agree(engine, transform, sql_type):
+    @given(value=VALUES[sql_type], width=st.integers(1, 1_000_000))
+    @settings(max_examples=40, deadline=None)
+    def check(value, width):
+        wide = transform in ("bucket", "truncate")
+        field = PartitionField(name="p", transform=transform, column="x", width=width if wide else None)
+        query = f"SELECT {transform_sql(field, f'CAST($1 AS {sql_type})', sql_type)}"
+        ((text,),) = engine.execute(query, [value]).fetchall()
+        assert text == transform_value(field, value)
+
+    check()
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "expected"),
+    [
+        ("p=year(x)", datetime(2023, 6, 7, 13), "2023"),
+        ("p=month(x)", datetime(2023, 6, 7, 13), "2023-06"),
+        ("p=day(x)", datetime(2023, 6, 7, 13), "2023-06-07"),
+        ("p=hour(x)", datetime(2023, 6, 7, 13), "2023-06-07-13"),
+        ("p=hour(x)", date(2023, 6, 7), "2023-06-07-00"),
+        ("p=day(x)", date(42, 1, 2), "0042-01-02"),
+        ("p=bucket[16](x)", "user-1", "3"),
+        ("p=bucket[16](x)", 1, "8"),
+        ("p=truncate[2](x)", "Ärger", "Är"),
+        ("p=truncate[10](x)", -1, "-10"),
+        ("p=truncate[10](x)", 19, "10"),
+        ("x", True, "true"),
+        ("x", datetime(2023, 6, 7), "2023-06-07T00:00:00.000000Z"),
+    ],
+)
+def test_forms_are_fixed(text, value, expected):
+    assert transform_value(PartitionField.parse(text), value) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "sql_type"),
+    [("x", "DOUBLE"), ("p=day(x)", "VARCHAR"), ("p=truncate[2](x)", "TIMESTAMP"), ("p=truncate[2](x)", "BOOLEAN")],
+)
+def test_a_type_without_meaning_is_named(text, sql_type):
+    assert f"cannot take a column of type {sql_type}" in find_type_problem(PartitionField.parse(text), sql_type)
+
+
+@given(st.floats(allow_nan=False))
+@example(1e16)
+@example(-0.0)
+def test_the_canonical_text_of_a_double_reads_back(value):
+    assert float(canonical_text(value)) == value

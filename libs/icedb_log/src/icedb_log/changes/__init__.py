@@ -1,1 +1,0 @@
-"""Rows and partitions that go on request or when their time has come."""

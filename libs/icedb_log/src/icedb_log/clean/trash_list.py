@@ -1,0 +1,100 @@
+"""What is in the trash: since when, until when, who needs it, and how far its purge is."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from icedb_log.clean.claims import Claim, find_claims, find_holds
+from icedb_log.clean.purge_progress import PurgeProgress, read_progress
+from icedb_log.errors import HaltError
+from icedb_log.table.drop_mark import DropState
+from icedb_log.table.table_config import DAY_MS
+from icedb_log.warehouse import DroppedTable, Warehouse
+
+AUDIT_LOOK_MS: Final = DAY_MS
+"""How often a table that is purged is looked at for audit whose retention is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrashEntry:
+    """A dropped table.
+
+    Attributes:
+        name: Its name.
+        state: How far it is.
+        dropped_ms: Since when, unix ms by the store's clock.
+        dropped_by: Who dropped it, in words.
+        note: Why, in words.
+        is_forced: Whether it went past the trash.
+        due_ms: When it is purged at the earliest, by the same clock.
+        is_due: Whether that time has come.
+        waits_for: Who needs it; asked only in the trash.
+        progress: How far its purge is; ``None`` before it begins.
+        problem: Why it cannot be told who needs it; empty: it can.
+    """
+
+    name: str
+    state: DropState
+    dropped_ms: int
+    dropped_by: str
+    note: str
+    is_forced: bool
+    due_ms: int
+    is_due: bool
+    waits_for: tuple[Claim, ...] = ()
+    progress: PurgeProgress | None = None
+    problem: str = ""
+
+
+def read_trash(warehouse: Warehouse) -> tuple[TrashEntry, ...]:
+    """Read everything about the tables that are dropped, ascending by name.
+
+    Costs what :meth:`~icedb_log.warehouse.Warehouse.list_dropped` costs, and a few requests for each table found.
+
+    Raises:
+        Unavailable: The store did not answer.
+    """
+    now_ms = read_now_ms(warehouse)
+    return tuple(_read_entry(warehouse, table, now_ms=now_ms) for table in warehouse.list_dropped())
+
+
+def read_now_ms(warehouse: Warehouse) -> int:
+    """Return the store's clock, unix ms. Costs one LIST of one key. Raises Unavailable."""
+    return warehouse.store.list_page(warehouse.root, limit=1).store_now_ms
+
+
+def has_work(table: DroppedTable, *, now_ms: int) -> bool:
+    """Whether a purge has something to do for a dropped table, as far as its mark tells. Pure.
+
+    Args:
+        table: The table.
+        now_ms: The store's clock.
+    """
+    if table.mark.state == "purging":
+        return True
+    if table.mark.state == "trash":
+        return table.due_ms <= now_ms
+    return not table.mark.is_final and table.modified_ms + table.config.seal_age_ms <= now_ms
+
+
+def _read_entry(warehouse: Warehouse, table: DroppedTable, *, now_ms: int) -> TrashEntry:
+    store, paths, mark = warehouse.store, warehouse.table(table.name), table.mark
+    waits_for: tuple[Claim, ...] = ()
+    problem = ""
+    if mark.state == "trash":
+        try:
+            waits_for = (*find_claims(store, paths), *find_holds(store, paths, table.config))
+        except HaltError as error:
+            problem = str(error)
+    return TrashEntry(
+        name=table.name,
+        state=mark.state,
+        dropped_ms=table.dropped_ms,
+        dropped_by=mark.dropped_by,
+        note=mark.note,
+        is_forced=mark.is_forced,
+        due_ms=table.due_ms,
+        is_due=table.due_ms <= now_ms,
+        waits_for=waits_for,
+        progress=None if mark.state == "trash" else read_progress(store, paths, drop_id=mark.drop_id),
+        problem=problem,
+    )

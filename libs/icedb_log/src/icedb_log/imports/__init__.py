@@ -1,1 +1,0 @@
-"""Existing Parquet files become data files of a table."""

@@ -1,0 +1,144 @@
+"""What the log file of a merge says (M1 to M3, S1). Pure: no store, no clock.
+
+Whatever exchanges live data files ends here: outputs, dead inputs, and everything that the log files involved say
+besides. Must never lose a marker or a log tombstone of a log file that it puts to death.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from icedb_log.jobs import MergedGroup
+from icedb_log.keys import parse_log_key
+from icedb_log.log.fold import newest_feed, read_horizon_ms, union_schema
+from icedb_log.log.widening import LoggedSchema, state_inexact
+from icedb_log.merge.log_index import LogIndex
+from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogTombstone, LogView
+
+
+def build_merge_log(
+    view: LogView,
+    *,
+    merged: Sequence[MergedGroup],
+    folded_log_keys: Iterable[str],
+    commit_id: str,
+    now_ms: int,
+    index: LogIndex | None = None,
+) -> LogFile:
+    """Build the log file of a merge (M1): outputs, dead inputs, and everything else its log files say.
+
+    Args:
+        view: The log, as the merge was planned from.
+        merged: What became of each group; no groups at all folds log files only.
+        folded_log_keys: Further log files to involve.
+        commit_id: Of this commit.
+        now_ms: The committer's clock. The commit's time is later if that is needed to sort after its inputs (S1).
+        index: Of this view, if there is one already.
+    """
+    index = index or LogIndex.of(view)
+    known = union_schema(view.table, view.files)
+    inputs = {marker.path: marker for group in merged for marker in group.group.inputs}
+    chosen = set(folded_log_keys)
+    chosen.update(key for path in inputs for key in index.logs_naming(path))
+    involved = [
+        file
+        for file in view.files
+        if file.key in chosen
+        and not index.is_dead_log(file.key)
+        and not file.log.is_seal  # F4: a seal is never merged away, it has to outlive every request
+    ]
+    # S1: names and times are the same in our log files, but not necessarily in those of other writers.
+    time_ms = max([now_ms, *(max(file.log.time_ms, parse_log_key(file.key).time_ms) + 1 for file in involved)])
+    outputs = [marker for group in merged for marker in group.outputs]
+    markers = list(outputs)
+    markers += [replace(marker, tombstoned_ms=time_ms, landed_ms=None) for marker in inputs.values()]
+    markers += _carried_markers(view, index, involved, skipped=inputs.keys())
+    extra = {name: value for file in involved for name, value in file.log.extra.items()}
+    return LogFile(
+        time_ms=time_ms,
+        schema=known.logged,
+        widened=_widened(known),
+        inexact=_find_inexact(known, outputs, involved, live={m.path for m in markers if m.tombstoned_ms is None}),
+        markers=tuple(markers),
+        log_tombstones=_carried_log_tombstones(involved, time_ms),
+        commit_id=commit_id,
+        horizon_ms=read_horizon_ms(view) or None,
+        feed=newest_feed(file.log.feed for file in involved),
+        extra=extra,
+    )
+
+
+def _widened(known: LoggedSchema) -> dict[str, str]:
+    """Return the columns whose type is wider than the schema lines say (S2)."""
+    return {column: wide for column, wide in known.effective.items() if wide != known.logged[column]}
+
+
+def _find_inexact(
+    known: LoggedSchema, outputs: Iterable[FileMarker], involved: Iterable[ListedLogFile], *, live: Collection[str]
+) -> dict[str, bool]:
+    """Return what is proven of outputs and of the live data files that are carried (S2): of these, what was said."""
+    doubtful = (file.log for file in involved if file.log.inexact is None or file.log.inexact)
+    carried = [log for log in doubtful if any(m.tombstoned_ms is None and m.path in live for m in log.markers)]
+    return state_inexact(known, outputs, carried=carried)
+
+
+def _carried_markers(
+    view: LogView, index: LogIndex, involved: Iterable[ListedLogFile], *, skipped: Collection[str]
+) -> list[FileMarker]:
+    """Every marker of the involved log files, once each; a tombstone keeps the proof of when it landed (J1)."""
+    live: dict[str, FileMarker] = {}
+    dead: dict[str, FileMarker] = {}
+    elsewhere: dict[str, FileMarker] = {}
+    for file in involved:
+        for marker in file.log.markers:
+            path = marker.path
+            if path in skipped or path in live:
+                continue
+            current = index.live_marker(path)
+            if current is not None:
+                live[path] = current
+            elif marker.tombstoned_ms is None:
+                elsewhere.setdefault(path, marker)
+            else:
+                dead[path] = _earlier_tombstone(dead.get(path), marker, file.modified_ms)
+    # Live here, dead in a log file that is not involved: carried as dead (S1).
+    missing = {path: marker for path, marker in elsewhere.items() if path not in dead}
+    dead.update(_with_tombstones(view, missing))
+    return [live[path] for path in sorted(live)] + [dead[path] for path in sorted(dead)]
+
+
+def _earlier_tombstone(known: FileMarker | None, marker: FileMarker, modified_ms: int) -> FileMarker:
+    landed_ms = earliest_landing(marker.landed_ms, modified_ms)
+    if known is None:
+        return marker if landed_ms == marker.landed_ms else replace(marker, landed_ms=landed_ms)
+    tombstoned_ms = min(known.tombstoned_ms or 0, marker.tombstoned_ms or 0)
+    return replace(marker, tombstoned_ms=tombstoned_ms, landed_ms=earliest_landing(known.landed_ms, landed_ms))
+
+
+def _with_tombstones(view: LogView, missing: Mapping[str, FileMarker]) -> dict[str, FileMarker]:
+    """Give each marker the earliest time at which any log file says that it is dead."""
+    times: dict[str, int] = {}
+    for marker in (marker for file in view.files if missing for marker in file.log.markers):
+        if marker.tombstoned_ms is not None and marker.path in missing:
+            times[marker.path] = min(marker.tombstoned_ms, times.get(marker.path, marker.tombstoned_ms))
+    return {path: replace(marker, tombstoned_ms=times[path]) for path, marker in missing.items()}
+
+
+def _carried_log_tombstones(involved: Iterable[ListedLogFile], time_ms: int) -> tuple[LogTombstone, ...]:
+    carried: dict[str, LogTombstone] = {}
+    for file in involved:
+        for tombstone in file.log.log_tombstones:
+            known = carried.get(tombstone.path, tombstone)
+            carried[tombstone.path] = LogTombstone(
+                tombstone.path,
+                min(known.tombstoned_ms, tombstone.tombstoned_ms),
+                earliest_landing(known.landed_ms, earliest_landing(tombstone.landed_ms, file.modified_ms)),
+                tombstone.extra,
+            )
+    for file in involved:
+        carried.setdefault(file.key, LogTombstone(file.key, time_ms))
+    return tuple(carried[path] for path in sorted(carried))
+
+
+def earliest_landing(landed_ms: int | None, modified_ms: int) -> int:
+    """Return the earlier of two proofs that a tombstone had landed, both by the store's clock (J1)."""
+    return modified_ms if landed_ms is None else min(landed_ms, modified_ms)

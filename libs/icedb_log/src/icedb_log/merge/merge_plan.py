@@ -1,0 +1,325 @@
+"""What one merge run does: which groups in which lane, in which commits, and which log files it folds. Pure.
+
+Puts together what others decide: :mod:`icedb_log.merge.merge_policy` the groups of a partition,
+:mod:`icedb_log.merge.log_folding` which of them wait for their log files, and this module the lanes and their bounds.
+
+* The **hot** lane runs often. All partitions, those with the newest data first; the smallest tier of a partition first.
+* The **cold** lane runs rarely. Partitions that got no data file for ``cold_after_ms`` by the store's clock, those
+  that have waited longest first; each is merged as far as it is worth it.
+
+Each lane has bounds of its own, so that neither keeps the other waiting: what a hot run leaves in old partitions is
+at the head of a cold run.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from icedb_log.jobs import MergeGroup
+from icedb_log.keys import TablePaths, is_partition_path
+from icedb_log.merge.log_folding import (
+    FoldPlan,
+    Wanted,
+    folded_along,
+    listing_twice,
+    log_fan_in,
+    plan_fold,
+    reach_of,
+    tiers_of_logs,
+)
+from icedb_log.merge.log_index import LogIndex, newest_ms
+from icedb_log.merge.merge_policy import plan_full, plan_settling, plan_tiers
+from icedb_log.model import FileMarker, LogView
+from icedb_log.table.table_config import MIB, TableConfig
+
+Lane = Literal["hot", "cold"]
+LANES: Final[tuple[Lane, ...]] = get_args(Lane)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeLimits:
+    """Bounds of one merge run, so that other tables get their turn, and of each of its commits.
+
+    They give way to one thing: a commit that has to rewrite a large log file takes as much as makes that worth it.
+
+    Attributes:
+        max_groups: Groups of one run.
+        max_files: Input files of one run; a single group may exceed it.
+        max_bytes: Input bytes of one run; a single group may exceed it.
+        commit_bytes: Input bytes from which a commit is made before the run goes on: what a crash loses.
+    """
+
+    max_groups: int = 1024
+    max_files: int = 8192
+    max_bytes: int = 2048 * MIB
+    commit_bytes: int = 512 * MIB
+
+
+HOT_LIMITS: Final = MergeLimits()
+COLD_LIMITS: Final = MergeLimits(max_groups=4096, max_files=32_768, max_bytes=16 * 1024 * MIB, commit_bytes=1024 * MIB)
+
+CROWD_BYTES: Final = 64 * MIB
+"""Input bytes from which a merge is worth a log file although it replaces few, and there are many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A partition in which something can be merged.
+
+    Attributes:
+        partition: Encoded partition path.
+        newest_ms: When its newest data file was made.
+        groups: Smallest first.
+        reaches: Tier of the largest log file that each group involves.
+    """
+
+    partition: str
+    newest_ms: int
+    groups: tuple[MergeGroup, ...]
+    reaches: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyMerges:
+    """All that a lane would merge now, whatever one run takes.
+
+    Attributes:
+        groups: In the order in which they are taken.
+        waiting: Groups that wait until it pays to rewrite the log files that name their inputs.
+        fold: What may be done to the log.
+    """
+
+    groups: tuple[MergeGroup, ...]
+    waiting: tuple[MergeGroup, ...]
+    fold: FoldPlan
+
+
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """What one merge run does.
+
+    Attributes:
+        commits: Groups of each commit. A run that only folds log files has none, and makes one commit.
+        folded_log_keys: Log files that the first commit involves besides those that name an input (M1: "may involve
+            more").
+        has_more: Whether the limits left groups for another run.
+    """
+
+    commits: tuple[tuple[MergeGroup, ...], ...] = ()
+    folded_log_keys: tuple[str, ...] = ()
+    has_more: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self.commits and not self.folded_log_keys
+
+    @property
+    def groups(self) -> tuple[MergeGroup, ...]:
+        """The groups of all commits."""
+        return tuple(group for commit in self.commits for group in commit)
+
+    @property
+    def inputs(self) -> tuple[FileMarker, ...]:
+        """All data files to be merged."""
+        return tuple(marker for group in self.groups for marker in group.inputs)
+
+
+class MergeIndex:
+    """A table's log as the planner sees it, kept up to date from one view to the next. Not thread-safe.
+
+    Groups of the hot lane are worked out once, and again when a partition changes: a look at a large table in which
+    little has happened costs little.
+
+    Args:
+        paths: Keys of the table.
+        config: Its configuration; another one needs another index.
+    """
+
+    def __init__(self, paths: TablePaths, config: TableConfig) -> None:
+        self.paths: Final = paths
+        self.config: Final = config
+        self.log: Final = LogIndex()
+        self.now_ms = 0
+        self.log_file_count = 0
+        self._due: dict[str, Candidate] = {}
+        self._tiers: dict[str, int] = {}
+        self._changed: set[str] = set()
+
+    def update(self, view: LogView) -> None:
+        """Take in a later view of the table."""
+        self.log.update(view)
+        self.now_ms = view.store_now_ms
+        self.log_file_count = len(view.files)
+        self._tiers = tiers_of_logs(self.log, log_fan_in(self.config))
+        self._changed |= self.log.take_changed()
+        for folder in tuple(self._changed):
+            has_enough = len(self.log.folders.get(folder, ())) >= self.config.merge_fan_in
+            found = self._candidate(folder, plan_tiers) if has_enough else None
+            if found is None:
+                self._due.pop(folder, None)
+            else:
+                self._due[folder] = found
+            self._changed.discard(folder)  # only now: a damaged log must not make the index forget the others
+
+    def find_ready(self, *, lane: Lane = "hot", full: bool = False) -> ReadyMerges:
+        """Return what a lane would merge now; ``full`` takes everything, whatever the lane and the log."""
+        if full:
+            candidates = self._newest_first(self._all(plan_full))
+        elif lane == "hot":
+            candidates = self._newest_first(self._due.values())
+        else:
+            cold = self._all(plan_settling, older_than_ms=self.now_ms - self.config.cold_after_ms)
+            candidates = sorted(cold, key=lambda found: (found.newest_ms, found.partition))
+        fan_in = log_fan_in(self.config)
+        fold = plan_fold(self.log.active_files(), _wanted(candidates), fan_in=fan_in, now_ms=self.now_ms)
+        groups: list[MergeGroup] = []
+        waiting: list[MergeGroup] = []
+        for found in candidates:
+            for group, reach in zip(found.groups, found.reaches, strict=True):
+                (groups if full or reach <= fold.reach else waiting).append(group)
+        return ReadyMerges(tuple(groups), tuple(waiting), fold)
+
+    def reach_of(self, groups: Iterable[MergeGroup]) -> int:
+        """Return the tier of the largest log file that some groups involve."""
+        return max((reach_of(group, self.log, self._tiers) for group in groups), default=0)
+
+    def _all(
+        self,
+        plan: Callable[[str, Iterable[FileMarker], TableConfig], tuple[MergeGroup, ...]],
+        *,
+        older_than_ms: int | None = None,
+    ) -> list[Candidate]:
+        found = (
+            self._candidate(folder, plan)
+            for folder, files in self.log.folders.items()
+            if older_than_ms is None or newest_ms(files.values()) <= older_than_ms
+        )
+        return [candidate for candidate in found if candidate is not None]
+
+    def _candidate(
+        self, folder: str, plan: Callable[[str, Iterable[FileMarker], TableConfig], tuple[MergeGroup, ...]]
+    ) -> Candidate | None:
+        files = self.log.folders.get(folder)
+        if files is None:
+            return None
+        partition = self.paths.partition_of(f"{folder}/")
+        if not is_partition_path(partition):
+            return None  # of another writer, with characters that no key of ours may hold: left as it is
+        groups = plan(partition, files.values(), self.config)
+        if not groups:
+            return None
+        reaches = tuple(reach_of(group, self.log, self._tiers) for group in groups)
+        return Candidate(partition, newest_ms(files.values()), groups, reaches)
+
+    @staticmethod
+    def _newest_first(candidates: Iterable[Candidate]) -> list[Candidate]:
+        return sorted(candidates, key=lambda found: (found.newest_ms, found.partition), reverse=True)
+
+
+def plan_merge(
+    view: LogView,
+    *,
+    paths: TablePaths,
+    config: TableConfig,
+    lane: Lane = "hot",
+    full: bool = False,
+    limits: MergeLimits | None = None,
+    index: MergeIndex | None = None,
+) -> MergePlan:
+    """Plan one merge run of a table.
+
+    Args:
+        view: The log; what is committed is planned from one that was read after the fence was acquired (F2).
+        paths: Keys of the table.
+        config: Target size, fan-in, and when a partition is cold.
+        lane: Which merges; ``full`` takes all.
+        full: Merge everything below the target size, whatever its tier and whatever it costs, and fold log files that
+            list a data file twice.
+        limits: Bounds of the run; those of the lane if not given.
+        index: Of an earlier view of the same table with the same configuration, to be brought up to date.
+    """
+    index = index or MergeIndex(paths, config)
+    index.update(view)
+    limits = limits or (COLD_LIMITS if full or lane == "cold" else HOT_LIMITS)
+    ready = index.find_ready(lane=lane, full=full)
+    taken = take_within(ready.groups, limits, ready.fold)
+    reach = index.reach_of(taken)
+    due_keys = ready.fold.due_keys if taken or full or lane == "hot" else ()  # the cold lane does not run to fold
+    folded = set(due_keys)
+    if reach == ready.fold.reach and ready.fold.takes_below:
+        folded.update(folded_along(index.log.active_files(), reach=reach, fan_in=log_fan_in(config)))
+    if full:
+        folded |= listing_twice(index.log.active_files())
+    if not full and _waits_in_the_crowd(index, taken, folded):
+        return MergePlan(has_more=False)
+    return MergePlan(
+        commits=split_commits(taken, limits, ready.fold if reach else None),
+        folded_log_keys=tuple(sorted(folded)),
+        has_more=len(taken) < len(ready.groups),
+    )
+
+
+def take_within(groups: Sequence[MergeGroup], limits: MergeLimits, fold: FoldPlan) -> tuple[MergeGroup, ...]:
+    """Return the first groups that fit into a run, at least one; more if the log files to be rewritten ask for it."""
+    taken = 0
+    files = size_bytes = 0
+    for group in groups:
+        pays = files >= fold.min_inputs or size_bytes >= fold.min_bytes
+        is_full = (
+            taken == limits.max_groups
+            or files + len(group.inputs) > limits.max_files
+            or size_bytes + group.size_bytes > limits.max_bytes
+        )
+        if taken and pays and is_full:
+            break
+        taken += 1
+        files += len(group.inputs)
+        size_bytes += group.size_bytes
+    return tuple(groups[:taken])
+
+
+def split_commits(
+    groups: Sequence[MergeGroup], limits: MergeLimits, fold: FoldPlan | None
+) -> tuple[tuple[MergeGroup, ...], ...]:
+    """Cut a run's groups into commits, each large enough to pay for the log files that it rewrites."""
+    commits: list[tuple[MergeGroup, ...]] = []
+    current: list[MergeGroup] = []
+    files = size_bytes = 0
+    for group in groups:
+        pays = fold is None or files >= fold.min_inputs or size_bytes >= fold.min_bytes
+        if current and pays and size_bytes + group.size_bytes > limits.commit_bytes:
+            commits.append(tuple(current))
+            current, files, size_bytes = [], 0, 0
+        current.append(group)
+        files += len(group.inputs)
+        size_bytes += group.size_bytes
+    if current:
+        commits.append(tuple(current))
+    return tuple(commits)
+
+
+def _wanted(candidates: Iterable[Candidate]) -> Wanted:
+    inputs: dict[int, int] = {}
+    size_bytes: dict[int, int] = {}
+    for found in candidates:
+        for group, reach in zip(found.groups, found.reaches, strict=True):
+            inputs[reach] = inputs.get(reach, 0) + len(group.inputs)
+            size_bytes[reach] = size_bytes.get(reach, 0) + group.size_bytes
+    return Wanted(inputs, size_bytes)
+
+
+def _waits_in_the_crowd(index: MergeIndex, groups: Sequence[MergeGroup], folded: set[str]) -> bool:
+    """Whether a commit would add a log file to a long log and take too few away.
+
+    Dead log files stay for their grace period. At a high rate of appends a merge after each of them would double the
+    length of the log; so while half as many of them as the slow bound are there, a commit has to replace as many log
+    files as the fan-in, or move much data. They alone count: they go away, so that nothing waits for ever.
+    """
+    active = {file.key for file in index.log.active_files()}
+    if index.log_file_count - len(active) < max(1, index.config.log_files_slow // 2):
+        return False
+    if sum(group.size_bytes for group in groups) >= CROWD_BYTES:
+        return False
+    involved = {key for group in groups for marker in group.inputs for key in index.log.logs_naming(marker.path)}
+    return len((involved & active) | folded) < log_fan_in(index.config)

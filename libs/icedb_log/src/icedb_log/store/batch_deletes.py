@@ -1,0 +1,146 @@
+"""Deletes of many keys by requests of at most 1,000 each, some at once, at a :class:`DeletePace`.
+
+Owns which keys are sent again, and when a call gives up. It knows no S3: a request is a function. The caller's thread
+alone decides and waits; the others only send. Every key ends in the report, once.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Final
+
+from icedb_log.clock import Clock
+from icedb_log.errors import Unavailable
+from icedb_log.store.delete_pace import MAX_IN_FLIGHT, DeletePace
+from icedb_log.store.object_store import MAX_KEYS_PER_DELETE, DeleteFailure, DeleteReport, FailedDelete
+
+MAX_TRIES: Final[Mapping[DeleteFailure, int]] = {"throttled": 8, "unanswered": 3, "ignored": 2}
+"""How often a key is sent, by what became of it last; what is not named here is not sent again. So many signs of
+overload in a row, without any key deleted in between, end the call as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAnswer:
+    """What one request did.
+
+    Attributes:
+        failed: The keys that are not known to be gone; all others of the request are.
+        overload: What the store asked for patience with, or that it did not answer; ``None``: it did as it was told.
+        is_final: Every other request would be answered in the same way.
+    """
+
+    failed: Sequence[FailedDelete]
+    overload: DeleteFailure | None = None
+    is_final: bool = False
+
+
+def delete_in_batches(
+    keys: Sequence[str], send: Callable[[Sequence[str]], BatchAnswer], *, pace: DeletePace, clock: Clock
+) -> DeleteReport:
+    """Delete keys by as many requests as it takes. Idempotent.
+
+    Args:
+        keys: Each once.
+        send: Sends one request, once, and says what became of its keys. Called by several threads at once.
+        pace: Of the store.
+        clock: For the waits.
+
+    Returns:
+        Deleted keys in the order in which they were given.
+
+    Raises:
+        Unavailable: Not one key had a usable answer.
+    """
+    run = _Run(keys, send, pace)
+    if len(keys) <= MAX_KEYS_PER_DELETE:
+        while not run.is_done:
+            if pause_ms := pace.wait_ms():
+                clock.sleep_ms(pause_ms)
+            request = _Sent(run.take_batch(), pace.generation)
+            run.note(request, send(request.batch))
+    else:
+        _send_some_at_once(run, pace, clock)
+    report = run.report()
+    if report.failed and not report.deleted and all(each.kind == "unanswered" for each in report.failed):
+        raise Unavailable(f"none of {len(keys)} objects could be deleted; the first: {report.failed[0].reason}")
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A request that is on its way."""
+
+    batch: Sequence[str]
+    generation: int
+
+
+def _send_some_at_once(run: "_Run", pace: DeletePace, clock: Clock) -> None:
+    sent: dict[Future[BatchAnswer], _Sent] = {}
+    with ThreadPoolExecutor(MAX_IN_FLIGHT, thread_name_prefix="icedb-delete") as pool:
+        while sent or not run.is_done:
+            if len(sent) < pace.limit and not run.is_done:
+                pause_ms = pace.wait_ms()
+                if not pause_ms:
+                    request = _Sent(run.take_batch(), pace.generation)
+                    sent[pool.submit(run.send, request.batch)] = request
+                    continue
+                if not sent:
+                    clock.sleep_ms(pause_ms)
+                    continue
+            for future in wait(sent, return_when=FIRST_COMPLETED).done:
+                run.note(sent.pop(future), future.result())
+
+
+class _Run:
+    """The keys of one call: waiting for a request, failed, and by default gone."""
+
+    def __init__(self, keys: Sequence[str], send: Callable[[Sequence[str]], BatchAnswer], pace: DeletePace) -> None:
+        self.send = send
+        self._keys = keys
+        self._pace = pace
+        self._waiting = deque(keys)
+        self._tries: dict[str, int] = {}
+        self._failed: dict[str, FailedDelete] = {}
+        self._overload_count = 0
+        self._has_given_up = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no key waits for a request."""
+        return not self._waiting
+
+    def take_batch(self) -> Sequence[str]:
+        """Take the keys of the next request. Those that were refused before come last."""
+        return [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_KEYS_PER_DELETE))]
+
+    def note(self, request: _Sent, answer: BatchAnswer) -> None:
+        """Take note of an answer; keys that may be sent again wait again."""
+        if answer.overload is None:
+            self._pace.note_answer(request.generation)
+        elif self._pace.note_overload(request.generation):
+            self._overload_count += 1
+        if len(answer.failed) < len(request.batch):
+            self._overload_count = 0
+        if self._failed:
+            for key in request.batch:
+                self._failed.pop(key, None)
+        for each in answer.failed:
+            self._failed[each.key] = each
+            tries = self._tries[each.key] = self._tries.get(each.key, 0) + 1
+            if tries < MAX_TRIES.get(each.kind, 1) and not self._has_given_up:
+                self._waiting.append(each.key)
+        if answer.is_final or (answer.overload and self._overload_count >= MAX_TRIES[answer.overload]):
+            self._give_up(answer.failed[0])
+
+    def _give_up(self, why: FailedDelete) -> None:
+        """Send nothing more; what waits has failed for the same reason."""
+        self._has_given_up = True
+        while self._waiting:
+            key = self._waiting.popleft()
+            self._failed[key] = FailedDelete(key, why.reason, why.kind)
+
+    def report(self) -> DeleteReport:
+        """Return what became of each key, in the order in which they were given."""
+        deleted = tuple(key for key in self._keys if key not in self._failed)
+        return DeleteReport(deleted, tuple(self._failed[key] for key in self._keys if key in self._failed))

@@ -1,0 +1,326 @@
+"""An object store on S3 or a server that speaks its protocol.
+
+Owns which client sends a request, hence how often it is sent (:mod:`icedb_log.store.s3_clients`). Reads,
+listings and unconditional writes go through the one with boto3's standard retries; a read of one version is tried
+without boto3 first (:mod:`icedb_log.store.s3_plain_reads`).
+**A conditional write is sent once**, through the one that never retries: a retry of one that landed would be
+refused, and look as if somebody else had won (W2). Only 409, by which S3 says that it did nothing, is sent again.
+A delete uses that client, too: it is sent again at a pace of its own.
+
+ETags go in and out without quotes: some gateways match only that form, and the others take both. Times are the
+server's: ``Last-Modified`` and ``Date``, both in whole seconds (J1).
+"""
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from icedb_log.clock import Clock, SystemClock
+from icedb_log.errors import (
+    CommitOutcomeUnknown,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    Unavailable,
+    UnsupportedFormat,
+)
+from icedb_log.key_rules import check_byte_range, check_folder_prefix, check_key, check_page_limit, is_listable
+from icedb_log.store.batch_deletes import BatchAnswer, delete_in_batches
+from icedb_log.store.delete_pace import DeletePace
+from icedb_log.store.object_store import (
+    MAX_KEYS_PER_PAGE,
+    DeleteReport,
+    FailedDelete,
+    ObjectInfo,
+    ObjectPage,
+    StoredObject,
+)
+from icedb_log.store.probe import probe_conditional_writes
+from icedb_log.store.s3_answers import if_match_of, info_of, parse_date_ms, part_of, strip_quotes
+from icedb_log.store.s3_clients import READ_ATTEMPTS, S3Clients, make_clients
+from icedb_log.store.s3_copies import copy_object
+from icedb_log.store.s3_deletes import send_delete
+from icedb_log.store.s3_errors import (
+    HTTP_CONFLICT,
+    explain_conditional_write,
+    explain_read,
+    is_beyond_the_end,
+    status_of,
+)
+from icedb_log.store.s3_options import S3Options
+from icedb_log.store.s3_presign import presign_get
+from icedb_log.store.s3_transfers import SINGLE_REQUEST_BYTES, download_in_parts, upload_in_parts
+from icedb_log.store.s3_uploads import abort_stale_uploads
+
+CONFLICT_ATTEMPTS: Final = 6
+"""How often a conditional write that is answered 409 is sent."""
+
+FIRST_CONFLICT_WAIT_MS: Final = 20
+"""Wait after the first 409; it doubles each time."""
+
+
+class S3ObjectStore:
+    """Objects of one bucket. Safe for use by many threads, and in a child forked later.
+
+    Attributes:
+        time_listeners: See :class:`icedb_log.store.clock_watch.TellsTime`.
+    """
+
+    def __init__(
+        self, bucket: str, options: S3Options, *, scratch_prefix: str = "", clock: Clock | None = None
+    ) -> None:
+        """Describe a bucket; nothing is sent.
+
+        Args:
+            bucket: Its name.
+            options: How to reach it.
+            scratch_prefix: Where :meth:`probe` may write: empty, or ending with ``/``.
+            clock: For the waits after a 409 and between deletes, and for the names of scratch objects.
+        """
+        self.time_listeners: list[Callable[[int], None]] = []
+        self._bucket = bucket
+        self._options = options
+        self._scratch_prefix = check_folder_prefix(scratch_prefix)
+        self._clock = clock or SystemClock()
+        self._where = f"bucket {bucket} at {options.endpoint_url or 'AWS'}"
+        self._pace = DeletePace(self._clock)
+        self._lock = threading.Lock()
+        self._clients: S3Clients | None = None
+
+    def probe(self) -> None:
+        """Check access, then conditional writes. Raises Unavailable, UnsupportedFormat, InvalidRequest."""
+        self.list_page(self._scratch_prefix, limit=1)
+        probe_conditional_writes(self, self._scratch_prefix, scratch_id=self._clock.new_id(), name=self._where)
+
+    def get(self, key: str, *, if_match: str | None = None) -> StoredObject:
+        """Read an object. Raises NotFound, PreconditionFailed, Unavailable."""
+        check_key(key)
+        answer, body = self._read(key, if_match_of(if_match))
+        return StoredObject(info_of(key, answer, size_bytes=len(body)), body)
+
+    def get_range(self, key: str, *, start: int, length: int, if_match: str | None = None) -> StoredObject:
+        """Read a part of an object. Raises NotFound, PreconditionFailed, Unavailable, InvalidRequest."""
+        check_key(key)
+        check_byte_range(start, length)
+        if length:
+            arguments = {"Range": f"bytes={start}-{start + length - 1}", **if_match_of(if_match)}
+            try:
+                answer, body = self._read(key, arguments)
+            except InvalidRequest as error:
+                if not is_beyond_the_end(error.__cause__):
+                    raise
+            else:
+                return part_of(key, answer, body, start=start, length=length)
+        # A range of nothing cannot be asked for, and an answer of 416 does not describe the object. Servers disagree
+        # about the form of an ETag in a conditional HEAD, so the answer's is compared here.
+        info = self.head(key)
+        if if_match is not None and info.etag != if_match:
+            raise PreconditionFailed(f"{key}: {self._where}: its ETag is another; list and read again")
+        if length and info.size_bytes > start:
+            raise Unavailable(f"{key}: {self._where}: was replaced while it was read; read it again")
+        return StoredObject(info, b"")
+
+    def head(self, key: str) -> ObjectInfo:
+        """Read an object's metadata. Raises NotFound, Unavailable."""
+        check_key(key)
+        try:
+            answer = self._call("head_object", key, Key=key)
+        except NotFound:
+            # A HEAD has no body that says whose 404 it is: that of a bucket that is gone, or of a proxy, is the same.
+            # A listing raises then.
+            self.list_page(key, limit=1)
+            raise
+        return info_of(key, answer, size_bytes=int(answer["ContentLength"]))
+
+    def put_if_absent(self, key: str, body: bytes) -> str:
+        """Create an object. Raises PreconditionFailed, CommitOutcomeUnknown, Unavailable (surely not written)."""
+        return self._write_once(key, body, {"IfNoneMatch": "*"})
+
+    def put_if_match(self, key: str, body: bytes, *, etag: str) -> str:
+        """Replace an object that still has ``etag``. Raises as :meth:`put_if_absent` does."""
+        return self._write_once(key, body, {"IfMatch": etag})
+
+    def put(self, key: str, body: bytes) -> str:
+        """Write an object whatever is there. Raises Unavailable, InvalidRequest."""
+        check_key(key)
+        return strip_quotes(self._call("put_object", key, Key=key, Body=body)["ETag"])
+
+    def list_page(self, prefix: str, *, token: str | None = None, limit: int = MAX_KEYS_PER_PAGE) -> ObjectPage:
+        """List one page; the token is S3's continuation token. Raises Unavailable."""
+        check_page_limit(limit)
+        resume = {} if token is None else {"ContinuationToken": token}
+        answer = self._call("list_objects_v2", prefix, Prefix=prefix, MaxKeys=limit, **resume)
+        objects = tuple(
+            info_of(entry["Key"], entry, size_bytes=int(entry["Size"])) for entry in answer.get("Contents", ())
+        )
+        next_token = answer["NextContinuationToken"] if answer.get("IsTruncated") else None
+        return ObjectPage(objects, next_token, self._server_time_ms(answer))
+
+    def list_folders(self, prefix: str) -> tuple[str, ...]:
+        """List the folders right below ``prefix``, all pages. Raises Unavailable, InvalidRequest."""
+        check_folder_prefix(prefix)
+        folders: list[str] = []
+        resume: dict[str, str] = {}
+        while True:
+            answer = self._call("list_objects_v2", prefix, Prefix=prefix, Delimiter="/", **resume)
+            found = (entry["Prefix"][len(prefix) : -1] for entry in answer.get("CommonPrefixes", ()))
+            folders.extend(folder for folder in found if folder)
+            if not answer.get("IsTruncated"):
+                return tuple(sorted(folders))
+            resume = {"ContinuationToken": answer["NextContinuationToken"]}
+
+    def delete(self, keys: Sequence[str]) -> DeleteReport:
+        """Delete objects, 1,000 in a request, some requests at once. Raises Unavailable if nothing was answered."""
+        asked = dict.fromkeys(keys)
+        possible = [key for key in asked if is_listable(key)]
+        impossible = [FailedDelete(key, "S3 can hold no object with this key") for key in asked if not is_listable(key)]
+        if not possible:
+            return DeleteReport((), tuple(impossible))
+        client = self._open_clients().once
+
+        def send(batch: Sequence[str]) -> BatchAnswer:
+            return send_delete(client, self._bucket, batch, where=self._where)
+
+        report = delete_in_batches(possible, send, pace=self._pace, clock=self._clock)
+        return DeleteReport(report.deleted, (*report.failed, *impossible))
+
+    def abort_stale_uploads(self, prefix: str, *, before_ms: int) -> int:
+        """End multipart uploads that were never finished. Raises Unavailable."""
+        client = self._open_clients().retrying
+        return abort_stale_uploads(client, self._bucket, prefix, before_ms=before_ms, where=self._where)
+
+    def download(self, key: str, path: Path) -> ObjectInfo:
+        """Copy an object to a local file. Raises NotFound, Unavailable."""
+        info = self.head(key)
+        try:
+            if info.size_bytes <= SINGLE_REQUEST_BYTES:
+                stored = self.get(key)
+                path.write_bytes(stored.body)
+                return stored.info
+            download_in_parts(self._open_clients().retrying, self._bucket, key, path, where=self._where)
+            copied_bytes = path.stat().st_size
+        except OSError as error:
+            raise Unavailable(
+                f"{path}: cannot hold the copy of {key}: {error.strerror or error}; free space, or give permission"
+            ) from error
+        if copied_bytes != info.size_bytes:
+            raise Unavailable(f"{key}: {self._where}: {copied_bytes} of {info.size_bytes} bytes came; try again")
+        return info
+
+    def upload(self, key: str, path: Path) -> ObjectInfo:
+        """Copy a local file to an object. Raises InvalidRequest if it cannot be read, Unavailable."""
+        check_key(key)
+        try:
+            size_bytes = path.stat().st_size
+            if size_bytes <= SINGLE_REQUEST_BYTES:
+                self.put(key, path.read_bytes())
+            else:
+                upload_in_parts(self._open_clients().retrying, self._bucket, key, path, where=self._where)
+        except OSError as error:
+            raise InvalidRequest(f"{path}: cannot be uploaded as {key}: {error.strerror or error}") from error
+        info = self.head(key)
+        if info.size_bytes != size_bytes:
+            raise Unavailable(
+                f"{key}: {self._where}: holds {info.size_bytes} of {size_bytes} bytes of {path}; upload it again"
+            )
+        return info
+
+    def copy_from(self, source: "S3ObjectStore", info: ObjectInfo, key: str) -> ObjectInfo:
+        """Let the server copy an object; as ``upload``, for fresh keys only. The source may change: look afterwards."""
+        check_key(key)
+        place = {"Bucket": source._bucket, "Key": info.key}  # noqa: SLF001 - one of us
+        copy_object(self._open_clients().retrying, self._bucket, key, source=place, info=info, where=self._where)
+        return self.head(key)
+
+    def uri(self, key: str) -> str:
+        """Return ``s3://bucket/key``."""
+        return f"s3://{self._bucket}/{key}"
+
+    def presign(self, key: str, *, expires_ms: int) -> str:
+        """Return a URL that reads an object without credentials."""
+        return presign_get(self._open_clients().once, self._bucket, key, expires_ms=expires_ms, where=self._where)
+
+    def _open_clients(self) -> S3Clients:
+        """Return this process's clients."""
+        with self._lock:
+            if self._clients is None or self._clients.process_id != os.getpid():
+                self._clients = make_clients(self._bucket, self._options, where=self._where, on_answer=self._tell_time)
+            return self._clients
+
+    def _call(self, operation: str, key: str, **arguments: Any) -> dict[str, Any]:
+        """Send a request that may be repeated."""
+        client = self._open_clients().retrying
+        try:
+            answer: dict[str, Any] = getattr(client, operation)(Bucket=self._bucket, **arguments)
+        except (BotoCoreError, ClientError) as error:
+            raise explain_read(error, where=self._where, key=key) from error
+        return answer
+
+    def _read(self, key: str, arguments: dict[str, str]) -> tuple[dict[str, Any], bytes]:
+        """Read an object or a part of it to the end: boto3 repeats the request, but not a body that breaks off."""
+        plain = self._open_clients().plain
+        if plain is not None and "IfMatch" in arguments:
+            found = plain.read(key, etag=arguments["IfMatch"], byte_range=arguments.get("Range"))
+            if found is not None:
+                return found
+        for is_last in (*(False,) * (READ_ATTEMPTS - 1), True):
+            answer = self._call("get_object", key, Key=key, **arguments)
+            stream = answer["Body"]
+            try:
+                return answer, stream.read()
+            except BotoCoreError as error:
+                if is_last:
+                    raise explain_read(error, where=self._where, key=key) from error
+            finally:
+                stream.close()
+        raise AssertionError  # the last attempt returns or raises
+
+    def _write_once(self, key: str, body: bytes, condition: dict[str, str]) -> str:
+        """Send a conditional write, again only after a 409 (W2)."""
+        check_key(key)
+        client = self._open_clients().once
+        for wait_ms in _conflict_waits():
+            try:
+                answer = client.put_object(Bucket=self._bucket, Key=key, Body=body, **condition)
+            except ClientError as error:
+                if status_of(error) != HTTP_CONFLICT or wait_ms is None:
+                    raise explain_conditional_write(error, where=self._where, key=key) from error
+                self._clock.sleep_ms(wait_ms)
+            except BotoCoreError as error:
+                raise explain_conditional_write(error, where=self._where, key=key) from error
+            else:
+                if not answer.get("ETag"):
+                    raise CommitOutcomeUnknown(f"{key}: {self._where}: answered without an ETag; read it back (W2)")
+                return strip_quotes(answer["ETag"])
+        raise AssertionError  # the last attempt returns or raises
+
+    def _server_time_ms(self, answer: dict[str, Any]) -> int:
+        """Return the server's clock as its answer shows it, in whole seconds."""
+        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date", "")
+        try:
+            return parse_date_ms(date)
+        except ValueError as error:
+            raise UnsupportedFormat(
+                f"{self._where}: answers carry no usable Date header ({date!r}), by which ages are told; let the "
+                "proxy in between pass it on"
+            ) from error
+
+    def _tell_time(self, http_response: Any, **_ignored: object) -> None:
+        """Tell who listens what time an answer shows: the middle of the second that it names."""
+        if self.time_listeners:
+            with contextlib.suppress(ValueError):
+                now_ms = parse_date_ms(http_response.headers.get("date", "")) + 500
+                for tell in self.time_listeners:
+                    tell(now_ms)
+
+
+def _conflict_waits() -> Iterator[int | None]:
+    """Yield the wait after each attempt, ``None`` after the last."""
+    for attempt in range(CONFLICT_ATTEMPTS - 1):
+        yield FIRST_CONFLICT_WAIT_MS << attempt
+    yield None

@@ -1,0 +1,97 @@
+"""From a store URL to a warehouse: the one place that chooses the kind of store.
+
+``file:///abs/dir`` is a directory of this machine, keys relative to it. ``s3://bucket/some/prefix`` is a bucket,
+keys full, tables below the prefix.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from icedb_log.clock import Clock
+from icedb_log.errors import InvalidRequest
+from icedb_log.key_rules import check_key
+from icedb_log.store.local_store import LocalObjectStore
+from icedb_log.store.s3_options import S3Options
+from icedb_log.warehouse import Warehouse
+
+__all__ = ["S3Options", "StoreSettings", "open_warehouse"]
+
+_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_FORMS: Final = "use file:///absolute/directory or s3://bucket/optional/prefix"
+_SHOWN_CHARS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """All that another process needs to open the same warehouse. Plain values; the secret is not shown.
+
+    Attributes:
+        url: ``file:///abs/dir`` or ``s3://bucket/prefix``.
+        s3: How to reach S3; ``None``: AWS, as boto3 finds it. Not used for a directory.
+    """
+
+    url: str
+    s3: S3Options | None = None
+
+    def open(self) -> Warehouse:
+        """Open the warehouse; nothing is sent or created. Raises InvalidRequest."""
+        return open_warehouse(self.url, self.s3)
+
+
+def open_warehouse(url: str, s3: S3Options | None = None, *, clock: Clock | None = None) -> Warehouse:
+    """Open a warehouse by its URL; nothing is sent or created.
+
+    Call ``warehouse.store.probe()`` once in each service before the first write.
+
+    Args:
+        url: ``file:///abs/dir`` or ``s3://bucket/prefix``.
+        s3: How to reach S3; ``None``: AWS, as boto3 finds it.
+        clock: For waits and scratch names of the store; the host's if not given.
+
+    Raises:
+        InvalidRequest: The URL has another form, or names a place that cannot be a store.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InvalidRequest(f"store URL {url[:_SHOWN_CHARS]!r}: {error}; {_FORMS}") from error
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        raise InvalidRequest(
+            f"store URL of scheme {parts.scheme!r}: has a user, a query or a fragment; {_FORMS}, and set "
+            "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and ICEDB_S3_ENDPOINT"
+        )
+    if parts.scheme == "file":
+        return _open_directory(url, parts.netloc, parts.path, clock)
+    if parts.scheme == "s3":
+        return _open_bucket(url, parts.netloc, parts.path, s3 or S3Options(), clock)
+    raise InvalidRequest(f"store URL {url[:_SHOWN_CHARS]!r}: {_FORMS}")
+
+
+def _open_directory(url: str, host: str, path: str, clock: Clock | None) -> Warehouse:
+    """Open a directory."""
+    folder = unquote(path)
+    is_local = host in ("", "localhost")
+    if not is_local or not folder.startswith("/") or not folder.strip("/") or "\0" in folder:
+        raise InvalidRequest(
+            f"store URL {url[:_SHOWN_CHARS]!r}: not an absolute directory of this machine; {_FORMS} (three slashes)"
+        )
+    return Warehouse(LocalObjectStore(Path(folder), clock=clock))
+
+
+def _open_bucket(url: str, bucket: str, path: str, options: S3Options, clock: Clock | None) -> Warehouse:
+    """Open a bucket."""
+    from icedb_log.store.s3 import S3ObjectStore  # noqa: PLC0415 - boto3 costs a third of a second: not for a directory
+
+    root = path.strip("/")
+    if not _BUCKET.fullmatch(bucket):
+        raise InvalidRequest(f"store URL {url[:_SHOWN_CHARS]!r}: {bucket!r} is not the name of a bucket; {_FORMS}")
+    if root:
+        try:
+            check_key(root)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"store URL {url[:_SHOWN_CHARS]!r}: {error}") from error
+    scratch_prefix = f"{root}/" if root else ""
+    return Warehouse(S3ObjectStore(bucket, options, scratch_prefix=scratch_prefix, clock=clock), root)

@@ -1,0 +1,196 @@
+"""Removal of whole partitions: an exchange of live data files for nothing, in the log alone (M3).
+
+No data file is read or written. One commit, under the fence of ``merge``, tombstones every data file of the chosen
+partitions; all other markers of the log files involved are carried. The rows come back neither by a later merge
+(M4) nor by a vacuum, which deletes the data files when their grace period is over (J1).
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from icedb_log.clock import Clock
+from icedb_log.jobs import CheckAlive, MergedGroup, MergeGroup
+from icedb_log.keys import TablePaths
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.merge.merge_session import MergeSession
+from icedb_log.model import FileMarker, LogView
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.stored_config import read_table_config
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """One partition with at least one live data file.
+
+    Attributes:
+        path: Encoded partition path; empty for a table without partitions.
+        file_count: Live data files.
+        row_count: Rows in them; ``None`` when some file does not say.
+        size_bytes: Bytes of them.
+        newest_ms: When the youngest of them was made, by its committer's clock; a merge makes new ones.
+        oldest_ms: When the oldest of them was made.
+    """
+
+    path: str
+    file_count: int
+    row_count: int | None
+    size_bytes: int
+    newest_ms: int
+    oldest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalResult:
+    """What a removal did, or would do. No key: nothing was committed.
+
+    Attributes:
+        committed_key: Log file of the commit; ``None`` if nothing was chosen, or for a dry run.
+        commit_ms: Its time; 0 if there is none.
+        partitions: What was removed, ascending by path.
+        removed_paths: Data files that died, ascending.
+    """
+
+    committed_key: str | None = None
+    commit_ms: int = 0
+    partitions: tuple[PartitionInfo, ...] = ()
+    removed_paths: tuple[str, ...] = ()
+
+    @property
+    def row_count(self) -> int | None:
+        """Rows that are gone; ``None`` when some data file does not say."""
+        counts = [info.row_count for info in self.partitions]
+        return None if None in counts else sum(count for count in counts if count is not None)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the data files that died."""
+        return sum(info.size_bytes for info in self.partitions)
+
+
+ChoosePartitions = Callable[[LogView, tuple[PartitionInfo, ...]], Collection[str]]
+"""Returns the paths of the partitions to be removed. Called before the fence is acquired, so that a choice that is
+wrong or empty costs nothing, and again with what was read under it (F2): the second answer counts."""
+
+
+def list_partitions(view: LogView, paths: TablePaths) -> tuple[PartitionInfo, ...]:
+    """Return all partitions with live data files, ascending by path. Pure."""
+    return tuple(_describe(path, markers) for path, markers in sorted(_by_partition(view, paths).items()))
+
+
+def remove_partitions(
+    store: ObjectStore,
+    paths: TablePaths,
+    *,
+    clock: Clock,
+    owner: str,
+    select: Callable[[PartitionInfo], bool],
+    dry_run: bool = False,
+    check_alive: CheckAlive | None = None,
+    reader: LogReader | None = None,
+) -> RemovalResult:
+    """Remove the partitions for which ``select`` is true. Otherwise as :func:`remove_chosen_partitions`."""
+    return remove_chosen_partitions(
+        store,
+        paths,
+        clock=clock,
+        owner=owner,
+        choose=lambda _, infos: {info.path for info in infos if select(info)},
+        dry_run=dry_run,
+        check_alive=check_alive,
+        reader=reader,
+    )
+
+
+def remove_chosen_partitions(
+    store: ObjectStore,
+    paths: TablePaths,
+    *,
+    clock: Clock,
+    owner: str,
+    choose: ChoosePartitions,
+    dry_run: bool = False,
+    check_alive: CheckAlive | None = None,
+    reader: LogReader | None = None,
+) -> RemovalResult:
+    """Remove partitions in one commit.
+
+    What is flushed into a partition while the run works stays. Idempotent in effect: repeated, it finds nothing.
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        clock: This host's clock.
+        owner: Who runs this, for the fence object.
+        choose: Which partitions; may raise.
+        dry_run: Say what would be removed: no fence, nothing written.
+        check_alive: Called before each step; raises if the run should stop (a lost lock). Saves work only.
+        reader: A reader to reuse, with its cache.
+
+    Raises:
+        NotFound: No such table.
+        Fenced: Another run took over; drop the job.
+        CommitConflict: The commit certainly did not land; run again.
+        CommitOutcomeUnknown: Nobody knows yet; the next run settles it.
+        HaltError: The table needs a person.
+        Unavailable: The store did not answer.
+        IceDBError: What ``choose`` raises.
+    """
+    config = read_table_config(store, paths)
+    reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
+    planned = _plan(reader.read(), paths, choose)
+    if dry_run or not planned:
+        return _result(planned)
+    session = MergeSession(
+        store, paths, config=config, clock=clock, owner=owner, reader=reader, check_alive=check_alive
+    )
+    chosen = _plan(session.view, paths, choose)
+    if not chosen:
+        return RemovalResult()
+    merged = [_remove(path, markers) for path, markers in chosen.items()]
+    committed = session.commit(merged, may_change_rows=True)
+    return _result(chosen, committed_key=committed.key, commit_ms=committed.time_ms)
+
+
+def _plan(view: LogView, paths: TablePaths, choose: ChoosePartitions) -> dict[str, list[FileMarker]]:
+    partitions = _by_partition(view, paths)
+    infos = tuple(_describe(path, markers) for path, markers in sorted(partitions.items()))
+    return {path: partitions[path] for path in sorted(choose(view, infos))}
+
+
+def _by_partition(view: LogView, paths: TablePaths) -> dict[str, list[FileMarker]]:
+    partitions: dict[str, list[FileMarker]] = defaultdict(list)
+    for marker in fold(view).live:
+        partitions[paths.partition_of(marker.path)].append(marker)
+    return partitions
+
+
+def _describe(path: str, markers: Iterable[FileMarker]) -> PartitionInfo:
+    markers = list(markers)
+    counts = [marker.row_count for marker in markers]
+    return PartitionInfo(
+        path=path,
+        file_count=len(markers),
+        row_count=None if None in counts else sum(count for count in counts if count is not None),
+        size_bytes=sum(marker.size_bytes for marker in markers),
+        newest_ms=max(marker.created_ms for marker in markers),
+        oldest_ms=min(marker.created_ms for marker in markers),
+    )
+
+
+def _remove(path: str, markers: list[FileMarker]) -> MergedGroup:
+    """Return the group of a removal: nobody has read its rows, the log's own counts stand for them (M3)."""
+    rows = sum(marker.row_count or 0 for marker in markers)
+    return MergedGroup(MergeGroup(path, tuple(markers)), outputs=(), rows_read=rows, rows_removed=None)
+
+
+def _result(
+    removed: dict[str, list[FileMarker]], *, committed_key: str | None = None, commit_ms: int = 0
+) -> RemovalResult:
+    return RemovalResult(
+        committed_key=committed_key,
+        commit_ms=commit_ms,
+        partitions=tuple(_describe(path, markers) for path, markers in removed.items()),
+        removed_paths=tuple(sorted(marker.path for markers in removed.values() for marker in markers)),
+    )

@@ -1,0 +1,218 @@
+"""Retention: which time partitions have outlived their time (a TTL for each table). Pure.
+
+A partition expires when the end of its time range lies longer ago than the table's ``retention_ms``: with 90 days and
+partitions by day, 2023-06-07 goes when 2023-06-08T00:00Z is 90 days past. Values of time partitions are UTC.
+
+Nothing brings a removed row back, so everything that could be a mistake keeps the partition, and is reported:
+
+* the store's clock decides, and this host's has to agree with it within an hour;
+* partitions of the future, null partitions and values that are no time never expire;
+* a partition that got a data file within the last ``data_grace_ms`` (or ``retention_ms``, if that is shorter) waits.
+  Rows that come so late are often the mistake of a producer (seconds taken for milliseconds lie in January 1970), and
+  would vanish within the hour that they came in. Who goes on writing into an expired partition keeps it; the
+  reports say so. A merge of the partition makes a new data file, too, and defers its end by the same time, once;
+* a run that would remove several time ranges at once, and with them more than half of the table's bytes, is refused: in
+  regular operation one range ends at a time, so that this is a new or a mistaken setting, or a wrong clock. A person
+  allows it once.
+"""
+
+import re
+from calendar import isleap, monthrange
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+from icedb_log.errors import InvalidRequest, Unavailable
+from icedb_log.table.partition_filter import read_partition_values
+from icedb_log.table.partition_removal import PartitionInfo
+from icedb_log.table.table_config import DAY_MS, HOUR_MS, SECOND_MS, TIME_TRANSFORMS, PartitionField, TableConfig
+
+MAX_CLOCK_DIFFERENCE_MS: Final = HOUR_MS
+MAX_SHARE: Final = 0.5
+"""Share of a table's live bytes that a run may remove unasked when it removes more than one time range."""
+
+KeptReason = Literal["young", "late", "future", "null", "unparsable"]
+"""``young``: its time has not come; ``late``: it has, but a data file came within ``data_grace_ms``; ``future``: its
+range has not begun; ``null``: its rows have no time; ``unparsable``: its value is no time of the partition's form."""
+
+KEPT_REASONS: Final[tuple[KeptReason, ...]] = ("young", "late", "future", "null", "unparsable")
+
+_FORMS: Final[Mapping[str, re.Pattern[str]]] = {
+    "year": re.compile(r"([0-9]{4})"),
+    "month": re.compile(r"([0-9]{4})-([0-9]{2})"),
+    "day": re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})"),
+    "hour": re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})-([0-9]{2})"),
+}
+_LEAST_PARTS: Final = (1, 1, 1, 0)
+"""Month, day and hour where a form does not say them; the year is always said."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRange:
+    """The time of a partition's rows, unix ms: ``start_ms`` inclusive, ``end_ms`` exclusive."""
+
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredPartition:
+    """A partition whose time has come.
+
+    Attributes:
+        info: The partition.
+        expired_ms: When it expired.
+    """
+
+    info: PartitionInfo
+    expired_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPartition:
+    """A partition that stays.
+
+    Attributes:
+        info: The partition.
+        reason: Why.
+        until_ms: When it will go if nothing changes; ``None``: never.
+    """
+
+    info: PartitionInfo
+    reason: KeptReason
+    until_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPlan:
+    """What retention would remove now.
+
+    Attributes:
+        field: The partition field that it goes by; ``None``: the table has no retention, and everything stays.
+        expired: Ascending by the time at which they expired, then by path.
+        kept: Ascending by path.
+        refusal: Why a run has to be asked for by a person; empty if it need not.
+    """
+
+    field: str | None
+    expired: tuple[ExpiredPartition, ...]
+    kept: tuple[KeptPartition, ...]
+    refusal: str = ""
+
+
+def plan_retention(
+    infos: Sequence[PartitionInfo], config: TableConfig, *, store_now_ms: int, host_now_ms: int
+) -> RetentionPlan:
+    """Decide for each partition of a table whether its time has come.
+
+    Args:
+        infos: All partitions with live data files.
+        config: The table's configuration.
+        store_now_ms: The store's clock, which decides.
+        host_now_ms: This host's clock, which has to agree.
+
+    Raises:
+        Unavailable: The clocks disagree by more than an hour; nobody knows which is right.
+    """
+    field = find_time_field(config)
+    if config.retention_ms is None or field is None:
+        return RetentionPlan(None, (), tuple(KeptPartition(info, "young", None) for info in infos))
+    difference_ms = abs(store_now_ms - host_now_ms)
+    if difference_ms > MAX_CLOCK_DIFFERENCE_MS:
+        raise Unavailable(
+            f"table {config.name}: this host's clock says {_format(host_now_ms)}, the store's {_format(store_now_ms)}; "
+            "retention removes nothing while they disagree by more than an hour. Set the one that is wrong"
+        )
+    expired: list[ExpiredPartition] = []
+    kept: list[KeptPartition] = []
+    for info in sorted(infos, key=lambda info: info.path):
+        judged = _judge(info, field, config, retention_ms=config.retention_ms, now_ms=store_now_ms)
+        if isinstance(judged, KeptPartition):
+            kept.append(judged)
+        else:
+            expired.append(judged)
+    expired.sort(key=lambda one: (one.expired_ms, one.info.path))
+    return RetentionPlan(field.name, tuple(expired), tuple(kept), _refuse(config, infos, expired))
+
+
+def count_kept(plan: RetentionPlan) -> dict[KeptReason, int]:
+    """Return how many partitions stay for each reason; every reason is there."""
+    counts = dict.fromkeys(KEPT_REASONS, 0)
+    for one in plan.kept:
+        counts[one.reason] += 1
+    return counts
+
+
+def require_allowed(plan: RetentionPlan) -> None:
+    """Raise InvalidRequest if a plan has to be asked for by a person."""
+    if plan.refusal:
+        raise InvalidRequest(plan.refusal)
+
+
+def parse_time_range(value: str, field: PartitionField) -> TimeRange | None:
+    """Return the time range that a decoded value of a time partition stands for; ``None`` if it is not one."""
+    match = _FORMS[field.transform].fullmatch(value)
+    if match is None:
+        return None
+    parts = [int(part) for part in match.groups()]
+    year, month, day, hour = (*parts, *_LEAST_PARTS[len(parts) :])
+    try:
+        start = datetime(year, month, day, hour, tzinfo=UTC)
+    except ValueError:
+        return None
+    start_ms = int(start.timestamp()) * SECOND_MS
+    length_ms = {
+        "year": (366 if isleap(year) else 365) * DAY_MS,
+        "month": monthrange(year, month)[1] * DAY_MS,
+        "day": DAY_MS,
+        "hour": HOUR_MS,
+    }[field.transform]
+    return TimeRange(start_ms, start_ms + length_ms)
+
+
+def find_time_field(config: TableConfig) -> PartitionField | None:
+    """Return the time partition field that the age of rows is told by; ``None``: the table has none."""
+    fields = [field for field in config.partition if field.transform in TIME_TRANSFORMS]
+    named = [field for field in fields if field.name == config.retention_field]
+    return next(iter(named or fields), None)
+
+
+def _judge(
+    info: PartitionInfo, field: PartitionField, config: TableConfig, *, retention_ms: int, now_ms: int
+) -> ExpiredPartition | KeptPartition:
+    value = read_partition_values(info.path).get(field.name, "")
+    if value is None:
+        return KeptPartition(info, "null", None)
+    time_range = parse_time_range(value, field)
+    if time_range is None:
+        return KeptPartition(info, "unparsable", None)
+    expires_ms = time_range.end_ms + retention_ms
+    if now_ms <= expires_ms:
+        return KeptPartition(info, "future" if time_range.start_ms > now_ms else "young", expires_ms)
+    settled_ms = info.newest_ms + min(config.data_grace_ms, retention_ms)
+    # A data file from far in the future was made by a host with a wrong clock: it says nothing about when it came.
+    if settled_ms > now_ms and info.newest_ms <= now_ms + MAX_CLOCK_DIFFERENCE_MS:
+        return KeptPartition(info, "late", settled_ms)
+    return ExpiredPartition(info, expires_ms)
+
+
+def _refuse(config: TableConfig, infos: Sequence[PartitionInfo], expired: Sequence[ExpiredPartition]) -> str:
+    total_bytes = sum(info.size_bytes for info in infos)
+    expired_bytes = sum(one.info.size_bytes for one in expired)
+    range_count = len({one.expired_ms for one in expired})
+    if range_count <= 1 or expired_bytes <= MAX_SHARE * total_bytes:
+        return ""
+    return (
+        f"table {config.name}: retention would remove {len(expired)} partitions of {range_count} time ranges at once, "
+        f"{expired_bytes} of {total_bytes} bytes, more than half of the table: nothing was removed. Look at "
+        f"`icedb partitions expire {config.name} --dry-run`; if the setting and the clocks are right, allow it once: "
+        f"`icedb partitions expire {config.name} --force`"
+    )
+
+
+def _format(time_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(time_ms / SECOND_MS, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms"

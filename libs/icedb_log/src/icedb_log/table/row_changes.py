@@ -1,0 +1,375 @@
+"""Changes of rows that somebody asked for: deletions by a condition, and rewrites by a query (M3, M4).
+
+Both are one run under the fence of ``merge`` and one commit over all partitions: either everything that was asked
+for has happened, or nothing. Live data files are never edited: those that change are exchanged for new ones, and
+whatever else stands in the log files involved is carried. A run that dies leaves orphans only (J5).
+
+A deletion is counted three times: by file before anything is written, by the engine while it writes, and by the
+rows that are left. Data files never change, so that what was counted before the fence was acquired still holds;
+only files that came later are counted under it.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from icedb_log.clock import Clock
+from icedb_log.errors import InvalidRequest, InvariantViolated
+from icedb_log.jobs import CheckAlive, CountJob, MergedGroup, MergeGroup, RowChange, RowChanger, never_stop
+from icedb_log.keys import TablePaths
+from icedb_log.log.fold import fold
+from icedb_log.log.reader import LogReader
+from icedb_log.merge.merge_session import MergeCommit, MergeSession
+from icedb_log.model import FileMarker, Snapshot
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.partition_filter import PartitionMatcher, read_partition_values
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_config import TableConfig
+
+_T = TypeVar("_T")
+
+MAX_FILES_PER_COUNT: Final = 512
+"""Data files that are counted in one job; between two jobs a run looks whether it should stop."""
+
+MAX_GROUPS_PER_JOB: Final = 64
+"""Groups that are rewritten in one job; between two jobs a run looks whether it should stop. They are all committed
+at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeResult:
+    """What a change of rows did, or would do. No key: nothing was committed.
+
+    Attributes:
+        committed_key: Log file of the commit; ``None`` if nothing was to be done, or for a dry run.
+        commit_ms: Its time; 0 if there is none.
+        file_count: Data files that died.
+        output_count: Data files that were made; 0 for a dry run.
+        rows_read: Rows in the dead ones, by the log where it says so.
+        rows_removed: Rows that are gone; for a rewrite, rows read less rows written (below zero if the query makes
+            more of them; 0 for a dry run, which runs no query).
+        scanned_count: Data files in which rows were counted (a deletion).
+        partitions: Encoded partition paths that changed, ascending.
+        removed_paths: Data files that died, ascending.
+        input_bytes: Bytes of the dead ones.
+        output_bytes: Bytes of the new ones.
+    """
+
+    committed_key: str | None = None
+    commit_ms: int = 0
+    file_count: int = 0
+    output_count: int = 0
+    rows_read: int = 0
+    rows_removed: int = 0
+    scanned_count: int = 0
+    partitions: tuple[str, ...] = ()
+    removed_paths: tuple[str, ...] = ()
+    input_bytes: int = 0
+    output_bytes: int = 0
+
+
+def delete_rows(
+    store: ObjectStore,
+    paths: TablePaths,
+    *,
+    clock: Clock,
+    changer: RowChanger,
+    owner: str,
+    condition: str,
+    dry_run: bool = False,
+    check_alive: CheckAlive | None = None,
+    reader: LogReader | None = None,
+) -> ChangeResult:
+    """Delete the rows for which a condition is true, in all partitions, in one commit.
+
+    Rows that were committed before the run reads the log are meant; a batch that is flushed while it works stays.
+    Only data files that hold such rows are rewritten, small ones of a partition together. One of which no row is
+    left has no successor. Idempotent in effect: repeated, it finds no rows.
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        clock: This host's clock.
+        changer: Counts and rewrites.
+        owner: Who runs this, for the fence object.
+        condition: Spark SQL over the table's columns; rows for which it is false or null stay.
+        dry_run: Count only: no fence, nothing written.
+        check_alive: Called before each step; raises if the run should stop (a lost lock). Saves work only.
+        reader: A reader to reuse, with its cache.
+
+    Raises:
+        InvalidRequest: The condition does not fit the table, or the files cannot be rewritten in the time that a
+            commit may take (W3); nothing was changed.
+        NotFound: No such table, or a live data file is missing.
+        Fenced: Another run took over; drop the job.
+        CommitConflict: The commit certainly did not land; run again.
+        CommitOutcomeUnknown: Nobody knows yet; the next run settles it.
+        HaltError: The table needs a person; also if the counts disagree, and then nothing was committed.
+        Unavailable: A server did not answer.
+    """
+    run = _Run(
+        store,
+        paths,
+        clock=clock,
+        changer=changer,
+        change=RowChange("delete", condition),
+        check_alive=check_alive,
+        reader=reader,
+    )
+    counter = _RowCounter(run)
+    run.check(run.snapshot)
+    hits = counter.find_hits(run.snapshot)
+    if dry_run or not hits:
+        return _planned(paths, hits, counter=counter)
+    session = run.open_session(owner)
+    run.check(session.snapshot)
+    hits = counter.find_hits(session.snapshot)
+    merged: list[MergedGroup] = []
+    for group in run.rewrite(session, _pack_hits(paths, hits, config=run.config)):
+        _require_counted(paths, group, counts=counter.counts)
+        merged.append(group)
+    return _commit(session, merged, scanned_count=len(counter.counts))
+
+
+def rewrite_partitions(
+    store: ObjectStore,
+    paths: TablePaths,
+    *,
+    clock: Clock,
+    changer: RowChanger,
+    owner: str,
+    query: str,
+    matches: PartitionMatcher,
+    dry_run: bool = False,
+    check_alive: CheckAlive | None = None,
+    reader: LogReader | None = None,
+) -> ChangeResult:
+    """Replace the rows of partitions by what a query makes of them, in one commit.
+
+    The query sees all rows of one partition, and runs once for each. One that leaves no rows writes no file. Not
+    idempotent: the query runs on its own result if it is asked for again.
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        clock: This host's clock.
+        changer: Runs the query.
+        owner: Who runs this, for the fence object.
+        query: Spark SQL over ``_rows``.
+        matches: Which partitions.
+        dry_run: Say which files would be rewritten: no fence, nothing written, the query is checked but does not run.
+        check_alive: Called before each step; raises if the run should stop (a lost lock). Saves work only.
+        reader: A reader to reuse, with its cache.
+
+    Raises:
+        InvalidRequest: The query does not fit the table, or cannot be done in the time that a commit may take (W3);
+            nothing was changed.
+        IceDBError: As :func:`delete_rows`.
+    """
+    run = _Run(
+        store,
+        paths,
+        clock=clock,
+        changer=changer,
+        change=RowChange("rewrite", query),
+        check_alive=check_alive,
+        reader=reader,
+    )
+    run.check(run.snapshot)
+    groups = _whole_partitions(paths, run.snapshot, matches)
+    if dry_run or not groups:
+        return _planned(paths, [marker for group in groups for marker in group.inputs], counter=None)
+    session = run.open_session(owner)
+    run.check(session.snapshot)
+    merged = list(run.rewrite(session, _whole_partitions(paths, session.snapshot, matches)))
+    return _commit(session, merged, scanned_count=0)
+
+
+class _Run:
+    """What a change needs from its beginning to its end."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        paths: TablePaths,
+        *,
+        clock: Clock,
+        changer: RowChanger,
+        change: RowChange,
+        check_alive: CheckAlive | None,
+        reader: LogReader | None,
+    ) -> None:
+        self.paths: Final = paths
+        self.changer: Final = changer
+        self.change: Final = change
+        self.config: Final = read_table_config(store, paths)
+        self.check_alive: Final[Callable[[], None]] = check_alive or never_stop
+        self._store: Final = store
+        self._clock: Final = clock
+        self._reader: Final = reader or LogReader(
+            store, paths, clock=clock, max_refresh_ms=self.config.log_grace_ms // 2
+        )
+        self._checked_schema: Mapping[str, str] | None = None
+        self.snapshot: Final = fold(self._reader.read())
+
+    def check(self, snapshot: Snapshot) -> None:
+        """Let the engine check the change, once for each schema. Raises InvalidRequest."""
+        if self._checked_schema != snapshot.schema:
+            self.check_alive()
+            self.changer.check_change(self.config, snapshot.schema, self.change)
+            self._checked_schema = snapshot.schema
+
+    def open_session(self, owner: str) -> MergeSession:
+        """Acquire the fence and read the log under it (F2)."""
+        return MergeSession(
+            self._store,
+            self.paths,
+            config=self.config,
+            clock=self._clock,
+            owner=owner,
+            reader=self._reader,
+            check_alive=self.check_alive,
+        )
+
+    def rewrite(self, session: MergeSession, groups: Sequence[MergeGroup]) -> Iterator[MergedGroup]:
+        """Write the new data files of all groups, some at a time."""
+        begun_ms = self._clock.monotonic_ms()
+        done = 0
+        for some in _batched(groups, MAX_GROUPS_PER_JOB):
+            yield from session.run(self.changer, some, change=self.change)
+            done += len(some)
+            self._require_time(self._clock.monotonic_ms() - begun_ms, done=done, total=len(groups))
+
+    def _require_time(self, elapsed_ms: int, *, done: int, total: int) -> None:
+        """Stop as soon as the commit would come too late: it would be refused after the rest of the work (W3)."""
+        limit_ms = self.config.orphan_age_ms // 2
+        if elapsed_ms <= limit_ms:
+            return
+        raise InvalidRequest(
+            f"table {self.paths.name}: {done} of {total} groups of data files were rewritten in {elapsed_ms} ms; one "
+            f"commit may take half the orphan age ({limit_ms} ms), so nothing was changed. Change fewer partitions at "
+            "a time (a condition on the partition columns), or raise orphan_age_ms"
+        )
+
+
+class _RowCounter:
+    """Counts the rows that a deletion removes, each data file once: they never change.
+
+    How a condition reads them does, when a column becomes wider: then all files are counted again.
+    """
+
+    def __init__(self, run: _Run) -> None:
+        self.counts: Final[dict[str, int]] = {}
+        self._run: Final = run
+        self._schema: Mapping[str, str] = {}
+
+    def find_hits(self, snapshot: Snapshot) -> list[FileMarker]:
+        """Return the live data files that hold such rows, ascending by path."""
+        run = self._run
+        if any(snapshot.schema[column] != sql_type for column, sql_type in self._schema.items()):
+            self.counts.clear()
+        self._schema = snapshot.schema
+        candidates = run.changer.select_files(run.paths, run.config, run.change, snapshot.live)
+        unknown = [marker for marker in candidates if marker.path not in self.counts]
+        for files in _batched(unknown, MAX_FILES_PER_COUNT):
+            run.check_alive()
+            counts = run.changer.count_rows(
+                CountJob(run.paths, run.config, snapshot.schema, run.change, tuple(files), run.check_alive)
+            )
+            if len(counts) != len(files):
+                raise InvariantViolated(
+                    f"table {run.paths.name}: rows were to be counted in {len(files)} data files, and {len(counts)} "
+                    "counts came back; nothing was changed"
+                )
+            self.counts.update((marker.path, count) for marker, count in zip(files, counts, strict=True))
+        return [marker for marker in snapshot.live if self.counts.get(marker.path, 0)]
+
+
+def _pack_hits(paths: TablePaths, hits: Iterable[FileMarker], *, config: TableConfig) -> list[MergeGroup]:
+    """Cut the files of each partition into groups of at most the target size; a larger file is one by itself."""
+    return [
+        MergeGroup(partition, tuple(sorted(inputs, key=lambda marker: marker.path)))
+        for partition, markers in sorted(_by_partition(paths, hits).items())
+        for inputs in _pack(markers, config=config)
+    ]
+
+
+def _pack(markers: Iterable[FileMarker], *, config: TableConfig) -> Iterator[list[FileMarker]]:
+    group: list[FileMarker] = []
+    size_bytes = 0
+    for marker in sorted(markers, key=lambda marker: (marker.size_bytes, marker.path)):
+        is_full = size_bytes + marker.size_bytes > config.target_file_bytes or len(group) == config.max_files_per_group
+        if group and is_full:
+            yield group
+            group, size_bytes = [], 0
+        group.append(marker)
+        size_bytes += marker.size_bytes
+    if group:
+        yield group
+
+
+def _whole_partitions(paths: TablePaths, snapshot: Snapshot, matches: PartitionMatcher) -> list[MergeGroup]:
+    return [
+        MergeGroup(partition, tuple(markers))
+        for partition, markers in sorted(_by_partition(paths, snapshot.live).items())
+        if matches.matches(read_partition_values(partition))
+    ]
+
+
+def _by_partition(paths: TablePaths, markers: Iterable[FileMarker]) -> dict[str, list[FileMarker]]:
+    partitions: dict[str, list[FileMarker]] = defaultdict(list)
+    for marker in markers:
+        partitions[paths.partition_of(marker.path)].append(marker)
+    return partitions
+
+
+def _require_counted(paths: TablePaths, merged: MergedGroup, *, counts: Mapping[str, int]) -> None:
+    """What the engine removed is what had been counted, file by file, before anything was written (M3)."""
+    counted = sum(counts[marker.path] for marker in merged.group.inputs)
+    if merged.rows_removed != counted:
+        raise InvariantViolated(
+            f"table {paths.name}: partition {merged.group.partition or '(none)'}: {counted} rows were counted that the "
+            f"condition removes, and {merged.rows_removed} were removed; nothing was committed (a condition that "
+            "depends on the time or on chance cannot be used)"
+        )
+
+
+def _commit(session: MergeSession, merged: Sequence[MergedGroup], *, scanned_count: int) -> ChangeResult:
+    if not merged:
+        return ChangeResult(scanned_count=scanned_count)  # another run has removed what was there before the fence
+    committed: MergeCommit = session.commit(merged, may_change_rows=True)
+    inputs = [marker for group in merged for marker in group.group.inputs]
+    outputs = [marker for group in merged for marker in group.outputs]
+    rows_read = sum(group.rows_read for group in merged)
+    return ChangeResult(
+        committed_key=committed.key,
+        commit_ms=committed.time_ms,
+        file_count=len(inputs),
+        output_count=len(outputs),
+        rows_read=rows_read,
+        rows_removed=rows_read - sum(marker.row_count or 0 for marker in outputs),
+        scanned_count=scanned_count,
+        partitions=tuple(sorted({group.group.partition for group in merged})),
+        removed_paths=tuple(sorted(marker.path for marker in inputs)),
+        input_bytes=sum(marker.size_bytes for marker in inputs),
+        output_bytes=sum(marker.size_bytes for marker in outputs),
+    )
+
+
+def _planned(paths: TablePaths, inputs: Sequence[FileMarker], *, counter: _RowCounter | None) -> ChangeResult:
+    counts = {} if counter is None else counter.counts
+    return ChangeResult(
+        file_count=len(inputs),
+        rows_read=sum(marker.row_count or 0 for marker in inputs),
+        rows_removed=sum(counts.get(marker.path, 0) for marker in inputs),
+        scanned_count=len(counts),
+        partitions=tuple(sorted({paths.partition_of(marker.path) for marker in inputs})),
+        removed_paths=tuple(sorted(marker.path for marker in inputs)),
+        input_bytes=sum(marker.size_bytes for marker in inputs),
+    )
+
+
+def _batched(values: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
+    for start in range(0, len(values), size):
+        yield values[start : start + size]

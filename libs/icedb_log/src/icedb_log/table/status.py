@@ -1,0 +1,234 @@
+"""A table's state in figures, computed from its log: what operators watch, also when every worker is dead."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from icedb_log.clean.leases import Lease, LeaseReader
+from icedb_log.clock import Clock
+from icedb_log.erasure.erasures import find_oldest_open
+from icedb_log.errors import HaltError, NotFound
+from icedb_log.feed.feed_state import FeedReaders, ViewLag, count_refused, read_view_lag
+from icedb_log.feed.views import read_registration, source_of
+from icedb_log.ingest.pressure import Pressure, measure_pressure, read_pressure
+from icedb_log.ingest.quarantine import batch_id_of, is_bad_rows, is_reason
+from icedb_log.keys import TablePaths
+from icedb_log.log.fence import read_landed
+from icedb_log.log.fold import Folded, fold
+from icedb_log.log.live_files import LiveFiles
+from icedb_log.log.lost_commits import find_lost
+from icedb_log.log.reader import LogReader
+from icedb_log.merge.merge_plan import MergeIndex
+from icedb_log.merge.small_files import (
+    MANY_SMALL_FILES,
+    Backlog,
+    count_small,
+    drop_large_files,
+    measure_small_files,
+)
+from icedb_log.model import FileMarker, LogView, Snapshot
+from icedb_log.store.object_store import ObjectStore, list_all
+from icedb_log.table.same_table import require_same_table
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_config import TableConfig
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """Figures of one table.
+
+    Attributes:
+        config: Its configuration.
+        snapshot_id: Of the newest state.
+        live_files: Live data files.
+        live_rows: Rows in them; ``None`` when some file does not say.
+        live_bytes: Bytes of them.
+        partition_count: Partitions with at least one live data file.
+        log_files: Objects below ``_log`` (the wire allows less than 1,000).
+        tombstoned_files: Dead data files still named.
+        tombstoned_logs: Dead log files still there.
+        pressure: How much the table slows its producers down (back-pressure), by these figures.
+        staged_batches: Batches that wait for a flush.
+        staged_bytes: Bytes of them, as they were staged.
+        staged_lag_ms: How long the oldest of them has been waiting; 0 when there is none.
+        quarantined_batches: Batches that wait for a person, whole or with some of their rows.
+        bad_row_batches: Those of them whose other rows are live.
+        merge_lag_ms: Age of the oldest data file that the hot lane would merge now; 0 when there is none.
+        merge_lag_files: Data files that it would merge now.
+        merge_lag_bytes: Bytes of them.
+        open_erasures: Erasures that have not ended.
+        oldest_erasure_ms: How long ago the oldest of them was asked for; 0 when there is none.
+        lost_commits: Commits that landed and whose log files are not there (F5), by name: rows are missing.
+        leases: Leases that last: who holds the table, since when, until when (J4).
+        view: How far it is behind its source, if it is a view.
+        last_commit_ms: Time of the newest commit; 0 for an empty log.
+        horizon_ms: Oldest time that can still be read.
+        store_now_ms: The store's clock at the reading.
+        halted: Why flushes of the table halt, as the ingest worker said last; empty: they do not.
+    """
+
+    config: TableConfig
+    snapshot_id: str
+    live_files: int
+    live_rows: int | None
+    live_bytes: int
+    partition_count: int
+    log_files: int
+    tombstoned_files: int
+    tombstoned_logs: int
+    pressure: Pressure
+    staged_batches: int
+    staged_bytes: int
+    staged_lag_ms: int
+    quarantined_batches: int
+    bad_row_batches: int
+    merge_lag_ms: int
+    merge_lag_files: int
+    merge_lag_bytes: int
+    open_erasures: int
+    oldest_erasure_ms: int
+    lost_commits: tuple[str, ...]
+    leases: tuple[Lease, ...]
+    view: ViewLag | None
+    last_commit_ms: int
+    horizon_ms: int
+    store_now_ms: int
+    halted: str = ""
+
+    @property
+    def oldest_lease_ms(self) -> int:
+        """How far back the oldest leased time lies; 0 without leases. What died since then cannot be deleted."""
+        return max(0, self.store_now_ms - min((lease.at_ms for lease in self.leases), default=self.store_now_ms))
+
+
+def read_status(
+    store: ObjectStore,
+    paths: TablePaths,
+    *,
+    clock: Clock,
+    reader: LogReader | None = None,
+    read_source: Callable[[TablePaths], LogReader] | None = None,
+    leases: LeaseReader | None = None,
+    folded: Folded | None = None,
+) -> TableStatus:
+    """Read a table's figures. Costs five listings, three small reads and the log files that the reader does not know.
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        clock: This host's clock.
+        reader: A reader to reuse, with its cache.
+        read_source: Returns a reader of the source of a view, to be reused.
+        leases: A reader of the table's leases to reuse, with its cache.
+        folded: The log as it was read a moment ago: then it is not read and folded again.
+
+    Raises:
+        NotFound: No such table.
+        HaltError: The log cannot be read.
+        Unavailable: The store did not answer.
+    """
+    config = read_table_config(store, paths)
+    reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
+    view = folded.view if folded is not None else reader.read()
+    snapshot = folded.snapshot if folded is not None else fold(view)
+    waiting = measure_backlog(view, snapshot, paths=paths, config=config)
+    staged = list_all(store, paths.staging_prefix)
+    in_quarantine = [info.key for info in list_all(store, paths.quarantine_prefix).objects]
+    quarantined = {batch_id_of(key) for key in in_quarantine if is_reason(key)}
+    with_bad_rows = {batch_id_of(key) for key in in_quarantine if is_bad_rows(key)}
+    said = read_pressure(store, paths)
+    erasure_count, asked_ms = find_oldest_open(store, paths)
+    oldest_staged_ms = min((info.modified_ms for info in staged.objects), default=staged.store_now_ms)
+    return TableStatus(
+        config=config,
+        snapshot_id=snapshot.snapshot_id,
+        live_files=len(snapshot.live),
+        live_rows=snapshot.row_count,
+        live_bytes=snapshot.size_bytes,
+        partition_count=_count_partitions(snapshot, paths),
+        log_files=len(view.files),
+        tombstoned_files=len(snapshot.tombstoned_ms),
+        tombstoned_logs=sum(1 for file in view.files if file.key in snapshot.log_tombstoned_ms),
+        pressure=measure_pressure(log_files=len(view.files), backlog_files=waiting.file_count, config=config),
+        staged_batches=len(staged.objects),
+        staged_bytes=sum(info.size_bytes for info in staged.objects),
+        staged_lag_ms=max(0, staged.store_now_ms - oldest_staged_ms),
+        quarantined_batches=len(quarantined),
+        bad_row_batches=len(quarantined & with_bad_rows),
+        merge_lag_ms=0 if waiting.oldest_ms is None else max(0, view.store_now_ms - waiting.oldest_ms),
+        merge_lag_files=waiting.file_count,
+        merge_lag_bytes=waiting.size_bytes,
+        open_erasures=erasure_count,
+        oldest_erasure_ms=max(0, view.store_now_ms - asked_ms) if asked_ms else 0,
+        lost_commits=_find_lost(store, paths, config=config, view=view, reader=reader),
+        leases=(leases or LeaseReader()).read(store, paths).leases,
+        view=None if config.view_of is None else _read_view(store, paths, config, reader, read_source, clock=clock),
+        last_commit_ms=snapshot.last_commit_ms,
+        horizon_ms=snapshot.horizon_ms,
+        store_now_ms=view.store_now_ms,
+        halted="" if said is None else said.find_halt(store_now_ms=staged.store_now_ms),
+    )
+
+
+def _find_lost(
+    store: ObjectStore, paths: TablePaths, *, config: TableConfig, view: LogView, reader: LogReader
+) -> tuple[str, ...]:
+    """Return the commits that fences prove to be lost (F5): mostly by two small reads."""
+    landed = read_landed(store, paths)
+    if not find_lost(landed, view):
+        return ()
+    lost = find_lost(landed, reader.read())  # what landed after the log was read is no loss
+    if lost:
+        require_same_table(store, paths, config)  # T4: a purge empties the log
+    return lost
+
+
+def _read_view(
+    store: ObjectStore,
+    paths: TablePaths,
+    config: TableConfig,
+    reader: LogReader,
+    read_source: Callable[[TablePaths], LogReader] | None,
+    *,
+    clock: Clock,
+) -> ViewLag:
+    source = source_of(paths, config)
+    try:
+        registration = read_registration(store, source, paths.name)
+        if registration is not None and registration.state == "detached":
+            # Its source may have been dropped since, and purged: the registration is still there.
+            return ViewLag(paths.name, source.name, "detached", 0, 0, count_refused(store, paths))
+        of_source = read_source(source) if read_source else LogReader(store, source, clock=clock)
+        read_table_config(store, source)
+        return read_view_lag(store, paths, config=config, readers=FeedReaders(reader, of_source))
+    except (NotFound, HaltError):  # the source's own trouble: the view's figures are there all the same
+        return ViewLag(paths.name, source.name, "broken", 0, 0, 0)
+
+
+def measure_backlog(view: LogView, snapshot: Snapshot, *, paths: TablePaths, config: TableConfig) -> Backlog:
+    """Return how much :func:`list_backlog` lists. Pure.
+
+    Of a log that was read compactly and names more than ``MANY_SMALL_FILES`` small files, all of those in partitions
+    that have the fan-in of them: a backlog of this size is no question of the policy, and its plan takes a gigabyte.
+    """
+    if isinstance(snapshot.live, LiveFiles) and count_small(view, config) > MANY_SMALL_FILES:
+        return measure_small_files(snapshot.live, config)
+    waiting = list_backlog(view, paths=paths, config=config)
+    oldest_ms = min((marker.created_ms for marker in waiting), default=None)
+    return Backlog(len(waiting), sum(marker.size_bytes for marker in waiting), oldest_ms)
+
+
+def list_backlog(view: LogView, *, paths: TablePaths, config: TableConfig) -> tuple[FileMarker, ...]:
+    """Return the data files that the hot lane would merge now, whatever one run would take. Pure.
+
+    Not counted is what the policy leaves alone: files below the fan-in of their tier, merges that wait until it pays to
+    rewrite their log files, and what only the cold lane merges, which has no hurry.
+    """
+    index = MergeIndex(paths, config)
+    index.update(drop_large_files(view, config))
+    return tuple(marker for group in index.find_ready().groups for marker in group.inputs)
+
+
+def _count_partitions(snapshot: Snapshot, paths: TablePaths) -> int:
+    if isinstance(snapshot.live, LiveFiles):
+        return snapshot.live.partition_count
+    return len({paths.partition_of(marker.path) for marker in snapshot.live})

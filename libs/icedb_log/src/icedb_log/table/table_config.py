@@ -1,0 +1,392 @@
+"""A table's configuration: partition spec, sort order, declared schema, policies.
+
+Owns the model of ``_icedb/table.json``, and which values it takes. How it is read and created is
+:mod:`icedb_log.table.stored_config`; what of it may change later, and how, :mod:`icedb_log.table.table_changes`.
+"""
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+
+from icedb_log.errors import InvalidRequest
+from icedb_log.keys import check_table_name
+from icedb_log.table.drop_mark import Dropped
+from icedb_log.table.time_columns import (
+    PLAUSIBLE_FROM_MS,
+    PLAUSIBLE_TO_MS,
+    RANGED_TYPES,
+    TIME_UNITS,
+    TimeColumn,
+    TimeUnit,
+)
+from icedb_log.texts import Text
+
+Transform = Literal["identity", "year", "month", "day", "hour", "bucket", "truncate"]
+TIME_TRANSFORMS: Final = ("year", "month", "day", "hour")
+WIDTH_TRANSFORMS: Final = ("bucket", "truncate")
+
+SQL_TYPES: Final = ("BIGINT", "BOOLEAN", "DATE", "DOUBLE", "TIMESTAMP", "VARCHAR")
+"""The one canonical spelling of each type that this project writes to a schema line (wire rule)."""
+
+WIDENINGS: Final = (("BIGINT", "DOUBLE"), ("DATE", "TIMESTAMP"))
+"""From which type to which a column may be widened."""
+
+Evolution = Literal["strict", "add_columns", "widen"]
+"""``strict``: only declared columns; ``add_columns``: new columns appear, types stay; ``widen``: a column may also
+become wider (:data:`WIDENINGS`) where no value loses anything, or where the wider type is declared."""
+
+BadRowsPolicy = Literal["quarantine_batch", "quarantine_rows"]
+"""``quarantine_batch``: one bad row and the whole batch waits in quarantine; ``quarantine_rows``: only its bad rows."""
+
+NEW_TABLE_POLICIES: Final[Mapping[str, str]] = MappingProxyType(
+    {"evolution": "widen", "on_bad_rows": "quarantine_rows"}
+)
+"""What a table that is made today gets where nobody says otherwise. Written down when it is made: a ``table.json``
+without them goes on meaning what it always did, the defaults of :class:`TableConfig`."""
+
+MAX_COLUMN_NAME_BYTES: Final = 255
+MAX_QUERY_BYTES: Final = 100_000
+"""Of an ``insert_query``, a ``merge_query`` or a ``view_query``."""
+
+_PARTITION_NAME: Final = re.compile(r"[A-Za-z0-9_]{1,64}")
+_PLAIN_COLUMN: Final = r"[^()\[\]=]+"
+_PARTITION_TEXT: Final = re.compile(
+    r"(?:(?P<name>[^=]+)=)?\s*"
+    rf"(?:(?P<transform>[a-z]+)(?:\[(?P<width>\d+)\])?\((?P<source>.+)\)|(?P<column>{_PLAIN_COLUMN}))"
+)
+
+SECOND_MS: Final = 1000
+MINUTE_MS: Final = 60 * SECOND_MS
+HOUR_MS: Final = 60 * MINUTE_MS
+DAY_MS: Final = 24 * HOUR_MS
+MIB: Final = 1024 * 1024
+
+MIN_GRACE_MS: Final = SECOND_MS
+"""No grace period is shorter: stores tell LastModified in whole seconds (S3), so a shorter age is none (J1)."""
+MIN_ORPHAN_AGE_MS: Final = 2 * MIN_GRACE_MS
+"""A commit gives up after half the orphan age (W3), and that half is measured by the same clock."""
+_FLOORS_MS: Final = {
+    "data_grace_ms": MIN_GRACE_MS,
+    "log_grace_ms": MIN_GRACE_MS,
+    "orphan_age_ms": MIN_ORPHAN_AGE_MS,
+    "seal_age_ms": MIN_GRACE_MS,
+    "audit_retention_ms": MIN_GRACE_MS,
+}
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PartitionField(_Model):
+    """One level of the partition path: ``<name>=<transform of column>``.
+
+    Text form, as the CLI takes it: ``d=day(ts)``, ``u=bucket[16](user_id)``, ``p=truncate[2](country)``, ``event``;
+    ``k=identity(a(b))`` for a column whose name has brackets or ``=``.
+    """
+
+    name: str
+    transform: Transform = "identity"
+    column: str
+    width: int | None = Field(default=None, ge=1, le=1_000_000)
+    unit: TimeUnit | None = Field(default=None, exclude=True)
+    """What the numbers of the column count, if it is a time: the table's configuration fills it in."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not _PARTITION_NAME.fullmatch(self.name):
+            raise ValueError(f"partition name {self.name[:80]!r}: use 1 to 64 of A-Z, a-z, 0-9 and _")
+        check_column_name(self.column)
+        if (self.width is not None) != (self.transform in WIDTH_TRANSFORMS):
+            needs = "needs" if self.width is None else "takes no"
+            raise ValueError(f"partition {self.name}: {self.transform} {needs} width, e.g. bucket[16](user_id)")
+        return self
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse the text form. Raises InvalidRequest with the allowed forms."""
+        match = _PARTITION_TEXT.fullmatch(text.strip())
+        try:
+            if match is None:
+                raise ValueError("not understood")
+            column = (match["source"] or match["column"]).strip()
+            transform = match["transform"] or "identity"
+            width = int(match["width"]) if match["width"] else None
+            default_name = column if transform == "identity" else f"{column}_{transform}"
+            name = (match["name"] or default_name).strip()
+            return cls.model_validate({"name": name, "transform": transform, "column": column, "width": width})
+        except ValueError as error:
+            raise InvalidRequest(
+                f"partition {text[:80]!r}: {first_message(error)}; write name=column, "
+                "name=year|month|day|hour(column), name=bucket[n](column) or name=truncate[n](column)"
+            ) from error
+
+    def __str__(self) -> str:
+        if self.transform == "identity" and re.fullmatch(_PLAIN_COLUMN, self.column):
+            return self.column if self.name == self.column else f"{self.name}={self.column}"
+        width = f"[{self.width}]" if self.width is not None else ""
+        return f"{self.name}={self.transform}{width}({self.column})"
+
+
+class TableConfig(_Model):
+    """Everything about a table that is not in its log."""
+
+    format_version: Literal[1] = 1
+    name: str
+    partition: tuple[PartitionField, ...] = ()
+    sort: tuple[str, ...] = ()
+    declared: dict[str, str] = Field(default_factory=dict)
+    """Column name to SQL type; a declared type wins over what JSON looks like."""
+    times: dict[str, TimeColumn] = Field(default_factory=dict)
+    """Of declared columns that are times: what their numbers count, and which times are plausible."""
+    evolution: Evolution = "add_columns"
+    """What batches may do to the schema, see :data:`Evolution`."""
+    on_bad_rows: BadRowsPolicy = "quarantine_batch"
+    """What becomes of a batch of which some rows do not fit, see :data:`BadRowsPolicy`."""
+    insert_query: Text | None = None
+    """Spark SQL over ``_rows`` that every flush runs on the rows it read; its result is what the table gets."""
+    source: dict[str, str] = Field(default_factory=dict)
+    """Column name to SQL type of ``_rows``: what batches hold before the ``insert_query``."""
+    merge_query: Text | None = None
+    """Spark SQL over ``source_files``, the rows of a merge's group, that every merge runs; its result replaces them."""
+    view_of: str | None = None
+    """The table whose commits feed this one (a view); batches are refused then."""
+    view_query: Text | None = None
+    """Spark SQL over ``_rows``, the rows that commits of ``view_of`` made live, that feeds a view."""
+    retention_ms: Annotated[int, Field(ge=HOUR_MS)] | None = None
+    """How long after its end a time partition is kept; ``None``: for ever."""
+    retention_field: str | None = None
+    """The time partition field that ``retention_ms`` goes by; the first one if not given."""
+    cold_after_ms: Annotated[int, Field(ge=SECOND_MS)] = HOUR_MS
+    """A partition that got no data file for so long is cold: it is merged rarely, and then as far as possible."""
+    target_file_bytes: Annotated[int, Field(ge=1024)] = 128 * MIB
+    """Data files of at least this size are mature: a merge leaves them alone."""
+    row_group_rows: Annotated[int, Field(ge=2048)] = 122_880
+    merge_fan_in: Annotated[int, Field(ge=2, le=1000)] = 8
+    """Files of one size tier that are merged at once; higher rewrites less and leaves more files."""
+    max_files_per_group: Annotated[int, Field(ge=2, le=10_000)] = 512
+    max_partitions_per_flush: Annotated[int, Field(ge=1, le=10_000)] = 1000
+    """Partitions of one commit; batches beyond it go into the next one. A batch is never cut: one that has more
+    partitions is committed alone."""
+    log_files_slow: Annotated[int, Field(ge=1, le=900)] = 400
+    """From so many log files on flushes come less often (the wire allows less than 1,000)."""
+    log_files_stop: Annotated[int, Field(ge=2, le=950)] = 800
+    """From so many log files on front ends refuse batches."""
+    backlog_files_slow: Annotated[int, Field(ge=1)] = 5000
+    """From so many data files that a merge would take now on, flushes come less often."""
+    backlog_files_stop: Annotated[int, Field(ge=2)] = 20_000
+    """From so many data files that a merge would take now on, front ends refuse batches."""
+    data_grace_ms: int = 6 * HOUR_MS
+    """How long a tombstoned data file stays: longer than the longest query."""
+    log_grace_ms: int = 10 * MINUTE_MS
+    """How long a tombstoned log file stays: bounds time travel and the retry window of a batch (J1, I3)."""
+    orphan_age_ms: int = DAY_MS
+    """A data file that no log file names is an orphan after this (J5); a commit gives up after half of it (W3)."""
+    seal_age_ms: int = 7 * DAY_MS
+    """How long a seal is kept: far longer than any request lives (F4)."""
+    keep_versions: Annotated[int, Field(ge=0, le=200)] = 0
+    """The states after so many of the newest commits stay readable, however old they are."""
+    audit_retention_ms: int = 90 * DAY_MS
+    """How long it is kept what the janitor deleted, and why."""
+    quarantine_retention_ms: Annotated[int, Field(ge=HOUR_MS)] | None = None
+    """How long a batch or bad rows wait in quarantine before they are deleted; ``None``: for ever."""
+    incarnation: Text = ""
+    """Which table of this name it is: the id of the drop that made room for it; its fences say the same (T4)."""
+    undropped: Text = ""
+    """The id of the last drop that was taken back: no content, hence no ETag, ever comes back (T1)."""
+    dropped: Dropped | None = None
+    """That the table is dropped; who works on tables never sees one that is."""
+
+    @field_validator("name", "view_of")
+    @classmethod
+    def _check_name(cls, name: str | None) -> str | None:
+        try:
+            return None if name is None else check_table_name(name)
+        except InvalidRequest as error:
+            raise ValueError(str(error)) from error
+
+    @field_validator(*_FLOORS_MS)
+    @classmethod
+    def _check_floor(cls, value_ms: int, info: ValidationInfo) -> int:
+        floor_ms = _FLOORS_MS[str(info.field_name)]
+        if value_ms < floor_ms:
+            raise ValueError(
+                f"{value_ms} ms is below the floor of {floor_ms} ms: object stores tell times in whole seconds, so "
+                "that nothing shorter can be kept to; give a longer one"
+            )
+        return value_ms
+
+    @field_validator("times")
+    @classmethod
+    def _drop_empty(cls, times: dict[str, TimeColumn]) -> dict[str, TimeColumn]:
+        return {column: time for column, time in times.items() if time != TimeColumn()}
+
+    @field_validator("sort")
+    @classmethod
+    def _check_sort(cls, sort: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(check_column_name(column) for column in sort)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        names = [field.name.lower() for field in self.partition]
+        if len(set(names)) != len(names):
+            raise ValueError("two partition fields have the same name")
+        if len(set(self.sort)) != len(self.sort):
+            raise ValueError("a sort column is named twice")
+        for column, sql_type in self.declared.items():
+            check_column_name(column)
+            if sql_type not in SQL_TYPES:
+                raise ValueError(f"column {column}: type {sql_type!r} is unknown; use one of {', '.join(SQL_TYPES)}")
+        if len({column.lower() for column in self.declared}) != len(self.declared):
+            raise ValueError("two declared columns differ only in case")
+        for field in self.partition:
+            declared = self.declared.get(field.column)
+            is_time = declared in ("TIMESTAMP", "DATE") or (declared == "BIGINT" and self._unit_of(field.column))
+            if field.transform in TIME_TRANSFORMS and not is_time:
+                raise ValueError(
+                    f"partition {field}: column {field.column} must be declared TIMESTAMP or DATE, or as the unit of "
+                    f"a time that is a BIGINT ({', '.join(TIME_UNITS)})"
+                )
+            if field.transform in ("identity", "truncate") and declared == "DOUBLE":
+                raise ValueError(f"partition {field}: a DOUBLE makes no usable partition; use bucket[n]")
+        if self.log_grace_ms > self.data_grace_ms:
+            raise ValueError(f"log_grace_ms {self.log_grace_ms} > data_grace_ms {self.data_grace_ms}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_times(self) -> Self:
+        for column, time in self.times.items():
+            declared = self.declared.get(column)
+            if time.unit is not None and declared not in ("BIGINT", "TIMESTAMP"):
+                raise ValueError(f"column {column}: {time.unit} is the unit of a BIGINT or TIMESTAMP, not {declared}")
+            if time.from_ms is not None and (
+                declared not in RANGED_TYPES or (declared == "BIGINT" and time.unit is None)
+            ):
+                raise ValueError(
+                    f"column {column}: only a declared time has a plausible range: TIMESTAMP, DATE, or a BIGINT with "
+                    f"a unit ({', '.join(TIME_UNITS)})"
+                )
+        fields = tuple(
+            field if field.unit == unit else field.model_copy(update={"unit": unit})
+            for field, unit in ((field, self._unit_of(field.column)) for field in self.partition)
+        )
+        object.__setattr__(self, "partition", fields)  # derived: what makes partition values needs the unit
+        return self
+
+    def _unit_of(self, column: str) -> TimeUnit | None:
+        time = self.times.get(column)
+        return None if time is None else time.unit
+
+    @model_validator(mode="after")
+    def _check_ingest(self) -> Self:
+        if self.source and self.insert_query is None:
+            raise ValueError("source columns make sense with an insert_query only; declare the table's columns instead")
+        for name, view in (("insert_query", "_rows"), ("merge_query", "source_files"), ("view_query", "_rows")):
+            query = getattr(self, name)
+            if query is not None and (not query.strip() or len(query.encode()) > MAX_QUERY_BYTES):
+                raise ValueError(
+                    f"{name} of {len(query.encode())} bytes: give a query over {view} of at most {MAX_QUERY_BYTES}, "
+                    "or none"
+                )
+        if self.evolution == "strict" and not self.declared:
+            raise ValueError("evolution 'strict' takes declared columns only, but none is declared: declare them")
+        if len({column.lower() for column in self.source}) != len(self.source):
+            raise ValueError("two source columns differ only in case")
+        for column, sql_type in self.source.items():
+            check_column_name(column)
+            if sql_type not in SQL_TYPES:
+                raise ValueError(
+                    f"source column {column}: type {sql_type!r} is unknown; use one of {', '.join(SQL_TYPES)}"
+                )
+        pressure = (("log_files_slow", "log_files_stop"), ("backlog_files_slow", "backlog_files_stop"))
+        # Log files of kept versions stay: too many of them would slow flushes down for good.
+        for low, high in (*pressure, ("keep_versions", "log_files_slow")):
+            if getattr(self, low) >= getattr(self, high):
+                raise ValueError(f"{low} < {high} must hold, but {getattr(self, low)} >= {getattr(self, high)}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_view(self) -> Self:
+        if (self.view_of is None) != (self.view_query is None):
+            raise ValueError("a view needs both: view_of, the table that feeds it, and view_query")
+        if self.view_of is not None:
+            if self.view_of == self.name:
+                raise ValueError("view_of: a view cannot feed itself")
+            if self.insert_query is not None:
+                raise ValueError("a view has a view_query instead of an insert_query")
+        return self
+
+    @model_validator(mode="after")
+    def _check_retention(self) -> Self:
+        fields = [field.name for field in self.partition if field.transform in TIME_TRANSFORMS]
+        if self.retention_field is not None and self.retention_field not in fields:
+            raise ValueError(
+                f"retention_field {self.retention_field[:80]!r} is no time partition (year, month, day, hour) of this "
+                f"table; it has {', '.join(fields) or 'none'}"
+            )
+        if self.retention_ms is not None and not fields:
+            raise ValueError("retention_ms needs a time partition, e.g. d=day(ts)")
+        return self
+
+    @classmethod
+    def create(cls, **fields: object) -> Self:
+        """Build a configuration; sources of time partitions that are not declared become TIMESTAMP.
+
+        Raises:
+            InvalidRequest: With the first thing that is wrong.
+        """
+        declared, partition = fields.get("declared") or {}, fields.get("partition") or ()
+        if isinstance(declared, Mapping) and isinstance(partition, list | tuple):
+            known = [field for field in partition if isinstance(field, PartitionField)]
+            times = {field.column: "TIMESTAMP" for field in known if field.transform in TIME_TRANSFORMS}
+            declared = {**declared, **{column: kind for column, kind in times.items() if column not in declared}}
+        try:
+            return cls.model_validate({**fields, "declared": declared})
+        except ValidationError as error:
+            raise InvalidRequest(f"table configuration: {first_message(error)}") from error
+
+    @property
+    def retry_window_ms(self) -> int:
+        """How long after a batch id was made a producer may still stage the batch (I3)."""
+        return self.log_grace_ms - self.id_skew_ms
+
+    @property
+    def id_skew_ms(self) -> int:
+        """How far a batch id may lie in the store's future (I3): a quarter of the log files' grace period."""
+        return self.log_grace_ms // 4
+
+
+def with_plausible_times(config: TableConfig, *, said: Mapping[str, Mapping[str, object]] | None) -> TableConfig:
+    """Return the configuration of a new table: times that partitions come from have a plausible range.
+
+    Args:
+        config: As it was asked for.
+        said: What was asked for of times, by column; a column with an explicit range, or none, keeps that.
+    """
+    times = dict(config.times)
+    for column in dict.fromkeys(field.column for field in config.partition):
+        time, declared = times.get(column, TimeColumn()), config.declared.get(column)
+        is_time = declared in ("DATE", "TIMESTAMP") or (declared == "BIGINT" and time.unit is not None)
+        if is_time and "from_ms" not in (said or {}).get(column, {}):
+            times[column] = time.model_copy(update={"from_ms": PLAUSIBLE_FROM_MS, "to_ms": PLAUSIBLE_TO_MS})
+    return TableConfig.create(**{**dict(config), "times": times})
+
+
+def check_column_name(column: str) -> str:
+    """Return the column name if it can be one, else raise ValueError (printable, not empty, at most 255 bytes)."""
+    if not column or not column.isprintable() or len(column.encode()) > MAX_COLUMN_NAME_BYTES:
+        raise ValueError(f"column name {column[:80]!r}: use 1 to {MAX_COLUMN_NAME_BYTES} bytes of printable characters")
+    return column
+
+
+def first_message(error: ValueError) -> str:
+    """Return the first thing that a model says is wrong, and where."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        message = str(first["msg"]).removeprefix("Value error, ")
+        return f"{where}: {message}" if where else message
+    return str(error)

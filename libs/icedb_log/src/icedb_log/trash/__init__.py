@@ -1,1 +1,0 @@
-"""The trash: tables that were dropped, taken back, or purged."""

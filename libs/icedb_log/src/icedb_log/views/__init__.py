@@ -1,1 +1,0 @@
-"""Tables that are fed by another one's commits."""
