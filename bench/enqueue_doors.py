@@ -16,13 +16,13 @@ import orjson
 import pyarrow as pa
 from icedb_client import Client
 from icedb_log.clock import SystemClock, new_batch_id
+from icedb_log.names import INGEST_ENQUEUE
 from icedb_log.store.object_store import list_all
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_proto import ingest_pb2 as pb
 from icedb_proto import ingest_pb2_grpc
 from icedb_service.celery_app import make_app
-from icedb_service.names import INGEST_ENQUEUE
 from icedb_service.settings import ServiceSettings
 
 from bench.enqueue_stack import Doors

@@ -13,8 +13,7 @@ from typing import Final
 
 import psutil
 from icedb_log.store.stores import StoreSettings
-
-from bench.memory import MIB
+from icedb_log.units import MIB
 
 START_LIMIT_S: Final = 60
 POLL_S: Final = 0.005

@@ -20,11 +20,12 @@ from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import SystemClock
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectStore, list_all
+from icedb_log.units import MIB
 from icedb_sim.growth.dead_table import DAY_MS, PARTITIONS, DeadTable, build_dead_table
 
 from bench.counting_s3 import BUCKET
 from bench.harness import OURS, Figure
-from bench.memory import MIB, sampled_memory
+from bench.memory import sampled_memory
 from bench.vacuum_places import KEY, Bucket, Directory, Place
 
 FILE_BYTES: Final = 1000

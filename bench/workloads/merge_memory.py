@@ -15,13 +15,14 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from icedb_engine.limits import MIB, EngineLimits
+from icedb_engine.limits import EngineLimits
 from icedb_engine.units.merge_unit import MergeUnit, merge_unit
 from icedb_log.clock import SystemClock
 from icedb_log.jobs import MergeGroup
 from icedb_log.model import FileMarker
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.table_config import TableConfig
+from icedb_log.units import MIB
 
 from bench.harness import OURS, Case, Figure, Options
 from bench.merge_events import SCHEMA, TABLE, make_rows, put_file

@@ -13,9 +13,9 @@ from unittest.mock import MagicMock
 from celery import Celery
 from icedb_ingest.tasks import register_tasks as register_ingest
 from icedb_janitor.tasks import register_tasks as register_janitor
+from icedb_log.names import TASKS
 from icedb_merger.tasks import register_tasks as register_merger
 from icedb_proto import ingest_pb2, snapshot_pb2
-from icedb_service.names import TASKS
 
 STORED = Path(__file__).with_name("golden") / "wire.json"
 

@@ -26,6 +26,7 @@ from icedb_janitor.tasks import register_tasks as register_janitor
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.ingest.staging import list_staged
+from icedb_log.names import INGEST_CHECK_QUERY, INGEST_IMPORT
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
@@ -34,7 +35,6 @@ from icedb_merger.settings import MergerSettings
 from icedb_merger.tasks import register_tasks as register_merger
 from icedb_service.access.guard import AccessGuard
 from icedb_service.access.task_access import TaskAccess
-from icedb_service.names import INGEST_CHECK_QUERY, INGEST_IMPORT
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.rigs.task_context import MemoryContext

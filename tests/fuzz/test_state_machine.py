@@ -24,10 +24,11 @@ from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_changes import alter_table_config
+from icedb_log.units import DAY_MS
 from icedb_sim.rigs.native_jobs import NativeMerger, NativeWriter
 from icedb_sim.tables.profiles import fuzz_examples
 from table_changes import ChangesOfRows
-from table_model import DAY_MS, PLACES, plain, present
+from table_model import PLACES, plain, present
 from table_readers import Readers
 
 BAD = [b"{", b'{"id":1}', b'{"id":"x","p":"a"}', b'{"id":1,"p":null}', b"\xff", b'{"id":1,"p":"a","id":2}', b"[1]"]

@@ -16,8 +16,8 @@ from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import register_tasks
 from icedb_log.clock import SystemClock
+from icedb_log.names import INGEST_FLUSH
 from icedb_service.main import run_main
-from icedb_service.names import INGEST_FLUSH
 from icedb_service.worker import NoEngine, WorkerService, run_worker
 from icedb_sim.tables.row_files import RowFileWriter
 

@@ -20,18 +20,7 @@ from icedb_janitor.metrics import JanitorMetrics
 from icedb_janitor.settings import JanitorSettings
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound, PermissionDenied, Unauthenticated, Unavailable
-from icedb_log.store.stores import open_warehouse
-from icedb_log.table.stored_config import create_table
-from icedb_log.table.table_config import TableConfig
-from icedb_merger import tasks as merger_tasks
-from icedb_merger.metrics import MergeMetrics
-from icedb_merger.settings import MergerSettings
-from icedb_service.access.guard import AccessGuard
-from icedb_service.access.source import AccessSource
-from icedb_service.access.task_access import TaskAccess
-from icedb_service.access.verbs import Verb
-from icedb_service.celery_app import make_app
-from icedb_service.names import (
+from icedb_log.names import (
     INGEST_CHECK_QUERY,
     INGEST_ENQUEUE,
     INGEST_FEED,
@@ -52,6 +41,17 @@ from icedb_service.names import (
     MERGE_SWEEP,
     TASKS,
 )
+from icedb_log.store.stores import open_warehouse
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import TableConfig
+from icedb_merger import tasks as merger_tasks
+from icedb_merger.metrics import MergeMetrics
+from icedb_merger.settings import MergerSettings
+from icedb_service.access.guard import AccessGuard
+from icedb_service.access.source import AccessSource
+from icedb_service.access.task_access import TaskAccess
+from icedb_service.access.verbs import Verb
+from icedb_service.celery_app import make_app
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
 from icedb_sim.rigs.access_rig import token_entry, write_access

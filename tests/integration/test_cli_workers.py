@@ -12,18 +12,10 @@ from icedb_client.settings import ClientSettings
 from icedb_client.wakeups import TaskTimeout, WakeupSender
 from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
+from icedb_log.names import INGEST_FLUSH, MERGE_MERGE, wake_key
 from icedb_log.store.stores import open_warehouse
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
-from icedb_service.names import (
-    INGEST_CHECK_QUERY,
-    INGEST_FLUSH,
-    INGEST_IMPORT,
-    JANITOR_VACUUM,
-    MERGE_MERGE,
-    TASKS,
-)
-from icedb_service.wakeup import wake_key
 from icedb_sim.rigs.redis_server import RedisServer
 from redis import Redis
 
@@ -154,13 +146,6 @@ def test_a_message_that_cannot_be_sent_leaves_no_key_behind(settings, redis_serv
     assert len(messages(redis_server, "ingest")) == 1
     for each in (sender, other):
         each.close()
-
-
-def test_the_client_uses_the_services_names():
-    from icedb_client import wakeups  # noqa: PLC0415 - beside what it is compared with
-
-    assert {task: TASKS.get(task) for task in wakeups.QUEUES} == wakeups.QUEUES
-    assert wakeups.QUEUES.keys() >= {INGEST_FLUSH, INGEST_IMPORT, INGEST_CHECK_QUERY, MERGE_MERGE, JANITOR_VACUUM}
 
 
 def test_tasks_are_run_and_their_result_shown(icedb, worker, tmp_path):

@@ -19,7 +19,8 @@ from icedb_log.ingest.pressure import Pressure, publish_pressure
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table_config import HOUR_MS, TableConfig
+from icedb_log.table.table_config import TableConfig
+from icedb_log.units import HOUR_MS
 from icedb_service.redis_clients import open_redis
 from icedb_sim.rigs.redis_server import RedisServer
 from kombu import Queue

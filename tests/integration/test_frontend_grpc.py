@@ -14,7 +14,7 @@ from grpc_status import rpc_status
 from icedb_log.clock import make_uuid7_hex, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.pressure import Pressure, publish_halt, publish_pressure
-from icedb_log.table.table_config import MINUTE_MS
+from icedb_log.units import MINUTE_MS
 from icedb_proto import ingest_pb2 as pb
 from icedb_proto import ingest_pb2_grpc
 from icedb_sim.rigs.frontend_rig import CLOCK, LIMIT_S, start_rig

@@ -18,7 +18,7 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.pressure import Pressure, publish_halt, publish_pressure
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.staging import stage_batch
-from icedb_log.table.table_config import MINUTE_MS
+from icedb_log.units import MINUTE_MS
 from icedb_sim.rigs.frontend_rig import CLOCK, LIMIT_S, NDJSON, start_rig
 from icedb_sim.rigs.native_jobs import NativeWriter
 from icedb_sim.tables.row_files import RowFileWriter

@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from icedb_engine.limits import MIB
 from icedb_engine.spark.spark_session import TASK_ENV
+from icedb_log.units import MIB
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 

@@ -16,11 +16,11 @@ from icedb_local.ports import find_free_ports
 from icedb_log.clean.audit_reader import find_deletions, read_audit
 from icedb_log.clock import SystemClock
 from icedb_log.log.codec import decode_log_file, encode_log_file
+from icedb_log.names import JANITOR_VACUUM
 from icedb_log.store.object_store import list_all
 from icedb_log.store.s3 import S3ObjectStore
 from icedb_log.warehouse import Warehouse
 from icedb_service.celery_app import make_app
-from icedb_service.names import JANITOR_VACUUM
 from icedb_service.settings import ServiceSettings
 from icedb_sim.rigs.redis_server import RedisServer
 from icedb_sim.tables.small_table import SmallTable

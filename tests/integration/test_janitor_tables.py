@@ -9,9 +9,9 @@ import sys
 import pytest
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import SystemClock
+from icedb_log.names import JANITOR_VACUUM
 from icedb_log.store.stores import open_warehouse
 from icedb_service.celery_app import make_app
-from icedb_service.names import JANITOR_VACUUM
 from icedb_service.settings import ServiceSettings
 from icedb_sim.rigs.redis_server import RedisServer
 from icedb_sim.tables.small_table import SmallTable

@@ -12,8 +12,8 @@ import zlib
 import pytest
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
+from icedb_log.names import JANITOR_SWEEP, JANITOR_VACUUM
 from icedb_service.celery_app import make_app
-from icedb_service.names import JANITOR_SWEEP, JANITOR_VACUUM
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
 from icedb_sim.rigs.redis_server import RedisServer

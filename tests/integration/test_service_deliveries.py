@@ -3,8 +3,8 @@
 import contextlib
 
 import pytest
+from icedb_log.names import JANITOR_VACUUM
 from icedb_service.celery_app import make_app
-from icedb_service.names import JANITOR_VACUUM
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
 from icedb_sim.rigs.redis_server import RedisServer

@@ -12,13 +12,13 @@ import urllib.request
 import psutil
 import pytest
 from icedb_log.errors import Unavailable
+from icedb_log.names import JANITOR_VACUUM
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_service.celery_app import make_app
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
 from icedb_service.metrics import make_counter, make_registry
-from icedb_service.names import JANITOR_VACUUM
 from icedb_service.settings import ServiceSettings
 from icedb_sim.rigs.redis_server import RedisServer
 from waiting import wait_until

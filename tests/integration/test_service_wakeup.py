@@ -6,13 +6,13 @@ import orjson
 import pytest
 from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
+from icedb_log.names import INGEST_FLUSH, INGEST_SWEEP, MERGE_MERGE, wake_key
 from icedb_log.store.store_clock import MAX_HOST_GAP_MS
 from icedb_service.celery_app import make_app
 from icedb_service.metrics import WAKE_OUTCOMES, make_counter, make_registry
-from icedb_service.names import INGEST_FLUSH, INGEST_SWEEP, MERGE_MERGE
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
-from icedb_service.wakeup import Wakeups, wake_key
+from icedb_service.wakeup import Wakeups
 from icedb_sim.rigs.redis_server import RedisServer
 
 pytestmark = pytest.mark.redis

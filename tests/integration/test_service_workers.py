@@ -22,12 +22,12 @@ from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
+from icedb_log.names import INGEST_FLUSH, INGEST_IMPORT, JANITOR_VACUUM, MERGE_MERGE
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_service.celery_app import make_app
-from icedb_service.names import INGEST_FLUSH, INGEST_IMPORT, JANITOR_VACUUM, MERGE_MERGE
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
 from icedb_service.wakeup import Wakeups

@@ -7,9 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from icedb_engine.errors import BatchRejected
-from icedb_engine.limits import KIB, MIB, FlushUnitLimits
+from icedb_engine.limits import FlushUnitLimits
 from icedb_engine.reading import page_bounds
 from icedb_engine.reading.typed_files import read_parquet
+from icedb_log.units import KIB, MIB
 
 LIMITS = FlushUnitLimits(batch_decoded_bytes=1 * MIB)
 

@@ -3,11 +3,12 @@
 import duckdb
 import pytest
 from icedb_engine.engine import open_engine, open_scratch
-from icedb_engine.limits import MIB, EngineLimits
+from icedb_engine.limits import EngineLimits
 from icedb_engine.query.row_condition import check_row_condition
 from icedb_engine.sql import CLOSED, quote_name, quote_text
 from icedb_log.errors import InvalidRequest
 from icedb_log.table.condition_check import check_condition
+from icedb_log.units import MIB
 
 SCHEMA = {"a": "VARCHAR", "n": "BIGINT"}
 REACHES = [

@@ -7,6 +7,7 @@ from icedb_client.cli import merge
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
+from icedb_log.names import MERGE_MERGE
 from icedb_log.store.stores import open_warehouse
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
@@ -50,7 +51,7 @@ def answers(monkeypatch):
 
 
 def turn(commits, *, has_more, outcome="done", **fields):
-    return {"task": merge.MERGE, "outcome": outcome, "commits": commits, "has_more": has_more, **fields}
+    return {"task": MERGE_MERGE, "outcome": outcome, "commits": commits, "has_more": has_more, **fields}
 
 
 def test_explain_says_for_every_partition_what_is_merged_or_why_not(icedb):
@@ -86,7 +87,7 @@ def test_a_full_merge_goes_on_until_nothing_is_left(icedb, answers):
     ]
     done = json.loads(icedb("merge", "events", "--full", "--json"))
     assert (done["commits"], done["duration_ms"], done["outcome"], done["has_more"]) == (3, 25, "done", False)
-    assert [asked[:3] for asked in answers["asked"]] == [(merge.MERGE, "events", {"full": True})] * 4
+    assert [asked[:3] for asked in answers["asked"]] == [(MERGE_MERGE, "events", {"full": True})] * 4
     waits = [asked[3] for asked in answers["asked"]]
     assert waits == sorted(waits, reverse=True)
 

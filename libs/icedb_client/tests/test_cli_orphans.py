@@ -6,6 +6,7 @@ import pytest
 from icedb_client.cli import orphans
 from icedb_client.client import Client
 from icedb_log.log.fence import FenceState, write_fence
+from icedb_log.names import JANITOR_ORPHANS
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.warehouse import Warehouse
 from icedb_sim.tables.log_views import data
@@ -33,7 +34,7 @@ def table(cli_env):
 def janitor(monkeypatch):
     """What it was asked for, and its answer."""
     asked = []
-    answer = {"task": orphans.TASK, "outcome": "done", "deleted_orphans": 2, "held_orphans": 0, "orphan_share": 0.5}
+    answer = {"task": JANITOR_ORPHANS, "outcome": "done", "deleted_orphans": 2, "held_orphans": 0, "orphan_share": 0.5}
 
     def answer_for(_, task, table, *, arguments, wait_ms, as_json):
         asked.append((task, table, arguments, wait_ms, as_json))
@@ -82,7 +83,7 @@ def test_deleting_is_the_janitors(table, run_icedb, janitor):
     asked, answer = janitor
     run_icedb("orphans", "t", "--delete", "--older-than", "2d", "--max-share", "0.5", "--timeout", "5s")
     arguments = {"older_than_ms": 2 * 86_400_000, "max_share": 0.5, "force": False}
-    assert asked == [(orphans.TASK, "t", arguments, 5000, False)]
+    assert asked == [(JANITOR_ORPHANS, "t", arguments, 5000, False)]
     assert table.store.head(data("old1"))
     answer |= {"deleted_orphans": 0, "held_orphans": 2}
     refused = run_icedb("orphans", "t", "--delete", code=1)

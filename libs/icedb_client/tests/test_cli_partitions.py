@@ -13,7 +13,7 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import open_warehouse
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table_config import DAY_MS
+from icedb_log.units import DAY_MS
 from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 
 

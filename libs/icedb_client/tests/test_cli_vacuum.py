@@ -5,6 +5,7 @@ import json
 import pytest
 from icedb_client.cli import vacuum
 from icedb_log.clock import SystemClock
+from icedb_log.names import JANITOR_VACUUM
 from icedb_log.store.stores import open_warehouse
 from icedb_sim.growth.dead_table import DAY_MS, build_dead_table
 from icedb_sim.tables.lease_steps import put_lease
@@ -34,7 +35,7 @@ def icedb(place, cli_env, run_icedb):
 @pytest.fixture
 def janitor(monkeypatch):
     """What the janitor answers; nobody is asked."""
-    answer = {"task": vacuum.VACUUM, "outcome": "done", "deleted_log_files": 0, "deleted_data_files": 0}
+    answer = {"task": JANITOR_VACUUM, "outcome": "done", "deleted_log_files": 0, "deleted_data_files": 0}
     monkeypatch.setattr(vacuum, "wait_for_task", lambda *_, **__: answer)
     return answer
 

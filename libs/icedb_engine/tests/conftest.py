@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from icedb_engine.arrow_types import ARROW_TYPES
-from icedb_engine.limits import MIB, EngineLimits, FlushUnitLimits
+from icedb_engine.limits import EngineLimits, FlushUnitLimits
 from icedb_engine.units.flush_unit import FlushUnit, FlushUnitResult, flush_unit
 from icedb_engine.units.merge_unit import MergeUnit, MergeUnitResult, merge_unit
 from icedb_log.clock import new_batch_id
@@ -20,6 +20,7 @@ from icedb_log.jobs import MergeGroup, SizeClass, StagedBatch
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
 from icedb_log.table.table_config import PartitionField, TableConfig
+from icedb_log.units import MIB
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 

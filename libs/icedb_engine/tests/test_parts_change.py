@@ -7,11 +7,12 @@ from datetime import date, datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from icedb_engine.limits import MIB, EngineLimits
+from icedb_engine.limits import EngineLimits
 from icedb_engine.spark.change_tasks import make_hidden_names
 from icedb_engine.units.change_unit import ChangedGroup, ChangeUnit, make_error_text, read_error_text, write_change
 from icedb_engine.units.read_unit import CHUNK_BYTES, NumberedFile, ReadFilesUnit, read_files, spark_arrow_type
 from icedb_log.errors import CorruptLog, Fenced, InvalidRequest, NotFound, SchemaConflict, Unavailable
+from icedb_log.units import MIB
 
 COLUMNS = {"ts": "TIMESTAMP", "User": "VARCHAR", "x": "DOUBLE"}
 

@@ -8,8 +8,9 @@ import math
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from icedb_engine.limits import MIB, FlushUnitLimits
+from icedb_engine.limits import FlushUnitLimits
 from icedb_engine.reading import unit_sections
+from icedb_log.units import MIB
 
 GOOD = {"n": 1, "f": 0.5, "s": "a", "o": {"k": 1}}
 LEVELS = 100_000

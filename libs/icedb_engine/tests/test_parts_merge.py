@@ -7,10 +7,10 @@ from datetime import date, datetime
 import numpy as np
 import pyarrow as pa
 import pytest
-from icedb_engine.limits import MIB
 from icedb_log.errors import CorruptLog, NotFound, SchemaConflict, Unavailable
 from icedb_log.model import FileMarker
 from icedb_log.parquet.pages import check_page_sums
+from icedb_log.units import MIB
 from pyarrow.parquet import SortingColumn
 
 SCHEMA = {"ts": "TIMESTAMP", "event": "VARCHAR", "n": "BIGINT", "late": "DOUBLE"}

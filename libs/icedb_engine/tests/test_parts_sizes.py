@@ -7,8 +7,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from icedb_engine.limits import MIB, PROCESS_BYTES, EngineLimits, FlushUnitLimits, leave_memory
+from icedb_engine.limits import PROCESS_BYTES, EngineLimits, FlushUnitLimits, leave_memory
 from icedb_log.jobs import SizeClass
+from icedb_log.units import MIB
 
 LIMITS = FlushUnitLimits(batch_decoded_bytes=40_000, batch_rows=2000)
 SMALL = SizeClass("small", decoded_bytes=4000, row_count=200)

@@ -7,14 +7,14 @@ import pytest
 from icedb_log.clean import leftovers
 from icedb_log.clean.audit import AuditLog
 from icedb_log.clean.leases import MAX_LEASE_TTL_MS, read_leases
-from icedb_log.clean.leftovers import DAY_MS, sweep_leftovers, sweep_probes
+from icedb_log.clean.leftovers import sweep_leftovers, sweep_probes
 from icedb_log.clean.orphans import sweep_orphans
 from icedb_log.errors import Fenced, IceDBError, NotFound, Unavailable, UnsupportedFormat
 from icedb_log.ingest.idempotency import KEEP_MS
 from icedb_log.ingest.quarantine import list_quarantined, reason_key
 from icedb_log.ingest.quarantine_ops import begin_drop, drop_quarantined, read_quarantined, retry_quarantined
 from icedb_log.store.probe import PROBE_FOLDER
-from icedb_log.table.table_config import HOUR_MS
+from icedb_log.units import DAY_MS, HOUR_MS
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.lease_steps import put_lease
 from icedb_sim.tables.small_table import SmallTable, try_each_call

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 from icedb_log.ingest.pressure import MAX_LOG_FILES
-from icedb_log.table.table_config import MINUTE_MS, SECOND_MS, TableConfig
+from icedb_log.table.table_config import TableConfig
+from icedb_log.units import MINUTE_MS, SECOND_MS
 from icedb_sim.growth.log_growth import MARKER_BYTES, GrowingTable, Growth, Scenario
 
 CONFIG = TableConfig.create(name="t", data_grace_ms=20 * MINUTE_MS)

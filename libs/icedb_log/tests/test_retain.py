@@ -4,7 +4,8 @@ import pytest
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.table.retain import retain_table
 from icedb_log.table.table_changes import alter_table_config
-from icedb_log.table.table_config import DAY_MS, HOUR_MS, PartitionField
+from icedb_log.table.table_config import PartitionField
+from icedb_log.units import DAY_MS, HOUR_MS
 from icedb_sim.fakes.scripted_store import Fault
 from icedb_sim.tables.small_table import SmallTable
 

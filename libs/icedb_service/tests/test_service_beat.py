@@ -1,7 +1,7 @@
 import pytest
+from icedb_log.names import INGEST_SWEEP, JANITOR_SWEEP, MERGE_SWEEP
 from icedb_service.beat import make_beat
 from icedb_service.celery_app import make_app
-from icedb_service.names import INGEST_SWEEP, JANITOR_SWEEP, MERGE_SWEEP
 from icedb_service.settings import ServiceSettings
 from icedb_sim.fakes.manual_clock import ManualClock
 

@@ -2,9 +2,9 @@
 
 import pytest
 from celery import Celery
+from icedb_log.names import JANITOR_VACUUM, MERGE_MERGE
 from icedb_service.celery_app import make_app
 from icedb_service.message_guard import find_problem
-from icedb_service.names import JANITOR_VACUUM, MERGE_MERGE
 from icedb_service.settings import ServiceSettings
 from icedb_service.wakeup import Wakeups
 

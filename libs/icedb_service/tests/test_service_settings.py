@@ -2,7 +2,8 @@ import os
 
 import pytest
 from icedb_log.errors import InvalidRequest
-from icedb_service.settings import ServiceSettings, SparkServiceSettings, load_settings, redact_url
+from icedb_log.hosts import redact_url
+from icedb_service.settings import ServiceSettings, SparkServiceSettings, load_settings
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ import threading
 
 import orjson
 import pytest
-from icedb_ingest.batch_bounds import MIB
 from icedb_ingest.frontend.batch_status import BatchStatus, BatchStatuses
 from icedb_ingest.frontend.desk import BatchBounds, Desk
 from icedb_ingest.frontend.errors import BatchTooLarge, KeyExpired, KeyReused
@@ -28,6 +27,7 @@ from icedb_log.ingest.quarantine import reason_key
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
+from icedb_log.units import MIB
 from icedb_service.settings import load_settings
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.tables.row_files import RowFileWriter

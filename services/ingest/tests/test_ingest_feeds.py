@@ -16,8 +16,8 @@ from icedb_log.feed.views import create_view, detach_view
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
+from icedb_log.names import INGEST_FEED, INGEST_FLUSH, MERGE_MERGE
 from icedb_log.table.table_config import TableConfig
-from icedb_service.names import INGEST_FEED, INGEST_FLUSH, MERGE_MERGE
 from icedb_service.runs import backoff_key
 from icedb_sim.rigs.task_context import MemoryContext
 from icedb_sim.tables.row_files import encode_rows, read_live_rows

@@ -20,9 +20,9 @@ from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.log.codec import encode_log_file
 from icedb_log.merge.merge import merge_table
 from icedb_log.model import LogFile
+from icedb_log.names import INGEST_FLUSH, MERGE_MERGE
 from icedb_log.store.object_store import list_all
 from icedb_log.warehouse import Warehouse
-from icedb_service.names import INGEST_FLUSH, MERGE_MERGE
 from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
 from icedb_sim.rigs.task_context import MemoryContext
 from icedb_sim.tables.row_files import encode_rows

@@ -1,7 +1,6 @@
 """Large batches: who takes them, who is woken, and what is counted (I6)."""
 
 import pytest
-from icedb_engine.limits import MIB
 from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
@@ -12,7 +11,8 @@ from icedb_log.ingest.flush import FlushLimits, FlushResult
 from icedb_log.ingest.quarantine import list_conflicts
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.log.reader import LogReader
-from icedb_service.names import INGEST_FLUSH, INGEST_LARGE_FLUSH, QUEUES
+from icedb_log.names import INGEST_FLUSH, INGEST_LARGE_FLUSH, QUEUES
+from icedb_log.units import MIB
 from icedb_service.redlock import LockBusy
 from icedb_service.settings import load_settings
 from icedb_sim.rigs.task_context import MemoryContext

@@ -4,11 +4,11 @@ import pytest
 from icedb_janitor.metrics import JanitorMetrics
 from icedb_janitor.settings import JanitorSettings
 from icedb_janitor.tasks import JanitorTasks
-from icedb_log.clean.leftovers import DAY_MS
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.ingest.idempotency import KEEP_MS
 from icedb_log.store.object_store import list_all
 from icedb_log.store.probe import PROBE_FOLDER
+from icedb_log.units import DAY_MS
 from icedb_sim.rigs.task_context import MemoryContext
 
 GRACE_MS = 60_000

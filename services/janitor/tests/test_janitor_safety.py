@@ -9,9 +9,9 @@ from icedb_janitor.tasks import JanitorTasks
 from icedb_log.clean.audit_reader import AuditPart, read_audit
 from icedb_log.clean.deletion import CHUNK_KEYS
 from icedb_log.errors import Unavailable
+from icedb_log.names import JANITOR_VACUUM
 from icedb_log.store.object_store import list_all
 from icedb_log.warehouse import Warehouse
-from icedb_service.names import JANITOR_VACUUM
 from icedb_service.redlock import LockLost
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.rigs.task_context import MemoryContext

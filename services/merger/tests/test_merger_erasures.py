@@ -7,11 +7,11 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
+from icedb_log.names import INGEST_FLUSH, MERGE_ERASE
 from icedb_merger.erasures import ErasureTasks
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_merger.tasks import MergeTasks
-from icedb_service.names import INGEST_FLUSH, MERGE_ERASE
 from icedb_service.redlock import LockBusy
 from icedb_sim.rigs.task_context import MemoryContext
 from icedb_sim.tables.row_files import encode_rows, read_live_rows

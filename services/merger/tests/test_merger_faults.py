@@ -10,10 +10,10 @@ from icedb_engine.units.merge_unit import MergeUnit, merge_unit
 from icedb_log.jobs import MergedGroup
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
+from icedb_log.names import MERGE_MERGE
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_merger.tasks import MergeTasks
-from icedb_service.names import MERGE_MERGE
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 from icedb_sim.rigs.task_context import MemoryContext
 

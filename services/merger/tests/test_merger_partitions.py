@@ -7,12 +7,13 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.table.table_config import DAY_MS, HOUR_MS, PartitionField
+from icedb_log.names import MERGE_RETAIN
+from icedb_log.table.table_config import PartitionField
+from icedb_log.units import DAY_MS, HOUR_MS
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.partitions import PartitionTasks
 from icedb_merger.settings import MergerSettings
 from icedb_merger.tasks import MergeTasks
-from icedb_service.names import MERGE_RETAIN
 from icedb_service.redlock import LockBusy, LockLost
 from icedb_sim.rigs.task_context import MemoryContext
 from icedb_sim.tables.row_files import encode_rows, read_live_rows

@@ -9,11 +9,11 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.jobs import ContentCheck
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
+from icedb_log.names import MERGE_COLD, MERGE_MERGE
 from icedb_log.table.table_config import PartitionField
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_merger.tasks import MergeTasks
-from icedb_service.names import MERGE_COLD, MERGE_MERGE
 from icedb_service.redlock import LockBusy, LockLost
 from icedb_sim.rigs.task_context import MemoryContext
 from icedb_sim.tables.row_files import RowFileMerger, encode_rows, read_live_rows

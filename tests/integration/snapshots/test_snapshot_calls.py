@@ -3,9 +3,10 @@
 import grpc
 from icedb_log.clean.drop import drop_table
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
+from icedb_log.units import DAY_MS
 from icedb_proto import snapshot_pb2 as pb
 from icedb_sim.fakes.scripted_store import Effect, Fault
-from snapshot_stub import DAY_MS, DEADLINE_S, other, refused
+from snapshot_stub import DEADLINE_S, other, refused
 
 
 def changes(stub, **fields):

@@ -1,9 +1,10 @@
 """Leases over real gRPC on loopback."""
 
 import grpc
+from icedb_log.units import DAY_MS
 from icedb_proto import snapshot_pb2 as pb
 from icedb_sim.fakes.scripted_store import Effect, Fault
-from snapshot_stub import DAY_MS, DEADLINE_S, LEASE_MS, acquire, refused
+from snapshot_stub import DEADLINE_S, LEASE_MS, acquire, refused
 
 
 def renew(stub, lease_id, ttl_ms=LEASE_MS):

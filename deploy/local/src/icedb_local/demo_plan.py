@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from icedb_log.errors import InvalidRequest
-from icedb_log.table.table_config import MIB
+from icedb_log.units import MIB
 
 from icedb_local.event_files import EventFile, FileFacts
 from icedb_local.generator import EventBatch, EventGenerator

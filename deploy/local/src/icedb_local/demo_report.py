@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from icedb_log.table.table_config import MIB
+from icedb_log.units import MIB
 from rich.table import Table
 from rich.text import Text
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
-from icedb_log.table.table_config import MIB
+from icedb_log.units import MIB
 from rich.progress import Progress
 
 from icedb_local.checks import CheckBook

@@ -12,10 +12,10 @@ from typing import Any, Final, Self
 import duckdb
 from icedb_client import Client, ClientSettings, Snapshot
 from icedb_client.duck_connection import open_duckdb
-from icedb_client.wakeups import MERGE_MERGE
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 from icedb_log.keys import TablePaths
+from icedb_log.names import MERGE_MERGE
 from icedb_log.store.object_store import ObjectInfo, list_all
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import NEW_TABLE_POLICIES, PartitionField, TableConfig

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, cast, get_args
 import orjson
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import StagingFormat
+from icedb_log.units import MIB
 
 if sys.version_info >= (3, 14):
     from compression import zstd as zstd  # noqa: PLC0414 - for the other modules of this package
@@ -24,7 +25,6 @@ DataFormat = Literal["ndjson", "json", "csv", "parquet", "arrow"]
 DATA_FORMATS: Final[tuple[DataFormat, ...]] = get_args(DataFormat)
 Compression = Literal["gz", "zst"]
 
-MIB: Final = 1024 * 1024
 MAX_BATCH_BYTES: Final = 64 * MIB
 """Largest body of one batch, as given by the producer."""
 MAX_LINE_BYTES: Final = 8 * MIB

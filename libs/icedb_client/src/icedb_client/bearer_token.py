@@ -5,9 +5,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from icedb_log.errors import InvalidRequest, Unauthenticated
-from icedb_log.hosts import is_loopback
+from icedb_log.hosts import is_loopback, redact_url
 
-from icedb_client.settings import ClientSettings, redact_url
+from icedb_client.settings import ClientSettings
 
 MAX_SECRET_BYTES: Final = 64 * 1024
 

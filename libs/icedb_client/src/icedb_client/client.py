@@ -11,8 +11,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
 
 from icedb_log.clock import Clock, SystemClock, new_batch_id
+from icedb_log.names import INGEST_FLUSH
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
+from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
 
 from icedb_client.arrow_bodies import open_arrow, split_arrow
@@ -25,7 +27,7 @@ from icedb_client.producer import Producer
 from icedb_client.producer_buffer import ProducerOptions, UnsentBatch
 from icedb_client.read_requests import Answerer, AnswerT, Request
 from icedb_client.reads import QueryResult, Reads
-from icedb_client.settings import SECOND_MS, ClientSettings, load_client_settings
+from icedb_client.settings import ClientSettings, load_client_settings
 
 if TYPE_CHECKING:
     from icedb_client.grpc_snapshots import GrpcSnapshots
@@ -310,4 +312,4 @@ class Client(Reads):
             return self._grpc
 
     def _wake(self, table: str) -> bool:
-        return self.workers.wake("icedb.ingest.flush", table)
+        return self.workers.wake(INGEST_FLUSH, table)

@@ -18,10 +18,10 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.store.aligned_clock import AlignedClock
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
+from icedb_log.units import MINUTE_MS, SECOND_MS
 from icedb_log.warehouse import Warehouse
 
 from icedb_client.batches import BatchBody
-from icedb_client.settings import MINUTE_MS, SECOND_MS
 
 CONFIG_MAX_AGE_MS: Final = MINUTE_MS
 DEFAULT_RETRY_MS: Final = 5 * MINUTE_MS

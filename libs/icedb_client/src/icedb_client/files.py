@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal
 
 from icedb_log.errors import InvalidRequest
+from icedb_log.units import MIB
 
 from icedb_client.arrow_bodies import count_rows, split_arrow_file, split_parquet
 from icedb_client.batches import (
     GZIP_MAGIC,
     MAX_BATCH_BYTES,
-    MIB,
     ZSTD_MAGIC,
     BatchBody,
     DataFormat,

@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
+from icedb_log.units import SECOND_MS
 
 from icedb_client.batches import compress_body, encode_row
 from icedb_client.delivery import Delivery, EnqueuedBatch, StagingDoor, Wait
@@ -27,7 +28,6 @@ from icedb_client.producer_buffer import (
     UnsentBatch,
     UnsentRows,
 )
-from icedb_client.settings import SECOND_MS
 
 LAST_ATTEMPT_MS: Final = 30 * SECOND_MS
 """How much longer than ``retry_ms`` closing waits: one attempt may be on its way when the time is over."""

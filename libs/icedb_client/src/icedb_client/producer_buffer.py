@@ -10,10 +10,10 @@ from typing import Any, Final, Self
 
 import orjson
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
+from icedb_log.units import MIB, SECOND_MS
 
-from icedb_client.batches import MAX_BATCH_BYTES, MIB
+from icedb_client.batches import MAX_BATCH_BYTES
 from icedb_client.delivery import DEFAULT_RETRY_MS
-from icedb_client.settings import SECOND_MS
 
 MAX_SENDERS: Final = 32
 BATCHES_IN_MEMORY: Final = 2

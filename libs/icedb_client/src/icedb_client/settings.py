@@ -6,11 +6,10 @@ from urllib.parse import urlsplit
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.store.stores import S3Options, StoreSettings
+from icedb_log.units import MINUTE_MS, SECOND_MS
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-SECOND_MS: Final = 1000
-MINUTE_MS: Final = 60 * SECOND_MS
 DEFAULT_REDIS_URL: Final = "redis://127.0.0.1:6379/0"
 
 
@@ -161,9 +160,3 @@ def load_client_settings(**given: object) -> ClientSettings:
 
 def _name_of(place: tuple[int | str, ...]) -> str:
     return f"ICEDB_{str(place[0]).upper()}: " if place else ""
-
-
-def redact_url(url: str) -> str:
-    """Return a URL without its user and password, fit for messages."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

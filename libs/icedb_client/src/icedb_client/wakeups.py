@@ -13,7 +13,10 @@ import orjson
 from celery import Celery
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
+from icedb_log.hosts import redact_url
+from icedb_log.names import TASKS, wake_key
 from icedb_log.store.store_clock import MAX_HOST_GAP_MS
+from icedb_log.units import SECOND_MS
 from kombu.exceptions import KombuError
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -21,36 +24,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from icedb_client.bearer_token import BearerToken, require_private_redis
-from icedb_client.settings import SECOND_MS, ClientSettings, redact_url
-
-INGEST_FLUSH: Final = "icedb.ingest.flush"
-INGEST_IMPORT: Final = "icedb.ingest.import"
-INGEST_CHECK_QUERY: Final = "icedb.ingest.check_query"
-INGEST_FEED: Final = "icedb.ingest.feed"
-MERGE_MERGE: Final = "icedb.merge.merge"
-MERGE_COLD: Final = "icedb.merge.cold"
-MERGE_CHANGE: Final = "icedb.merge.change"
-MERGE_DROP_PARTITIONS: Final = "icedb.merge.drop_partitions"
-MERGE_RETAIN: Final = "icedb.merge.retain"
-MERGE_ERASE: Final = "icedb.merge.erase"
-JANITOR_VACUUM: Final = "icedb.janitor.vacuum"
-JANITOR_ORPHANS: Final = "icedb.janitor.sweep_orphans"
-JANITOR_PURGE: Final = "icedb.janitor.purge"
-QUEUES: Final = {
-    INGEST_FLUSH: "ingest",
-    INGEST_IMPORT: "ingest",
-    INGEST_CHECK_QUERY: "ingest",
-    INGEST_FEED: "ingest",
-    MERGE_MERGE: "merge",
-    MERGE_COLD: "merge",
-    MERGE_CHANGE: "merge",
-    MERGE_DROP_PARTITIONS: "merge",
-    MERGE_RETAIN: "merge",
-    MERGE_ERASE: "merge",
-    JANITOR_VACUUM: "janitor",
-    JANITOR_ORPHANS: "janitor",
-    JANITOR_PURGE: "janitor",
-}
+from icedb_client.settings import ClientSettings
 
 PAUSE_AFTER_FAILURE_MS: Final = 5 * SECOND_MS
 """After Redis did not answer, wake-ups are not tried for this long: producers must not wait for it each time."""
@@ -100,7 +74,7 @@ class WakeupSender:
         now_ms = self._clock.monotonic_ms()
         if self._silent_until_ms is not None and now_ms < self._silent_until_ms:
             return False
-        key = f"icedb:wake:{task}:{table}"
+        key = wake_key(task, table)
         is_set = False
         try:
             is_set = bool(self._redis.set(key, "1", nx=True, px=self._settings.message_expiry_ms))
@@ -108,7 +82,7 @@ class WakeupSender:
                 self._app.send_task(
                     task,
                     args=[table],
-                    queue=QUEUES[task],
+                    queue=TASKS[task],
                     # As long again as the clocks of two hosts may be apart: the worker compares it with its own.
                     expires=(self._settings.message_expiry_ms + MAX_HOST_GAP_MS) / SECOND_MS,
                     ignore_result=True,
@@ -142,7 +116,7 @@ class WakeupSender:
                 if self._clock.monotonic_ms() >= deadline_ms:
                     raise TaskTimeout(
                         f"table {table}: no worker finished {task} within {timeout_ms / SECOND_MS:g} s; "
-                        f"is a worker running on the queue {QUEUES[task]!r}? If so it may still be done"
+                        f"is a worker running on the queue {TASKS[task]!r}? If so it may still be done"
                     )
                 self._clock.sleep_ms(RESULT_POLL_MS)
             self._redis.delete(key)
@@ -172,7 +146,7 @@ class WakeupSender:
                 task,
                 args=[table],
                 kwargs=arguments,
-                queue=QUEUES[task],
+                queue=TASKS[task],
                 expires=self._settings.message_expiry_ms / SECOND_MS,
                 ignore_result=ignore_result,
                 retry=False,

@@ -3,9 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-KIB: Final = 1024
-MIB: Final = 1024 * KIB
-GIB: Final = 1024 * MIB
+from icedb_log.units import GIB, MIB
 
 PROCESS_BYTES: Final = 256 * MIB
 """What a task's process takes besides: Python, Arrow and the native engine before they read anything, and what freed

@@ -1,7 +1,11 @@
-"""Which hosts are this machine: what may go there in plain text, and who can reach it. Pure."""
+"""Which hosts are this machine: what may go there in plain text, and who can reach it; addresses without secrets.
+
+Pure.
+"""
 
 import ipaddress
 from typing import Final
+from urllib.parse import urlsplit
 
 _LOOPBACK_NAMES: Final = ("localhost", "localhost.localdomain")
 
@@ -14,3 +18,13 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
     except ValueError:
         return False
+
+
+def redact_url(url: str) -> str:
+    """Return a URL without its user and password, or the parameters of a Spark Connect server, fit for messages."""
+    if url.startswith("sc:"):
+        return url.partition(";")[0]
+    parts = urlsplit(url)
+    if "@" not in parts.netloc:
+        return url
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

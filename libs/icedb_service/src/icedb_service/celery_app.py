@@ -8,9 +8,9 @@ worker reserves more than it can do.
 from typing import Any, Final
 
 from celery import Celery
+from icedb_log.names import INGEST_SWEEP, JANITOR_SWEEP, MERGE_SWEEP, QUEUES, TASKS, Component
 from kombu.entity import Queue as KombuQueue
 
-from icedb_service.names import INGEST_SWEEP, JANITOR_SWEEP, MERGE_SWEEP, QUEUES, TASKS, Component
 from icedb_service.settings import ServiceSettings
 
 BROKER_TIMEOUT_S: Final = 5

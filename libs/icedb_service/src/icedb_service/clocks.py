@@ -10,13 +10,13 @@ from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 from icedb_log.store.clock_watch import ClockWatch, TellsTime
 from icedb_log.store.object_store import ObjectStore
+from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from icedb_service.logs import get_logger
 from icedb_service.settings import ServiceSettings
 
-MS_PER_S: Final = 1000
 DIRECTIONS: Final = ("ahead", "back")
 
 
@@ -58,7 +58,7 @@ class ServiceClock:
     """
 
     def __init__(self, metrics: ClockMetrics, *, clock: Clock, warn_ms: int) -> None:
-        metrics.warn.set(warn_ms / MS_PER_S)
+        metrics.warn.set(warn_ms / SECOND_MS)
         self._metrics = metrics
         self._warn_ms = warn_ms
         self._lock = threading.Lock()
@@ -71,7 +71,7 @@ class ServiceClock:
             store.time_listeners.append(self._watch.hear)
 
     def _show_skew(self, skew_ms: int) -> None:
-        self._metrics.skew.set(skew_ms / MS_PER_S)
+        self._metrics.skew.set(skew_ms / SECOND_MS)
         with self._lock:
             was_off, self._is_off = self._is_off, abs(skew_ms) > self._warn_ms
         if self._is_off and not was_off:
@@ -105,7 +105,7 @@ def require_near_clock(warehouse: Warehouse, *, clock: Clock, limit_ms: int) -> 
     store_ms = warehouse.store.list_page(root, limit=1).store_now_ms
     after_ms = clock.now_ms()
     # The answer was made in between, and S3 tells whole seconds, cut off: by so much is it certainly ahead, or behind.
-    ahead_ms, behind_ms = before_ms - store_ms - MS_PER_S, store_ms - after_ms
+    ahead_ms, behind_ms = before_ms - store_ms - SECOND_MS, store_ms - after_ms
     if max(ahead_ms, behind_ms) > limit_ms:
         raise Unavailable(
             f"this host's clock is {max(ahead_ms, behind_ms)} ms {'ahead of' if ahead_ms > 0 else 'behind'} the "

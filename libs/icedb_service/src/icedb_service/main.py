@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from icedb_log.errors import IceDBError, InvalidRequest, UnsupportedFormat
+from icedb_log.names import Component
 
 from icedb_service.logs import configure_logging
-from icedb_service.names import Component
 from icedb_service.settings import S, load_settings
 
 EXIT_FAILURE: Final = 1

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from importlib.metadata import version
 from typing import Final, Literal, get_args
 
+from icedb_log.names import Component
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
@@ -17,7 +18,6 @@ from prometheus_client.process_collector import ProcessCollector
 from icedb_service.access.metrics import AccessMetrics
 from icedb_service.clocks import ClockMetrics
 from icedb_service.dependency_metrics import DependencyMetrics
-from icedb_service.names import Component
 
 WakeCounter = Counter
 

@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from icedb_log.errors import Unavailable
+from icedb_log.hosts import redact_url
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
-
-from icedb_service.settings import redact_url
 
 
 class _CountingRedis(Redis):

@@ -13,13 +13,11 @@ from typing import Annotated, Final, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
 from icedb_log.errors import InvalidRequest
+from icedb_log.hosts import redact_url
 from icedb_log.store.stores import S3Options, StoreSettings
+from icedb_log.units import HOUR_MS, MINUTE_MS, SECOND_MS
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
-
-SECOND_MS: Final = 1000
-MINUTE_MS: Final = 60 * SECOND_MS
-HOUR_MS: Final = 60 * MINUTE_MS
 
 MAX_PORT: Final = 65_535
 _REDIS_SCHEMES: Final = ("redis", "rediss")
@@ -304,16 +302,6 @@ def load_settings(kind: type[S]) -> S:
 def env_name(field: str) -> str:
     """Return the environment variable of a field."""
     return f"ICEDB_{field.upper()}"
-
-
-def redact_url(url: str) -> str:
-    """Return a URL without its user and password, or the parameters of a Spark Connect server, fit for logs."""
-    if url.startswith("sc:"):
-        return url.partition(";")[0]
-    parts = urlsplit(url)
-    if "@" not in parts.netloc:
-        return url
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _check_redis(url: str) -> str:

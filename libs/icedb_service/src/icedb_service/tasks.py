@@ -14,11 +14,11 @@ from typing import Any, Final, Protocol, get_type_hints
 
 from celery import Celery, Task
 from icedb_log.errors import InvalidRequest
+from icedb_log.names import TASKS
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from icedb_service.access.task_access import Needs, TaskAccess, needs_nothing
 from icedb_service.logs import get_logger
-from icedb_service.names import TASKS
 from icedb_service.runs import TaskRunner, Work
 from icedb_service.wakeup import Wakeups
 
@@ -57,7 +57,7 @@ class TaskOptions:
     """All that can be said about a task. A misspelt or unknown option is an error.
 
     Attributes:
-        name: One of :data:`icedb_service.names.TASKS`.
+        name: One of :data:`icedb_log.names.TASKS`.
         needs_engine: Whether a dead engine (Spark session) makes the task impossible.
         needs: What its arguments ask for; nothing, if the task does what the periodic sweep does.
     """

@@ -18,6 +18,8 @@ from typing import Final
 
 from celery import Celery
 from icedb_log.errors import Unavailable
+from icedb_log.hosts import redact_url
+from icedb_log.names import TASKS, WAKE_KEY_PREFIX, Queue, wake_key
 from icedb_log.store.store_clock import MAX_HOST_GAP_MS
 from kombu.exceptions import KombuError
 from redis import Redis
@@ -25,21 +27,14 @@ from redis.exceptions import RedisError
 
 from icedb_service.logs import get_logger
 from icedb_service.metrics import WakeCounter
-from icedb_service.names import TASKS, Queue
 from icedb_service.redis_clients import naming_redis
-from icedb_service.settings import ServiceSettings, redact_url
+from icedb_service.settings import ServiceSettings
 
-KEY_PREFIX: Final = "icedb:wake:"
 SERVED_PREFIX: Final = "icedb:served:"
 SERVED_MS: Final = 60_000
 """How long a queue counts as served after its worker has last said so."""
 SERVED_EVERY_S: Final = 10.0
 SCAN_COUNT: Final = 500
-
-
-def wake_key(task: str, table: str | None) -> str:
-    """Return the Redis key that stands for a wake-up on its way."""
-    return f"{KEY_PREFIX}{task}:{table or ''}"
 
 
 class Wakeups:
@@ -64,7 +59,7 @@ class Wakeups:
         """Send a wake-up unless the same one is on its way. Idempotent.
 
         Args:
-            task: One of :data:`icedb_service.names.TASKS`.
+            task: One of :data:`icedb_log.names.TASKS`.
             table: The table, for tasks that take one.
 
         Returns:
@@ -137,7 +132,7 @@ class Wakeups:
             Unavailable: Redis does not answer.
         """
         with naming_redis(self._settings.redis_url):
-            keys = list(self._redis.scan_iter(match=f"{KEY_PREFIX}icedb.{queue}.*", count=SCAN_COUNT))
+            keys = list(self._redis.scan_iter(match=f"{WAKE_KEY_PREFIX}icedb.{queue}.*", count=SCAN_COUNT))
             return int(self._redis.delete(*keys)) if keys else 0
 
     def say_served(self, queue: Queue) -> None:

@@ -22,6 +22,7 @@ from celery import Celery, signals
 from celery.bootsteps import StartStopStep
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import IceDBError, Unavailable
+from icedb_log.names import Queue
 from icedb_log.warehouse import Warehouse
 from redis import Redis
 
@@ -34,7 +35,6 @@ from icedb_service.logs import get_logger
 from icedb_service.main import EXIT_FAILURE
 from icedb_service.message_guard import refuse_compression
 from icedb_service.metrics import WorkerMetrics
-from icedb_service.names import Queue
 from icedb_service.preflight import wait_for_servers, wait_until_available
 from icedb_service.queue_entries import guard_queues
 from icedb_service.redis_clients import open_redis, ping_redis

@@ -13,9 +13,10 @@ import orjson
 from icedb_client.partitions import to_filters
 from icedb_client.settings import load_client_settings
 from icedb_client.times import to_ms
-from icedb_engine.limits import MIB, EngineLimits
+from icedb_engine.limits import EngineLimits
 from icedb_log.errors import InvalidRequest
 from icedb_log.table.partition_filter import PartitionFilter
+from icedb_log.units import MIB
 
 from icedb_spark.values import Place, WriteOptions
 

@@ -14,13 +14,13 @@ from typing import Any, Final, TypeVar
 
 from icedb_log.errors import Overloaded, Unavailable
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject
+from icedb_log.units import SECOND_MS
 from starlette.types import Receive, Send
 
 from icedb_gateway.metrics import GatewayMetrics
 
 T = TypeVar("T")
 
-MS_PER_S: Final = 1000
 SLICE_BYTES: Final = 256 * 1024
 """What is given to the connection at once: it holds no more of a body than this when the client reads slowly."""
 RETRY_AFTER_MS: Final = 1000
@@ -92,7 +92,7 @@ class Bodies:
             Overloaded: Too many are being sent.
         """
         try:
-            async with asyncio.timeout(self._limits.wait_ms / MS_PER_S):
+            async with asyncio.timeout(self._limits.wait_ms / SECOND_MS):
                 await self._turns.acquire()
         except TimeoutError:
             raise Overloaded(
@@ -178,7 +178,7 @@ class Bodies:
 
     async def _send_slice(self, body: bytes, send: Send, *, has_more: bool) -> None:
         try:
-            async with asyncio.timeout(self._limits.send_timeout_ms / MS_PER_S):
+            async with asyncio.timeout(self._limits.send_timeout_ms / SECOND_MS):
                 await send({"type": "http.response.body", "body": body, "more_body": has_more})
         except TimeoutError:
             raise ClientLeft from None
@@ -188,7 +188,7 @@ class Bodies:
         running = asyncio.get_running_loop().run_in_executor(self._pool, function)
         running.add_done_callback(_take_outcome)
         try:
-            return await asyncio.wait_for(asyncio.shield(running), self._limits.fetch_timeout_ms / MS_PER_S)
+            return await asyncio.wait_for(asyncio.shield(running), self._limits.fetch_timeout_ms / SECOND_MS)
         except TimeoutError:
             raise Unavailable(
                 f"the object store did not answer within {self._limits.fetch_timeout_ms} ms "

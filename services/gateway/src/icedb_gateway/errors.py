@@ -16,8 +16,8 @@ from icedb_log.errors import (
     Unauthenticated,
     Unavailable,
 )
+from icedb_log.units import SECOND_MS
 
-MS_PER_S: Final = 1000
 _BY_ERROR: Final[tuple[tuple[type[IceDBError], str, int], ...]] = (
     (Unavailable, "ServiceUnavailable", 503),
     (PermissionDenied, "AccessDenied", 403),
@@ -76,7 +76,7 @@ def to_s3_error(error: Exception) -> S3Error:
     if isinstance(error, S3Error):
         return error
     if isinstance(error, Overloaded):
-        seconds = str(max(1, -(-error.retry_after_ms // MS_PER_S)))
+        seconds = str(max(1, -(-error.retry_after_ms // SECOND_MS)))
         return S3Error("SlowDown", str(error), status=503, headers={"Retry-After": seconds})
     for kind, code, status in _BY_ERROR:
         if isinstance(error, kind):

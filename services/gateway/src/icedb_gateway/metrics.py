@@ -2,6 +2,7 @@
 
 from typing import Final, Literal
 
+from icedb_log.units import SECOND_MS
 from icedb_service.access.metrics import AccessMetrics
 from icedb_service.clocks import ClockMetrics
 from icedb_service.dependency_metrics import DependencyMetrics
@@ -36,7 +37,6 @@ _BY_STATUS: Final = {
 }
 REFUSALS: Final = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed", "AccessDenied", "malformed")
 TIME_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-MS_PER_S: Final = 1000
 _FIRST_FAILURE: Final = 500
 _FIRST_ERROR: Final = 400
 
@@ -117,12 +117,12 @@ class GatewayMetrics:
 
     def observe_refresh(self, duration_ms: int) -> None:
         """Count a read of a log."""
-        self.refresh_time.observe(duration_ms / MS_PER_S)
+        self.refresh_time.observe(duration_ms / SECOND_MS)
 
     def count_request(self, operation: Operation, outcome: str, *, duration_ms: int) -> None:
         """Count an answered request."""
         self.requests.labels(operation, outcome).inc()
-        self.request_time.labels(operation).observe(duration_ms / MS_PER_S)
+        self.request_time.labels(operation).observe(duration_ms / SECOND_MS)
 
 
 def outcome_of(status: int, code: str = "") -> str:

@@ -9,6 +9,7 @@ from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.serving.table_cache import TableCache
+from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.guard import AccessGuard
 from icedb_service.access.opening import open_guard
@@ -32,7 +33,6 @@ from icedb_gateway.settings import GatewaySettings
 from icedb_gateway.views import TableViews
 
 STOP_MARGIN_S: Final = 15
-MS_PER_S: Final = 1000
 READ_TIMEOUT_SETTING: Final = "ICEDB_GATEWAY_READ_TIMEOUT_MS"
 
 
@@ -74,7 +74,7 @@ class Gateway:
         self._tls = ssl_context(settings, clock=clock)
         watch_clock(warehouse.store, self.metrics.clock, clock=clock, settings=settings)
         self._metrics_server: ThreadingHTTPServer | None = None
-        stop_limit_s = settings.gateway_shutdown_ms / MS_PER_S + STOP_MARGIN_S
+        stop_limit_s = settings.gateway_shutdown_ms / SECOND_MS + STOP_MARGIN_S
         self._thread = ServerThread(self._serve, name="gateway", what="the gateway", stop_limit_s=stop_limit_s)
 
     @property

@@ -3,11 +3,10 @@
 import re
 from typing import Annotated, Final, Literal, Self
 
-from icedb_service.settings import MAX_PORT, MINUTE_MS, SECOND_MS, ServiceSettings
+from icedb_log.units import KIB, MINUTE_MS, SECOND_MS
+from icedb_service.settings import MAX_PORT, ServiceSettings
 from pydantic import Field, field_validator, model_validator
 
-KIB: Final = 1024
-MIB: Final = 1024 * KIB
 MAX_STALENESS_MS: Final = 10 * MINUTE_MS
 HEALTH_PATHS: Final = ("healthz", "readyz")
 

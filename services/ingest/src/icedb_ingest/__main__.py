@@ -6,8 +6,8 @@ Wiring only.
 from functools import partial
 
 from icedb_engine.spark.spark_engine import open_spark_engine
+from icedb_log.names import Queue
 from icedb_service.main import run_main
-from icedb_service.names import Queue
 from icedb_service.worker import WorkerService, run_worker
 
 from icedb_ingest.imports import source_s3

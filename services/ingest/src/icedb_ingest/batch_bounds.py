@@ -1,11 +1,10 @@
 """Settings that the doors and the workers of ingest share: how large a batch may be when it is decoded."""
 
-from typing import Annotated, Final
+from typing import Annotated
 
+from icedb_log.units import MIB
 from icedb_service.settings import ServiceSettings
 from pydantic import Field
-
-MIB: Final = 1024 * 1024
 
 
 class BatchBoundSettings(ServiceSettings):

@@ -14,12 +14,12 @@ from icedb_log.feed.feed_state import FeedReaders, is_feed_needed
 from icedb_log.feed.feeds import FeedResult, feed_view
 from icedb_log.feed.views import list_view_names, read_registration, source_of
 from icedb_log.keys import TablePaths
+from icedb_log.names import INGEST_FEED
 from icedb_log.table.stored_config import read_table_config
+from icedb_log.units import MINUTE_MS, SECOND_MS
 from icedb_service.logs import get_logger
-from icedb_service.names import INGEST_FEED
 from icedb_service.readers import LogReaders
 from icedb_service.runs import Work, backoff_key
-from icedb_service.settings import MINUTE_MS, SECOND_MS
 from icedb_service.worker import WorkerContext
 
 from icedb_ingest.metrics import IngestMetrics

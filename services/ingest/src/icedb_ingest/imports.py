@@ -11,12 +11,12 @@ from icedb_log.ingest.import_sources import list_sources, parse_pattern
 from icedb_log.ingest.imports import ImportOptions, ImportResult, import_files
 from icedb_log.ingest.pressure import MAX_LOG_FILES
 from icedb_log.keys import TablePaths
+from icedb_log.names import MERGE_MERGE
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.s3_options import S3Options
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
-from icedb_service.names import MERGE_MERGE
 from icedb_service.readers import LogReaders
 from icedb_service.redlock import LockBusy
 from icedb_service.runs import Work

@@ -5,8 +5,9 @@ from typing import Final
 from icedb_log.feed.feeds import FeedResult
 from icedb_log.ingest.flush import FlushResult
 from icedb_log.ingest.imports import ImportResult
+from icedb_log.names import INGEST_FEED, INGEST_FLUSH, INGEST_IMPORT, INGEST_LARGE_FLUSH, INGEST_SWEEP
+from icedb_log.units import SECOND_MS
 from icedb_service.metrics import DURATION_BUCKETS_S, SparkWorkerMetrics, make_counter
-from icedb_service.names import INGEST_FEED, INGEST_FLUSH, INGEST_IMPORT, INGEST_LARGE_FLUSH, INGEST_SWEEP
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 BATCH_OUTCOMES: Final = ("committed", "rejected", "duplicate")
@@ -18,7 +19,6 @@ LARGE_OUTCOMES: Final = ("left", "flushed", "flushed_here")
 PUT_OFF_REASONS: Final = ("interval", "log_full")
 BATCH_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 FILE_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
-MS_PER_S: Final = 1000
 
 
 class IngestMetrics(SparkWorkerMetrics):
@@ -122,7 +122,7 @@ class IngestMetrics(SparkWorkerMetrics):
             result: What it did.
             duration_ms: What it took.
         """
-        self.flush_duration.observe(duration_ms / MS_PER_S)
+        self.flush_duration.observe(duration_ms / SECOND_MS)
         if result.committed_key:
             self.commit_batches.observe(result.batch_count)
             self.commit_files.observe(result.file_count)
@@ -139,7 +139,7 @@ class IngestMetrics(SparkWorkerMetrics):
 
     def record_feed(self, result: FeedResult, *, duration_ms: int) -> None:
         """Count one feed of a view; what it wrote counts as what a flush writes."""
-        self.feed_duration.observe(duration_ms / MS_PER_S)
+        self.feed_duration.observe(duration_ms / SECOND_MS)
         self.feed_commits.labels("taken").inc(result.commit_count)
         self.feed_commits.labels("refused").inc(len(result.refused))
         self.feed_rows_read.inc(result.rows_read)

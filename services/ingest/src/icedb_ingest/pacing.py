@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from icedb_log.clock import Clock
 from icedb_log.ingest.pressure import Pressure
-from icedb_service.settings import SECOND_MS
+from icedb_log.units import SECOND_MS
 
 from icedb_ingest.settings import IngestSettings
 

@@ -21,9 +21,9 @@ from icedb_log.store.object_store import list_all
 from icedb_log.table.status import list_backlog
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
+from icedb_log.units import SECOND_MS
 from icedb_service.logs import get_logger
 from icedb_service.readers import LogReaders
-from icedb_service.settings import SECOND_MS
 from icedb_service.worker import WorkerContext
 
 from icedb_ingest.pacing import Pacer

@@ -4,11 +4,12 @@ from typing import Annotated, Self
 
 from icedb_engine.limits import EngineLimits, FlushUnitLimits, JobLimits
 from icedb_log.store.object_store import MAX_KEYS_PER_PAGE
-from icedb_service.settings import MINUTE_MS, SECOND_MS, SparkServiceSettings
+from icedb_log.units import MIB, MINUTE_MS, SECOND_MS
+from icedb_service.settings import SparkServiceSettings
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from icedb_ingest.batch_bounds import MIB, BatchBoundSettings
+from icedb_ingest.batch_bounds import BatchBoundSettings
 
 
 class IngestSettings(SparkServiceSettings, BatchBoundSettings):

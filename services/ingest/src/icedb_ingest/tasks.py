@@ -9,11 +9,7 @@ from icedb_log.ingest.flush import FlushResult, flush_table
 from icedb_log.ingest.pressure import MAX_LOG_FILES
 from icedb_log.jobs import BatchWriter
 from icedb_log.keys import TablePaths
-from icedb_log.table.table_config import MIB
-from icedb_service.access.task_access import needs
-from icedb_service.access.verbs import Verb
-from icedb_service.logs import get_logger
-from icedb_service.names import (
+from icedb_log.names import (
     INGEST_CHECK_QUERY,
     INGEST_FEED,
     INGEST_FLUSH,
@@ -23,9 +19,12 @@ from icedb_service.names import (
     MERGE_MERGE,
     TASKS,
 )
+from icedb_log.units import MIB, SECOND_MS
+from icedb_service.access.task_access import needs
+from icedb_service.access.verbs import Verb
+from icedb_service.logs import get_logger
 from icedb_service.readers import LogReaders
 from icedb_service.runs import Work
-from icedb_service.settings import SECOND_MS
 from icedb_service.sweeps import sweep_tables
 from icedb_service.tasks import TaskOptions, define_task
 from icedb_service.worker import Engine, WorkerContext

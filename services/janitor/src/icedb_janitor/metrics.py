@@ -13,10 +13,10 @@ from icedb_log.clean.orphans import OrphanResult
 from icedb_log.clean.purge_run import PurgeResult
 from icedb_log.clean.vacuum import VacuumResult
 from icedb_log.keys import TablePaths
+from icedb_log.names import JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM
 from icedb_log.object_kinds import find_kind
 from icedb_log.store.object_store import DELETE_FAILURES, FailedDelete
 from icedb_service.metrics import WorkerMetrics, make_counter
-from icedb_service.names import JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)

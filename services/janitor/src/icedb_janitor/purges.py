@@ -8,9 +8,9 @@ from icedb_log.clean.purge import purge_table
 from icedb_log.clean.purge_run import PurgeLimits
 from icedb_log.clean.trash_list import AUDIT_LOOK_MS, has_work, read_now_ms
 from icedb_log.keys import TablePaths
+from icedb_log.names import JANITOR_PURGE
 from icedb_log.warehouse import DroppedTable
 from icedb_service.logs import get_logger
-from icedb_service.names import JANITOR_PURGE
 from icedb_service.runs import Work, backoff_key
 from icedb_service.worker import WorkerContext
 

@@ -16,11 +16,11 @@ from icedb_log.clean.vacuum import VacuumResult, vacuum_table
 from icedb_log.erasure.erasures import note_deletions
 from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.keys import TablePaths
+from icedb_log.names import JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM, MERGE_ERASE
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_service.access.task_access import needs
 from icedb_service.access.verbs import Verb
 from icedb_service.logs import get_logger
-from icedb_service.names import JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM, MERGE_ERASE
 from icedb_service.readers import LogReaders
 from icedb_service.redlock import TableLock
 from icedb_service.runs import Work

@@ -6,12 +6,12 @@ from typing import Any, Final, Protocol, get_args
 from celery import Celery
 from icedb_log.errors import InvalidRequest
 from icedb_log.jobs import RowChanger, never_stop
+from icedb_log.names import MERGE_CHANGE
 from icedb_log.table.partition_filter import PartitionMatcher, parse_partition_filters
 from icedb_log.table.row_changes import ChangeResult, delete_rows, rewrite_partitions
 from icedb_log.table.stored_config import read_table_config
 from icedb_service.access.task_access import needs
 from icedb_service.access.verbs import Verb
-from icedb_service.names import MERGE_CHANGE
 from icedb_service.readers import LogReaders
 from icedb_service.runs import Work
 from icedb_service.tasks import TaskOptions, define_task

@@ -9,11 +9,11 @@ from icedb_log.erasure.erasures import list_open_ids, read_erasure
 from icedb_log.errors import IceDBError, NotFound
 from icedb_log.jobs import CheckAlive, RowChanger
 from icedb_log.keys import TablePaths
+from icedb_log.names import INGEST_FLUSH, MERGE_ERASE
 from icedb_log.table.row_changes import delete_rows
 from icedb_service.access.task_access import needs_if
 from icedb_service.access.verbs import Verb
 from icedb_service.logs import get_logger
-from icedb_service.names import INGEST_FLUSH, MERGE_ERASE
 from icedb_service.readers import LogReaders
 from icedb_service.redlock import LockBusy
 from icedb_service.runs import Work

@@ -4,12 +4,7 @@ from typing import Final, Literal, get_args
 
 from icedb_log.jobs import ContentCheck
 from icedb_log.merge.merge import MergeResult
-from icedb_log.table.partition_removal import RemovalResult
-from icedb_log.table.retain import RetentionResult
-from icedb_log.table.retention import count_kept
-from icedb_log.table.row_changes import ChangeResult
-from icedb_service.metrics import SparkWorkerMetrics, make_counter
-from icedb_service.names import (
+from icedb_log.names import (
     MERGE_CHANGE,
     MERGE_COLD,
     MERGE_DROP_PARTITIONS,
@@ -18,6 +13,11 @@ from icedb_service.names import (
     MERGE_RETAIN,
     MERGE_SWEEP,
 )
+from icedb_log.table.partition_removal import RemovalResult
+from icedb_log.table.retain import RetentionResult
+from icedb_log.table.retention import count_kept
+from icedb_log.table.row_changes import ChangeResult
+from icedb_service.metrics import SparkWorkerMetrics, make_counter
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 DIRECTIONS: Final = ("in", "out")

@@ -6,6 +6,7 @@ from celery import Celery
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import TablePaths
 from icedb_log.model import LogView
+from icedb_log.names import MERGE_DROP_PARTITIONS, MERGE_RETAIN
 from icedb_log.table.partition_glob import select_partitions
 from icedb_log.table.partition_removal import PartitionInfo, RemovalResult, remove_chosen_partitions
 from icedb_log.table.retain import retain_table
@@ -13,7 +14,6 @@ from icedb_log.table.retention import count_kept
 from icedb_log.table.stored_config import read_table_config
 from icedb_service.access.task_access import needs, needs_if
 from icedb_service.access.verbs import Verb
-from icedb_service.names import MERGE_DROP_PARTITIONS, MERGE_RETAIN
 from icedb_service.readers import LogReaders
 from icedb_service.redlock import LockBusy
 from icedb_service.runs import Work

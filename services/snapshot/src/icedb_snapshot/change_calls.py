@@ -16,12 +16,12 @@ from icedb_log.serving.table_cache import TableState
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.store_clock import check_has_come
 from icedb_log.table.partition_filter import read_partition_values
+from icedb_log.units import MIB
 from icedb_proto import snapshot_pb2 as pb
 from icedb_service.access.verbs import Verb
 
 from icedb_snapshot.parts import ServiceParts
 from icedb_snapshot.request_fields import check_time_ms, read_max_staleness_ms
-from icedb_snapshot.settings import MIB
 
 MAX_PAGE_BYTES: Final = MIB
 

@@ -4,7 +4,6 @@ What is looked at in which order, and why: :mod:`icedb_log.serving.batch_commits
 """
 
 import asyncio
-from typing import Final
 
 from icedb_log.errors import Overloaded, Unavailable
 from icedb_log.keys import TablePaths
@@ -18,10 +17,9 @@ from icedb_log.serving.batch_commits import (
     refuse_if_lost,
 )
 from icedb_log.serving.table_cache import TableState
+from icedb_log.units import SECOND_MS
 
 from icedb_snapshot.parts import ServiceParts
-
-MS_PER_S: Final = 1000
 
 
 class CommitWaits:
@@ -70,7 +68,7 @@ class CommitWaits:
                 raise Unavailable(
                     describe_staged(paths.name, batch_id, waited_ms=wait_ms, setting="ICEDB_SNAPSHOT_COMMIT_WAIT_MS")
                 )
-            await asyncio.sleep(min(pause_ms, left_ms) / MS_PER_S)
+            await asyncio.sleep(min(pause_ms, left_ms) / SECOND_MS)
             pause_ms = min(LONGEST_PAUSE_MS, 2 * pause_ms)
 
     async def _look(self, paths: TablePaths, batch_id: str) -> Whereabouts:

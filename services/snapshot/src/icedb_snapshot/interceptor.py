@@ -6,11 +6,12 @@ Unknown errors are logged with their traceback and answered as INTERNAL without 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, Final
+from typing import Any
 
 import grpc
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, Overloaded
+from icedb_log.units import SECOND_MS
 from icedb_service.grpc_errors import call_status
 from icedb_service.grpc_requests import require_readable, tolerant
 from icedb_service.logs import get_logger
@@ -18,7 +19,6 @@ from icedb_service.logs import get_logger
 from icedb_snapshot.answers import AnswerTooLarge
 from icedb_snapshot.metrics import METHODS, SnapshotMetrics
 
-MS_PER_S: Final = 1000
 _log = get_logger()
 
 
@@ -68,7 +68,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
                     raise Overloaded(
                         f"{method.rpartition('/')[2]}: the caller took no message for {self._write_timeout_ms} ms "
                         "(ICEDB_SNAPSHOT_WRITE_TIMEOUT_MS); call again, and read while the stream runs",
-                        retry_after_ms=MS_PER_S,
+                        retry_after_ms=SECOND_MS,
                     )
 
         if handler.unary_unary is not None:
@@ -83,7 +83,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
         async with aclosing(messages):
             async for message in messages:
                 sending: asyncio.Future[Any] = asyncio.ensure_future(context.write(message))
-                done, _ = await asyncio.wait((sending,), timeout=self._write_timeout_ms / MS_PER_S)
+                done, _ = await asyncio.wait((sending,), timeout=self._write_timeout_ms / SECOND_MS)
                 if not done:
                     _log.warning("reader_too_slow", method=method, mitigation="its stream ends when it reads again")
                     return sending

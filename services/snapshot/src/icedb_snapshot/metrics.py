@@ -8,6 +8,7 @@ from typing import Final
 
 from icedb_log.ingest.pressure import LEVELS
 from icedb_log.table.status import TableStatus
+from icedb_log.units import SECOND_MS
 from icedb_proto import snapshot_pb2
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -31,7 +32,6 @@ CODES: Final = (
     "INTERNAL",
 )
 CALL_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-MS_PER_S: Final = 1000
 
 
 class SnapshotMetrics:
@@ -88,11 +88,11 @@ class SnapshotMetrics:
         """Count one call. Methods that are not ours count as ``other``."""
         name = METHODS.get(method, "other")
         self._calls.labels(name, code).inc()
-        self._durations.labels(name).observe(duration_ms / MS_PER_S)
+        self._durations.labels(name).observe(duration_ms / SECOND_MS)
 
     def observe_refresh(self, duration_ms: int) -> None:
         """Count one successful read of a table's log."""
-        self._refreshes.observe(duration_ms / MS_PER_S)
+        self._refreshes.observe(duration_ms / SECOND_MS)
 
     def show_watchers(self, *, watchers: int, tables: int) -> None:
         """Publish how many watch, and how many tables are polled for them."""
@@ -208,7 +208,7 @@ class TableMetrics:
     def show(self, table: str, status: TableStatus, *, now_ms: int) -> None:
         """Publish a table's figures."""
         self._halted.labels(table).set(1 if status.halted else 0)
-        self._merge_lag_seconds.labels(table).set(status.merge_lag_ms / MS_PER_S)
+        self._merge_lag_seconds.labels(table).set(status.merge_lag_ms / SECOND_MS)
         self._merge_lag_files.labels(table).set(status.merge_lag_files)
         self._merge_lag_bytes.labels(table).set(status.merge_lag_bytes)
         self._data_files.labels(table).set(status.live_files)
@@ -217,27 +217,27 @@ class TableMetrics:
         self._set_or_drop(self._live_rows, table, status.live_rows)
         self._staged_batches.labels(table).set(status.staged_batches)
         self._staged_bytes.labels(table).set(status.staged_bytes)
-        self._staged_lag_seconds.labels(table).set(status.staged_lag_ms / MS_PER_S)
+        self._staged_lag_seconds.labels(table).set(status.staged_lag_ms / SECOND_MS)
         self._pressure_level.labels(table).set(LEVELS.index(status.pressure.level))
         self._pressure_stretch.labels(table).set(status.pressure.stretch)
         self._quarantined_batches.labels(table).set(status.quarantined_batches)
         self._bad_row_batches.labels(table).set(status.bad_row_batches)
         self._tombstoned_files.labels(table).set(status.tombstoned_files)
         self._open_erasures.labels(table).set(status.open_erasures)
-        self._oldest_erasure_seconds.labels(table).set(status.oldest_erasure_ms / MS_PER_S)
+        self._oldest_erasure_seconds.labels(table).set(status.oldest_erasure_ms / SECOND_MS)
         self._lost_commits.labels(table).set(len(status.lost_commits))
         self._leases.labels(table).set(len(status.leases))
-        self._oldest_lease_seconds.labels(table).set(status.oldest_lease_ms / MS_PER_S)
+        self._oldest_lease_seconds.labels(table).set(status.oldest_lease_ms / SECOND_MS)
         view = status.view
-        self._set_or_drop(self._view_lag_seconds, table, None if view is None else view.lag_ms / MS_PER_S)
+        self._set_or_drop(self._view_lag_seconds, table, None if view is None else view.lag_ms / SECOND_MS)
         self._set_or_drop(self._view_waiting_commits, table, None if view is None else view.waiting_commits)
         self._set_or_drop(self._view_refused_commits, table, None if view is None else view.refused_commits)
-        self._orphan_age_seconds.labels(table).set(status.config.orphan_age_ms / MS_PER_S)
-        self._data_grace_seconds.labels(table).set(status.config.data_grace_ms / MS_PER_S)
-        self._log_grace_seconds.labels(table).set(status.config.log_grace_ms / MS_PER_S)
-        last_commit_s = status.last_commit_ms / MS_PER_S if status.last_commit_ms else None
+        self._orphan_age_seconds.labels(table).set(status.config.orphan_age_ms / SECOND_MS)
+        self._data_grace_seconds.labels(table).set(status.config.data_grace_ms / SECOND_MS)
+        self._log_grace_seconds.labels(table).set(status.config.log_grace_ms / SECOND_MS)
+        last_commit_s = status.last_commit_ms / SECOND_MS if status.last_commit_ms else None
         self._set_or_drop(self._last_commit, table, last_commit_s)
-        self._read.labels(table).set(now_ms / MS_PER_S)
+        self._read.labels(table).set(now_ms / SECOND_MS)
 
     def show_halted(self, table: str) -> None:
         """Publish that a table is halted. Its other figures keep their last values, with the time they were read."""
@@ -292,6 +292,6 @@ class ExporterMetrics:
     def observe_round(self, *, table_count: int, duration_ms: int, success_ms: int | None) -> None:
         """Publish the outcome of a round; ``success_ms`` is its time, or ``None`` when something was not read."""
         self._tables.set(table_count)
-        self._rounds.observe(duration_ms / MS_PER_S)
+        self._rounds.observe(duration_ms / SECOND_MS)
         if success_ms is not None:
-            self._last_success.set(success_ms / MS_PER_S)
+            self._last_success.set(success_ms / SECOND_MS)

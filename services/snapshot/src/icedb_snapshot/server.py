@@ -7,6 +7,7 @@ from typing import Any, Final
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from icedb_log.units import MIB, SECOND_MS
 from icedb_proto import snapshot_pb2
 from icedb_service.grpc_listening import listen
 from icedb_service.health_calls import BoundedHealth
@@ -15,13 +16,11 @@ from icedb_service.tls import server_credentials
 from icedb_snapshot.event_loop import LoopThread
 from icedb_snapshot.interceptor import ErrorInterceptor
 from icedb_snapshot.parts import Calls, EndlessCalls, ServiceParts
-from icedb_snapshot.settings import MIB
 
 SERVICE: Final = snapshot_pb2.DESCRIPTOR.services_by_name["SnapshotService"].full_name
 MAX_REQUEST_BYTES: Final = 4 * MIB
 CONNECTION_GRACE_MS: Final = 5 * 60 * 1000
 """How long calls of an old connection may go on."""
-MS_PER_S: Final = 1000
 KEEPALIVE_MS: Final = 60_000
 KEEPALIVE_TIMEOUT_MS: Final = 20_000
 
@@ -54,7 +53,7 @@ class RunningServer:
         """Refuse new calls, let running ones end for at most ``grace_ms``, then stop."""
         self.loop.run(self.health.enter_graceful_shutdown())
         self.loop.run(_end_streams(self.calls))
-        self.loop.run(self.server.stop(grace_ms / MS_PER_S))
+        self.loop.run(self.server.stop(grace_ms / SECOND_MS))
 
     def close(self) -> None:
         """End the loop, once nobody shows health any more."""

@@ -5,13 +5,12 @@ from typing import Annotated, Final, Self
 
 from icedb_log.clean.lease_holding import MAX_LEASES
 from icedb_log.clean.leases import MAX_LEASE_TTL_MS, MIN_LEASE_TTL_MS
+from icedb_log.units import KIB, MIB
 from icedb_service.settings import MAX_PORT, ServiceSettings
 from pydantic import Field, field_validator, model_validator
 
 from icedb_snapshot.request_fields import MAX_STALENESS_MS
 
-KIB: Final = 1024
-MIB: Final = 1024 * KIB
 MAX_WIRE_BYTES: Final = 1024 * MIB
 """gRPC messages and protocol buffers end at 2 GiB; half of it leaves no doubt."""
 

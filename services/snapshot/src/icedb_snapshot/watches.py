@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from icedb_log.errors import HaltError, IceDBError, NotFound, Overloaded, Unavailable
 from icedb_log.serving.table_cache import TableState
+from icedb_log.units import SECOND_MS
 from icedb_proto import snapshot_pb2 as pb
 from icedb_service.logs import get_logger
 
@@ -19,7 +20,6 @@ PATIENT_POLLS: Final = 3
 """A store that does not answer is a problem of a table when so many polls in a row got none."""
 NAMES_EVERY_POLLS: Final = 5
 """Who watches all tables hears of a new one after so many intervals."""
-MS_PER_S: Final = 1000
 
 ReadTable = Callable[[str, int], Awaitable[TableState]]
 """Takes the name of a table, and how old the state may be, milliseconds."""
@@ -122,7 +122,7 @@ class Watches:
     ) -> None:
         self._read_table = read_table
         self._read_names = read_names
-        self._interval_s = interval_ms / MS_PER_S
+        self._interval_s = interval_ms / SECOND_MS
         # Half an interval: with a whole one every other poll would find what the one before has read.
         self._max_age_ms = interval_ms // 2
         self._max_watchers = max_watchers

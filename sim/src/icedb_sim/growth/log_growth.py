@@ -23,7 +23,8 @@ from icedb_log.keys import TablePaths
 from icedb_log.merge.merge_log import build_merge_log
 from icedb_log.merge.merge_plan import Lane, MergeIndex, plan_merge
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
-from icedb_log.table.table_config import HOUR_MS, MINUTE_MS, SECOND_MS, TableConfig
+from icedb_log.table.table_config import TableConfig
+from icedb_log.units import HOUR_MS, MINUTE_MS, SECOND_MS
 
 PATHS: Final = TablePaths("t", "wh/t")
 START_MS: Final = 1_700_000_000_000

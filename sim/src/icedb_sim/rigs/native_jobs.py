@@ -11,7 +11,7 @@ from typing import Any, cast
 import duckdb
 import pyarrow as pa
 from icedb_engine.imports.import_unit import ImportUnit, import_unit
-from icedb_engine.limits import MIB, EngineLimits, JobLimits
+from icedb_engine.limits import EngineLimits, JobLimits
 from icedb_engine.spark.spark_flush import SparkBatchWriter
 from icedb_engine.spark.spark_merge import SparkGroupMerger
 from icedb_engine.spark.spark_runner import SparkRunner, UnitKind
@@ -31,6 +31,7 @@ from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.file_pruning import FilePruner
 from icedb_log.table.table_config import TableConfig
+from icedb_log.units import MIB
 from icedb_log.warehouse import Warehouse
 
 LIMITS = JobLimits(engine=EngineLimits(memory_bytes=256 * MIB, thread_count=1))

@@ -21,7 +21,8 @@ from icedb_log.table.retain import retain_table
 from icedb_log.table.retention import MAX_CLOCK_DIFFERENCE_MS, MAX_SHARE
 from icedb_log.table.stored_config import decode_table_config
 from icedb_log.table.table_changes import alter_table_config
-from icedb_log.table.table_config import HOUR_MS, PartitionField
+from icedb_log.table.table_config import PartitionField
+from icedb_log.units import HOUR_MS
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
 from icedb_sim.simulation.cast import Backstage, Part, Troupe

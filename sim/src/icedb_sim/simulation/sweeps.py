@@ -17,7 +17,7 @@ from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.ingest.quarantine import batch_id_of_object, is_reason
 from icedb_log.log.reader import LogReader
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table_config import HOUR_MS
+from icedb_log.units import HOUR_MS
 
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.simulation.actors import ORDINARY, Simulation

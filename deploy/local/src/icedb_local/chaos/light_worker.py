@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from icedb_engine.limits import MIB, EngineLimits, JobLimits
+from icedb_engine.limits import EngineLimits, JobLimits
 from icedb_engine.spark.spark_flush import SparkBatchWriter
 from icedb_engine.spark.spark_merge import SparkGroupMerger
 from icedb_engine.spark.spark_runner import SparkRunner, UnitKind, read_answers, run_unit
@@ -21,6 +21,7 @@ from icedb_ingest.tasks import register_tasks as register_ingest
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
 from icedb_log.store.stores import StoreSettings
+from icedb_log.units import MIB
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_merger.tasks import register_tasks as register_merge

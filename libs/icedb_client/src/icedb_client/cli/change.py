@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 import typer
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import InvalidRequest
+from icedb_log.names import MERGE_CHANGE
 from icedb_log.table.partition_filter import PartitionMatcher, parse_partition_filters
 
 from icedb_client.cli.exits import FAILED, OK, outcome_exit_code
@@ -26,7 +27,6 @@ from icedb_client.cli.table_options import read_query
 from icedb_client.cli.work import wait_for_task
 from icedb_client.client import Client
 
-MERGE_CHANGE: Final = "icedb.merge.change"
 SHOWN_PARTITIONS: Final = 20
 """Partitions that are named; ``--json`` has up to 1,000."""
 BUSY_PAUSE_MS: Final = 500

@@ -13,6 +13,7 @@ from icedb_log.erasure.erasure_record import Erasure, NamedObjects
 from icedb_log.erasure.erasure_scan import count_staged_until
 from icedb_log.erasure.erasures import create_erasure, list_erasures, read_erasure
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
+from icedb_log.names import MERGE_ERASE
 from icedb_log.table.table_config import TableConfig
 from rich.markup import escape
 
@@ -33,7 +34,6 @@ from icedb_client.cli.parsing import format_time, parse_duration
 from icedb_client.cli.session import open_client
 from icedb_client.client import Client
 
-ERASE: Final = "icedb.merge.erase"
 POLL_MS: Final = 3000
 WAKE_MS: Final = 30_000
 SHOWN_OBJECTS: Final = 20
@@ -97,7 +97,7 @@ def erase(
             requested_by=requested_by,
             note=note,
         )
-        is_woken = client.workers.wake(ERASE, table)
+        is_woken = client.workers.wake(MERGE_ERASE, table)
         if not wait:
             _print_asked(erasure, is_woken=is_woken, as_json=as_json)
             return
@@ -159,7 +159,7 @@ def _preview(client: Client, table: str, condition: str, *, timeout_ms: int) -> 
     from icedb_client.wakeups import TaskTimeout  # noqa: PLC0415 - redis and celery only where they are used
 
     try:
-        result = client.workers.run(ERASE, table, arguments={"preview": condition}, timeout_ms=timeout_ms)
+        result = client.workers.run(MERGE_ERASE, table, arguments={"preview": condition}, timeout_ms=timeout_ms)
     except TaskTimeout as error:
         raise TimedOut(
             f"nothing was erased: no merge worker said within {timeout_ms / 1000:g} s what would be removed from table "
@@ -222,7 +222,7 @@ def _wait(client: Client, erasure: Erasure, *, timeout_ms: int) -> Erasure:
                 f"{_waits_for(client, erasure)}. It goes on by itself; see `icedb erasure show`"
             )
         if now_ms - woken_ms >= WAKE_MS:
-            client.workers.wake(ERASE, erasure.table)
+            client.workers.wake(MERGE_ERASE, erasure.table)
             woken_ms = now_ms
         waits_for = _waits_for(client, erasure)
         if waits_for != said:

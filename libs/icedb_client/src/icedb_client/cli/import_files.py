@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 from icedb_log.errors import InvalidRequest
 from icedb_log.ingest.import_sources import parse_pattern
+from icedb_log.names import INGEST_IMPORT
 from rich.markup import escape
 
 from icedb_client.cli.exits import FAILED, OK, TimedOut, outcome_exit_code
@@ -27,7 +28,6 @@ from icedb_client.cli.parsing import parse_duration
 from icedb_client.cli.session import open_client
 from icedb_client.client import Client
 
-INGEST_IMPORT: Final = "icedb.ingest.import"
 MAX_SHOWN_PARTITIONS: Final = 20
 MAX_SHOWN_REASONS: Final = 20
 _SHOWN: Final = 80

@@ -8,6 +8,7 @@ from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge_explain import ExplainedPartition, MergeExplanation, explain_merge
+from icedb_log.names import MERGE_COLD, MERGE_MERGE
 from rich.markup import escape
 
 from icedb_client.cli.exits import TimedOut
@@ -17,8 +18,6 @@ from icedb_client.cli.session import open_client
 from icedb_client.cli.work import Timeout, Wait, print_task_result, run_task, wait_for_task
 from icedb_client.client import Client
 
-MERGE: Final = "icedb.merge.merge"
-COLD: Final = "icedb.merge.cold"
 BUSY_PAUSE_MS: Final = 200
 """How long to wait for another run on the table, between two turns of a full merge."""
 
@@ -72,10 +71,12 @@ def merge(
         wait_ms = parse_duration(timeout, option="--timeout") if wait else None
         if full and wait_ms is not None:
             result = _merge_in_full(client, table, wait_ms=wait_ms, as_json=as_json)
-            print_task_result(table, MERGE, result, as_json=as_json)
+            print_task_result(table, MERGE_MERGE, result, as_json=as_json)
             return
         arguments = {"full": True} if full else {}
-        run_task(client, COLD if cold else MERGE, table, arguments=arguments, wait_ms=wait_ms, as_json=as_json)
+        run_task(
+            client, MERGE_COLD if cold else MERGE_MERGE, table, arguments=arguments, wait_ms=wait_ms, as_json=as_json
+        )
         if full:
             print_note("one turn; `icedb merge --full` without --no-wait goes on until everything is merged")
 
@@ -96,7 +97,9 @@ def _merge_in_full(client: Client, table: str, *, wait_ms: int, as_json: bool) -
                 f"table {table}: not everything was merged in time; {total.get('commits', 0)} commits have landed and "
                 "stay; run it again to go on"
             )
-        result = wait_for_task(client, MERGE, table, arguments={"full": True}, wait_ms=max(left_ms, 1), as_json=as_json)
+        result = wait_for_task(
+            client, MERGE_MERGE, table, arguments={"full": True}, wait_ms=max(left_ms, 1), as_json=as_json
+        )
         if total and result.get("outcome") == "busy":
             clock.sleep_ms(min(BUSY_PAUSE_MS, max(left_ms, 1)))  # a merge of the sweep has the table's lock
             continue

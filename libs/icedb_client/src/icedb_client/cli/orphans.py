@@ -8,6 +8,7 @@ from icedb_log.clean.orphan_plan import DEFAULT_MAX_SHARE, OrphanGuard, OrphanPo
 from icedb_log.clean.orphans import OrphanResult, sweep_orphans
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
+from icedb_log.names import JANITOR_ORPHANS
 from rich.markup import escape
 
 from icedb_client.cli.exits import FAILED
@@ -16,7 +17,6 @@ from icedb_client.cli.parsing import format_time, parse_duration
 from icedb_client.cli.session import open_client
 from icedb_client.cli.work import Timeout, Wait, print_task_result, run_task, wait_for_task
 
-TASK: Final = "icedb.janitor.sweep_orphans"
 MAX_SHOWN: Final = 20
 _GUARDS: Final[dict[OrphanGuard, str]] = {
     "age": "too young: may be about to be committed",
@@ -72,11 +72,11 @@ def orphans(
             return
         arguments = {"older_than_ms": older_than_ms, "max_share": max_share, "force": force}
         if not wait:
-            run_task(client, TASK, table, arguments=arguments, wait_ms=None, as_json=as_json)
+            run_task(client, JANITOR_ORPHANS, table, arguments=arguments, wait_ms=None, as_json=as_json)
             return
         wait_ms = parse_duration(timeout, option="--timeout")
-        done = wait_for_task(client, TASK, table, arguments=arguments, wait_ms=wait_ms, as_json=as_json)
-        print_task_result(table, TASK, done, as_json=as_json)
+        done = wait_for_task(client, JANITOR_ORPHANS, table, arguments=arguments, wait_ms=wait_ms, as_json=as_json)
+        print_task_result(table, JANITOR_ORPHANS, done, as_json=as_json)
         if done.get("lost_commits"):
             print_error(_explain_lost(table, done["lost_commits"]))
             raise typer.Exit(FAILED)

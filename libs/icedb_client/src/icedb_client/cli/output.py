@@ -17,7 +17,6 @@ from rich.table import Table
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output and nothing else.")]
 
-SECOND_MS: Final = 1000
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _KIB: Final = 1024
 _SPANS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))

@@ -9,6 +9,7 @@ from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView
+from icedb_log.names import MERGE_DROP_PARTITIONS, MERGE_RETAIN
 from icedb_log.table.partition_glob import decode_partition, select_partitions
 from icedb_log.table.partition_removal import PartitionInfo, RemovalResult, list_partitions, remove_chosen_partitions
 from icedb_log.table.retain import RetentionResult, retain_table
@@ -112,7 +113,7 @@ def drop(
             _confirm(table, planned, as_json=as_json)
         run_task(
             client,
-            "icedb.merge.drop_partitions",
+            MERGE_DROP_PARTITIONS,
             table,
             arguments={"globs": list(globs), "may_match_all": drop_all},
             wait_ms=wait_ms,
@@ -151,7 +152,7 @@ def expire(
         if not dry_run:
             run_task(
                 client,
-                "icedb.merge.retain",
+                MERGE_RETAIN,
                 table,
                 arguments={"force": True} if force else {},
                 wait_ms=wait_ms,

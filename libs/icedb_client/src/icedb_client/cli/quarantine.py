@@ -11,6 +11,7 @@ from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound, Unavailable
 from icedb_log.ingest.quarantine import QuarantinedBatch, find_reason, list_quarantined
 from icedb_log.ingest.quarantine_ops import drop_quarantined, retry_quarantined
+from icedb_log.names import INGEST_FLUSH
 from icedb_log.store.aligned_clock import AlignedClock
 from rich.markup import escape
 
@@ -30,7 +31,6 @@ from icedb_client.cli.session import open_client
 from icedb_client.client import Client
 from icedb_client.payloads import format_of_key, preview_lines
 
-INGEST_FLUSH: Final = "icedb.ingest.flush"
 DEFAULT_SHOWN_LINES: Final = 5
 
 app = typer.Typer(no_args_is_help=True, help="Look at what cannot be committed; put it right or let it go.")

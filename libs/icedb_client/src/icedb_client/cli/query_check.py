@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
+from icedb_log.names import INGEST_CHECK_QUERY
 from icedb_log.table.table_config import TableConfig
 
 from icedb_client.cli.exits import INVALID, TimedOut, outcome_exit_code
 from icedb_client.client import Client
 
-CHECK_QUERY: Final = "icedb.ingest.check_query"
 _QUERIES: Final = ("insert_query", "view_query", "merge_query")
 
 
@@ -53,7 +53,7 @@ def check_queries(
         arguments["schema"] = dict(schema)
     what = " and the ".join(name for name in _QUERIES if getattr(config, name) is not None)
     try:
-        result = client.workers.run(CHECK_QUERY, config.name, arguments=arguments, timeout_ms=timeout_ms)
+        result = client.workers.run(INGEST_CHECK_QUERY, config.name, arguments=arguments, timeout_ms=timeout_ms)
     except TaskTimeout as error:
         raise TimedOut(
             f"the {what} of table {config.name} was not checked, and nothing was changed: no ingest worker "

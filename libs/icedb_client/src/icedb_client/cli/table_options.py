@@ -6,7 +6,8 @@ from typing import Annotated, Any, Final
 
 import typer
 from icedb_log.errors import InvalidRequest
-from icedb_log.table.table_config import HOUR_MS, MIB, MINUTE_MS, SECOND_MS, TableConfig
+from icedb_log.table.table_config import TableConfig
+from icedb_log.units import HOUR_MS, MIB, MINUTE_MS, SECOND_MS
 
 from icedb_client.cli.parsing import parse_columns, parse_declared, parse_duration, parse_ranges
 

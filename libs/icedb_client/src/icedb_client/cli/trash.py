@@ -10,6 +10,7 @@ from icedb_log.clean.purge_progress import PurgeProgress, read_progress
 from icedb_log.clean.trash_list import TrashEntry, read_trash
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import InvalidRequest, Unavailable
+from icedb_log.names import JANITOR_PURGE
 from icedb_log.table.stored_config import load_any_config
 from rich.markup import escape
 
@@ -28,7 +29,6 @@ from icedb_client.cli.parsing import format_time, parse_duration
 from icedb_client.cli.session import open_client
 from icedb_client.client import Client
 
-JANITOR_PURGE: Final = "icedb.janitor.purge"
 POLL_MS: Final = 500
 MANY_BATCHES: Final = 1000
 """So many staged batches are counted at most."""

@@ -11,6 +11,7 @@ import typer
 from icedb_log.clean.guards import Waiting
 from icedb_log.clean.vacuum import VacuumResult, vacuum_table
 from icedb_log.clock import SystemClock
+from icedb_log.names import JANITOR_VACUUM
 from rich.markup import escape
 
 from icedb_client.cli.exits import OK, outcome_exit_code
@@ -19,7 +20,6 @@ from icedb_client.cli.parsing import format_time, parse_duration
 from icedb_client.cli.session import open_client
 from icedb_client.cli.work import Timeout, Wait, print_task_result, run_task, wait_for_task
 
-VACUUM: Final = "icedb.janitor.vacuum"
 MAX_HOLDERS: Final = 20
 """Lines of the table of guards: one for each guard and whoever holds; the rest is in ``--json`` and ``--list``."""
 JSON_CHUNK: Final = 10_000
@@ -68,12 +68,12 @@ def vacuum(
             return
         client.table_config(table)
         if not wait:
-            run_task(client, VACUUM, table, arguments={}, wait_ms=None, as_json=as_json)
+            run_task(client, JANITOR_VACUUM, table, arguments={}, wait_ms=None, as_json=as_json)
             return
         wait_ms = parse_duration(timeout, option="--timeout")
-        done = wait_for_task(client, VACUUM, table, arguments={}, wait_ms=wait_ms, as_json=as_json)
+        done = wait_for_task(client, JANITOR_VACUUM, table, arguments={}, wait_ms=wait_ms, as_json=as_json)
         if as_json or outcome_exit_code(str(done.get("outcome"))) != OK:
-            print_task_result(table, VACUUM, done, as_json=as_json)
+            print_task_result(table, JANITOR_VACUUM, done, as_json=as_json)
         else:
             _print_done(table, done)
 

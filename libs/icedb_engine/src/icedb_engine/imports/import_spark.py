@@ -15,10 +15,11 @@ from icedb_log.keys import TablePaths
 from icedb_log.store.s3_options import S3Options
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.table_config import TableConfig
+from icedb_log.units import MIB
 from pyspark.sql import SparkSession
 
 from icedb_engine.imports.import_unit import ImportUnit, ImportUnitResult, import_unit, open_source
-from icedb_engine.limits import MIB, EngineLimits
+from icedb_engine.limits import EngineLimits
 from icedb_engine.spark.spark_runner import SparkRunner
 from icedb_engine.spark.spark_watch import WatchRules
 from icedb_engine.units.work_units import IMPORT_RESULTS, encode

@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 from icedb_log.table.time_columns import DEFAULT_UNIT, TimeUnit
+from icedb_log.units import MIB
 
-from icedb_engine.limits import MIB
 from icedb_engine.reading.column_forms import Form
 from icedb_engine.reading.fast_times import read_counts, read_days, read_moments
 from icedb_engine.reading.json_types import EXACT_DOUBLE_MAX

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from icedb_log.errors import Unavailable
+from icedb_log.units import MIB
 
 from icedb_engine.engine import open_engine
-from icedb_engine.limits import MIB, EngineLimits
+from icedb_engine.limits import EngineLimits
 from icedb_engine.reading.batch_checks import UnitChecks
 from icedb_engine.reading.event_frame import EventFrame
 from icedb_engine.reading.staged_batch import BatchContent

@@ -11,9 +11,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from icedb_log.units import MIB
 
 from icedb_engine.errors import BatchRejected
-from icedb_engine.limits import MIB, FlushUnitLimits
+from icedb_engine.limits import FlushUnitLimits
 from icedb_engine.reading.bad_lines import BadLines
 from icedb_engine.reading.row_problems import Fault
 from icedb_engine.reading.staged_bytes import BOM, check_utf8, is_utf8

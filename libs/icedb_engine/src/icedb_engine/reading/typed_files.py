@@ -10,9 +10,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 from icedb_log.thrift import ThriftError
+from icedb_log.units import MIB
 
 from icedb_engine.errors import BatchRejected, BatchTooLarge
-from icedb_engine.limits import MIB, FlushUnitLimits
+from icedb_engine.limits import FlushUnitLimits
 from icedb_engine.reading.batch_table import BatchTable
 from icedb_engine.reading.ipc_bounds import count_decoded_bytes
 from icedb_engine.reading.page_bounds import ENCRYPTED, check_pages

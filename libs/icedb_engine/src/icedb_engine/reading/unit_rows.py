@@ -18,10 +18,11 @@ from icedb_log.ingest.quarantine import bad_rows_key
 from icedb_log.jobs import SizeClass, StagedBatch
 from icedb_log.model import FileMarker
 from icedb_log.store.object_store import ObjectStore
+from icedb_log.units import MIB
 
 from icedb_engine.engine import open_engine, open_scratch
 from icedb_engine.errors import BatchRejected, BatchTooLarge
-from icedb_engine.limits import MIB, FlushUnitLimits, leave_memory
+from icedb_engine.limits import FlushUnitLimits, leave_memory
 from icedb_engine.reading.batch_checks import UnitChecks
 from icedb_engine.reading.event_frame import EventFrame
 from icedb_engine.reading.refused_batches import explain_refused

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from icedb_log.keys import TablePaths
+from icedb_log.units import MIB
 from pyspark.sql import types as spark_types
 
-from icedb_engine.limits import MIB, EngineLimits, share_threads
+from icedb_engine.limits import EngineLimits, share_threads
 from icedb_engine.query.insert_query import make_spark_schema
 from icedb_engine.spark.change_tasks import HiddenNames, encode_read_unit, make_hidden_names, make_read_task
 from icedb_engine.spark.spark_runner import SparkRunner

@@ -20,6 +20,7 @@ from icedb_log.model import FileMarker
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.file_pruning import FilePruner
 from icedb_log.table.table_config import TableConfig
+from icedb_log.units import GIB, MIB
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
@@ -27,7 +28,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark_types
 
-from icedb_engine.limits import GIB, MIB, JobLimits, share_threads
+from icedb_engine.limits import JobLimits, share_threads
 from icedb_engine.query.change_query import (
     VIEWS,
     WORDS,

@@ -9,10 +9,11 @@ from icedb_log.errors import Unavailable
 from icedb_log.store.s3_options import S3Options
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.table_config import TableConfig
+from icedb_log.units import MIB
 from pyspark.sql import SparkSession
 
 from icedb_engine.imports.import_spark import SparkFileImporter
-from icedb_engine.limits import MIB, EngineLimits, JobLimits
+from icedb_engine.limits import EngineLimits, JobLimits
 from icedb_engine.query.change_query import check_merge_query
 from icedb_engine.query.insert_query import check_insert_query
 from icedb_engine.query.view_query import check_view_query

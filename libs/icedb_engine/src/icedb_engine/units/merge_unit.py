@@ -23,9 +23,10 @@ from icedb_log.parquet.errors import BadFooter
 from icedb_log.parquet.footer import ParquetFooter, parse_parquet_footer
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.table.table_config import TableConfig
+from icedb_log.units import MIB
 
 from icedb_engine.engine import open_engine, open_scratch
-from icedb_engine.limits import MIB, EngineLimits
+from icedb_engine.limits import EngineLimits
 from icedb_engine.merging.merge_engine import describe_columns, sort_in_engine
 from icedb_engine.merging.merge_inputs import MergeInput, OtherColumn, fetch_inputs, have_types, unite_columns
 from icedb_engine.merging.merge_rows import RowSource, WrongBounds, read_sorted

@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 from icedb_log.store.object_store import ObjectStore
+from icedb_log.units import MIB
 
-from icedb_engine.limits import MIB
 from icedb_engine.reading.unit_rows import open_unit
 from icedb_engine.units.flush_types import Blob, FlushUnit, FlushUnitResult
 

@@ -19,11 +19,12 @@ from icedb_log.keys import TablePaths
 from icedb_log.log.widening import is_widening
 from icedb_log.parquet.pages import DamagedPages, check_file_sums
 from icedb_log.store.object_store import ObjectStore
+from icedb_log.units import MIB
 
 from icedb_engine.arrow_types import ARROW_TYPES
 from icedb_engine.engine import open_engine, open_scratch
 from icedb_engine.imports.import_types import NARROW_TYPES
-from icedb_engine.limits import MIB, EngineLimits
+from icedb_engine.limits import EngineLimits
 from icedb_engine.reading.path_columns import require_path_values
 from icedb_engine.sql import quote_name, quote_text
 

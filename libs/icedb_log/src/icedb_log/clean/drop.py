@@ -17,8 +17,9 @@ from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectInfo, ObjectStore
 from icedb_log.table.drop_mark import BELIEVED_MS, MAX_NOTE_CHARS, Dropped, describe_drop
 from icedb_log.table.stored_config import encode_table_config, load_any_config
-from icedb_log.table.table_config import DAY_MS, TableConfig
+from icedb_log.table.table_config import TableConfig
 from icedb_log.texts import is_text
+from icedb_log.units import DAY_MS
 
 DEFAULT_KEEP_MS: Final = 7 * DAY_MS
 MAX_KEEP_MS: Final = 100 * 366 * DAY_MS

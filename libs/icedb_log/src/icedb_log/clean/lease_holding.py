@@ -42,7 +42,8 @@ from icedb_log.store.records import create_claim
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.table.same_table import require_same_table
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table_config import SECOND_MS, TableConfig
+from icedb_log.table.table_config import TableConfig
+from icedb_log.units import SECOND_MS
 
 MAX_LEASES: Final = 1000
 """Leases of one table that last at once. Janitors read each of them in every run."""

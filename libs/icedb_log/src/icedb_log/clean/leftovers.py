@@ -35,8 +35,8 @@ from icedb_log.store.probe import PROBE_FOLDER
 from icedb_log.store.store_clock import check_store_clock
 from icedb_log.table.same_table import require_same_table
 from icedb_log.table.table_config import TableConfig
+from icedb_log.units import DAY_MS
 
-DAY_MS: Final = 24 * 60 * 60 * 1000
 MAX_DROPS: Final = 1000
 """Entries of quarantine that one sweep drops: each costs a GET and a PUT. One that stays costs a GET."""
 

@@ -29,7 +29,8 @@ from icedb_log.store.records import create_claim
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS, check_has_come
 from icedb_log.table.renewed_config import renew_table_config
 from icedb_log.table.same_table import require_same_table
-from icedb_log.table.table_config import SECOND_MS, TableConfig
+from icedb_log.table.table_config import TableConfig
+from icedb_log.units import SECOND_MS
 
 MIN_PIN_TTL_MS: Final = SECOND_MS
 MAX_PIN_TTL_MS: Final = 100 * 366 * 24 * 60 * 60 * 1000

@@ -25,7 +25,8 @@ from icedb_log.log.fence import acquire_fence
 from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, DeleteFailure, FailedDelete, ObjectInfo, ObjectStore
 from icedb_log.table.drop_mark import Dropped
 from icedb_log.table.stored_config import load_any_config
-from icedb_log.table.table_config import MINUTE_MS, TableConfig
+from icedb_log.table.table_config import TableConfig
+from icedb_log.units import MINUTE_MS
 
 PurgeState = Literal["kept", "waiting", "purging", "purged"]
 """``kept``: not dropped, or its time is not over; ``waiting``: it is over, and somebody needs the table; ``purging``:

@@ -7,7 +7,7 @@ from icedb_log.clean.claims import Claim, find_claims, find_holds
 from icedb_log.clean.purge_progress import PurgeProgress, read_progress
 from icedb_log.errors import HaltError
 from icedb_log.table.drop_mark import DropState
-from icedb_log.table.table_config import DAY_MS
+from icedb_log.units import DAY_MS
 from icedb_log.warehouse import DroppedTable, Warehouse
 
 AUDIT_LOOK_MS: Final = DAY_MS

@@ -26,7 +26,8 @@ from icedb_log.model import FileMarker, ListedLogFile, LogHeads, LogView
 from icedb_log.store.object_store import ObjectStore, list_all
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table_config import SECOND_MS, TableConfig
+from icedb_log.table.table_config import TableConfig
+from icedb_log.units import SECOND_MS
 
 MAX_CACHED_COMMITS: Final = 256
 _STORE_MARGIN_MS: Final = MAX_STORE_GAP_MS + SECOND_MS

@@ -24,7 +24,8 @@ from icedb_log.log.widening import grow_schema, state_inexact
 from icedb_log.model import FileMarker, LogFile, LogHeads
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table_config import MINUTE_MS, SECOND_MS, TableConfig
+from icedb_log.table.table_config import TableConfig
+from icedb_log.units import MINUTE_MS, SECOND_MS
 
 COMMIT_ATTEMPTS: Final = 8
 """How often the same files are offered when other workers take the fence in between."""

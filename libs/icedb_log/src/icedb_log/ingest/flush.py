@@ -39,7 +39,8 @@ from icedb_log.model import FileMarker, LogFile, LogHeads
 from icedb_log.stopwatch import Stopwatch
 from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, ObjectStore, delete_or_raise
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table_config import MIB, TableConfig
+from icedb_log.table.table_config import TableConfig
+from icedb_log.units import MIB
 
 
 @dataclass(frozen=True, slots=True)

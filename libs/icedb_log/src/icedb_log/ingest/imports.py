@@ -29,7 +29,8 @@ from icedb_log.log.widening import LoggedSchema, grow_schema, state_inexact
 from icedb_log.model import EMPTY, FileMarker, LogFile
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table_config import MIB, TableConfig
+from icedb_log.table.table_config import TableConfig
+from icedb_log.units import MIB
 
 COMMIT_ATTEMPTS: Final = 3
 """How often the same files are offered when another worker takes the fence in between."""

@@ -17,7 +17,8 @@ from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, NotFound, Overloaded, TableHalted
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectStore, delete_or_raise
-from icedb_log.table.table_config import MINUTE_MS, SECOND_MS, TableConfig
+from icedb_log.table.table_config import TableConfig
+from icedb_log.units import MINUTE_MS, SECOND_MS
 
 Level = Literal["none", "slow", "stop"]
 LEVELS: Final[tuple[Level, ...]] = get_args(Level)

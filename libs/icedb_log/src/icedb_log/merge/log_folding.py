@@ -27,8 +27,7 @@ from icedb_log.jobs import MergeGroup
 from icedb_log.merge.log_index import LogIndex
 from icedb_log.model import FileMarker, ListedLogFile
 from icedb_log.table.table_config import TableConfig
-
-KIB: Final = 1024
+from icedb_log.units import KIB
 
 SMALLEST_LOG_BYTES: Final = 4 * KIB
 """Log files up to this size are one tier."""

@@ -30,7 +30,8 @@ from icedb_log.merge.log_folding import (
 from icedb_log.merge.log_index import LogIndex, newest_ms
 from icedb_log.merge.merge_policy import plan_full, plan_settling, plan_tiers
 from icedb_log.model import FileMarker, LogView
-from icedb_log.table.table_config import MIB, TableConfig
+from icedb_log.table.table_config import TableConfig
+from icedb_log.units import MIB
 
 Lane = Literal["hot", "cold"]
 LANES: Final[tuple[Lane, ...]] = get_args(Lane)

@@ -32,8 +32,8 @@ from icedb_log.repair.wire_check import is_log_key
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject, list_all
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
+from icedb_log.units import HOUR_MS
 
-HOUR_MS: Final = 60 * 60 * 1000
 LONG_ERASURE_MS: Final = 48 * HOUR_MS
 MAX_READS: Final = 1000
 """Objects of one kind that are read; there are never so many but of leftovers."""

@@ -26,7 +26,8 @@ from typing import Final, Literal
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.table.partition_filter import read_partition_values
 from icedb_log.table.partition_removal import PartitionInfo
-from icedb_log.table.table_config import DAY_MS, HOUR_MS, SECOND_MS, TIME_TRANSFORMS, PartitionField, TableConfig
+from icedb_log.table.table_config import TIME_TRANSFORMS, PartitionField, TableConfig
+from icedb_log.units import DAY_MS, HOUR_MS, SECOND_MS
 
 MAX_CLOCK_DIFFERENCE_MS: Final = HOUR_MS
 MAX_SHARE: Final = 0.5

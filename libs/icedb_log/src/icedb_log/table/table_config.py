@@ -23,6 +23,7 @@ from icedb_log.table.time_columns import (
     TimeUnit,
 )
 from icedb_log.texts import Text
+from icedb_log.units import DAY_MS, HOUR_MS, MIB, MINUTE_MS, SECOND_MS
 
 Transform = Literal["identity", "year", "month", "day", "hour", "bucket", "truncate"]
 TIME_TRANSFORMS: Final = ("year", "month", "day", "hour")
@@ -58,11 +59,6 @@ _PARTITION_TEXT: Final = re.compile(
     rf"(?:(?P<transform>[a-z]+)(?:\[(?P<width>\d+)\])?\((?P<source>.+)\)|(?P<column>{_PLAIN_COLUMN}))"
 )
 
-SECOND_MS: Final = 1000
-MINUTE_MS: Final = 60 * SECOND_MS
-HOUR_MS: Final = 60 * MINUTE_MS
-DAY_MS: Final = 24 * HOUR_MS
-MIB: Final = 1024 * 1024
 
 MIN_GRACE_MS: Final = SECOND_MS
 """No grace period is shorter: stores tell LastModified in whole seconds (S3), so a shorter age is none (J1)."""

@@ -6,13 +6,13 @@ from typing import Any, Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import Unauthenticated
+from icedb_log.units import SECOND_MS
 from joserfc import jwt
 from joserfc.errors import ExpiredTokenError, InvalidKeyIdError, JoseError
 from joserfc.jwt import JWTClaimsRegistry
 
 from icedb_service.access.key_sets import KeySource
 
-MS_PER_S: Final = 1000
 PARTS: Final = 3
 
 
@@ -60,7 +60,7 @@ def verify_jwt(token: str, issuer: Issuer, *, clock: Clock) -> Mapping[str, Any]
     except (JoseError, ValueError, TypeError):
         return None
     checks = JWTClaimsRegistry(
-        now=clock.now_ms() // MS_PER_S,
+        now=clock.now_ms() // SECOND_MS,
         leeway=issuer.leeway_s,
         iss={"essential": True, "value": issuer.issuer},
         aud={"essential": True, "value": issuer.audience},

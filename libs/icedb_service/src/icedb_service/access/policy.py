@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, Unauthenticated, Unavailable
+from icedb_log.units import SECOND_MS
 
 from icedb_service.access.access_file import (
     ANONYMOUS,
@@ -30,7 +31,6 @@ MAX_SEEN_MS: Final = 60_000
 MAX_SECRET_BYTES: Final = 4096
 MAX_TABLE_CHARS: Final = 64
 """What of a name is compared with patterns: one more than a table's may have."""
-MS_PER_S: Final = 1000
 _CLAIM_VALUE: Final = re.compile(r"[!-~]{1,200}")
 
 
@@ -92,7 +92,7 @@ class Policy:
         known = self._tokens.get(digest)
         if known is not None and hmac.compare_digest(known[0].sha256, digest):
             entry, identity = known
-            if entry.expires is not None and self._clock.now_ms() >= entry.expires.timestamp() * MS_PER_S:
+            if entry.expires is not None and self._clock.now_ms() >= entry.expires.timestamp() * SECOND_MS:
                 raise Unauthenticated("the token has expired; ask whoever keeps the access file for a new one")
             return identity
         if self._issuers and looks_like_jwt(token):
@@ -200,7 +200,7 @@ class _SeenTokens:
         if known is None:
             return None
         identity, seen_ms, ends_s = known
-        is_fresh = self._clock.monotonic_ms() - seen_ms < MAX_SEEN_MS and self._clock.now_ms() < ends_s * MS_PER_S
+        is_fresh = self._clock.monotonic_ms() - seen_ms < MAX_SEEN_MS and self._clock.now_ms() < ends_s * SECOND_MS
         return identity if is_fresh else None
 
     def add(self, digest: str, identity: Identity, *, ends_s: float) -> None:

@@ -7,9 +7,9 @@ from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import Overloaded
+from icedb_log.units import SECOND_MS
 
 MAX_BUCKETS: Final = 10_000
-MS_PER_S: Final = 1000
 
 
 class RateLimited(Overloaded):
@@ -55,10 +55,10 @@ class RateLimits:
             self._buckets.move_to_end(name)
             if len(self._buckets) > MAX_BUCKETS:
                 self._buckets.popitem(last=False)
-            gained = (now_ms - bucket.filled_ms) * rate.calls_per_s / MS_PER_S
+            gained = (now_ms - bucket.filled_ms) * rate.calls_per_s / SECOND_MS
             bucket.calls = min(float(rate.burst), bucket.calls + gained)
             bucket.filled_ms = now_ms
             if bucket.calls >= 1:
                 bucket.calls -= 1
                 return 0
-            return int((1 - bucket.calls) * MS_PER_S / rate.calls_per_s) + 1
+            return int((1 - bucket.calls) * SECOND_MS / rate.calls_per_s) + 1

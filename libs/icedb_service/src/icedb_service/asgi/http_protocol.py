@@ -3,11 +3,11 @@
 import asyncio
 from typing import Any, ClassVar, Final
 
+from icedb_log.units import SECOND_MS
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from icedb_service.access.http_access import CERTIFICATE_NAMES, certificate_names
 
-MS_PER_S: Final = 1000
 MAX_HEADER_BYTES: Final = 64 * 1024
 """What of a request may come before its headers are complete, and what may follow its body as trailers; besides what
 one read of the connection brings, 256 KiB at most."""
@@ -104,4 +104,4 @@ class PatientProtocol(HttpToolsProtocol):
 
 def make_protocol(*, header_timeout_ms: int) -> type[asyncio.Protocol]:
     """Return the protocol with a deadline."""
-    return type("BoundPatientProtocol", (PatientProtocol,), {"deadline_s": header_timeout_ms / MS_PER_S})
+    return type("BoundPatientProtocol", (PatientProtocol,), {"deadline_s": header_timeout_ms / SECOND_MS})

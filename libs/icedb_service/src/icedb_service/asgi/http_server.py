@@ -9,13 +9,13 @@ from typing import Final, Self
 
 import uvicorn
 from icedb_log.errors import Unavailable
+from icedb_log.units import SECOND_MS
 from starlette.types import ASGIApp
 
 from icedb_service.asgi.http_protocol import make_protocol
 
 BACKLOG: Final = 2048
 START_POLL_S: Final = 0.005
-MS_PER_S: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class HttpServer:
             proxy_headers=False,
             server_header=False,
             limit_concurrency=options.max_connections,
-            timeout_keep_alive=math.ceil(options.keep_alive_ms / MS_PER_S),
-            timeout_graceful_shutdown=math.ceil(options.shutdown_ms / MS_PER_S),
+            timeout_keep_alive=math.ceil(options.keep_alive_ms / SECOND_MS),
+            timeout_graceful_shutdown=math.ceil(options.shutdown_ms / SECOND_MS),
             ssl_context_factory=None if tls is None else lambda *_: tls,
         )
         started = cls(uvicorn.Server(config), _listen(options))

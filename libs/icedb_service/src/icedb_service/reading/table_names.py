@@ -7,16 +7,14 @@ then. So it costs one listing, whatever the number of tables and of callers. Mus
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 from icedb_log.serving.table_cache import CONFIG_MAX_AGE_MS
+from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import FEW_TABLES, READ_THREADS, Warehouse
 
 from icedb_service.reading.blocking_work import BlockingWork
-
-MS_PER_S: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ class TableNames:
             self._looking.add_done_callback(self._end)
         try:
             # The task outlives callers that are cancelled: others may wait for it.
-            look = await asyncio.wait_for(asyncio.shield(self._looking), self._wait_ms / MS_PER_S)
+            look = await asyncio.wait_for(asyncio.shield(self._looking), self._wait_ms / SECOND_MS)
         except TimeoutError:
             raise Unavailable(
                 f"the tables were not listed within {self._wait_ms} ms ({self._wait_setting}): the object store is "

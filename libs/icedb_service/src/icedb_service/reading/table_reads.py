@@ -13,10 +13,10 @@ from typing import Final
 from icedb_log.clock import Clock
 from icedb_log.errors import NotFound, Unavailable
 from icedb_log.serving.table_cache import CachedTable, TableCache, TableState
+from icedb_log.units import SECOND_MS
 
 from icedb_service.reading.blocking_work import BlockingWork
 
-MS_PER_S: Final = 1000
 READ_AHEAD_PARTS: Final = 2
 """A caller who gets what is older than this fraction of what he accepts lets the next read begin."""
 
@@ -72,7 +72,7 @@ class TableReads:
         try:
             # The task outlives callers that are cancelled: others may wait for it.
             return await asyncio.wait_for(
-                asyncio.shield(self._find_read(table, cached, max_staleness_ms)), self._wait_ms / MS_PER_S
+                asyncio.shield(self._find_read(table, cached, max_staleness_ms)), self._wait_ms / SECOND_MS
             )
         except TimeoutError:
             raise Unavailable(

@@ -12,7 +12,9 @@ from typing import Any, Final
 
 from celery import Celery, signals
 from icedb_log.clock import SystemClock
+from icedb_log.names import INGEST_FLUSH
 from icedb_log.store.aligned_clock import AlignedClock
+from icedb_log.units import SECOND_MS
 from icedb_service.access.opening import open_guard
 from icedb_service.access.task_access import TaskAccess
 from icedb_service.celery_app import make_app
@@ -21,7 +23,6 @@ from icedb_service.http_server import HealthChecks, check_port_is_free, start_me
 from icedb_service.logs import get_logger
 from icedb_service.main import EXIT_FAILURE, run_main
 from icedb_service.message_guard import refuse_compression
-from icedb_service.names import INGEST_FLUSH
 from icedb_service.preflight import wait_for_servers
 from icedb_service.queue_entries import guard_queues
 from icedb_service.redis_clients import open_redis, ping_redis
@@ -34,7 +35,6 @@ from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.frontend.waker import Waker
 
 QUEUE: Final = "enqueue"
-MS_PER_S: Final = 1000
 
 
 def make_enqueue_app(settings: FrontendSettings) -> Celery:
@@ -48,7 +48,7 @@ def make_enqueue_app(settings: FrontendSettings) -> Celery:
         task_reject_on_worker_lost=True,
         broker_transport_options={
             **app.conf.broker_transport_options,
-            "visibility_timeout": settings.enqueue_redelivery_ms // MS_PER_S,
+            "visibility_timeout": settings.enqueue_redelivery_ms // SECOND_MS,
             # Books of its own: with shared ones this worker's short time-out would count for every other queue, too.
             "unacked_key": f"icedb:{QUEUE}:unacked",
             "unacked_index_key": f"icedb:{QUEUE}:unacked_index",
@@ -129,7 +129,7 @@ def _connect_signals(stopping: threading.Event, settings: FrontendSettings) -> l
 
     def begin_to_stop(**_ignored: object) -> None:
         stopping.set()
-        timer = threading.Timer(settings.frontend_shutdown_ms / MS_PER_S, _end_now, (settings,))
+        timer = threading.Timer(settings.frontend_shutdown_ms / SECOND_MS, _end_now, (settings,))
         timer.daemon = True
         timer.start()
 

@@ -7,14 +7,14 @@ from typing import Final, TypeVar
 
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
+from icedb_log.units import MIB, SECOND_MS
 
 from icedb_ingest.frontend.desk import Accepted, Desk, Offer
 from icedb_ingest.frontend.memory import Memory
 from icedb_ingest.frontend.metrics import FrontendMetrics
-from icedb_ingest.frontend.settings import MIB, FrontendSettings
+from icedb_ingest.frontend.settings import FrontendSettings
 
 T = TypeVar("T")
-MS_PER_S: Final = 1000
 CLOSE_LIMIT_S: Final = 5
 
 
@@ -71,7 +71,7 @@ class Counter:
         Raises:
             Unavailable: It did not end in time; besides what it raises itself.
         """
-        limit_s = self.settings.frontend_ack_timeout_ms / MS_PER_S
+        limit_s = self.settings.frontend_ack_timeout_ms / SECOND_MS
         job = self._threads.submit(work)
         running = asyncio.wrap_future(job)
         try:

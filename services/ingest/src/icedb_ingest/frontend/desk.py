@@ -16,10 +16,10 @@ from icedb_log.ingest.pressure import PressureGate
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.keys import StagingFormat, TablePaths
 from icedb_log.table.table_config import TableConfig
+from icedb_log.units import MIB
 from icedb_log.warehouse import Warehouse
 from icedb_service.logs import get_logger
 
-from icedb_ingest.batch_bounds import MIB
 from icedb_ingest.frontend.errors import BatchTooLarge, KeyExpired, KeyReused
 from icedb_ingest.frontend.formats import check_body
 from icedb_ingest.frontend.tables import TableDirectory

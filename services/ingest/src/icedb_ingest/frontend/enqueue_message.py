@@ -12,7 +12,7 @@ import orjson
 from icedb_log.clock import parse_uuid7_ms
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import TABLE_NAME, StagingFormat
-from icedb_service.names import INGEST_ENQUEUE
+from icedb_log.names import INGEST_ENQUEUE
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
 
 from icedb_ingest.frontend.desk import Offer

@@ -14,10 +14,11 @@ from celery import Celery, Task
 from celery.exceptions import Reject
 from icedb_log.clock import Clock
 from icedb_log.errors import CommitOutcomeUnknown, IceDBError, Overloaded, TableHalted, Unavailable
+from icedb_log.names import INGEST_ENQUEUE
+from icedb_log.units import SECOND_MS
 from icedb_service.access.task_access import Need, TaskAccess
 from icedb_service.access.verbs import Verb
 from icedb_service.logs import get_logger
-from icedb_service.names import INGEST_ENQUEUE
 
 from icedb_ingest.frontend.desk import Accepted, Desk
 from icedb_ingest.frontend.enqueue_message import EnqueueMessage, read_message
@@ -28,7 +29,6 @@ MAX_PAUSE_MS: Final = 5_000
 PATIENCE_MS: Final = 20_000
 """How long a message may hold its worker's thread; then it goes to the end of the queue, and others get a turn. It
 does not wait in the worker's memory meanwhile: a store that is down for hours must not fill that."""
-MS_PER_S: Final = 1000
 _PASSING: Final = (Unavailable, CommitOutcomeUnknown, TableHalted)
 """What a message waits for: of a halted table, too, since it may be the only copy."""
 
@@ -83,7 +83,7 @@ class EnqueueWork:
                 accepted = self._try_once(message, request)
             except _PASSING as error:
                 wait_ms = max(pause_ms, error.retry_after_ms) if isinstance(error, Overloaded) else pause_ms
-                if self._clock.monotonic_ms() + wait_ms > deadline_ms or self._is_stopping.wait(wait_ms / MS_PER_S):
+                if self._clock.monotonic_ms() + wait_ms > deadline_ms or self._is_stopping.wait(wait_ms / SECOND_MS):
                     raise
                 pause_ms = min(2 * pause_ms, MAX_PAUSE_MS)
             else:

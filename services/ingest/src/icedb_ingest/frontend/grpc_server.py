@@ -6,6 +6,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from icedb_log.clock import Clock
+from icedb_log.units import KIB, SECOND_MS
 from icedb_proto import ingest_pb2
 from icedb_service.grpc_listening import listen
 from icedb_service.grpc_requests import tolerant
@@ -13,7 +14,7 @@ from icedb_service.health_calls import BoundedHealth
 from icedb_service.tls import server_credentials
 
 from icedb_ingest.frontend.grpc_door import GrpcDoor
-from icedb_ingest.frontend.settings import KIB, FrontendSettings
+from icedb_ingest.frontend.settings import FrontendSettings
 
 SERVICE: Final = ingest_pb2.DESCRIPTOR.services_by_name["IngestService"].full_name
 ENVELOPE_BYTES: Final = 64 * KIB
@@ -21,7 +22,6 @@ ENVELOPE_BYTES: Final = 64 * KIB
 KEEPALIVE_MS: Final = 60_000
 KEEPALIVE_TIMEOUT_MS: Final = 20_000
 CLIENT_PING_INTERVAL_MS: Final = 10_000
-MS_PER_S: Final = 1000
 
 
 class GrpcServer:
@@ -82,7 +82,7 @@ class GrpcServer:
     async def stop(self, *, grace_ms: int) -> None:
         """Refuse new calls, let running ones end for at most ``grace_ms``, then stop."""
         await self._health.enter_graceful_shutdown()
-        await self._server.stop(grace_ms / MS_PER_S)
+        await self._server.stop(grace_ms / SECOND_MS)
 
 
 def _handlers(door: GrpcDoor) -> dict[str, Any]:

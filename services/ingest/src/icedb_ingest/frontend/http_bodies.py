@@ -6,15 +6,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from icedb_log.units import MIB, SECOND_MS
 from starlette.requests import ClientDisconnect, Request
 
 from icedb_ingest.frontend.errors import BatchTooLarge, BodyTimeout, ProducerLeft
 from icedb_ingest.frontend.memory import Hold, Memory
-from icedb_ingest.frontend.settings import MIB
 
 STEP_BYTES: Final = MIB
 """By how much the room of a body of unknown length grows."""
-MS_PER_S: Final = 1000
 
 
 def declared_bytes(request: Request, *, max_bytes: int) -> int | None:
@@ -57,7 +56,7 @@ async def held_body(request: Request, *, memory: Memory, max_bytes: int, timeout
         chunks: list[bytes] = []
         read_bytes = 0
         try:
-            async with asyncio.timeout(timeout_ms / MS_PER_S):
+            async with asyncio.timeout(timeout_ms / SECOND_MS):
                 async for chunk in request.stream():
                     read_bytes += len(chunk)
                     if read_bytes > max_bytes:

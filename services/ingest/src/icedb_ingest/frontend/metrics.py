@@ -15,6 +15,7 @@ from icedb_log.errors import (
     Unauthenticated,
     Unavailable,
 )
+from icedb_log.units import SECOND_MS
 from icedb_service.access.metrics import AccessMetrics
 from icedb_service.access.rate_limits import RateLimited
 from icedb_service.clocks import ClockMetrics
@@ -76,7 +77,6 @@ _BY_ERROR: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (Exception, "failed"),
 )
 ACK_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-MS_PER_S: Final = 1000
 
 
 class FrontendMetrics:
@@ -159,7 +159,7 @@ class FrontendMetrics:
 
     def observe_ack(self, door: Door, *, started_ms: int, size_bytes: int, clock: Clock) -> None:
         """Count an acknowledgement."""
-        self.ack_time.labels(door).observe((clock.monotonic_ms() - started_ms) / MS_PER_S)
+        self.ack_time.labels(door).observe((clock.monotonic_ms() - started_ms) / SECOND_MS)
         self.accepted_bytes.labels(door).inc(size_bytes)
 
 

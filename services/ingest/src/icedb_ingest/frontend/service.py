@@ -12,6 +12,7 @@ from typing import Final
 from icedb_log.clock import Clock
 from icedb_log.ingest.pressure import PressureGate
 from icedb_log.store.aligned_clock import AlignedClock
+from icedb_log.units import KIB, SECOND_MS
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.grpc_access import GrpcAccess
 from icedb_service.access.http_access import HttpAccess
@@ -34,12 +35,11 @@ from icedb_ingest.frontend.grpc_server import GrpcServer
 from icedb_ingest.frontend.http_app import HttpDoor, make_app
 from icedb_ingest.frontend.metrics import FrontendMetrics
 from icedb_ingest.frontend.segment import Credentials
-from icedb_ingest.frontend.settings import KIB, FrontendSettings
+from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.frontend.tables import TableDirectory
 from icedb_ingest.frontend.waker import Waker
 
 STOP_MARGIN_S: Final = 15
-MS_PER_S: Final = 1000
 
 
 def make_desk(
@@ -94,7 +94,7 @@ class Frontend:
         self._waker = Waker(wake)
         self._desk = make_desk(warehouse, settings=settings, clock=self._clock, on_staged=self._waker.ask)
         self._metrics_server: ThreadingHTTPServer | None = None
-        stop_limit_s = settings.frontend_shutdown_ms / MS_PER_S + STOP_MARGIN_S
+        stop_limit_s = settings.frontend_shutdown_ms / SECOND_MS + STOP_MARGIN_S
         self._thread = ServerThread(self._serve, name="frontend", what="the front end", stop_limit_s=stop_limit_s)
 
     def start(self) -> None:

@@ -1,15 +1,13 @@
 """Settings of the front end, besides those that all services share."""
 
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Literal, Self
 
-from icedb_service.settings import MAX_PORT, SECOND_MS
+from icedb_log.units import KIB, MIB, SECOND_MS
+from icedb_service.settings import MAX_PORT
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from icedb_ingest.batch_bounds import BatchBoundSettings
-
-KIB: Final = 1024
-MIB: Final = 1024 * KIB
 
 
 class FrontendSettings(BatchBoundSettings):

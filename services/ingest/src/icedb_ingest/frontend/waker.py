@@ -5,13 +5,13 @@ from collections.abc import Callable
 from typing import Final
 
 from icedb_log.errors import Unavailable
+from icedb_log.units import SECOND_MS
 from icedb_service.logs import get_logger
 
 PAUSE_MS: Final = 20
 """Between rounds: a thousand batches a second are fifty wake-ups."""
 PAUSE_AFTER_FAILURE_MS: Final = 2000
 STOP_LIMIT_S: Final = 2.0
-MS_PER_S: Final = 1000
 
 
 class Waker:
@@ -64,7 +64,7 @@ class Waker:
 
     def _pause(self, duration_ms: int) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._is_stopping, duration_ms / MS_PER_S)
+            self._changed.wait_for(lambda: self._is_stopping, duration_ms / SECOND_MS)
 
     def _send(self, tables: list[str], *, was_silent: bool) -> bool:
         for table in tables:

@@ -1,4 +1,4 @@
-"""The names that services, the CLI and producers share: components, queues and tasks.
+"""The names that services, the CLI and producers share: components, queues, tasks and the keys of wake-ups.
 
 A task's name is ``icedb.<component>.<what>``; its queue is the component. Changing one of these is a change of
 the wire between releases: old workers drop messages for names that they do not know.
@@ -51,3 +51,10 @@ TASKS: Final[dict[str, Queue]] = {
     JANITOR_SWEEP: "janitor",
 }
 """Every task and the queue that its messages go to."""
+
+WAKE_KEY_PREFIX: Final = "icedb:wake:"
+
+
+def wake_key(task: str, table: str | None) -> str:
+    """Return the Redis key that stands for a wake-up on its way."""
+    return f"{WAKE_KEY_PREFIX}{task}:{table or ''}"

@@ -1,0 +1,12 @@
+"""Units of time and size: what names that end in ``_ms`` and ``_bytes`` are made of."""
+
+from typing import Final
+
+SECOND_MS: Final = 1000
+MINUTE_MS: Final = 60 * SECOND_MS
+HOUR_MS: Final = 60 * MINUTE_MS
+DAY_MS: Final = 24 * HOUR_MS
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
