@@ -76,7 +76,7 @@ unit: install ## tests beside the packages, the simulation, and the wire: no ser
 integration: install node ## tests with real Redis, S3 over HTTP, Spark, Prometheus, and the whole stack; JOBS=2
 	$(PYTEST) tests/e2e tests/integration deploy/tests
 
-fuzz: install ## fuzz tests with fresh seeds until the time is over, see docs/fuzzing.md; SECONDS=600 JOBS=2
+fuzz: install ## fuzz tests with fresh seeds until the time is over, see docs/internals/fuzzing.md; SECONDS=600 JOBS=2
 	$(FUZZ)
 
 soak: install node engines ## long tests, then the simulation and fuzzing for as long as asked, be the ones before red; SECONDS=600 JOBS=2

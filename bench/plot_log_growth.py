@@ -1,7 +1,7 @@
-"""Draws ``docs/log-growth.svg`` from lines that ``python -m icedb_sim.growth.log_growth`` printed.
+"""Draws ``docs/internals/log-growth.svg`` from lines that ``python -m icedb_sim.growth.log_growth`` printed.
 
-``python bench/plot_log_growth.py bench/results/log_growth.jsonl docs/log-growth.svg``: bytes of log written for each
-append against the number of appends, both axes logarithmic. Plain SVG, no library.
+``python bench/plot_log_growth.py bench/results/log_growth.jsonl docs/internals/log-growth.svg``: bytes of log written
+for each append against the number of appends, both axes logarithmic. Plain SVG, no library.
 """
 
 import json

@@ -24,7 +24,7 @@ def broken_links(page):
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if "node_modules" not in page.parts], ids=lambda page: page.name
+    "page", [page for page in PAGES if "node_modules" not in page.parts], ids=lambda page: str(page.relative_to(ROOT))
 )
 def test_links_point_to_what_is_there(page):
     assert list(broken_links(page)) == []

@@ -1,4 +1,4 @@
-"""docs/reliability.md and docs/clocks.md promise nothing that is not tested: each test, target, metric and alert is there."""
+"""docs/reliability.md and docs/internals/clocks.md promise nothing that is not tested: each test, target, metric and alert is there."""
 
 import re
 from functools import cache
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["reliability.md", "clocks.md"]
+PAGES = ["reliability.md", "internals/clocks.md"]
 TEST = re.compile(r"`((?:[\w.-]+/)*test_\w+\.py)(?:::(\w+))?`")
 TARGET = re.compile(r"`make ([a-z]+)")
 METRIC = re.compile(r"`(icedb_[a-z_]+)`")

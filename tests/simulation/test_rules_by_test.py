@@ -41,7 +41,7 @@ def test_a_rule_counts_as_noticed_only_by_who_is_written_down(monkeypatch, capsy
 
 
 def test_the_page_says_of_each_rule_who_notices_it():
-    page = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "internals" / "simulation.md").read_text()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")]
     said = {(row[0], row[1]): row[2] for row in rows if len(row) == 4}
     for rule in ALL_RULES:

@@ -355,7 +355,7 @@ def test_faults_that_met_nobody_do_not_count():
 
 
 def test_the_page_says_of_every_kind_what_must_show_it():
-    page = (Path(__file__).parents[3] / "docs" / "chaos.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "internals" / "chaos.md").read_text()
     for kind in KINDS:
         line = next(line for line in page.splitlines() if line.startswith(f"| `{kind.name}` |"))
         assert kind.why_untraced in line

@@ -431,7 +431,7 @@ def test_a_flush_that_is_cut_off_after_its_commit_finds_no_conflict(table):
 
 
 def test_the_head_of_a_commit_of_all_the_batches_that_one_takes_is_one_get(table):
-    """Of 10,000 ids, each costs 35 bytes more; the figures are in docs/log-growth.md."""
+    """Of 10,000 ids, each costs 35 bytes more; the figures are in docs/internals/log-growth.md."""
     sizes = []
     for number in range(10):
         ids = tuple(new_batch_id(table.clock) for _ in range(MAX_KEYS_PER_PAGE))

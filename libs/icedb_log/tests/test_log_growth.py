@@ -1,4 +1,4 @@
-"""The log stays short, and what is written to it grows slowly: the model of docs/log-growth.md, a small one of it."""
+"""The log stays short, and what is written to it grows slowly: the model of docs/internals/log-growth.md, a small one of it."""
 
 from dataclasses import replace
 

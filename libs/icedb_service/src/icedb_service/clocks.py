@@ -1,6 +1,7 @@
 """How a service's clock stands to the store's: gauges, warnings, and a look before it begins to work.
 
-Nothing is decided by this once a service works: what a wrong clock can do is bounded by the protocol (docs/clocks.md).
+Nothing is decided by this once a service works: what a wrong clock can do is bounded by the protocol
+(docs/internals/clocks.md).
 """
 
 import threading

@@ -67,7 +67,7 @@ class ServiceSettings(BaseSettings):
 
     clock_skew_warn_ms: Annotated[int, Field(ge=2 * SECOND_MS)] = 30 * SECOND_MS
     """How far this host's clock and the store's may be apart before the log and an alert say so, milliseconds. Nothing
-    is lost or deleted early by any skew; docs/clocks.md says what suffers. The store tells whole seconds."""
+    is lost or deleted early by any skew; docs/internals/clocks.md says what suffers. The store tells whole seconds."""
 
     clock_skew_limit_ms: Annotated[int, Field(ge=2 * SECOND_MS)] = 5 * MINUTE_MS
     """With its clock further off than this a service does not begin to work: it waits, and says so, milliseconds. One

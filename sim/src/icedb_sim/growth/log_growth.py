@@ -4,7 +4,7 @@ No rows, no store and no codec: data files are sizes, log files are markers whos
 :data:`MARKER_BYTES` and its like. Everything that decides is the code that services run: ``plan_merge``,
 ``build_merge_log``, ``plan_vacuum``, ``strip_log_file``, ``measure_pressure``. Deterministic for a seed.
 
-``python -m icedb_sim.growth.log_growth --help`` measures what ``docs/log-growth.md`` reports.
+``python -m icedb_sim.growth.log_growth --help`` measures what ``docs/internals/log-growth.md`` reports.
 """
 
 import argparse

@@ -48,7 +48,7 @@ class Mutation:
         name: What the code does instead.
         edits: How.
         is_harmless: The simulation does not notice, since another rule stands behind this one, or since nothing is
-            built on it; ``docs/simulation.md`` says which.
+            built on it; ``docs/internals/simulation.md`` says which.
         cast: Who has to play for it to be noticed, as ``Cast.parse`` takes it.
         mood: In which mood it is missed most; three of four schedules have it.
     """

@@ -44,7 +44,7 @@ def chaos(
     *,
     seconds: Annotated[
         int,
-        typer.Option(min=1, help="How long faults go on; see docs/chaos.md for longer."),
+        typer.Option(min=1, help="How long faults go on; see docs/internals/chaos.md for longer."),
     ] = 300,
     faults: Annotated[int, typer.Option(min=0, help="Enough after so many faults; 0: go by time.")] = 0,
     seed: Annotated[str, typer.Option(help="Of faults and rows; by default a fresh one.")] = "",

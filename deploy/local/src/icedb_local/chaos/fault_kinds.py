@@ -1,6 +1,6 @@
 """Every kind of fault: how often and how long, whom it meets, and what must be seen of it. Pure values.
 
-The metrics that a kind must move stand here and nowhere else; ``docs/chaos.md`` is checked against them.
+The metrics that a kind must move stand here and nowhere else; ``docs/internals/chaos.md`` is checked against them.
 """
 
 from collections.abc import Mapping

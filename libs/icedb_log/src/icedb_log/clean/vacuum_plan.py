@@ -22,7 +22,7 @@ from icedb_log.table.table_config import TableConfig
 STRIP_SHARE: Final = 8
 """A large log file is stripped when one in so many of its entries can go. Deletions wait for that, for at most one such
 share of the grace period longer. Otherwise each vacuum would rewrite it for the few entries that expired since the
-last one: most of all bytes written to the log (docs/log-growth.md)."""
+last one: most of all bytes written to the log (docs/internals/log-growth.md)."""
 
 _Tombstone = TypeVar("_Tombstone", FileMarker, LogTombstone)
 

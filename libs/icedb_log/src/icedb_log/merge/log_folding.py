@@ -16,7 +16,7 @@ table's merges, at most :data:`MAX_LOG_FAN_IN`) times as large as the one below:
   was not rewritten for :data:`LOG_REST_MS`; or the tiers below have grown to one :data:`PAYS_FOR` th of it, and go into
   it. So nothing waits for ever, and about one live file in ``PAYS_FOR`` waits at most.
 
-Measured up to 1,000,000 data files: ``docs/log-growth.md``.
+Measured up to 1,000,000 data files: ``docs/internals/log-growth.md``.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
