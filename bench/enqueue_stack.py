@@ -11,8 +11,7 @@ from time import monotonic, sleep
 from typing import Final
 
 from icedb_local.ports import find_free_ports
-from icedb_log.store.s3_options import S3Options
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store.stores import S3Options, StoreSettings
 from icedb_sim.rigs.redis_server import RedisServer
 
 START_LIMIT_S: Final = 90

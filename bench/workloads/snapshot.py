@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from icedb_log.keys import TablePaths
-from icedb_log.store.s3_options import S3Options
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store.stores import S3Options, StoreSettings
 
 from bench.callers import Caller, CallerPool, CallersSystem, running_callers
 from bench.harness import OURS, Case, Options, System

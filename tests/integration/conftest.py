@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import structlog
 from icedb_engine.spark.spark_session import SparkSettings, close_spark, open_spark
-from icedb_log.store.s3_options import S3Options
+from icedb_log.store.stores import S3Options
 
 START_DEADLINE_S = 60
 POLL_S = 0.02

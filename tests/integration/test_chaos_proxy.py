@@ -12,8 +12,8 @@ from icedb_log.clock import SystemClock
 from icedb_log.errors import CommitOutcomeUnknown, NotFound, PreconditionFailed, Unavailable
 from icedb_log.store.request_failures import listen_to_failures, stop_listening
 from icedb_log.store.s3 import S3ObjectStore
-from icedb_log.store.s3_options import S3Options
-from icedb_log.store.s3_transfers import SINGLE_REQUEST_BYTES
+from icedb_log.store.s3_client import SINGLE_REQUEST_BYTES
+from icedb_log.store.stores import S3Options
 
 pytestmark = pytest.mark.s3
 

@@ -20,8 +20,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import merge_table
 from icedb_log.store.object_store import list_all
-from icedb_log.store.s3_options import S3Options
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store.stores import S3Options, StoreSettings
 from icedb_service.redis_clients import open_redis
 from icedb_service.redlock import LockLost, TableLock
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse

@@ -23,7 +23,7 @@ CHUNK = 8
 CHILD = f"""
 import signal, sys
 from icedb_log.clock import SystemClock
-from icedb_log.store.s3_options import S3Options
+from icedb_log.store.stores import S3Options
 from icedb_log.store.stores import StoreSettings
 from icedb_log.clean.purge import purge_table
 from icedb_log.clean.purge_run import PurgeLimits

@@ -22,9 +22,8 @@ from icedb_log.errors import (
 )
 from icedb_log.store.object_store import list_all
 from icedb_log.store.s3 import CONFLICT_ATTEMPTS, S3ObjectStore
-from icedb_log.store.s3_clients import READ_ATTEMPTS
-from icedb_log.store.s3_options import S3Options
-from icedb_log.store.s3_transfers import SINGLE_REQUEST_BYTES
+from icedb_log.store.s3_client import READ_ATTEMPTS, SINGLE_REQUEST_BYTES
+from icedb_log.store.stores import S3Options
 from icedb_sim.fakes.store_acceptance import expect
 
 pytestmark = pytest.mark.s3

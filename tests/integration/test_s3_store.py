@@ -7,8 +7,7 @@ import pytest
 from icedb_log.errors import InvalidRequest, PreconditionFailed, Unavailable, UnsupportedFormat
 from icedb_log.store.object_store import list_all
 from icedb_log.store.s3 import S3ObjectStore
-from icedb_log.store.s3_options import S3Options
-from icedb_log.store.stores import StoreSettings, open_warehouse
+from icedb_log.store.stores import S3Options, StoreSettings, open_warehouse
 from icedb_sim.fakes.store_acceptance import StoreAcceptance, expect
 
 pytestmark = pytest.mark.s3

@@ -7,8 +7,7 @@ from icedb_local.chaos.fault_proxy import FaultProxy
 from icedb_local.chaos.proxy_faults import ProxyFault
 from icedb_log.clock import SystemClock
 from icedb_log.store.request_failures import listen_to_failures, stop_listening
-from icedb_log.store.s3_options import S3Options
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store.stores import S3Options, StoreSettings
 
 pytestmark = [pytest.mark.s3, pytest.mark.spark]
 

@@ -14,7 +14,7 @@ import pytest
 import structlog
 from icedb_client.cli.output import VisibleConsole, make_table, make_visible
 from icedb_engine.spark.spark_session import SparkSettings
-from icedb_log.store.s3_options import S3Options
+from icedb_log.store.stores import S3Options
 from icedb_service.logs import configure_logging, get_logger
 from icedb_service.settings import ServiceSettings
 from rich.markup import escape

@@ -6,7 +6,7 @@ from icedb_client.clickhouse.condition import translate
 from icedb_client.clickhouse.statement import KEY_PLACEHOLDER, SECRET_PLACEHOLDER
 from icedb_client.snapshots import DataFile, Snapshot
 from icedb_log.errors import InvalidRequest
-from icedb_log.store.s3_options import S3Options
+from icedb_log.store.stores import S3Options
 
 SCHEMA = {"ts": "TIMESTAMP", "Event": "VARCHAR", "amount": "DOUBLE", "n": "BIGINT", "ok": "BOOLEAN", "day": "DATE"}
 FOLDER = "/data/events/_data/"

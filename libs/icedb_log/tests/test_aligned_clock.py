@@ -4,7 +4,7 @@ import pytest
 from icedb_log.clock import new_batch_id, parse_uuid7_ms
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.staging import stage_batch
-from icedb_log.store.aligned_clock import AlignedClock
+from icedb_log.store.store_clock import AlignedClock
 from icedb_sim.fakes.fake_clock import DEFAULT_START_MS, FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.tables.row_files import encode_rows

@@ -6,16 +6,18 @@ from itertools import pairwise
 
 import pytest
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.store.batch_deletes import MAX_TRIES, BatchAnswer, delete_in_batches
-from icedb_log.store.delete_pace import (
+from icedb_log.store.deletes import (
     FIRST_PAUSE_MS,
     MAX_IN_FLIGHT,
     MAX_PAUSE_MS,
+    MAX_TRIES,
     START_IN_FLIGHT,
+    BatchAnswer,
     DeletePace,
+    delete_in_batches,
 )
 from icedb_log.store.object_store import FailedDelete
-from icedb_log.store.s3_deletes import read_delete_answer
+from icedb_log.store.s3_quirks import read_delete_answer
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.store_acceptance import expect
 

@@ -5,8 +5,8 @@ import os
 
 import pytest
 from icedb_log.store import local_files, local_store
+from icedb_log.store.local_files import STORE_FOLDER
 from icedb_log.store.local_store import LocalObjectStore
-from icedb_log.store.local_walk import STORE_FOLDER
 from icedb_log.store.object_store import list_all
 
 

@@ -10,8 +10,8 @@ import pytest
 from icedb_log.clock import SystemClock
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from icedb_log.store import local_etags, local_files, local_store
+from icedb_log.store.local_files import STORE_FOLDER
 from icedb_log.store.local_store import LocalObjectStore
-from icedb_log.store.local_walk import STORE_FOLDER
 from icedb_log.store.object_store import delete_or_raise, list_all
 from icedb_sim.fakes.store_acceptance import StoreAcceptance, expect
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from icedb_log.clean.pin_creation import create_pin
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.errors import Unavailable, UnsupportedFormat
-from icedb_log.store.steady_time import SteadyTime
-from icedb_log.store.store_clock import MAX_HOST_GAP_MS
+from icedb_log.store.store_clock import MAX_HOST_GAP_MS, SteadyTime
 from icedb_sim.fakes.fake_clock import DEFAULT_START_MS
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.tables.lease_steps import put_lease

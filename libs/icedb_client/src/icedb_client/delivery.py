@@ -15,7 +15,7 @@ from icedb_log.errors import Overloaded, Unavailable
 from icedb_log.feed.views import require_takes_batches
 from icedb_log.ingest.pressure import PressureGate
 from icedb_log.ingest.staging import stage_batch
-from icedb_log.store.aligned_clock import AlignedClock
+from icedb_log.store.store_clock import AlignedClock
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MINUTE_MS, SECOND_MS

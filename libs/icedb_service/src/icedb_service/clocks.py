@@ -9,8 +9,8 @@ from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
-from icedb_log.store.clock_watch import ClockWatch, TellsTime
 from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.store_clock import ClockWatch, TellsTime
 from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
 from prometheus_client import CollectorRegistry, Counter, Gauge

@@ -11,7 +11,7 @@ from icedb_log.clock import Clock
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
 from icedb_log.store.object_store import ObjectStore
-from icedb_log.store.steady_time import SteadyTime
+from icedb_log.store.store_clock import SteadyTime
 from icedb_log.table.stored_config import read_table_config
 
 MAX_TABLES: Final = 256

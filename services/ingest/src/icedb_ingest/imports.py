@@ -13,8 +13,7 @@ from icedb_log.ingest.pressure import MAX_LOG_FILES
 from icedb_log.keys import TablePaths
 from icedb_log.names import MERGE_MERGE
 from icedb_log.store.object_store import ObjectStore
-from icedb_log.store.s3_options import S3Options
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store.stores import S3Options, StoreSettings
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
 from icedb_service.readers import LogReaders

@@ -12,7 +12,7 @@ from icedb_log.errors import IceDBError, InvalidRequest, NotFound, Unavailable
 from icedb_log.ingest.quarantine import QuarantinedBatch, find_reason, list_quarantined
 from icedb_log.ingest.quarantine_ops import drop_quarantined, retry_quarantined
 from icedb_log.names import INGEST_FLUSH
-from icedb_log.store.aligned_clock import AlignedClock
+from icedb_log.store.store_clock import AlignedClock
 from rich.markup import escape
 
 from icedb_client.cli.exits import FAILED, exit_code

@@ -12,8 +12,7 @@ import structlog
 from icedb_log.clock import Clock
 from icedb_log.ingest.import_jobs import CopyOutput, InspectedFile, InspectJob, InspectOutput
 from icedb_log.keys import TablePaths
-from icedb_log.store.s3_options import S3Options
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store.stores import S3Options, StoreSettings
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
 from pyspark.sql import SparkSession

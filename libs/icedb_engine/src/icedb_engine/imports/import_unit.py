@@ -12,8 +12,7 @@ from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest
 from icedb_log.ingest.import_jobs import InspectedFile, InspectJob, PlacedFile, RefusedFile
 from icedb_log.store.object_store import ObjectStore
-from icedb_log.store.s3_options import S3Options
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store.stores import S3Options, StoreSettings
 
 from icedb_engine.engine import open_scratch
 from icedb_engine.imports.import_copy import copy_file

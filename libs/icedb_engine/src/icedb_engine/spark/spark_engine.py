@@ -6,8 +6,7 @@ from typing import Protocol
 
 from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
-from icedb_log.store.s3_options import S3Options
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store.stores import S3Options, StoreSettings
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
 from pyspark.sql import SparkSession

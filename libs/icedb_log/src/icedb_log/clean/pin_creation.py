@@ -24,8 +24,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge_log import earliest_landing
 from icedb_log.model import LogView, Snapshot
-from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject
-from icedb_log.store.records import create_claim
+from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject, create_claim
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS, check_has_come
 from icedb_log.table.renewed_config import renew_table_config
 from icedb_log.table.same_table import require_same_table

@@ -25,8 +25,7 @@ from icedb_log.log.lost_commits import find_lost
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView
 from icedb_log.store.object_store import FailedDelete, ObjectStore
-from icedb_log.store.steady_time import SteadyTime
-from icedb_log.store.store_clock import check_store_clock
+from icedb_log.store.store_clock import SteadyTime, check_store_clock
 from icedb_log.table.same_table import require_same_table
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig

@@ -28,8 +28,7 @@ from icedb_log.errors import (
     Unavailable,
 )
 from icedb_log.keys import TablePaths
-from icedb_log.store.object_store import ObjectStore, list_all
-from icedb_log.store.records import create_record
+from icedb_log.store.object_store import ObjectStore, create_record, list_all
 
 RecordState = Literal["pending", "committed", "lost"]
 Assumption = Literal["landed", "lost"]

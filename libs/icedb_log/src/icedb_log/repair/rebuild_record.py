@@ -16,8 +16,7 @@ from icedb_log.errors import CommitOutcomeUnknown, PreconditionFailed, Unavailab
 from icedb_log.keys import TablePaths
 from icedb_log.repair.rebuild_evidence import RebuildEvidence
 from icedb_log.repair.rebuild_plan import RebuildPlan
-from icedb_log.store.object_store import ObjectStore, StoredObject, list_all
-from icedb_log.store.records import create_record
+from icedb_log.store.object_store import ObjectStore, StoredObject, create_record, list_all
 
 RecordState = Literal["open", "done", "abandoned"]
 

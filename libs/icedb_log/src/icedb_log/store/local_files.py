@@ -1,8 +1,13 @@
-"""Durable, atomic steps on files: what :mod:`icedb_log.store.local_store` is made of.
+"""Files of a directory store: durable, atomic steps on them, and their order as keys.
 
-Owns fsync, locks between processes, folders that appear and vanish under other processes' feet, and the
-translation of ``OSError`` into this project's errors. The ordering rule: content is fsynced before it gets its
-name, and the folder is fsynced before the write is acknowledged. It must never follow a key: it knows paths.
+Owns fsync, locks between processes, folders that appear and vanish under other processes' feet, the translation of
+``OSError`` into this project's errors, and the mapping from a tree of folders to a flat, ordered namespace.
+The ordering rule: content is fsynced before it gets its name, and the folder is fsynced before the write is
+acknowledged. What a key means is decided in :mod:`icedb_log.store.local_store`; the steps know paths.
+
+An order of folders is not an order of keys: ``a.b`` sorts before ``a/b`` although ``a`` sorts before ``a.b``; so a
+folder takes its place under its name *with* the slash. Only folders that can hold keys of the prefix, after the given
+key, are read.
 """
 
 import contextlib
@@ -15,6 +20,10 @@ from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, InvalidRequest, PreconditionFailed, Unavailable
+from icedb_log.key_rules import check_key
+
+STORE_FOLDER: Final = ".icedb-store"
+"""Where a directory store keeps its own files, at the root: temporary files, locks, the clock. Never a key."""
 
 LOCK_WAIT_MS: Final = 30_000
 """How long a write waits for another process that holds a key's lock before it gives up."""
@@ -258,3 +267,91 @@ def _take_lock(handle: int, path: str, clock: Clock) -> None:
             clock.sleep_ms(_LOCK_POLL_MS)
         else:
             return
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """One object as the walk met it. Two are equal if key and content are the same."""
+
+    key: str
+    version: FileVersion
+    modified_ms: int
+
+    @property
+    def identity(self) -> tuple[str, FileVersion]:
+        """What tells whether two walks met the same object (its change time may still move)."""
+        return (self.key, self.version)
+
+
+def walk_keys(root: str, prefix: str, *, after: str | None = None) -> Iterator[FoundFile]:
+    """Yield the objects whose keys begin with ``prefix`` and are greater than ``after``, ascending.
+
+    Args:
+        root: The store's directory; one that does not exist holds nothing.
+        prefix: Any string; a folder only up to its last slash.
+        after: A key, or ``None`` for the beginning.
+
+    Raises:
+        OSError: A folder cannot be read (one that vanishes meanwhile is empty).
+    """
+    folder, slash, name_prefix = prefix.rpartition("/")
+    if slash and not _is_key(folder):
+        return
+    yield from _walk(root, folder + slash, name_prefix, after)
+
+
+def list_subfolders(root: str, prefix: str) -> Iterator[str]:
+    """Yield the folders right below ``prefix`` (empty, or ending with ``/``) that hold a key."""
+    if prefix and not _is_key(prefix[:-1]):
+        return
+    for name in _read_folder(root, prefix, ""):
+        if name.endswith("/") and any(True for _ in _walk(root, f"{prefix}{name}", "", None)):
+            yield name[:-1]
+
+
+def _walk(root: str, folder_key: str, name_prefix: str, after: str | None) -> Iterator[FoundFile]:
+    """Yield what lies in one folder; ``folder_key`` is empty or ends with a slash."""
+    for name in _read_folder(root, folder_key, name_prefix):
+        key = f"{folder_key}{name}"
+        if name.endswith("/"):
+            if after is None or after < key:
+                yield from _walk(root, key, "", None)
+            elif after.startswith(key):
+                yield from _walk(root, key, "", after)
+        elif after is None or key > after:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                stat = os.stat(f"{root}/{key}")
+                yield FoundFile(key, version_of(stat), modified_ms_of(stat))
+
+
+def _read_folder(root: str, folder_key: str, name_prefix: str) -> list[str]:
+    """Return the names in a folder that can be part of a key, folders with a slash, in key order.
+
+    What no key can name (``lost+found`` aside: names that are not UTF-8, devices) was not written by a store.
+    """
+    names: list[str] = []
+    try:
+        with os.scandir(f"{root}/{folder_key}") as entries:
+            for entry in entries:
+                name = entry.name
+                if not name.startswith(name_prefix) or not _is_key(f"{folder_key}{name}"):
+                    continue
+                if entry.is_dir():
+                    names.append(f"{name}/")
+                elif entry.is_file():
+                    names.append(name)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    names.sort()
+    return names
+
+
+def _is_key(key: str) -> bool:
+    """Whether an object may be called so."""
+    if key.partition("/")[0] == STORE_FOLDER:
+        return False
+    try:
+        check_key(key)
+    except InvalidRequest:
+        return False
+    return True

@@ -6,7 +6,11 @@ locks live in ``.icedb-store/`` at the root and are never listed.
 * **Create** writes and fsyncs a temporary file, then links it to its name: the kernel refuses the second link.
 * **Replace, overwrite and delete** hold a lock file chosen by the key, so that nothing changes between the
   comparison of an ETag and the rename. (A create needs no lock: while a replace holds it nobody can delete.)
-* **ETags** of small files are a hash of the content, those of large ones none (:mod:`icedb_log.store.local_etags`).
+* **ETags** of small files are a hash of the content. Those of large ones (data files, which are never edited) are
+  inode, size and modification time, so that no listing ever reads a large file: there, equal ETags mean equal content,
+  but equal content written twice has two ETags.
+* **Deletes** are made by one thread: several were measured not to be faster. What costs is the lock of each key, so
+  that keys which share one are deleted under it together.
 * **Times** are the file system's: ``modified_ms`` is when the object got its name, and the store's "now" is read
   off a file that is touched for it. So they agree on a network disk, too (J1).
 * **Listings** read the folders until two looks in a row agree: a page is a state that the store really had, as
@@ -20,34 +24,38 @@ import errno
 import hashlib
 import os
 import stat as stat_module
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from icedb_log.clock import Clock, SystemClock
-from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed, Unavailable
+from icedb_log.errors import CommitOutcomeUnknown, IceDBError, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from icedb_log.key_rules import check_byte_range, check_folder_prefix, check_key, check_page_limit
-from icedb_log.store.local_deletes import delete_files, tidy_folders
-from icedb_log.store.local_etags import MAX_HASHED_BYTES, ETags
 from icedb_log.store.local_files import (
+    STORE_FOLDER,
+    FileVersion,
+    FoundFile,
     exists_error,
     explain,
     hold_lock,
+    list_subfolders,
     make_folders,
     modified_ms_of,
     other_etag_error,
     read_chunks,
     read_part,
+    remove_empty_folders,
     remove_stale_files,
     sync_folder,
     touch_clock,
     version_of,
+    walk_keys,
     write_new_file,
 )
-from icedb_log.store.local_walk import STORE_FOLDER, FoundFile, list_subfolders, walk_keys
 from icedb_log.store.object_store import (
     MAX_KEYS_PER_PAGE,
+    DeleteFailure,
     DeleteReport,
     FailedDelete,
     ObjectInfo,
@@ -66,7 +74,13 @@ MAX_LOOKS: Final = 100
 STALE_TEMPORARY_MS: Final = 24 * 3600 * 1000
 """Age from which a temporary file belongs to a process that died."""
 
+MAX_HASHED_BYTES: Final = 64 * 1024
+"""Up to this size an ETag is a hash of the content."""
+
 _MAX_PLACE_TRIES: Final = 100
+_MAX_CACHED: Final = 65_536
+_HASH_BYTES: Final = 16
+_DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 class LocalObjectStore:
@@ -75,7 +89,7 @@ class LocalObjectStore:
     Attributes:
         max_parallel_reads: Small files come from the page cache: threads would wait for the interpreter alone, and
             2,000 log files take them more than twice as long.
-        time_listeners: See :class:`icedb_log.store.clock_watch.TellsTime`.
+        time_listeners: See :class:`icedb_log.store.store_clock.TellsTime`.
     """
 
     max_parallel_reads: Final = 1
@@ -98,7 +112,7 @@ class LocalObjectStore:
         self._root = str(root).rstrip("/")
         self._own = f"{self._root}/{STORE_FOLDER}"
         self._clock = clock or SystemClock()
-        self._etags = ETags()
+        self._etags = _ETags()
 
     def probe(self) -> None:
         """Create the directory if needed, check conditional writes, remove what dead processes left."""
@@ -205,9 +219,9 @@ class LocalObjectStore:
                 files.append((key, self._path(key)))
             except InvalidRequest as error:
                 failed[key] = FailedDelete(key, str(error))
-        for each in delete_files(files, lock_number=_lock_number, locked=self._lock_numbered):
+        for each in self._delete_files(files):
             failed[each.key] = each
-        tidy_folders({os.path.dirname(path) for _, path in files}, self._root)
+        _tidy_folders({os.path.dirname(path) for _, path in files}, self._root)
         return DeleteReport(tuple(key for key in asked if key not in failed), tuple(failed.values()))
 
     def abort_stale_uploads(self, prefix: str, *, before_ms: int) -> int:
@@ -322,8 +336,11 @@ class LocalObjectStore:
             try:
                 action()
             except FileNotFoundError:
-                with contextlib.suppress(FileNotFoundError):
-                    self._make_folders_of(path)
+                try:
+                    with contextlib.suppress(FileNotFoundError):
+                        make_folders(os.path.dirname(path))
+                except OSError as error:
+                    raise explain(error, path, "write") from error
             except FileExistsError:
                 if os.path.isdir(path):
                     raise explain(IsADirectoryError(errno.EISDIR, "is a folder"), path, "write") from None
@@ -333,15 +350,6 @@ class LocalObjectStore:
             else:
                 return
         raise Unavailable(f"{path}: its folder, or the file in {self._own}/new, vanishes again and again; try later")
-
-    def _make_folders_of(self, path: str) -> None:
-        """Make the folders above an object's file."""
-        try:
-            make_folders(os.path.dirname(path))
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise explain(error, path, "write") from error
 
     def _overwrite(self, key: str, chunks: Iterator[bytes]) -> os.stat_result:
         """Write an object whatever is there; return the ``stat`` of the new file before it got its name."""
@@ -375,6 +383,26 @@ class LocalObjectStore:
                 raise explain(error, path, "lock") from error
             yield
 
+    def _delete_files(self, files: Iterable[tuple[str, str]]) -> list[FailedDelete]:
+        """Remove files (keys and paths), each under the lock of its key; return those that stay.
+
+        A missing one is fine, a folder is no file.
+        """
+        by_lock: dict[int, list[tuple[str, str]]] = {}
+        for key, path in files:
+            if os.path.isfile(path):
+                by_lock.setdefault(_lock_number(key), []).append((key, path))
+        failed: list[FailedDelete] = []
+        for number, sharing in by_lock.items():
+            try:
+                with self._lock_numbered(number):
+                    failed += _unlink_all(sharing)
+            except IceDBError as error:
+                # The lock: held by another process, or not to be opened. Nothing was deleted under it.
+                kind = _kind_of(error.__cause__) if isinstance(error.__cause__, OSError) else "unanswered"
+                failed += [FailedDelete(key, str(error), kind) for key, _ in sharing]
+        return failed
+
     def _store_now_ms(self) -> int:
         """Return the file system's clock, read off a file that is touched; the host's if nothing can be written."""
         now_ms = touch_clock(f"{self._own}/clock")
@@ -387,3 +415,51 @@ class LocalObjectStore:
 def _lock_number(key: str) -> int:
     """Return which lock a key has."""
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=2).digest(), "big") % LOCK_COUNT
+
+
+class _ETags:
+    """The ETags of small files that this process has hashed. Safe for use by many threads."""
+
+    def __init__(self) -> None:
+        self._found: dict[FileVersion, str] = {}
+
+    def known(self, version: FileVersion) -> str | None:
+        """Return the ETag of a version that was hashed before, else ``None``."""
+        return self._found.get(version)
+
+    def find(self, version: FileVersion, read: Callable[[], bytes]) -> str:
+        """Return the ETag of a version, hashing what ``read`` returns if it is small and new to this process."""
+        if version.size_bytes > MAX_HASHED_BYTES:
+            return f"{version.inode:x}-{version.size_bytes:x}-{version.mtime_ns:x}"
+        etag = self._found.get(version)
+        if etag is None:
+            etag = hashlib.blake2b(read(), digest_size=_HASH_BYTES).hexdigest()
+            if len(self._found) >= _MAX_CACHED:
+                self._found.clear()
+            self._found[version] = etag
+        return etag
+
+
+def _tidy_folders(folders: Iterable[str], root: str) -> None:
+    """Remove folders that became empty, and make deletes durable: in each folder that stays, once."""
+    stay = {remove_empty_folders(folder, root) for folder in sorted(folders, key=len, reverse=True)}
+    for folder in stay:
+        # A delete that a loss of power undoes is made again by the janitor's next round (J6).
+        with contextlib.suppress(OSError):
+            sync_folder(folder)
+
+
+def _unlink_all(files: Sequence[tuple[str, str]]) -> list[FailedDelete]:
+    failed: list[FailedDelete] = []
+    for key, path in files:
+        try:
+            os.unlink(path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            failed.append(FailedDelete(key, str(explain(error, path, "delete")), _kind_of(error)))
+    return failed
+
+
+def _kind_of(error: BaseException) -> DeleteFailure:
+    return "denied" if isinstance(error, OSError) and error.errno in _DENIED else "other"

@@ -1,8 +1,8 @@
 """An object store on S3 or a server that speaks its protocol.
 
-Owns which client sends a request, hence how often it is sent (:mod:`icedb_log.store.s3_clients`). Reads,
-listings and unconditional writes go through the one with boto3's standard retries; a read of one version is tried
-without boto3 first (:mod:`icedb_log.store.s3_plain_reads`).
+Owns which client sends a request, hence how often it is sent (:mod:`icedb_log.store.s3_client`); what the answers mean
+is in :mod:`icedb_log.store.s3_quirks`. Reads, listings and unconditional writes go through the client with boto3's
+standard retries; a read of one version is tried without boto3 first.
 **A conditional write is sent once**, through the one that never retries: a retry of one that landed would be
 refused, and look as if somebody else had won (W2). Only 409, by which S3 says that it did nothing, is sent again.
 A delete uses that client, too: it is sent again at a pace of its own.
@@ -23,6 +23,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import (
     CommitOutcomeUnknown,
+    IceDBError,
     InvalidRequest,
     NotFound,
     PreconditionFailed,
@@ -30,8 +31,7 @@ from icedb_log.errors import (
     UnsupportedFormat,
 )
 from icedb_log.key_rules import check_byte_range, check_folder_prefix, check_key, check_page_limit, is_listable
-from icedb_log.store.batch_deletes import BatchAnswer, delete_in_batches
-from icedb_log.store.delete_pace import DeletePace
+from icedb_log.store.deletes import BatchAnswer, DeletePace, delete_in_batches
 from icedb_log.store.object_store import (
     MAX_KEYS_PER_PAGE,
     DeleteReport,
@@ -39,23 +39,32 @@ from icedb_log.store.object_store import (
     ObjectInfo,
     ObjectPage,
     StoredObject,
+    check_presign_ms,
 )
 from icedb_log.store.probe import probe_conditional_writes
-from icedb_log.store.s3_answers import if_match_of, info_of, parse_date_ms, part_of, strip_quotes
-from icedb_log.store.s3_clients import READ_ATTEMPTS, S3Clients, make_clients
-from icedb_log.store.s3_copies import copy_object
-from icedb_log.store.s3_deletes import send_delete
-from icedb_log.store.s3_errors import (
-    HTTP_CONFLICT,
-    explain_conditional_write,
-    explain_read,
-    is_beyond_the_end,
-    status_of,
+from icedb_log.store.s3_client import (
+    READ_ATTEMPTS,
+    SINGLE_REQUEST_BYTES,
+    S3Clients,
+    download_in_parts,
+    make_clients,
+    upload_in_parts,
 )
-from icedb_log.store.s3_options import S3Options
-from icedb_log.store.s3_presign import presign_get
-from icedb_log.store.s3_transfers import SINGLE_REQUEST_BYTES, download_in_parts, upload_in_parts
-from icedb_log.store.s3_uploads import abort_stale_uploads
+from icedb_log.store.s3_quirks import (
+    HTTP_CONFLICT,
+    date_ms_of,
+    explain_conditional_write,
+    explained,
+    info_of,
+    is_beyond_the_end,
+    is_unknown_request,
+    part_of,
+    read_delete_answer,
+    read_delete_refusal,
+    status_of,
+    strip_quotes,
+)
+from icedb_log.store.stores import S3Options
 
 CONFLICT_ATTEMPTS: Final = 6
 """How often a conditional write that is answered 409 is sent."""
@@ -63,12 +72,15 @@ CONFLICT_ATTEMPTS: Final = 6
 FIRST_CONFLICT_WAIT_MS: Final = 20
 """Wait after the first 409; it doubles each time."""
 
+SINGLE_COPY_BYTES: Final = 64 * 1024 * 1024
+"""Up to this size one request copies an object, well within a read timeout; above it parts are copied."""
+
 
 class S3ObjectStore:
     """Objects of one bucket. Safe for use by many threads, and in a child forked later.
 
     Attributes:
-        time_listeners: See :class:`icedb_log.store.clock_watch.TellsTime`.
+        time_listeners: See :class:`icedb_log.store.store_clock.TellsTime`.
     """
 
     def __init__(
@@ -100,7 +112,7 @@ class S3ObjectStore:
     def get(self, key: str, *, if_match: str | None = None) -> StoredObject:
         """Read an object. Raises NotFound, PreconditionFailed, Unavailable."""
         check_key(key)
-        answer, body = self._read(key, if_match_of(if_match))
+        answer, body = self._read(key, _condition(if_match))
         return StoredObject(info_of(key, answer, size_bytes=len(body)), body)
 
     def get_range(self, key: str, *, start: int, length: int, if_match: str | None = None) -> StoredObject:
@@ -108,7 +120,7 @@ class S3ObjectStore:
         check_key(key)
         check_byte_range(start, length)
         if length:
-            arguments = {"Range": f"bytes={start}-{start + length - 1}", **if_match_of(if_match)}
+            arguments = {"Range": f"bytes={start}-{start + length - 1}", **_condition(if_match)}
             try:
                 answer, body = self._read(key, arguments)
             except InvalidRequest as error:
@@ -181,18 +193,35 @@ class S3ObjectStore:
         impossible = [FailedDelete(key, "S3 can hold no object with this key") for key in asked if not is_listable(key)]
         if not possible:
             return DeleteReport((), tuple(impossible))
-        client = self._open_clients().once
-
-        def send(batch: Sequence[str]) -> BatchAnswer:
-            return send_delete(client, self._bucket, batch, where=self._where)
-
-        report = delete_in_batches(possible, send, pace=self._pace, clock=self._clock)
+        report = delete_in_batches(possible, self._delete_once, pace=self._pace, clock=self._clock)
         return DeleteReport(report.deleted, (*report.failed, *impossible))
 
     def abort_stale_uploads(self, prefix: str, *, before_ms: int) -> int:
-        """End multipart uploads that were never finished. Raises Unavailable."""
-        client = self._open_clients().retrying
-        return abort_stale_uploads(client, self._bucket, prefix, before_ms=before_ms, where=self._where)
+        """End multipart uploads that were never finished: their parts are paid for, and no listing shows them.
+
+        A rule of the bucket (``AbortIncompleteMultipartUpload``) does the same without us. One that somebody else ends
+        or finishes meanwhile does not count. A part that is just arriving may stay behind after the abort: then the
+        upload is listed again, and the next call ends it. Raises Unavailable; what could be ended is.
+        """
+        try:
+            stale = [each for each in self._list_uploads(prefix) if each["Initiated"].timestamp() * 1000 < before_ms]
+        except IceDBError as error:
+            if is_unknown_request(error.__cause__):
+                return 0
+            raise
+        count = 0
+        first_error: IceDBError | None = None
+        for upload in stale:
+            try:
+                self._call("abort_multipart_upload", upload["Key"], Key=upload["Key"], UploadId=upload["UploadId"])
+                count += 1
+            except (NotFound, UnsupportedFormat):
+                continue
+            except IceDBError as error:
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
+        return count
 
     def download(self, key: str, path: Path) -> ObjectInfo:
         """Copy an object to a local file. Raises NotFound, Unavailable."""
@@ -231,10 +260,29 @@ class S3ObjectStore:
         return info
 
     def copy_from(self, source: "S3ObjectStore", info: ObjectInfo, key: str) -> ObjectInfo:
-        """Let the server copy an object; as ``upload``, for fresh keys only. The source may change: look afterwards."""
+        """Let the server copy an object; as ``upload``, for fresh keys only.
+
+        Some servers ignore the condition of a copy, and they disagree about the form of an ETag in the HEAD that
+        precedes a copy in parts, which therefore has none: the caller looks at the source's ETag afterwards.
+
+        Args:
+            source: Where it is.
+            info: What it was when it was looked at.
+            key: The new key.
+
+        Raises:
+            NotFound: The source is gone.
+            PreconditionFailed: The source has another ETag, says the server.
+            Unavailable: No usable answer, or no access to the source.
+        """
         check_key(key)
+        client = self._open_clients().retrying
         place = {"Bucket": source._bucket, "Key": info.key}  # noqa: SLF001 - one of us
-        copy_object(self._open_clients().retrying, self._bucket, key, source=place, info=info, where=self._where)
+        with explained(self._where, f"{place['Bucket']}/{info.key}"):
+            if info.size_bytes <= SINGLE_COPY_BYTES:
+                client.copy_object(Bucket=self._bucket, Key=key, CopySource=place, CopySourceIfMatch=info.etag)
+            else:
+                client.copy(place, self._bucket, key)
         return self.head(key)
 
     def uri(self, key: str) -> str:
@@ -242,8 +290,15 @@ class S3ObjectStore:
         return f"s3://{self._bucket}/{key}"
 
     def presign(self, key: str, *, expires_ms: int) -> str:
-        """Return a URL that reads an object without credentials."""
-        return presign_get(self._open_clients().once, self._bucket, key, expires_ms=expires_ms, where=self._where)
+        """Return a URL that reads an object without credentials (SigV4 in the query string)."""
+        seconds = check_presign_ms(expires_ms)
+        sign, what = self._open_clients().once.generate_presigned_url, {"Bucket": self._bucket, "Key": key}
+        try:
+            return str(sign("get_object", Params=what, ExpiresIn=seconds))
+        except BotoCoreError as error:
+            raise Unavailable(
+                f"{self._where}: cannot sign a URL for {key}: {error}; give the service credentials"
+            ) from error
 
     def _open_clients(self) -> S3Clients:
         """Return this process's clients."""
@@ -255,10 +310,8 @@ class S3ObjectStore:
     def _call(self, operation: str, key: str, **arguments: Any) -> dict[str, Any]:
         """Send a request that may be repeated."""
         client = self._open_clients().retrying
-        try:
+        with explained(self._where, key):
             answer: dict[str, Any] = getattr(client, operation)(Bucket=self._bucket, **arguments)
-        except (BotoCoreError, ClientError) as error:
-            raise explain_read(error, where=self._where, key=key) from error
         return answer
 
     def _read(self, key: str, arguments: dict[str, str]) -> tuple[dict[str, Any], bytes]:
@@ -268,17 +321,13 @@ class S3ObjectStore:
             found = plain.read(key, etag=arguments["IfMatch"], byte_range=arguments.get("Range"))
             if found is not None:
                 return found
-        for is_last in (*(False,) * (READ_ATTEMPTS - 1), True):
+        for _ in range(READ_ATTEMPTS - 1):
             answer = self._call("get_object", key, Key=key, **arguments)
-            stream = answer["Body"]
-            try:
+            with contextlib.suppress(BotoCoreError), contextlib.closing(answer["Body"]) as stream:
                 return answer, stream.read()
-            except BotoCoreError as error:
-                if is_last:
-                    raise explain_read(error, where=self._where, key=key) from error
-            finally:
-                stream.close()
-        raise AssertionError  # the last attempt returns or raises
+        answer = self._call("get_object", key, Key=key, **arguments)
+        with explained(self._where, key), contextlib.closing(answer["Body"]) as stream:
+            return answer, stream.read()
 
     def _write_once(self, key: str, body: bytes, condition: dict[str, str]) -> str:
         """Send a conditional write, again only after a 409 (W2)."""
@@ -299,24 +348,50 @@ class S3ObjectStore:
                 return strip_quotes(answer["ETag"])
         raise AssertionError  # the last attempt returns or raises
 
+    def _delete_once(self, keys: Sequence[str]) -> BatchAnswer:
+        """Send one DeleteObjects, once: boto3's own back-off would hide what the pace has to see."""
+        request = {"Objects": [{"Key": key} for key in keys], "Quiet": False}
+        try:
+            answer = self._open_clients().once.delete_objects(Bucket=self._bucket, Delete=request)
+        except (BotoCoreError, ClientError) as error:
+            return read_delete_refusal(error, keys, where=self._where)
+        return read_delete_answer(keys, answer, where=self._where)
+
+    def _list_uploads(self, prefix: str) -> Iterator[dict[str, Any]]:
+        """Yield all uploads, page after page; the markers name the last one of the page before."""
+        resume: dict[str, str] = {}
+        while True:
+            answer = self._call("list_multipart_uploads", prefix, Prefix=prefix, **resume)
+            yield from answer.get("Uploads", ())
+            following = {"KeyMarker": answer.get("NextKeyMarker"), "UploadIdMarker": answer.get("NextUploadIdMarker")}
+            before, resume = resume, {name: value for name, value in following.items() if value}
+            # A server that says there is more and does not say where from would be asked for ever.
+            if not answer.get("IsTruncated") or not resume or resume == before:
+                return
+
     def _server_time_ms(self, answer: dict[str, Any]) -> int:
         """Return the server's clock as its answer shows it, in whole seconds."""
-        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date", "")
+        headers = answer["ResponseMetadata"]["HTTPHeaders"]
         try:
-            return parse_date_ms(date)
+            return date_ms_of(headers)
         except ValueError as error:
             raise UnsupportedFormat(
-                f"{self._where}: answers carry no usable Date header ({date!r}), by which ages are told; let the "
-                "proxy in between pass it on"
+                f"{self._where}: answers carry no usable Date header ({headers.get('date', '')!r}), by which ages are "
+                "told; let the proxy in between pass it on"
             ) from error
 
     def _tell_time(self, http_response: Any, **_ignored: object) -> None:
         """Tell who listens what time an answer shows: the middle of the second that it names."""
         if self.time_listeners:
             with contextlib.suppress(ValueError):
-                now_ms = parse_date_ms(http_response.headers.get("date", "")) + 500
+                now_ms = date_ms_of(http_response.headers) + 500
                 for tell in self.time_listeners:
                     tell(now_ms)
+
+
+def _condition(etag: str | None) -> dict[str, str]:
+    """Return the condition of a read."""
+    return {} if etag is None else {"IfMatch": etag}
 
 
 def _conflict_waits() -> Iterator[int | None]:

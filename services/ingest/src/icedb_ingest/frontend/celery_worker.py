@@ -13,7 +13,7 @@ from typing import Any, Final
 from celery import Celery, signals
 from icedb_log.clock import SystemClock
 from icedb_log.names import INGEST_FLUSH
-from icedb_log.store.aligned_clock import AlignedClock
+from icedb_log.store.store_clock import AlignedClock
 from icedb_log.units import SECOND_MS
 from icedb_service.access.opening import open_guard
 from icedb_service.access.task_access import TaskAccess

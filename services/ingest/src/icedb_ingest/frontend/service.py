@@ -11,7 +11,7 @@ from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.ingest.pressure import PressureGate
-from icedb_log.store.aligned_clock import AlignedClock
+from icedb_log.store.store_clock import AlignedClock
 from icedb_log.units import KIB, SECOND_MS
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.grpc_access import GrpcAccess
