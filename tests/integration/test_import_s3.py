@@ -22,7 +22,7 @@ from icedb_log.ingest.imports import ImportOptions, import_files
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import merge_table
-from icedb_log.store import s3_copies
+from icedb_log.store import s3
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.stored_config import create_table
@@ -160,7 +160,7 @@ def test_objects_of_s3_stream_into_a_directory_and_files_in_place_stay(spark, s3
 
 
 def test_a_large_object_is_copied_in_parts(s3_server, monkeypatch):
-    monkeypatch.setattr(s3_copies, "SINGLE_COPY_BYTES", 1)
+    monkeypatch.setattr(s3, "SINGLE_COPY_BYTES", 1)
     store = StoreSettings(f"s3://{s3_server.bucket}", s3_server.options).open().store
     body = bytes(range(256)) * (36 * 1024)  # 9 MiB: two parts
     store.put("import-c/in", body)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from icedb_log.clock import SystemClock
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed, Unavailable
-from icedb_log.store import local_etags, local_files, local_store
+from icedb_log.store import local_files, local_store
 from icedb_log.store.local_files import STORE_FOLDER
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.store.object_store import delete_or_raise, list_all
@@ -40,7 +40,7 @@ class TestWithoutHashes(TestLocalObjectStore):
 
     @pytest.fixture
     def store(self, root, monkeypatch):
-        monkeypatch.setattr(local_etags, "MAX_HASHED_BYTES", -1)
+        monkeypatch.setattr(local_store, "MAX_HASHED_BYTES", -1)
         return LocalObjectStore(root)
 
     def test_equal_content_of_a_small_object_has_an_equal_etag(self, store):
@@ -181,8 +181,8 @@ def test_a_page_is_no_mixture_of_two_states(store, monkeypatch):
 
 
 def test_a_listing_reads_no_large_file_and_no_small_one_twice(store, monkeypatch):
-    store.put("large", b"x" * (local_etags.MAX_HASHED_BYTES + 1))
-    store.put("small", b"x" * local_etags.MAX_HASHED_BYTES)
+    store.put("large", b"x" * (local_store.MAX_HASHED_BYTES + 1))
+    store.put("small", b"x" * local_store.MAX_HASHED_BYTES)
     other = LocalObjectStore(Path(store._root))
     first = other.list_page("").objects
     reads = []
