@@ -1,6 +1,8 @@
 """Writes the pages of docs that follow from the code or from results: run ``python docs/reference.py``."""  # noqa: INP001 - a script
 
 import json
+import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +114,12 @@ def render_settings_page() -> str:
     return "\n".join(parts)
 
 
+def render_protocol_page() -> str:
+    """Return docs/protocol.md with the table of rules between its marks."""
+    sys.path.append(str(HERE))
+    return str(import_module("rules").render_page())
+
+
 def render_enqueue_schema() -> str:
     """Return docs/schemas/icedb.ingest.enqueue.schema.json."""
     return json.dumps(message_schema(), indent=2) + "\n"
@@ -152,6 +160,7 @@ def main() -> None:
     (HERE / "schemas" / "icedb.ingest.enqueue.schema.json").write_text(render_enqueue_schema(), encoding="utf-8")
     (HERE / "metrics.md").write_text(render_metrics_page(), encoding="utf-8")
     (HERE / "settings.md").write_text(render_settings_page(), encoding="utf-8")
+    (HERE / "protocol.md").write_text(render_protocol_page(), encoding="utf-8")
     (HERE / "reliability.md").write_text(render_reliability_page(), encoding="utf-8")
 
 

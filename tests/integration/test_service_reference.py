@@ -1,4 +1,4 @@
-"""docs/metrics.md and docs/settings.md say what the code says."""
+"""docs/metrics.md, docs/settings.md and the table of docs/protocol.md say what the code says."""
 
 import re
 import runpy
@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
+WITHOUT_PROOF = {"I1", "W1"}
+"""Rules that say all there is to say in their line."""
 PARTS = "ingest|frontend|merge|janitor|snapshot|gateway|table|access|clock|store|redis|beat"
 
 
@@ -21,11 +23,30 @@ def reference():
         ("metrics.md", "render_metrics_page"),
         ("settings.md", "render_settings_page"),
         ("reliability.md", "render_reliability_page"),
+        ("protocol.md", "render_protocol_page"),
         ("schemas/icedb.ingest.enqueue.schema.json", "render_enqueue_schema"),
     ],
 )
 def test_a_reference_page_is_current(reference, page, render):
     assert (DOCS / page).read_text(encoding="utf-8") == reference[render](), "run `python docs/reference.py`"
+
+
+def test_each_rule_of_the_protocol_is_enforced_and_tested_somewhere(reference):
+    table = reference["render_protocol_page"]().partition("<!-- rules -->\n")[2].partition("<!-- end")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+    assert len(rows) > 70
+    assert [row[0] for row in rows if not all(row)] == []
+
+
+def test_each_rule_of_the_protocol_has_one_line_and_a_proof_on_the_page_of_its_group():
+    page = (DOCS / "protocol.md").read_text(encoding="utf-8")
+    rules = re.findall(r"^- \*\*([A-Z]\d+)\*\* ", page, re.MULTILINE)
+    assert len(rules) == len(set(rules))
+    pages = "".join(path.read_text(encoding="utf-8") for path in (DOCS / "internals").glob("protocol-*.md"))
+    proved = set()
+    for letter, first, last in re.findall(r"^(?:#+ |[^#\n]*\*\*)([A-Z])(\d+)(?: to [A-Z](\d+))?", pages, re.MULTILINE):
+        proved |= {f"{letter}{number}" for number in range(int(first), int(last or first) + 1)}
+    assert set(rules) - proved == WITHOUT_PROOF
 
 
 def test_every_name_keeps_to_the_scheme(reference):

@@ -1,4 +1,4 @@
-"""What a footer proves, what is refused and why, and that imported files read and merge as any other."""
+"""What a footer proves (N5), what is refused and why, and that imported files read and merge as any other."""
 
 import io
 from datetime import date, datetime, timedelta

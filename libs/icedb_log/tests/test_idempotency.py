@@ -1,4 +1,4 @@
-"""A producer's own key: one batch id for it, whoever asks first, and one content."""
+"""A producer's own key: one batch id for it, whoever asks first, and one content (I7)."""
 
 import pytest
 from icedb_log.clock import new_batch_id

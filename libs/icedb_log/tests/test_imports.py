@@ -1,4 +1,4 @@
-"""An import: files exactly once, whatever fails, whoever else is at work."""
+"""An import: files exactly once, whatever fails, whoever else is at work (N1 to N3)."""
 
 import contextlib
 

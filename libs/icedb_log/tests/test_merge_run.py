@@ -1,4 +1,4 @@
-"""Long runs: a run commits as it goes. What has landed stays; what has not is orphans, which the sweep removes."""
+"""Long runs: a run commits as it goes (M2). What has landed stays; what has not is orphans, which the sweep removes."""
 
 import contextlib
 

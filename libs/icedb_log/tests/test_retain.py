@@ -1,4 +1,4 @@
-"""A retention run: what it reads when, and that a plan without permission removes nothing."""
+"""A retention run (M5): what it reads when, and that a plan without permission removes nothing."""
 
 import pytest
 from icedb_log.errors import InvalidRequest, Unavailable

@@ -1,4 +1,4 @@
-"""Retention: what expires is certain, and whatever could be a mistake stays."""
+"""Retention (M5): what expires is certain, and whatever could be a mistake stays."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Coroutines share reads of a table: as few as their claims allow, one thread for each table, nobody hurt by another."""
+"""Coroutines share reads of a table (R4): few, one thread for each table, and nobody is hurt by another."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""What differs between two times, and how it is cut into pages."""
+"""What differs between two times (R6), and how it is cut into pages."""
 
 import random
 

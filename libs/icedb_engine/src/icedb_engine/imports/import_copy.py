@@ -36,7 +36,7 @@ def copy_file(
     clock: Clock,
     scratch: Path,
 ) -> PlacedFile:
-    """Copy one file to a fresh key of its partition. Not idempotent: after an error the copy is an orphan (J5).
+    """Copy one file to a fresh key of its partition (N1). Not idempotent: after an error the copy is an orphan (J5).
 
     Args:
         source_store: Where it is.

@@ -89,7 +89,7 @@ def _check_times(bounds: dict[str, ColumnBounds], footer: Footer, job: InspectJo
 def _find_value(
     field: PartitionField, footer: Footer, bounds: dict[str, ColumnBounds], source: SourceFile, job: InspectJob
 ) -> str:
-    """Return the one partition value of all rows, as text."""
+    """Return the one partition value of all rows, as text (N5)."""
     sql_type = footer.columns.get(field.column)
     if sql_type is None:
         raise FileRefused(

@@ -146,12 +146,12 @@ class CopyPlacement:
         return None  # the protocol asks for an answer
 
     def place(self, files: tuple[InspectedFile, ...]) -> CopyOutput:
-        """Copy. The time until the commit is measured from here (W3)."""
+        """Copy (N1). The time until the commit is measured from here (W3)."""
         self._stopwatch = Stopwatch(self._clock)
         return self._importer.copy_files(self._paths, files)
 
     def confirm(self, placed: Sequence[PlacedFile], view: LogView) -> ConfirmedFiles:
-        """Settle what earlier runs left open, then leave out what they, or others meanwhile, have committed.
+        """Settle what earlier runs left open, then leave out what they, or others meanwhile, have committed (N2).
 
         WARN: the records are read after the log, which is read after the fence. In another order a run writes its
         record and commits between the two reads, this one sees neither, and the files are in the table twice.
@@ -195,7 +195,7 @@ class InPlacePlacement:
         self._own_url = data_url(store, paths)
 
     def sort_out(self, sources: Sequence[SourceFile], view: LogView) -> SortedSources:
-        """Leave out what the log names, live or dead. Raises InvalidRequest for files elsewhere."""
+        """Leave out what the log names, live or dead (N4). Raises InvalidRequest for files elsewhere."""
         outside = next((source.url for source in sources if not source.url.startswith(self._own_url)), None)
         if outside is not None:
             raise InvalidRequest(

@@ -137,7 +137,7 @@ def settle_records(
     named: Collection[str],
     assumed: Assumption | None = None,
 ) -> tuple[ImportRecord, ...]:
-    """Find out what became of each pending import, write it down, and return all records.
+    """Find out what became of each pending import, write it down, and return all records (N3).
 
     The caller holds the ``ingest`` fence, has read the log after it, and the records after the log: so no commit of
     a record is under way any more (F1), and what landed is in the log. With P the data files of a record, which only

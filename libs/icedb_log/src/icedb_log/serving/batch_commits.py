@@ -51,7 +51,7 @@ def check_batch_id(batch_id: str) -> str:
 
 
 def look_for_batch(store: ObjectStore, paths: TablePaths, batch_id: str) -> Whereabouts:
-    """Return where a batch is besides the log. Costs a listing of one key, and more when it is not staged."""
+    """Return where a batch is besides the log (R5). Costs a listing of one key, and more when it is not staged."""
     if store.list_page(f"{paths.staging_prefix}{batch_id}.", limit=1).objects:
         return Whereabouts(is_staged=True)
     found = find_reason(store, paths, batch_id)

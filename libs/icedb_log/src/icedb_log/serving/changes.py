@@ -36,7 +36,7 @@ class SnapshotChanges:
 
 
 def compare_snapshots(before: Snapshot, after: Snapshot) -> SnapshotChanges:
-    """Return what differs between two snapshots of one read of a table's log."""
+    """Return what differs between two snapshots of one read of a table's log (R6)."""
     if before.snapshot_id == after.snapshot_id:
         return SnapshotChanges(before, after, (), (), {})
     return SnapshotChanges(

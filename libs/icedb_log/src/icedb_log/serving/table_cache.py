@@ -173,7 +173,7 @@ class CachedTable:
         return state if is_young else None
 
     def read(self, *, max_staleness_ms: int) -> TableState:
-        """Return a state that is at most ``max_staleness_ms`` old.
+        """Return a state that is at most ``max_staleness_ms`` old (R4).
 
         With 0 the read begins after this call: callers that arrive during a read share the next one.
 

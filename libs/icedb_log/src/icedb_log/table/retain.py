@@ -38,7 +38,7 @@ def retain_table(
     check_alive: CheckAlive | None = None,
     reader: LogReader | None = None,
 ) -> RetentionResult:
-    """Remove the partitions of a table whose retention has passed. Idempotent in effect.
+    """Remove the partitions of a table whose retention has passed (M5). Idempotent in effect.
 
     Args:
         store: The object store; its clock decides.

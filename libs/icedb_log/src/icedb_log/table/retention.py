@@ -1,4 +1,4 @@
-"""Retention: which time partitions have outlived their time (a TTL for each table). Pure.
+"""Retention: which time partitions have outlived their time (a TTL for each table; M5). Pure.
 
 A partition expires when the end of its time range lies longer ago than the table's ``retention_ms``: with 90 days and
 partitions by day, 2023-06-07 goes when 2023-06-08T00:00Z is 90 days past. Values of time partitions are UTC.

@@ -61,7 +61,7 @@ _PARTITION_TEXT: Final = re.compile(
 
 
 MIN_GRACE_MS: Final = SECOND_MS
-"""No grace period is shorter: stores tell LastModified in whole seconds (S3), so a shorter age is none (J1)."""
+"""No grace period is shorter: AWS S3 tells LastModified in whole seconds, so a shorter age is none (J1)."""
 MIN_ORPHAN_AGE_MS: Final = 2 * MIN_GRACE_MS
 """A commit gives up after half the orphan age (W3), and that half is measured by the same clock."""
 _FLOORS_MS: Final = {

@@ -1,4 +1,4 @@
-"""The state of tables for handlers on the event loop: from memory at once, or by one read that all callers share.
+"""The state of tables for handlers on the event loop: from memory at once, or by one read that all callers share (R4).
 
 A caller that accepts the age of what is known has it without a thread. The others wait as coroutines: for each table
 at most one read runs, and at most one more is promised, for those who need one that begins after their call. So any
