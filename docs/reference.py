@@ -17,11 +17,8 @@ from icedb_janitor.metrics import JanitorMetrics
 from icedb_janitor.settings import JanitorSettings
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
-from icedb_service.access.metrics import AccessMetrics
 from icedb_service.beat import BeatMetrics
-from icedb_service.clocks import ClockMetrics
-from icedb_service.dependency_metrics import DependencyMetrics
-from icedb_service.metrics import add_build_info, make_registry
+from icedb_service.metrics import AccessMetrics, ClockMetrics, DependencyMetrics, add_build_info, make_registry
 from icedb_service.reference import render_metrics, render_settings
 from icedb_service.settings import ServiceSettings, SparkServiceSettings
 from icedb_snapshot.metrics import ExporterMetrics, SnapshotMetrics, TableMetrics

@@ -25,10 +25,8 @@ from icedb_log.keys import (
 )
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.access_file import read_access_file
-from icedb_service.access.guard import AccessGuard
-from icedb_service.access.policy import hash_token
-from icedb_service.access.rate_limits import RateLimits
-from icedb_service.access.source import AccessSource
+from icedb_service.access.guard import AccessGuard, RateLimits
+from icedb_service.access.policy import AccessSource, hash_token
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.rigs.access_rig import AUDIENCE, ISSUER, TokenIssuer, token_entry, write_access

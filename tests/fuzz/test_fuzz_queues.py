@@ -6,8 +6,7 @@ import json
 import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
-from icedb_service.message_guard import find_problem
-from icedb_service.queue_entries import find_entry_problem
+from icedb_service.message_guard import find_entry_problem, find_problem
 from icedb_sim.tables.profiles import fuzz_examples
 from kombu import Connection
 from kombu.transport.virtual import Message

@@ -33,8 +33,8 @@ from icedb_log.warehouse import Warehouse
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_merger.tasks import register_tasks as register_merger
+from icedb_service.access.credentials import TaskAccess
 from icedb_service.access.guard import AccessGuard
-from icedb_service.access.task_access import TaskAccess
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.rigs.task_context import MemoryContext

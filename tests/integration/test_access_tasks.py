@@ -47,10 +47,10 @@ from icedb_log.table.table_config import TableConfig
 from icedb_merger import tasks as merger_tasks
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
+from icedb_service.access.access_file import Verb
+from icedb_service.access.credentials import TaskAccess
 from icedb_service.access.guard import AccessGuard
-from icedb_service.access.source import AccessSource
-from icedb_service.access.task_access import TaskAccess
-from icedb_service.access.verbs import Verb
+from icedb_service.access.policy import AccessSource
 from icedb_service.celery_app import make_app
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings

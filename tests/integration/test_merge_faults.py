@@ -21,8 +21,7 @@ from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import merge_table
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import S3Options, StoreSettings
-from icedb_service.redis_clients import open_redis
-from icedb_service.redlock import LockLost, TableLock
+from icedb_service.redis_clients import LockLost, TableLock, open_redis
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 from icedb_sim.rigs.redis_server import RedisServer
 from threaded_server import serving_in_thread

@@ -6,7 +6,7 @@ import contextlib
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from icedb_service.health_calls import BoundedHealth
+from icedb_service.grpc_server import BoundedHealth
 
 MAX_CALLS = 8
 

@@ -6,8 +6,7 @@ from contextlib import ExitStack
 import pytest
 from icedb_log.clock import SystemClock
 from icedb_log.errors import Fenced, Unavailable
-from icedb_service.redis_clients import open_redis
-from icedb_service.redlock import LockBusy, LockLost, TableLock
+from icedb_service.redis_clients import LockBusy, LockLost, TableLock, open_redis
 from icedb_sim.rigs.redis_server import RedisServer
 from waiting import wait_until
 

@@ -14,7 +14,7 @@ from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.jobs import FlushJob, StagedBatch
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.table_config import TableConfig
-from icedb_service.redlock import LockLost
+from icedb_service.redis_clients import LockLost
 
 pytestmark = pytest.mark.spark
 

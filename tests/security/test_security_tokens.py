@@ -8,7 +8,7 @@ import ssl
 import pytest
 from icedb_log.errors import Unauthenticated
 from icedb_service.access import policy
-from icedb_service.access.verbs import Identity
+from icedb_service.access.access_file import Identity
 from icedb_service.settings import ServiceSettings
 from icedb_service.tls import ssl_context
 from icedb_sim.rigs.access_rig import ISSUER, Authority, TokenIssuer, token_entry

@@ -7,11 +7,10 @@ import pytest
 import structlog
 from icedb_log.errors import InvalidRequest, Unauthenticated
 from icedb_service.access.__main__ import main as command
-from icedb_service.access.access_file import read_access_file
-from icedb_service.access.metrics import AccessMetrics
-from icedb_service.access.opening import open_guard
-from icedb_service.access.source import AccessSource
-from icedb_service.access.verbs import Identity
+from icedb_service.access.access_file import Identity, read_access_file
+from icedb_service.access.guard import open_guard
+from icedb_service.access.policy import AccessSource
+from icedb_service.metrics import AccessMetrics
 from icedb_service.settings import ServiceSettings
 from icedb_sim.rigs.access_rig import token_entry, write_access
 from icedb_sim.rigs.guard_rig import TOKEN, bearer

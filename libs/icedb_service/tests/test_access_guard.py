@@ -12,9 +12,9 @@ import structlog
 from icedb_log.errors import InvalidRequest, NotFound, Overloaded, PermissionDenied, Unauthenticated
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.warehouse import Warehouse
+from icedb_service.access.access_file import ANYBODY, Identity, Verb
+from icedb_service.access.credentials import Need, TaskAccess
 from icedb_service.access.guard import AccessGuard
-from icedb_service.access.task_access import Need, TaskAccess
-from icedb_service.access.verbs import ANYBODY, Identity, Verb
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.rigs.access_rig import ISSUER, TokenIssuer, token_entry
 from icedb_sim.rigs.guard_rig import OLD, OTHER, SECRET, TOKEN, bearer

@@ -7,8 +7,8 @@ import pytest
 import structlog
 from icedb_log.errors import Unauthenticated, Unavailable
 from icedb_service.access import policy
-from icedb_service.access.key_sets import MAX_BYTES, FetchedKeys
-from icedb_service.access.verbs import Identity
+from icedb_service.access.access_file import Identity
+from icedb_service.access.jwt_tokens import MAX_BYTES, FetchedKeys
 from icedb_sim.rigs.access_rig import TokenIssuer
 from icedb_sim.rigs.guard_rig import bearer
 from joserfc.jwk import ECKey
@@ -34,9 +34,9 @@ def test_keys_from_an_address_are_fetched_beside_the_calls(make, document, issue
             raise OSError("no route")
         return answers[-1]
 
-    monkeypatch.setattr("icedb_service.access.key_sets._download", download)
+    monkeypatch.setattr("icedb_service.access.jwt_tokens._download", download)
     monkeypatch.setattr(
-        "icedb_service.access.key_sets.threading.Thread",
+        "icedb_service.access.jwt_tokens.threading.Thread",
         lambda target, **_: type("Thread", (), {"start": staticmethod(lambda: started.append(target))}),
     )
     document["issuers"]["login"] |= {"keys_url": "https://login.test/keys"}
@@ -94,7 +94,7 @@ PRIVATE = ECKey.generate_key("P-256", {"kid": "k1"}).as_dict(private=True)
     ids=["secret", "private", "private beside public"],
 )
 def test_only_public_keys_of_a_set_are_taken(clock, monkeypatch, keys):
-    monkeypatch.setattr("icedb_service.access.key_sets._download", lambda _url: json.dumps({"keys": keys}).encode())
+    monkeypatch.setattr("icedb_service.access.jwt_tokens._download", lambda _url: json.dumps({"keys": keys}).encode())
     source = FetchedKeys("https://login.test/keys", clock=clock)
     with structlog.testing.capture_logs() as logs:
         source.fetch()

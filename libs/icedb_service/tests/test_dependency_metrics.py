@@ -3,7 +3,7 @@
 import pytest
 from icedb_log.store import request_failures
 from icedb_log.store.request_failures import report_failure
-from icedb_service.dependency_metrics import DependencyMetrics
+from icedb_service.metrics import DependencyMetrics
 from icedb_service.redis_clients import open_redis
 from prometheus_client import CollectorRegistry
 from redis.exceptions import ConnectionError as RedisConnectionError

@@ -4,8 +4,9 @@ import pytest
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.store.object_store import ObjectPage
 from icedb_log.warehouse import Warehouse
-from icedb_service import preflight
-from icedb_service.clocks import ClockMetrics, require_near_clock, watch_clock
+from icedb_service import main
+from icedb_service.main import require_near_clock, watch_clock
+from icedb_service.metrics import ClockMetrics
 from icedb_service.settings import ServiceSettings, load_settings
 from icedb_sim.fakes.fake_clock import FakeClock
 from prometheus_client import CollectorRegistry
@@ -78,7 +79,7 @@ def test_a_service_waits_until_somebody_sets_its_clock(clock, settings, monkeypa
     monkeypatch.setattr(type(settings.store_settings), "open", lambda _settings: Warehouse(store))
     clock.sleep_ms = lambda _pause_ms: setattr(store, "off_ms", 0)
     with capture_logs() as logs:
-        preflight.wait_for_clock(settings, clock=clock)
+        main.wait_for_clock(settings, clock=clock)
     assert [(line["event"], line["server"]) for line in logs] == [("server_unavailable", "clock")]
 
 

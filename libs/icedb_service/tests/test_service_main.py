@@ -1,8 +1,7 @@
 import pytest
 from icedb_log.errors import InvalidRequest, Unavailable, UnsupportedFormat
 from icedb_service import main as main_module
-from icedb_service.main import run_main
-from icedb_service.preflight import wait_until_available
+from icedb_service.main import run_main, wait_until_available
 from icedb_service.settings import ServiceSettings
 from icedb_sim.fakes.manual_clock import ManualClock
 

@@ -12,8 +12,7 @@ from icedb_log.serving.table_cache import TableCache
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
-from icedb_service.reading.blocking_work import BlockingWork
-from icedb_service.reading.table_reads import TableReads
+from icedb_service.readers import BlockingWork, TableReads
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 
 WAIT_S = 30

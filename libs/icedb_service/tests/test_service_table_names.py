@@ -8,8 +8,7 @@ from icedb_log.errors import NotFound, Unavailable
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
-from icedb_service.reading.blocking_work import BlockingWork
-from icedb_service.reading.table_names import TableNames
+from icedb_service.readers import BlockingWork, TableNames
 from icedb_sim.fakes.manual_clock import ManualClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 

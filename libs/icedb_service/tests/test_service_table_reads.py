@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from icedb_log.errors import Unavailable
-from icedb_service.reading.table_reads import TableReads
+from icedb_service.readers import TableReads
 from icedb_sim.fakes.fake_clock import FakeClock
 
 ACCEPTED_MS = 1000

@@ -1,8 +1,8 @@
 import pytest
 from icedb_log.errors import InvalidRequest
 from icedb_log.names import INGEST_ENQUEUE, JANITOR_VACUUM, MERGE_MERGE, QUEUES, TASKS
+from icedb_service.access.credentials import TaskAccess
 from icedb_service.access.guard import AccessGuard
-from icedb_service.access.task_access import TaskAccess
 from icedb_service.celery_app import make_app
 from icedb_service.metrics import WorkerMetrics
 from icedb_service.runs import TaskRunner, Work

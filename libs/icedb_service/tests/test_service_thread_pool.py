@@ -2,7 +2,7 @@
 
 import threading
 
-from icedb_service.thread_pool import WakingThreadPool
+from icedb_service.worker import WakingThreadPool
 
 
 class RecordingHub:

@@ -17,8 +17,8 @@ from icedb_log.errors import (
     Unavailable,
 )
 from icedb_log.ingest.staging import list_staged
+from icedb_service.access.credentials import TaskAccess
 from icedb_service.access.guard import AccessGuard
-from icedb_service.access.task_access import TaskAccess
 
 
 class Patience(threading.Event):

@@ -18,7 +18,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.names import MERGE_MERGE
 from icedb_log.table.table_config import PartitionField, TableConfig
-from icedb_service.redlock import LockBusy
+from icedb_service.redis_clients import LockBusy
 from icedb_sim.rigs.task_context import MemoryContext
 from pydantic import ValidationError
 

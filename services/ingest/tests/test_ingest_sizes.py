@@ -13,7 +13,7 @@ from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.log.reader import LogReader
 from icedb_log.names import INGEST_FLUSH, INGEST_LARGE_FLUSH, QUEUES
 from icedb_log.units import MIB
-from icedb_service.redlock import LockBusy
+from icedb_service.redis_clients import LockBusy
 from icedb_service.settings import load_settings
 from icedb_sim.rigs.task_context import MemoryContext
 from icedb_sim.tables.row_files import encode_rows

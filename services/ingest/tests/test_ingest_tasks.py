@@ -8,7 +8,7 @@ from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.names import INGEST_FLUSH, MERGE_MERGE
-from icedb_service.redlock import LockBusy
+from icedb_service.redis_clients import LockBusy
 from icedb_sim.rigs.task_context import MemoryContext
 from icedb_sim.tables.row_files import encode_rows, read_live_rows
 

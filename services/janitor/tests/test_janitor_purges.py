@@ -9,7 +9,7 @@ from icedb_log.errors import Fenced, Unavailable
 from icedb_log.names import JANITOR_PURGE
 from icedb_log.store.object_store import DeleteReport, FailedDelete, list_all
 from icedb_log.table.stored_config import load_any_config
-from icedb_service.redlock import LockBusy
+from icedb_service.redis_clients import LockBusy
 from icedb_service.runs import backoff_key
 from icedb_sim.rigs.task_context import MemoryContext
 

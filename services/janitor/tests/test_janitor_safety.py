@@ -12,7 +12,7 @@ from icedb_log.errors import Unavailable
 from icedb_log.names import JANITOR_VACUUM
 from icedb_log.store.object_store import list_all
 from icedb_log.warehouse import Warehouse
-from icedb_service.redlock import LockLost
+from icedb_service.redis_clients import LockLost
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.rigs.task_context import MemoryContext
 from icedb_sim.tables.small_table import SmallTable

@@ -14,7 +14,7 @@ from icedb_log.merge.merge import merge_table
 from icedb_log.model import LogFile
 from icedb_log.names import JANITOR_VACUUM, MERGE_ERASE
 from icedb_log.store.object_store import DeleteReport, FailedDelete, list_all
-from icedb_service.redlock import LockBusy
+from icedb_service.redis_clients import LockBusy
 from icedb_sim.rigs.task_context import MemoryContext
 from icedb_sim.tables.row_files import encode_rows
 

@@ -11,7 +11,7 @@ from icedb_log.names import MERGE_CHANGE
 from icedb_log.table.table_config import PartitionField
 from icedb_merger.changes import ChangeTasks
 from icedb_merger.metrics import MergeMetrics
-from icedb_service.redlock import LockBusy, LockLost
+from icedb_service.redis_clients import LockBusy, LockLost
 from icedb_sim.rigs.task_context import MemoryContext
 from icedb_sim.tables.row_files import encode_rows, read_live_rows
 

@@ -12,7 +12,7 @@ from icedb_merger.erasures import ErasureTasks
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_merger.tasks import MergeTasks
-from icedb_service.redlock import LockBusy
+from icedb_service.redis_clients import LockBusy
 from icedb_sim.rigs.task_context import MemoryContext
 from icedb_sim.tables.row_files import encode_rows, read_live_rows
 

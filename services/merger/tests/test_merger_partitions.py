@@ -14,7 +14,7 @@ from icedb_merger.metrics import MergeMetrics
 from icedb_merger.partitions import PartitionTasks
 from icedb_merger.settings import MergerSettings
 from icedb_merger.tasks import MergeTasks
-from icedb_service.redlock import LockBusy, LockLost
+from icedb_service.redis_clients import LockBusy, LockLost
 from icedb_sim.rigs.task_context import MemoryContext
 from icedb_sim.tables.row_files import encode_rows, read_live_rows
 

@@ -16,12 +16,10 @@ from icedb_log.clock import Clock, SystemClock
 from prometheus_client import CollectorRegistry
 
 from icedb_service.celery_app import make_app
-from icedb_service.dependency_metrics import DependencyMetrics
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
 from icedb_service.logs import get_logger
-from icedb_service.main import run_main
-from icedb_service.metrics import WAKE_OUTCOMES, make_counter, make_registry
-from icedb_service.preflight import wait_until_available
+from icedb_service.main import run_main, wait_until_available
+from icedb_service.metrics import WAKE_OUTCOMES, DependencyMetrics, make_counter, make_registry
 from icedb_service.redis_clients import open_redis, ping_redis
 from icedb_service.settings import ServiceSettings
 from icedb_service.wakeup import Wakeups

@@ -1,15 +1,151 @@
-"""How a service's process begins and ends: settings, logs, exit codes, no traceback for what a user can correct."""
+"""How a service's process begins and ends: settings, logs, servers that it waits for, its clock, exit codes.
+
+A server that does not answer is waited for, with one log line for each try that names its address. A store that
+ignores conditional writes is refused at once. A clock that is too far from the store's keeps a service from beginning;
+nothing is decided by it once a service works: what a wrong clock can do is bounded by the protocol
+(docs/internals/clocks.md).
+"""
 
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NoReturn
 
-from icedb_log.errors import IceDBError, InvalidRequest, UnsupportedFormat
+from icedb_log.clock import Clock
+from icedb_log.errors import IceDBError, InvalidRequest, Unavailable, UnsupportedFormat
 from icedb_log.names import Component
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.store_clock import ClockWatch, TellsTime
+from icedb_log.units import SECOND_MS
+from icedb_log.warehouse import Warehouse
 
-from icedb_service.logs import configure_logging
-from icedb_service.settings import S, load_settings
+from icedb_service.logs import configure_logging, get_logger
+from icedb_service.metrics import ClockMetrics
+from icedb_service.redis_clients import open_redis, ping_redis
+from icedb_service.settings import S, ServiceSettings, load_settings
+
+
+class ServiceClock:
+    """Shows and tells how this process's clock stands. Thread-safe; may listen to several stores of one warehouse.
+
+    Args:
+        metrics: Where it is shown.
+        clock: This host's.
+        warn_ms: From which skew on it is said.
+    """
+
+    def __init__(self, metrics: ClockMetrics, *, clock: Clock, warn_ms: int) -> None:
+        metrics.warn.set(warn_ms / SECOND_MS)
+        self._metrics = metrics
+        self._warn_ms = warn_ms
+        self._lock = threading.Lock()
+        self._is_off = False
+        self._watch = ClockWatch(clock, on_skew=self._show_skew, on_jump=self._count_jump)
+
+    def listen_to(self, store: ObjectStore) -> None:
+        """Listen to the answers of a store, if it tells what time they show."""
+        if isinstance(store, TellsTime):
+            store.time_listeners.append(self._watch.hear)
+
+    def _show_skew(self, skew_ms: int) -> None:
+        self._metrics.skew.set(skew_ms / SECOND_MS)
+        with self._lock:
+            was_off, self._is_off = self._is_off, abs(skew_ms) > self._warn_ms
+        if self._is_off and not was_off:
+            get_logger().warning(
+                "clock_skewed",
+                skew_ms=skew_ms,
+                limit_ms=self._warn_ms,
+                mitigation="nothing is lost or deleted early; set the clock that is wrong (NTP)",
+            )
+        elif was_off and not self._is_off:
+            get_logger().info("clock_agrees", skew_ms=skew_ms)
+
+    def _count_jump(self, jumped_ms: int) -> None:
+        self._metrics.jumps.labels("ahead" if jumped_ms > 0 else "back").inc()
+        get_logger().warning("clock_jumped", jumped_ms=jumped_ms, mitigation="no age and no order depends on it")
+
+
+def watch_clock(store: ObjectStore, metrics: ClockMetrics, *, clock: Clock, settings: ServiceSettings) -> None:
+    """Show from now on how this host's clock stands to a store's."""
+    ServiceClock(metrics, clock=clock, warn_ms=settings.clock_skew_warn_ms).listen_to(store)
+
+
+def require_near_clock(warehouse: Warehouse, *, clock: Clock, limit_ms: int) -> None:
+    """Return if this host's clock is near the store's. Costs one listing.
+
+    Raises:
+        Unavailable: It is further off than ``limit_ms``, or the store did not answer.
+    """
+    root = f"{warehouse.root}/" if warehouse.root else ""
+    before_ms = clock.now_ms()
+    store_ms = warehouse.store.list_page(root, limit=1).store_now_ms
+    after_ms = clock.now_ms()
+    # The answer was made in between, and S3 tells whole seconds, cut off: by so much is it certainly ahead, or behind.
+    ahead_ms, behind_ms = before_ms - store_ms - SECOND_MS, store_ms - after_ms
+    if max(ahead_ms, behind_ms) > limit_ms:
+        raise Unavailable(
+            f"this host's clock is {max(ahead_ms, behind_ms)} ms {'ahead of' if ahead_ms > 0 else 'behind'} the "
+            f"store's, more than {limit_ms} ms (ICEDB_CLOCK_SKEW_LIMIT_MS): set the one that is wrong (NTP)"
+        )
+
+
+FIRST_PAUSE_MS: Final = 500
+MAX_PAUSE_MS: Final = 15_000
+
+
+def wait_until_available(what: str, check: Callable[[], object], *, clock: Clock) -> None:
+    """Call ``check`` until it does not raise Unavailable, with growing pauses. Other errors pass.
+
+    Args:
+        what: Named in the log, e.g. ``redis``.
+        check: Returns when the server answers.
+        clock: For the pauses.
+    """
+    pause_ms = FIRST_PAUSE_MS
+    while True:
+        try:
+            check()
+        except Unavailable as error:
+            get_logger().warning("server_unavailable", server=what, error=str(error), retry_in_ms=pause_ms)
+        else:
+            return
+        clock.sleep_ms(pause_ms)
+        pause_ms = min(pause_ms * 2, MAX_PAUSE_MS)
+
+
+def wait_for_servers(settings: ServiceSettings, *, clock: Clock, needs_redis: bool = True) -> None:
+    """Wait until Redis and the store answer, probe the store, and wait until this host's clock is near the store's.
+
+    Raises:
+        InvalidRequest: The store's address cannot be right.
+        UnsupportedFormat: The store ignores conditional writes; it cannot be used.
+    """
+    if needs_redis:
+        wait_until_available("redis", lambda: _ping(settings), clock=clock)
+    wait_until_available("store", lambda: _probe(settings), clock=clock)
+    wait_for_clock(settings, clock=clock)
+
+
+def wait_for_clock(settings: ServiceSettings, *, clock: Clock) -> None:
+    """Wait until this host's clock is near enough to the store's (``ICEDB_CLOCK_SKEW_LIMIT_MS``)."""
+    warehouse = settings.store_settings.open()
+    check = partial(require_near_clock, warehouse, clock=clock, limit_ms=settings.clock_skew_limit_ms)
+    wait_until_available("clock", check, clock=clock)
+
+
+def _probe(settings: ServiceSettings) -> None:
+    settings.store_settings.open().store.probe()
+
+
+def _ping(settings: ServiceSettings) -> None:
+    client = open_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms)
+    try:
+        ping_redis(client, settings.redis_url)
+    finally:
+        client.close()
+
 
 EXIT_FAILURE: Final = 1
 EXIT_USAGE: Final = 2

@@ -1,23 +1,109 @@
 """Metrics: one registry for a process, names ``icedb_<component>_<what>_<unit>[_total]``, labels from closed sets.
 
 Every label value that is known beforehand exists from the start, so that a counter that never moved is 0 and not
-absent. Tables are the only open label; there are as many as the warehouse has.
-``docs/metrics.md`` lists every metric; a test compares.
+absent. Tables are the only open label; there are as many as the warehouse has. ``docs/metrics.md`` lists every metric;
+a test compares. Refusals are counted without the name of a caller or a table. Retries and quorums hide failures of
+the store and of Redis from callers and outcomes: here each failed request is seen.
 """
 
 import platform
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from importlib.metadata import version
 from typing import Final, Literal, get_args
 
 from icedb_log.names import Component
+from icedb_log.store.request_failures import OPERATIONS, REASONS, Operation, Reason, listen_to_failures
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
-from icedb_service.access.metrics import AccessMetrics
-from icedb_service.clocks import ClockMetrics
-from icedb_service.dependency_metrics import DependencyMetrics
+Endpoint = Literal["grpc", "http", "webhook", "task", "s3"]
+Refusal = Literal["no_credentials", "bad_credentials", "not_granted", "hidden", "rate"]
+
+ENDPOINTS: Final[tuple[Endpoint, ...]] = ("grpc", "http", "webhook", "task", "s3")
+REFUSALS: Final[tuple[Refusal, ...]] = ("no_credentials", "bad_credentials", "not_granted", "hidden", "rate")
+
+
+class AccessMetrics:
+    """Counters and gauges of one process.
+
+    Args:
+        registry: Where they live.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.denied = Counter(
+            "icedb_access_denied_total",
+            "Calls that were refused; hidden: of a table that the caller may not know of; rate: called too often",
+            ("door", "reason"),
+            registry=registry,
+        )
+        for door in ENDPOINTS:
+            for reason in REFUSALS:
+                self.denied.labels(door, reason)
+        self.enforced = Gauge(
+            "icedb_access_enforced", "1 while an access file says who may do what; 0: everybody may", registry=registry
+        )
+        self.broken = Gauge(
+            "icedb_access_file_broken",
+            "1 while the access file, or one that it names, cannot be used; what was read before goes on",
+            registry=registry,
+        )
+        self.loaded = Gauge(
+            "icedb_access_file_loaded_timestamp_seconds",
+            "When the access file was taken up last, unix time",
+            registry=registry,
+        )
+        self.certificate_expiry = Gauge(
+            "icedb_access_certificate_expiry_timestamp_seconds",
+            "When the certificate that this process serves ends, unix time; 0: no TLS, or its file cannot be read",
+            registry=registry,
+        )
+
+
+RedisUse = Literal["locks", "queue"]
+REDIS_USES: Final[tuple[RedisUse, ...]] = ("locks", "queue")
+
+
+class DependencyMetrics:
+    """Counters of one process.
+
+    Args:
+        registry: Where they live.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._store = Counter(
+            "icedb_store_request_failures_total",
+            "Requests to the store that failed, also those that were sent again and went well; unreachable: no "
+            "connection, broken: it ended before the whole answer, throttled: 429 or 503",
+            ("operation", "reason"),
+            registry=registry,
+        )
+        for operation in OPERATIONS:
+            for reason in REASONS:
+                self._store.labels(operation, reason)
+        self._redis = Counter(
+            "icedb_redis_request_failures_total",
+            "Requests to Redis that were not answered; locks: each master of the locks counts by itself, queue: "
+            "wake-ups of workers",
+            ("use",),
+            registry=registry,
+        )
+        for use in REDIS_USES:
+            self._redis.labels(use)
+
+    def watch_store(self) -> None:
+        """Count the failed requests of this process from now on. Called once, by whoever runs the process."""
+        listen_to_failures(self._count_store)
+
+    def counter_of(self, use: RedisUse) -> Callable[[], None]:
+        """Return what counts one failed request to Redis; for :func:`icedb_service.redis_clients.open_redis`."""
+        return self._redis.labels(use).inc
+
+    def _count_store(self, operation: Operation, reason: Reason) -> None:
+        self._store.labels(operation, reason).inc()
+
 
 WakeCounter = Counter
 
@@ -42,6 +128,7 @@ OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 INTERRUPT_REASONS: Final = ("time_limit", "stopped")
 LOCK_OUTCOMES: Final = ("acquired", "busy", "lost", "unavailable")
 WAKE_OUTCOMES: Final = ("sent", "collapsed", "failed")
+DIRECTIONS: Final = ("ahead", "back")
 DURATION_BUCKETS_S: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600)
 
 
@@ -67,6 +154,34 @@ def add_build_info(registry: CollectorRegistry, component: Component, *, package
     """Add ``icedb_<component>_build_info``, always 1, with the release and the interpreter as labels."""
     gauge = Gauge(f"icedb_{component}_build_info", "Release that runs", ("version", "python"), registry=registry)
     gauge.labels(version(package), platform.python_version()).set(1)
+
+
+class ClockMetrics:
+    """What one process shows of its clock.
+
+    Args:
+        registry: Where the metrics live.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.skew = Gauge(
+            "icedb_clock_skew_seconds",
+            "How far this host's wall clock is ahead of the store's, by the store's last answers; negative: behind",
+            registry=registry,
+        )
+        self.warn = Gauge(
+            "icedb_clock_skew_warn_seconds",
+            "From which skew on, in either direction, the log and an alert say so (ICEDB_CLOCK_SKEW_WARN_MS)",
+            registry=registry,
+        )
+        self.jumps = Counter(
+            "icedb_clock_jumps_total",
+            "Times that this host's wall clock was set, against the monotonic one, by half a second or more",
+            ("direction",),
+            registry=registry,
+        )
+        for direction in DIRECTIONS:
+            self.jumps.labels(direction)
 
 
 class WorkerMetrics:

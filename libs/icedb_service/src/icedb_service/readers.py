@@ -1,18 +1,37 @@
-"""One long-lived log reader for each table, so that a run fetches only log files, pins and leases that are new (R1)."""
+"""How services read tables: log readers of workers, and reads that handlers on an event loop share.
 
+A worker keeps one long-lived log reader for each table, so that a run fetches only what is new (R1).
+
+On an event loop, work that blocks runs in a bounded number of threads, and is refused beyond that. Two pools, because a
+store that hangs must not keep answers from being made of what is in memory: one for what waits for the object store,
+one for what only computes. Each table has a share of the first. Nothing queues for a thread of the store's pool.
+
+A caller that accepts the age of what is known has it without a thread. The others wait as coroutines: for each table
+at most one read runs, and at most one more is promised, for those who need one that begins after their call. So any
+number of callers, and a store that hangs, cost one thread for each table. Where callers come all the time, the next
+read begins before the last one is too old for them: nobody waits for it. Must never write.
+"""
+
+import asyncio
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from icedb_log.clean.leases import FETCH_THREADS, LeaseReader
 from icedb_log.clean.pins import PinReader
 from icedb_log.clock import Clock
+from icedb_log.errors import NotFound, Overloaded, Unavailable
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
+from icedb_log.serving.table_cache import CONFIG_MAX_AGE_MS, CachedTable, TableCache, TableState
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.store_clock import SteadyTime
 from icedb_log.table.stored_config import read_table_config
+from icedb_log.units import SECOND_MS
+from icedb_log.warehouse import FEW_TABLES, READ_THREADS, Warehouse
 
 MAX_TABLES: Final = 256
 
@@ -78,3 +97,278 @@ class LogReaders:
 
 def _new_lease_reader() -> LeaseReader:
     return LeaseReader(fetch_threads=FETCH_THREADS)
+
+
+T = TypeVar("T")
+
+COMPUTE_THREADS: Final = 2
+"""Folds and serialisations hold the interpreter's lock: more threads would only stand in each other's way."""
+MAX_WAITING_COMPUTATIONS: Final = 200
+"""Computations that wait for a thread; those above it are refused."""
+RETRY_AFTER_MS: Final = 1000
+
+
+class BlockingWork:
+    """Runs functions that block. Use it from one event loop.
+
+    Args:
+        max_jobs: Most functions that may wait for the store at once, each in a thread.
+        max_jobs_per_table: Most of them for one table.
+    """
+
+    def __init__(self, *, max_jobs: int, max_jobs_per_table: int) -> None:
+        self._max_jobs = max_jobs
+        self._max_jobs_per_table = max_jobs_per_table
+        self._store_pool = ThreadPoolExecutor(max_jobs, "icedb-store")
+        self._compute_pool = ThreadPoolExecutor(COMPUTE_THREADS, "icedb-compute")
+        self._jobs: Counter[str] = Counter()
+        self._job_count = 0
+        self._computation_count = 0
+
+    @property
+    def job_count(self) -> int:
+        """Functions that wait for the store now."""
+        return self._job_count
+
+    async def run_blocking(self, table: str, function: Callable[[], T]) -> T:
+        """Run a function that reads or writes the object store. A caller that is cancelled leaves it running.
+
+        Args:
+            table: Whose share of threads it takes; empty for work that is no table's.
+            function: Takes nothing.
+
+        Raises:
+            Overloaded: Too many run already; nothing was done.
+        """
+        if self._jobs[table] >= self._max_jobs_per_table or self._job_count >= self._max_jobs:
+            whose = f"table {table}: {self._jobs[table]}" if self._jobs[table] else f"{self._job_count}"
+            raise Overloaded(
+                f"{whose} calls wait for the object store already; it is slow, or there are too many callers: "
+                f"try again in {RETRY_AFTER_MS} ms, or accept an older state (max_staleness_ms)",
+                retry_after_ms=RETRY_AFTER_MS,
+            )
+        self._jobs[table] += 1
+        self._job_count += 1
+        running = asyncio.get_running_loop().run_in_executor(self._store_pool, function)
+        running.add_done_callback(lambda _: self._end(table))
+        return await asyncio.shield(running)
+
+    async def run_compute(self, function: Callable[[], T]) -> T:
+        """Run a function that only computes, and for longer than the event loop may stand still.
+
+        Raises:
+            Overloaded: Too many wait for a thread; nothing was done.
+        """
+        if self._computation_count >= MAX_WAITING_COMPUTATIONS:
+            raise Overloaded(
+                f"{self._computation_count} answers wait to be made: try again in {RETRY_AFTER_MS} ms",
+                retry_after_ms=RETRY_AFTER_MS,
+            )
+        self._computation_count += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._compute_pool, function)
+        finally:
+            self._computation_count -= 1
+
+    def close(self) -> None:
+        """Take no more work; what runs ends by itself."""
+        self._store_pool.shutdown(wait=False, cancel_futures=True)
+        self._compute_pool.shutdown(wait=False, cancel_futures=True)
+
+    def _end(self, table: str) -> None:
+        self._job_count -= 1
+        self._jobs[table] -= 1
+        if not self._jobs[table]:
+            del self._jobs[table]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    names: tuple[str, ...]
+    started_ms: int
+
+
+class TableNames:
+    """Knows which tables there are. Use it from one event loop.
+
+    Args:
+        warehouse: Where the tables lie.
+        work: Runs the looks.
+        clock: For ages.
+        max_age_ms: How old the list of folders may be; 0: as of a look that ends after the call.
+        wait_ms: How long a caller waits for a look.
+        wait_setting: Name of the setting that says so, for the error.
+    """
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        *,
+        work: BlockingWork,
+        clock: Clock,
+        max_age_ms: int,
+        wait_ms: int,
+        wait_setting: str,
+    ) -> None:
+        self._warehouse = warehouse
+        self._work = work
+        self._clock = clock
+        self._max_age_ms = max_age_ms
+        self._wait_ms = wait_ms
+        self._wait_setting = wait_setting
+        self._seen_ms: dict[str, int] = {}
+        self._last: _Look | None = None
+        self._looking: asyncio.Task[_Look] | None = None
+
+    async def read(self) -> tuple[str, ...]:
+        """Return the names of the tables that are there and not dropped, ascending.
+
+        A table that was dropped is gone from it after ten seconds at the latest, a new one comes with the next look.
+
+        Raises:
+            Overloaded: Too many calls wait for the store.
+            Unavailable: The store did not answer in time.
+        """
+        last = self._last
+        if last is not None and self._clock.monotonic_ms() - last.started_ms <= self._max_age_ms > 0:
+            return last.names
+        if self._looking is None:
+            self._looking = asyncio.ensure_future(self._read_now())
+            self._looking.add_done_callback(self._end)
+        try:
+            # The task outlives callers that are cancelled: others may wait for it.
+            look = await asyncio.wait_for(asyncio.shield(self._looking), self._wait_ms / SECOND_MS)
+        except TimeoutError:
+            raise Unavailable(
+                f"the tables were not listed within {self._wait_ms} ms ({self._wait_setting}): the object store is "
+                "slow; try again, or name one table"
+            ) from None
+        return look.names
+
+    async def _read_now(self) -> _Look:
+        self._last = await self._work.run_blocking("", self._look)
+        return self._last
+
+    def _end(self, done: asyncio.Task[_Look]) -> None:
+        self._looking = None
+        if not done.cancelled():
+            done.exception()  # taken; whoever waits for it has it, too
+
+    def _look(self) -> _Look:
+        started_ms = self._clock.monotonic_ms()
+        names = self._warehouse.list_names()
+        seen_ms = {name: self._seen_ms[name] for name in names if name in self._seen_ms}
+        stale = [name for name in names if started_ms - seen_ms.get(name, -CONFIG_MAX_AGE_MS) >= CONFIG_MAX_AGE_MS]
+        if len(stale) <= FEW_TABLES:
+            found = [self._warehouse.has_table(name) for name in stale]
+        else:
+            with ThreadPoolExecutor(READ_THREADS, "icedb-table-names") as pool:
+                found = list(pool.map(self._warehouse.has_table, stale))
+        for name, is_there in zip(stale, found, strict=True):
+            if is_there:
+                seen_ms[name] = started_ms
+            else:
+                seen_ms.pop(name, None)
+        self._seen_ms = seen_ms
+        return _Look(tuple(name for name in names if name in seen_ms), started_ms)
+
+
+READ_AHEAD_PARTS: Final = 2
+"""A caller who gets what is older than this fraction of what he accepts lets the next read begin."""
+
+
+@dataclass(slots=True)
+class _Reads:
+    """The read of one table that runs, when it began, and the one that is promised after it."""
+
+    running: asyncio.Task[TableState]
+    started_ms: int
+    promised: asyncio.Task[TableState] | None = None
+
+
+class TableReads:
+    """Reads tables for coroutines. Use it from one event loop.
+
+    Args:
+        tables: What is known about each table.
+        work: Runs the reads.
+        clock: For ages.
+        wait_ms: How long a caller waits for a read, whatever its own deadline.
+        wait_setting: Name of the setting that says so, for the error.
+    """
+
+    def __init__(
+        self, tables: TableCache, *, work: BlockingWork, clock: Clock, wait_ms: int, wait_setting: str
+    ) -> None:
+        self.tables: Final = tables
+        self.work: Final = work
+        self._clock = clock
+        self._wait_ms = wait_ms
+        self._wait_setting = wait_setting
+        self._reads: dict[str, _Reads] = {}
+
+    async def read(self, table: str, *, max_staleness_ms: int) -> TableState:
+        """Return a state of a table that is at most ``max_staleness_ms`` old; 0: of a read that begins after the call.
+
+        Raises:
+            InvalidRequest: Not a table name.
+            NotFound: No such table.
+            Overloaded: Too many reads wait for the store.
+            Unavailable: The store did not answer in time.
+            HaltError: The log is damaged, or was written by a newer release.
+        """
+        cached = self.tables.table(table)
+        known = cached.known_state(max_staleness_ms=max_staleness_ms)
+        if known is not None:
+            if table not in self._reads and self._clock.monotonic_ms() - known.started_ms > (
+                max_staleness_ms // READ_AHEAD_PARTS
+            ):
+                self._find_read(table, cached, max_staleness_ms)  # what becomes of it, whoever needs it will see
+            return known
+        try:
+            # The task outlives callers that are cancelled: others may wait for it.
+            return await asyncio.wait_for(
+                asyncio.shield(self._find_read(table, cached, max_staleness_ms)), self._wait_ms / SECOND_MS
+            )
+        except TimeoutError:
+            raise Unavailable(
+                f"table {table}: no read of its log ended within {self._wait_ms} ms ({self._wait_setting}); "
+                "the object store is slow: try again, or accept an older state"
+            ) from None
+
+    def _find_read(self, table: str, cached: CachedTable, max_staleness_ms: int) -> asyncio.Task[TableState]:
+        now_ms = self._clock.monotonic_ms()
+        reads = self._reads.get(table)
+        if reads is None:
+            reads = _Reads(self._start(table, cached, after=None), now_ms)
+            self._reads[table] = reads
+            return reads.running
+        if now_ms - reads.started_ms <= max_staleness_ms > 0:
+            return reads.running
+        if reads.promised is None:
+            reads.promised = self._start(table, cached, after=reads.running)
+        return reads.promised
+
+    def _start(
+        self, table: str, cached: CachedTable, *, after: asyncio.Task[TableState] | None
+    ) -> asyncio.Task[TableState]:
+        task = asyncio.ensure_future(self._read(table, cached, after=after))
+        task.add_done_callback(lambda done: self._end(table, done))
+        return task
+
+    async def _read(self, table: str, cached: CachedTable, *, after: asyncio.Task[TableState] | None) -> TableState:
+        if after is not None:
+            await asyncio.wait((after,))
+            self._reads[table] = _Reads(self._reads[table].promised or after, self._clock.monotonic_ms())
+        try:
+            return await self.work.run_blocking(table, lambda: cached.read(max_staleness_ms=0))
+        except NotFound:
+            self.tables.drop(table)
+            raise
+
+    def _end(self, table: str, done: asyncio.Task[TableState]) -> None:
+        if not done.cancelled():
+            done.exception()  # taken; whoever waits for it has it, too
+        reads = self._reads.get(table)
+        if reads is not None and reads.running is done and reads.promised is None:
+            del self._reads[table]

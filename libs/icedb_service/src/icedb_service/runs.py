@@ -14,6 +14,8 @@ A run never raises: its result is a plain JSON object, which the CLI prints.
 | `halted` | the table needs a person; the gauge is 1 until a run ends well | a person; sweeps look again, rarely |
 | `not_found`, `refused` | the request is wrong, or its sender may not do this | the caller |
 | `failed` | a bug: logged with its traceback | a developer; sweeps try again, rarely |
+
+After a failure a sweep waits, longer each time (:class:`Backoff`); what a user or producer asks for is done at once.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,10 +37,54 @@ from icedb_log.errors import (
     Unavailable,
 )
 
-from icedb_service.backoff import Backoff
 from icedb_service.logs import get_logger
 from icedb_service.metrics import Outcome, WorkerMetrics
-from icedb_service.redlock import LockBusy, LockLost
+from icedb_service.redis_clients import LockBusy, LockLost
+
+FIRST_PAUSE_MS: Final = 1000
+MAX_PAUSE_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    count: int
+    not_before_ms: int
+
+
+class Backoff:
+    """Remembers, for each key, how often it failed in a row and when it is worth another try.
+
+    A sweep asks :meth:`is_due` before it wakes a table again. What a user or a producer asks for is done at once.
+
+    Args:
+        clock: Measures the pauses.
+        first_pause_ms: After the first failure; doubles with each further one.
+        max_pause_ms: No pause is longer.
+    """
+
+    def __init__(self, clock: Clock, *, first_pause_ms: int = FIRST_PAUSE_MS, max_pause_ms: int = MAX_PAUSE_MS) -> None:
+        self._clock = clock
+        self._first_pause_ms = first_pause_ms
+        self._max_pause_ms = max_pause_ms
+        self._failures: dict[str, _Failure] = {}
+
+    def record_failure(self, key: str) -> int:
+        """Count a failure and return the pause that follows, milliseconds."""
+        before = self._failures.get(key)
+        count = before.count + 1 if before else 1
+        pause_ms = min(self._first_pause_ms << min(count - 1, 32), self._max_pause_ms)
+        self._failures[key] = _Failure(count, self._clock.monotonic_ms() + pause_ms)
+        return pause_ms
+
+    def record_success(self, key: str) -> None:
+        """Forget the failures of a key."""
+        self._failures.pop(key, None)
+
+    def is_due(self, key: str) -> bool:
+        """Whether no pause is running for the key."""
+        failure = self._failures.get(key)
+        return failure is None or self._clock.monotonic_ms() >= failure.not_before_ms
+
 
 _BY_ERROR: Final[tuple[tuple[type[IceDBError], Outcome], ...]] = (
     # From the special to the general: the first that fits counts.

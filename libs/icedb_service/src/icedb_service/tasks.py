@@ -17,7 +17,7 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.names import TASKS
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from icedb_service.access.task_access import Needs, TaskAccess, needs_nothing
+from icedb_service.access.credentials import Needs, TaskAccess, needs_nothing
 from icedb_service.logs import get_logger
 from icedb_service.runs import TaskRunner, Work
 from icedb_service.wakeup import Wakeups

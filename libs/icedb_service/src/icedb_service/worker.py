@@ -7,42 +7,77 @@ Scale by replicas, not by more children.
 
 A service without an engine may work on several tables side by side, in threads of the one process that it then is: no
 fork, one metrics server, one cache of logs. A thread cannot be killed, so its runs bound themselves, and one that does
-not end makes ``/healthz`` fail.
+not end makes ``/healthz`` fail (:meth:`icedb_service.runs.TaskRunner.check_progress`).
+
+A sweep looks at every table and wakes the worker where something is to be done (I4). What wakes them in between may be
+lost at any time; the sweep is what makes the to-do list in the store count.
 """
 
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from celery import Celery, signals
 from celery.bootsteps import StartStopStep
+from celery.concurrency.thread import TaskPool
 from icedb_log.clock import Clock, SystemClock
-from icedb_log.errors import IceDBError, Unavailable
+from icedb_log.errors import HaltError, IceDBError, Unavailable
+from icedb_log.keys import TablePaths
 from icedb_log.names import Queue
 from icedb_log.warehouse import Warehouse
+from kombu.asynchronous.hub import Hub
 from redis import Redis
 
-from icedb_service.access.opening import open_guard
-from icedb_service.access.task_access import TaskAccess
+from icedb_service.access.credentials import TaskAccess
+from icedb_service.access.guard import open_guard
 from icedb_service.celery_app import make_app
-from icedb_service.clocks import watch_clock
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
 from icedb_service.logs import get_logger
-from icedb_service.main import EXIT_FAILURE
-from icedb_service.message_guard import refuse_compression
+from icedb_service.main import EXIT_FAILURE, wait_for_servers, wait_until_available, watch_clock
+from icedb_service.message_guard import guard_queues, refuse_compression
 from icedb_service.metrics import WorkerMetrics
-from icedb_service.preflight import wait_for_servers, wait_until_available
-from icedb_service.queue_entries import guard_queues
-from icedb_service.redis_clients import open_redis, ping_redis
-from icedb_service.redlock import LockBusy, LockLost, TableLock
-from icedb_service.runs import TaskRunner
+from icedb_service.redis_clients import LockBusy, LockLost, TableLock, open_redis, ping_redis
+from icedb_service.runs import TaskRunner, Work, backoff_key
 from icedb_service.settings import ServiceSettings
-from icedb_service.thread_pool import WakingThreadPool
 from icedb_service.wakeup import SERVED_EVERY_S, Wakeups
+
+
+class WakingThreadPool(TaskPool):  # type: ignore[misc]  # Celery has no types
+    """Threads that wake the worker's loop when they have ended a task."""
+
+    _hub: Hub | None = None
+
+    def register_with_event_loop(self, loop: Hub) -> None:
+        """Remember the loop; called each time that the worker connects."""
+        self._hub = loop
+
+    def on_apply(
+        self,
+        target: Callable[..., Any],
+        args: tuple[Any, ...] | None = None,
+        kwargs: dict[str, Any] | None = None,
+        callback: Callable[..., Any] | None = None,
+        accept_callback: Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Run a task in a thread."""
+        result = super().on_apply(target, args, kwargs, callback, accept_callback, **options)
+        # After the task's own callbacks, which free its place: the loop then asks for the next message.
+        result.f.add_done_callback(self._wake_loop)
+        return result
+
+    def _wake_loop(self, _done: Future[Any]) -> None:
+        if self._hub is not None:
+            self._hub.call_soon(_look_again)  # type: ignore[no-untyped-call]
+
+
+def _look_again() -> None:
+    """Do nothing: that the loop turns is enough."""
 
 
 class Engine(Protocol):
@@ -96,7 +131,7 @@ class WorkerContext(Generic[E]):
         self.clock = clock
         self.runner = TaskRunner(metrics=metrics, clock=clock)
         self.owner = f"{metrics.component}@{socket.gethostname()}:{os.getpid()}"
-        self.access = TaskAccess(open_guard(settings, clock=clock, metrics=metrics.access, door="task"))
+        self.access = TaskAccess(open_guard(settings, clock=clock, metrics=metrics.access, endpoint="task"))
         self._app = app
         self._open_engine = open_engine
         self._engine: E | None = None
@@ -393,3 +428,46 @@ def _end_now(context: WorkerContext[Any]) -> None:
         mitigation="what runs dies with this process; its work is done again",
     )
     os._exit(EXIT_FAILURE)
+
+
+def sweep_tables(
+    context: WorkerContext[Any],
+    *,
+    task: str,
+    is_needed: Callable[[TablePaths], bool] | None = None,
+    also: Collection[str] = (),
+) -> Work:
+    """Wake ``task`` for each table that needs it and is not pausing after a failure.
+
+    Args:
+        context: Of the worker.
+        task: What to wake.
+        is_needed: Whether a table has work; without it, all tables are woken.
+        also: Other tables whose gauges are kept: being purged, for the janitor.
+
+    Raises:
+        Unavailable: The store or Redis did not answer.
+    """
+    warehouse = context.warehouse
+    counts = {"tables": 0, "woken": 0, "waiting": 0, "pausing": 0, "failed": 0}
+    names = warehouse.list_tables()
+    context.metrics.forget_tables({*names, *also})
+    for name in names:
+        counts["tables"] += 1
+        if not context.runner.backoff.is_due(backoff_key(task, name)):
+            counts["pausing"] += 1
+            continue
+        try:
+            if is_needed is not None and not is_needed(warehouse.table(name)):
+                continue
+        except IceDBError as error:
+            counts["failed"] += 1
+            if isinstance(error, HaltError):
+                context.metrics.halted.labels(name).set(1)
+            context.runner.backoff.record_failure(backoff_key(task, name))
+            get_logger().warning(
+                "table_not_swept", swept_table=name, error=str(error), mitigation="the other tables go on"
+            )
+            continue
+        counts["woken" if context.wakeups.wake(task, name) else "waiting"] += 1
+    return Work(is_idle=counts["woken"] == 0, details=counts)

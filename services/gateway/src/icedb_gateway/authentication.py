@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import Unauthenticated
+from icedb_service.access.access_file import ANYBODY, Identity
+from icedb_service.access.credentials import HttpAccess
 from icedb_service.access.guard import AccessGuard
-from icedb_service.access.http_access import HttpAccess
-from icedb_service.access.verbs import ANYBODY, Identity
 
 from icedb_gateway.errors import S3Error, access_denied
 from icedb_gateway.metrics import GatewayMetrics

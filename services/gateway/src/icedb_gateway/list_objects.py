@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.errors import NotFound
+from icedb_service.access.access_file import Identity, Verb
 from icedb_service.access.guard import AccessGuard
-from icedb_service.access.verbs import Identity, Verb
-from icedb_service.reading.table_names import TableNames
+from icedb_service.readers import TableNames
 
 from icedb_gateway.errors import S3Error, invalid_argument, not_implemented
 from icedb_gateway.listing import ListedFile, ListQuery, TablePage, list_table

@@ -3,10 +3,14 @@
 from typing import Final, Literal
 
 from icedb_log.units import SECOND_MS
-from icedb_service.access.metrics import AccessMetrics
-from icedb_service.clocks import ClockMetrics
-from icedb_service.dependency_metrics import DependencyMetrics
-from icedb_service.metrics import add_build_info, make_counter, make_registry
+from icedb_service.metrics import (
+    AccessMetrics,
+    ClockMetrics,
+    DependencyMetrics,
+    add_build_info,
+    make_counter,
+    make_registry,
+)
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 Operation = Literal["list_buckets", "bucket", "list", "head", "get", "other"]

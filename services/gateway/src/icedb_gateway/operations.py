@@ -10,8 +10,8 @@ from typing import Final
 
 from icedb_log.errors import IceDBError, NotFound
 from icedb_log.keys import file_time_ms
+from icedb_service.access.access_file import Identity, Verb
 from icedb_service.access.guard import AccessGuard
-from icedb_service.access.verbs import Identity, Verb
 from icedb_service.logs import get_logger
 
 from icedb_gateway.bodies import Bodies, OpenBody

@@ -11,16 +11,13 @@ from icedb_log.clock import Clock
 from icedb_log.serving.table_cache import TableCache
 from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
-from icedb_service.access.guard import AccessGuard
-from icedb_service.access.opening import open_guard
+from icedb_service.access.guard import AccessGuard, open_guard
 from icedb_service.asgi.http_server import HttpServer, HttpServerOptions
 from icedb_service.asgi.pulse import Pulse
 from icedb_service.asgi.server_thread import ServerThread
-from icedb_service.clocks import watch_clock
 from icedb_service.http_server import check_port_is_free, start_metrics_server
-from icedb_service.reading.blocking_work import BlockingWork
-from icedb_service.reading.table_names import TableNames
-from icedb_service.reading.table_reads import TableReads
+from icedb_service.main import watch_clock
+from icedb_service.readers import BlockingWork, TableNames, TableReads
 from icedb_service.tls import ssl_context
 
 from icedb_gateway.app import S3App
@@ -69,7 +66,7 @@ class Gateway:
         self._settings = settings
         self._clock = clock
         self._guard = guard or open_guard(
-            settings, clock=clock, metrics=self.metrics.access, door="s3", hosts=(settings.gateway_host,)
+            settings, clock=clock, metrics=self.metrics.access, endpoint="s3", hosts=(settings.gateway_host,)
         )
         self._tls = ssl_context(settings, clock=clock)
         watch_clock(warehouse.store, self.metrics.clock, clock=clock, settings=settings)

@@ -25,7 +25,7 @@ from icedb_log.model import FileMarker, Snapshot
 from icedb_log.serving.table_cache import TableState
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.warehouse import Warehouse
-from icedb_service.reading.table_reads import TableReads
+from icedb_service.readers import TableReads
 
 from icedb_gateway.errors import invalid_argument
 from icedb_gateway.listing import find_file

@@ -17,7 +17,7 @@ from icedb_log.store.stores import S3Options, StoreSettings
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
 from icedb_service.readers import LogReaders
-from icedb_service.redlock import LockBusy
+from icedb_service.redis_clients import LockBusy
 from icedb_service.runs import Work
 from icedb_service.worker import Engine, WorkerContext
 

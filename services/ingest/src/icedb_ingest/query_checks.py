@@ -6,8 +6,8 @@ from typing import Any, Protocol
 from icedb_log.errors import InvalidRequest
 from icedb_log.feed.feed_state import read_source_schema
 from icedb_log.table.table_config import TableConfig
-from icedb_service.access.task_access import Need
-from icedb_service.access.verbs import Verb
+from icedb_service.access.access_file import Verb
+from icedb_service.access.credentials import Need
 from icedb_service.runs import Work
 from icedb_service.worker import Engine, WorkerContext
 from pydantic import ValidationError

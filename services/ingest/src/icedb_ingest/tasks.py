@@ -20,14 +20,13 @@ from icedb_log.names import (
     TASKS,
 )
 from icedb_log.units import MIB, SECOND_MS
-from icedb_service.access.task_access import needs
-from icedb_service.access.verbs import Verb
+from icedb_service.access.access_file import Verb
+from icedb_service.access.credentials import needs
 from icedb_service.logs import get_logger
 from icedb_service.readers import LogReaders
 from icedb_service.runs import Work
-from icedb_service.sweeps import sweep_tables
 from icedb_service.tasks import TaskOptions, define_task
-from icedb_service.worker import Engine, WorkerContext
+from icedb_service.worker import Engine, WorkerContext, sweep_tables
 
 from icedb_ingest.batch_limits import BatchLimits
 from icedb_ingest.feeds import FeedTasks, FeedTools

@@ -15,7 +15,7 @@ from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
 from icedb_service.logs import get_logger
 from icedb_service.readers import LogReaders
-from icedb_service.redlock import TableLock
+from icedb_service.redis_clients import TableLock
 from icedb_service.runs import Work
 from icedb_service.worker import WorkerContext
 

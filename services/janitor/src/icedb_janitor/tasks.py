@@ -18,15 +18,14 @@ from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.keys import TablePaths
 from icedb_log.names import JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM, MERGE_ERASE
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
-from icedb_service.access.task_access import needs
-from icedb_service.access.verbs import Verb
+from icedb_service.access.access_file import Verb
+from icedb_service.access.credentials import needs
 from icedb_service.logs import get_logger
 from icedb_service.readers import LogReaders
-from icedb_service.redlock import TableLock
+from icedb_service.redis_clients import TableLock
 from icedb_service.runs import Work
-from icedb_service.sweeps import sweep_tables
 from icedb_service.tasks import TaskOptions, define_task
-from icedb_service.worker import WorkerContext
+from icedb_service.worker import WorkerContext, sweep_tables
 
 from icedb_janitor.metrics import JanitorMetrics
 from icedb_janitor.orphans import JanitorOrphans, RunTools, warn_of_failures

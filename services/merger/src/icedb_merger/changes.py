@@ -10,8 +10,8 @@ from icedb_log.names import MERGE_CHANGE
 from icedb_log.table.partition_filter import PartitionMatcher, parse_partition_filters
 from icedb_log.table.row_changes import ChangeResult, delete_rows, rewrite_partitions
 from icedb_log.table.stored_config import read_table_config
-from icedb_service.access.task_access import needs
-from icedb_service.access.verbs import Verb
+from icedb_service.access.access_file import Verb
+from icedb_service.access.credentials import needs
 from icedb_service.readers import LogReaders
 from icedb_service.runs import Work
 from icedb_service.tasks import TaskOptions, define_task

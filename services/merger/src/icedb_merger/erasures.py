@@ -11,15 +11,14 @@ from icedb_log.jobs import CheckAlive, RowChanger
 from icedb_log.keys import TablePaths
 from icedb_log.names import INGEST_FLUSH, MERGE_ERASE
 from icedb_log.table.row_changes import delete_rows
-from icedb_service.access.task_access import needs_if
-from icedb_service.access.verbs import Verb
+from icedb_service.access.access_file import Verb
+from icedb_service.access.credentials import needs_if
 from icedb_service.logs import get_logger
 from icedb_service.readers import LogReaders
-from icedb_service.redlock import LockBusy
+from icedb_service.redis_clients import LockBusy
 from icedb_service.runs import Work
-from icedb_service.sweeps import sweep_tables
 from icedb_service.tasks import TaskOptions, define_task
-from icedb_service.worker import Engine, WorkerContext
+from icedb_service.worker import Engine, WorkerContext, sweep_tables
 
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings

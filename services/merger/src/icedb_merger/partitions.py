@@ -12,10 +12,10 @@ from icedb_log.table.partition_removal import PartitionInfo, RemovalResult, remo
 from icedb_log.table.retain import retain_table
 from icedb_log.table.retention import count_kept
 from icedb_log.table.stored_config import read_table_config
-from icedb_service.access.task_access import needs, needs_if
-from icedb_service.access.verbs import Verb
+from icedb_service.access.access_file import Verb
+from icedb_service.access.credentials import needs, needs_if
 from icedb_service.readers import LogReaders
-from icedb_service.redlock import LockBusy
+from icedb_service.redis_clients import LockBusy
 from icedb_service.runs import Work
 from icedb_service.tasks import TaskOptions, define_task
 from icedb_service.worker import WorkerContext

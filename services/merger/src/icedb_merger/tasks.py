@@ -10,13 +10,12 @@ from icedb_log.keys import TablePaths
 from icedb_log.merge.merge import MergeResult, merge_table
 from icedb_log.merge.merge_plan import COLD_LIMITS, HOT_LIMITS, Lane, MergeLimits
 from icedb_log.names import MERGE_COLD, MERGE_MERGE, MERGE_RETAIN, MERGE_SWEEP
-from icedb_service.access.task_access import needs_if
-from icedb_service.access.verbs import Verb
-from icedb_service.redlock import TableLock
+from icedb_service.access.access_file import Verb
+from icedb_service.access.credentials import needs_if
+from icedb_service.redis_clients import TableLock
 from icedb_service.runs import Work
-from icedb_service.sweeps import sweep_tables
 from icedb_service.tasks import TaskOptions, define_task
-from icedb_service.worker import Engine, WorkerContext
+from icedb_service.worker import Engine, WorkerContext, sweep_tables
 
 from icedb_merger.changes import register_change_tasks
 from icedb_merger.erasures import ErasureSchedule, register_erasure_tasks

@@ -10,18 +10,13 @@ from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable, UnsupportedFormat
 from icedb_log.serving.table_cache import TableCache
 from icedb_log.warehouse import Warehouse
-from icedb_service.access.grpc_access import GrpcAccess
-from icedb_service.access.metrics import AccessMetrics
-from icedb_service.access.opening import open_guard
-from icedb_service.clocks import ClockMetrics, watch_clock
-from icedb_service.dependency_metrics import DependencyMetrics
+from icedb_service.access.credentials import GrpcAccess
+from icedb_service.access.guard import open_guard
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
 from icedb_service.logs import configure_logging, get_logger
-from icedb_service.main import EXIT_FAILURE, EXIT_USAGE
-from icedb_service.metrics import add_build_info, make_registry
-from icedb_service.reading.blocking_work import BlockingWork
-from icedb_service.reading.table_names import TableNames
-from icedb_service.reading.table_reads import TableReads
+from icedb_service.main import EXIT_FAILURE, EXIT_USAGE, watch_clock
+from icedb_service.metrics import AccessMetrics, ClockMetrics, DependencyMetrics, add_build_info, make_registry
+from icedb_service.readers import BlockingWork, TableNames, TableReads
 from icedb_service.settings import load_settings
 
 from icedb_snapshot.change_calls import ChangeCalls

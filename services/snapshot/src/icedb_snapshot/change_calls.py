@@ -18,7 +18,7 @@ from icedb_log.store.store_clock import check_has_come
 from icedb_log.table.partition_filter import read_partition_values
 from icedb_log.units import MIB
 from icedb_proto import snapshot_pb2 as pb
-from icedb_service.access.verbs import Verb
+from icedb_service.access.access_file import Verb
 
 from icedb_snapshot.parts import ServiceParts
 from icedb_snapshot.request_fields import check_time_ms, read_max_staleness_ms

@@ -1,4 +1,4 @@
-"""The one place where errors of calls become statuses (:mod:`icedb_service.grpc_errors`), and where calls are counted.
+"""The one place where errors of calls become statuses (:mod:`icedb_service.grpc_server`), and where calls are counted.
 
 Unknown errors are logged with their traceback and answered as INTERNAL without it.
 """
@@ -12,8 +12,7 @@ import grpc
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, Overloaded
 from icedb_log.units import SECOND_MS
-from icedb_service.grpc_errors import call_status
-from icedb_service.grpc_requests import require_readable, tolerant
+from icedb_service.grpc_server import call_status, require_readable, tolerant
 from icedb_service.logs import get_logger
 
 from icedb_snapshot.answers import AnswerTooLarge

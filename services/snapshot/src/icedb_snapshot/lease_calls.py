@@ -12,7 +12,7 @@ from icedb_log.clean.leases import FETCH_THREADS, MAX_HOLDER_CHARS, Lease, Lease
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import check_table_name
 from icedb_proto import snapshot_pb2 as pb
-from icedb_service.access.verbs import ANYBODY, Identity, Verb
+from icedb_service.access.access_file import ANYBODY, Identity, Verb
 
 from icedb_snapshot.parts import ServiceParts
 from icedb_snapshot.request_fields import check_time_ms

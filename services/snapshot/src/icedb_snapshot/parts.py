@@ -6,8 +6,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from icedb_log.clock import Clock
 from icedb_log.warehouse import Warehouse
-from icedb_service.access.grpc_access import GrpcAccess
-from icedb_service.reading.table_reads import TableReads
+from icedb_service.access.credentials import GrpcAccess
+from icedb_service.readers import TableReads
 
 from icedb_snapshot.metrics import SnapshotMetrics
 from icedb_snapshot.settings import SnapshotSettings

@@ -9,8 +9,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from icedb_log.units import MIB, SECOND_MS
 from icedb_proto import snapshot_pb2
-from icedb_service.grpc_listening import listen
-from icedb_service.health_calls import BoundedHealth
+from icedb_service.grpc_server import BoundedHealth, listen
 from icedb_service.tls import server_credentials
 
 from icedb_snapshot.event_loop import LoopThread

@@ -22,7 +22,7 @@ from icedb_log.store.store_clock import check_has_come
 from icedb_log.table.table_columns import unite_columns
 from icedb_log.table.table_config import TableConfig
 from icedb_proto import snapshot_pb2
-from icedb_service.access.verbs import Verb
+from icedb_service.access.access_file import Verb
 
 from icedb_snapshot.answers import Answer, AnswerCache, AnswerKey, all_files, build_answer
 from icedb_snapshot.commit_waits import CommitWaits

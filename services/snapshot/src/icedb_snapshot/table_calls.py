@@ -11,8 +11,8 @@ from icedb_log.keys import TABLE_NAME, check_table_name
 from icedb_log.serving.table_cache import TableState
 from icedb_log.table.retention import find_time_field
 from icedb_proto import snapshot_pb2 as pb
-from icedb_service.access.verbs import Verb
-from icedb_service.reading.table_names import TableNames
+from icedb_service.access.access_file import Verb
+from icedb_service.readers import TableNames
 
 from icedb_snapshot.parts import ServiceParts
 from icedb_snapshot.request_fields import read_glob, read_max_staleness_ms

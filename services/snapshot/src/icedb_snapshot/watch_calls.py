@@ -10,8 +10,8 @@ from icedb_log.keys import check_table_name
 from icedb_log.serving.table_cache import TableState
 from icedb_log.table.drop_mark import describe_missing
 from icedb_proto import snapshot_pb2 as pb
-from icedb_service.access.verbs import Identity, Verb
-from icedb_service.reading.table_names import TableNames
+from icedb_service.access.access_file import Identity, Verb
+from icedb_service.readers import TableNames
 
 from icedb_snapshot.parts import ServiceParts
 from icedb_snapshot.watches import Watcher, Watches

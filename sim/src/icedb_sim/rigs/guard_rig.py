@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from icedb_service.access.guard import AccessGuard
-from icedb_service.access.metrics import AccessMetrics
-from icedb_service.access.rate_limits import RateLimits
-from icedb_service.access.source import AccessSource
-from icedb_service.access.verbs import Identity
+from icedb_service.access.access_file import Identity
+from icedb_service.access.guard import AccessGuard, RateLimits
+from icedb_service.access.policy import AccessSource
+from icedb_service.metrics import AccessMetrics
 from prometheus_client import CollectorRegistry
 
 from icedb_sim.fakes.manual_clock import ManualClock

@@ -9,10 +9,10 @@ from icedb_log.errors import IceDBError
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
+from icedb_service.access.credentials import TaskAccess
 from icedb_service.access.guard import AccessGuard
-from icedb_service.access.task_access import TaskAccess
 from icedb_service.metrics import WorkerMetrics
-from icedb_service.redlock import LockBusy
+from icedb_service.redis_clients import LockBusy
 from icedb_service.runs import TaskRunner
 
 from icedb_sim.fakes.manual_clock import ManualClock

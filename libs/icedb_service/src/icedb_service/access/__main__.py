@@ -10,9 +10,8 @@ from typing import Final
 from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError, InvalidRequest
 
-from icedb_service.access.access_file import read_access_file
+from icedb_service.access.access_file import Verb, read_access_file
 from icedb_service.access.policy import Policy, hash_token
-from icedb_service.access.verbs import Verb
 
 TOKEN_PREFIX: Final = "icedbt_"  # noqa: S105 - what scanners for leaked secrets look for
 TOKEN_BYTES: Final = 32

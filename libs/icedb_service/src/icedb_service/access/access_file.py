@@ -8,13 +8,54 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 from icedb_log.errors import InvalidRequest
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
-from icedb_service.access.verbs import Verb
+
+class Verb(StrEnum):
+    """What somebody may do with a table."""
+
+    READ = "read"
+    APPEND = "append"
+    MAINTAIN = "maintain"
+    ERASE = "erase"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Somebody who was recognised.
+
+    Attributes:
+        name: As the policy has it; fit for logs.
+    """
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AccessKey:
+    """A key pair of the S3 gateway.
+
+    Attributes:
+        identity: Whose it is.
+        secret: What signatures are made with; never logged.
+    """
+
+    identity: Identity
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"AccessKey({self.identity.name})"
+
+
+ANYBODY = Identity("anybody")
+"""Everybody, where no policy is set."""
+
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 ANONYMOUS: Final = "anonymous"

@@ -1,23 +1,86 @@
-"""The one place that decides whether a call is allowed.
+"""The one place that decides whether a call is allowed, and how a service gets it from its settings.
 
-Every door (gRPC, HTTP, tasks, the S3 gateway) asks here before it looks whether a table is there, so that nobody learns
-the name of a table that is not theirs: neither by the answer, nor by how long it takes.
+Every endpoint (gRPC, HTTP, tasks, the S3 gateway) asks here before it looks whether a table is there, so that nobody
+learns the name of a table that is not theirs: neither by the answer, nor by how long it takes.
 """
 
+import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from icedb_log.errors import NotFound, PermissionDenied, Unauthenticated
+from icedb_log.clock import Clock
+from icedb_log.errors import InvalidRequest, NotFound, Overloaded, PermissionDenied, Unauthenticated
+from icedb_log.hosts import is_loopback
 from icedb_log.table.drop_mark import describe_missing
+from icedb_log.units import SECOND_MS
 
-from icedb_service.access.access_file import SEGMENT
-from icedb_service.access.metrics import AccessMetrics, Door, Reason
-from icedb_service.access.rate_limits import RateLimited, RateLimits
-from icedb_service.access.verbs import ANYBODY, AccessKey, Identity, Verb
+from icedb_service.access.access_file import ANYBODY, SEGMENT, AccessKey, Identity, Verb
 from icedb_service.logs import get_logger
+from icedb_service.metrics import AccessMetrics, Endpoint, Refusal
+from icedb_service.settings import ServiceSettings
+from icedb_service.tls import read_expiry_s
+
+MAX_BUCKETS: Final = 10_000
+
+
+class RateLimited(Overloaded):
+    """A caller calls more often than it may. What the caller does: wait for ``retry_after_ms``, and call less often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How often somebody may call.
+
+    Attributes:
+        calls_per_s: In the long run.
+        burst: At once.
+    """
+
+    calls_per_s: float
+    burst: int
+
+
+@dataclass(slots=True)
+class _Bucket:
+    calls: float
+    filled_ms: int
+
+
+class RateLimits:
+    """Counts calls. Thread-safe. Of more than ``MAX_BUCKETS`` callers, who called longest ago is forgotten.
+
+    Args:
+        clock: Measures time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def take(self, name: str, rate: Rate) -> int:
+        """Count a call. Returns 0 if it may go on, else how long to wait, milliseconds; then it is not counted."""
+        now_ms = self._clock.monotonic_ms()
+        with self._lock:
+            bucket = self._buckets.setdefault(name, _Bucket(rate.burst, now_ms))
+            self._buckets.move_to_end(name)
+            if len(self._buckets) > MAX_BUCKETS:
+                self._buckets.popitem(last=False)
+            gained = (now_ms - bucket.filled_ms) * rate.calls_per_s / SECOND_MS
+            bucket.calls = min(float(rate.burst), bucket.calls + gained)
+            bucket.filled_ms = now_ms
+            if bucket.calls >= 1:
+                bucket.calls -= 1
+                return 0
+            return int((1 - bucket.calls) * SECOND_MS / rate.calls_per_s) + 1
+
 
 if TYPE_CHECKING:
-    from icedb_service.access.source import AccessSource
+    from icedb_service.access.policy import AccessSource
 
 MAX_TOKEN_CHARS: Final = 16 * 1024
 MAX_SHOWN_CHARS: Final = 80
@@ -31,7 +94,7 @@ class AccessGuard:
         source: The policy; ``None``: there is none.
         limits: Counts calls; needed with a policy.
         metrics: Where refusals are counted.
-        door: Whose guard this is.
+        endpoint: Whose guard this is.
     """
 
     def __init__(
@@ -40,21 +103,21 @@ class AccessGuard:
         *,
         limits: RateLimits | None = None,
         metrics: AccessMetrics | None = None,
-        door: Door = "grpc",
+        endpoint: Endpoint = "grpc",
     ) -> None:
         self._source = source
         self._limits = limits
         self._metrics = metrics
-        self._door: Door = door
+        self._endpoint: Endpoint = endpoint
 
     @property
     def is_enforced(self) -> bool:
         """Whether there is a policy."""
         return self._source is not None
 
-    def at(self, door: Door) -> "AccessGuard":
-        """Return the guard of another door of the same process: same policy, same counts of calls."""
-        return AccessGuard(self._source, limits=self._limits, metrics=self._metrics, door=door)
+    def at(self, endpoint: Endpoint) -> "AccessGuard":
+        """Return the guard of another endpoint of the same process: same policy, same counts of calls."""
+        return AccessGuard(self._source, limits=self._limits, metrics=self._metrics, endpoint=endpoint)
 
     def identify(self, *, authorization: str | None = None, certificate_names: Sequence[str] = ()) -> Identity:
         """Return who calls. A token counts before a certificate, and a wrong one is not made good by it.
@@ -154,10 +217,10 @@ class AccessGuard:
         """Return a key of the S3 gateway by its id; ``None`` if there is none."""
         return None if self._source is None else self._source.current().access_key(access_key_id)
 
-    def _count(self, reason: Reason, **fields: str) -> None:
+    def _count(self, reason: Refusal, **fields: str) -> None:
         if self._metrics is not None:
-            self._metrics.denied.labels(self._door, reason).inc()
-        get_logger().info("access_denied", door=self._door, reason=reason, **fields)
+            self._metrics.denied.labels(self._endpoint, reason).inc()
+        get_logger().info("access_denied", door=self._endpoint, reason=reason, **fields)
 
 
 def _bearer_token(authorization: str) -> str:
@@ -168,3 +231,53 @@ def _bearer_token(authorization: str) -> str:
     if len(token) > MAX_TOKEN_CHARS:
         raise Unauthenticated(f"the bearer token has more than {MAX_TOKEN_CHARS} characters")
     return token
+
+
+def open_guard(
+    settings: ServiceSettings,
+    *,
+    clock: Clock,
+    metrics: AccessMetrics,
+    endpoint: Endpoint = "grpc",
+    hosts: Sequence[str] = (),
+) -> AccessGuard:
+    """Return the guard of a process. Says once in the log whether access is enforced.
+
+    Args:
+        settings: Of the service.
+        clock: For ages, times in tokens and rates.
+        metrics: Where refusals are counted; one for each registry.
+        endpoint: What asks first; see :meth:`AccessGuard.at`.
+        hosts: The addresses that the process serves callers on, without ports.
+
+    Raises:
+        InvalidRequest: The access file is wrong; or there is none, and an address is not a loopback one.
+    """
+    if settings.tls_cert_file is not None:
+        metrics.certificate_expiry.set_function(partial(read_expiry_s, Path(settings.tls_cert_file)))
+    if settings.access_file is not None:
+        from icedb_service.access.policy import AccessSource  # noqa: PLC0415 - keys and JWTs take a second to load
+
+        source = AccessSource(Path(settings.access_file), clock=clock, metrics=metrics)
+        get_logger().info("access_enforced", path=settings.access_file)
+        if settings.tls_cert_file is None and not all(map(is_loopback, hosts)):
+            get_logger().warning(
+                "tokens_without_tls",
+                hosts=list(hosts),
+                mitigation="set ICEDB_TLS_CERT_FILE, or encrypt in front",
+            )
+        return AccessGuard(source, limits=RateLimits(clock), metrics=metrics, endpoint=endpoint)
+    open_to = [host for host in hosts if not is_loopback(host)]
+    if open_to and not settings.open_access:
+        raise InvalidRequest(
+            f"ICEDB_ACCESS_FILE is not set, and others reach {open_to[0] or 'every address'}: everybody could read "
+            "and write every table. Set ICEDB_ACCESS_FILE (docs/access.md), listen on 127.0.0.1, or say "
+            "ICEDB_OPEN_ACCESS=true if only those you trust reach this port"
+        )
+    if hosts:
+        get_logger().warning(
+            "access_open",
+            hosts=list(hosts),
+            mitigation="keep others away, or set ICEDB_ACCESS_FILE",
+        )
+    return AccessGuard(metrics=metrics, endpoint=endpoint)

@@ -1,17 +1,156 @@
-"""Checks JSON Web Tokens: signature, algorithm, issuer, audience and times. The work is joserfc's."""
+"""Checks JSON Web Tokens (signature, algorithm, issuer, audience, times) with the public keys of their issuers.
 
+Keys come from a file, or from an address and are fetched anew when they change. A call never waits for an issuer:
+keys are fetched by a thread of their own, and a key that is not known yet makes the call fail until they have come.
+The cryptography is joserfc's.
+"""
+
+import json
+import threading
+import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 from icedb_log.clock import Clock
-from icedb_log.errors import Unauthenticated
+from icedb_log.errors import InvalidRequest, Unauthenticated, Unavailable
 from icedb_log.units import SECOND_MS
 from joserfc import jwt
 from joserfc.errors import ExpiredTokenError, InvalidKeyIdError, JoseError
+from joserfc.jwk import KeySet
 from joserfc.jwt import JWTClaimsRegistry
 
-from icedb_service.access.key_sets import KeySource
+from icedb_service.logs import get_logger
+
+MAX_BYTES: Final = 1024 * 1024
+TIMEOUT_S: Final = 5
+MAX_AGE_MS: Final = 5 * 60 * 1000
+"""Fetched keys older than this are fetched anew; until that succeeds the old ones go on."""
+RETRY_MS: Final = 10_000
+"""Least time between two tries, also for a key that is not known."""
+
+
+class KeySource(Protocol):
+    """Where the keys of an issuer come from."""
+
+    def keys(self) -> KeySet:
+        """Return the keys. Raises Unavailable when there are none yet."""
+        ...
+
+    def miss(self) -> None:
+        """Told that a token names a key that is not among them."""
+        ...
+
+
+class FileKeys:
+    """Keys from a file, read once: whoever reads the access file again reads this again.
+
+    Args:
+        path: A JWK set.
+
+    Raises:
+        InvalidRequest: It cannot be read, or is none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            body = path.read_bytes()
+        except OSError as error:
+            raise InvalidRequest(f"key set {path}: {error.strerror}") from error
+        self._keys = parse_key_set(body, where=str(path))
+
+    def keys(self) -> KeySet:
+        """Return the keys."""
+        return self._keys
+
+    def miss(self) -> None:
+        """Do nothing: the file is read again when it changes."""
+
+
+class FetchedKeys:
+    """Keys from an address. Thread-safe.
+
+    Args:
+        url: Of a JWK set.
+        clock: For ages.
+    """
+
+    def __init__(self, url: str, *, clock: Clock) -> None:
+        self._url = url
+        self._clock = clock
+        self._keys: KeySet | None = None
+        self._fetched_ms = 0
+        self._tried_ms: int | None = None
+        self._lock = threading.Lock()
+        self._is_fetching = False
+
+    def keys(self) -> KeySet:
+        """Return the keys that were fetched last, and fetch new ones when they are old.
+
+        Raises:
+            Unavailable: None have come yet.
+        """
+        if self._keys is None or self._clock.monotonic_ms() - self._fetched_ms > MAX_AGE_MS:
+            self._begin()
+        if self._keys is None:
+            raise Unavailable(f"the keys at {self._url} are not here yet; try again soon")
+        return self._keys
+
+    def miss(self) -> None:
+        """Fetch anew: the issuer may have changed its keys."""
+        self._begin()
+
+    def fetch(self) -> None:
+        """Fetch now, in this thread; a failure is logged, and the keys that are here go on."""
+        try:
+            keys = parse_key_set(_download(self._url), where=self._url)
+        except (OSError, ValueError, InvalidRequest) as error:
+            get_logger().warning(
+                "jwt_keys_not_fetched", url=self._url, error=str(error)[:300], mitigation="those known before go on"
+            )
+        else:
+            self._keys, self._fetched_ms = keys, self._clock.monotonic_ms()
+            get_logger().info("jwt_keys_fetched", url=self._url, keys=len(keys.keys))
+        finally:
+            with self._lock:
+                self._is_fetching = False
+
+    def _begin(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        with self._lock:
+            if self._is_fetching or (self._tried_ms is not None and now_ms - self._tried_ms < RETRY_MS):
+                return
+            self._is_fetching, self._tried_ms = True, now_ms
+        threading.Thread(target=self.fetch, name="jwt-keys", daemon=True).start()
+
+
+def parse_key_set(body: bytes, *, where: str) -> KeySet:
+    """Return a JWK set. Raises InvalidRequest with the place if it is none, has no keys, or has secret ones."""
+    try:
+        keys = KeySet.import_key_set(json.loads(body))
+    except (JoseError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InvalidRequest(f"key set {where}: not a JWK set ({type(error).__name__})") from None
+    if not keys.keys:
+        raise InvalidRequest(f"key set {where}: has no keys")
+    if any(key.key_type == "oct" or key.is_private for key in keys.keys):
+        raise InvalidRequest(f"key set {where}: has a secret key; only public ones belong here")
+    return keys
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_args: Any, **_more: Any) -> None:
+        """Follow nothing: it could lead from https to anywhere."""
+
+
+def _download(url: str) -> bytes:
+    opener = urllib.request.build_opener(_NoRedirects)
+    with opener.open(url, timeout=TIMEOUT_S) as answer:
+        body: bytes = answer.read(MAX_BYTES + 1)
+    if len(body) > MAX_BYTES:
+        raise ValueError(f"more than {MAX_BYTES} bytes")
+    return body
+
 
 PARTS: Final = 3
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final
 from icedb_log.units import SECOND_MS
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from icedb_service.access.http_access import CERTIFICATE_NAMES, certificate_names
+from icedb_service.access.credentials import CERTIFICATE_NAMES, certificate_names
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 """What of a request may come before its headers are complete, and what may follow its body as trailers; besides what

@@ -9,8 +9,7 @@ from icedb_log.clock import SystemClock
 from icedb_log.names import INGEST_FLUSH
 from icedb_service.celery_app import make_app
 from icedb_service.logs import get_logger
-from icedb_service.main import EXIT_FAILURE, find_hanging_threads, run_main
-from icedb_service.preflight import wait_for_servers
+from icedb_service.main import EXIT_FAILURE, find_hanging_threads, run_main, wait_for_servers
 from icedb_service.redis_clients import open_redis
 from icedb_service.wakeup import Wakeups
 

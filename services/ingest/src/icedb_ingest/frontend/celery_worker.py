@@ -15,16 +15,13 @@ from icedb_log.clock import SystemClock
 from icedb_log.names import INGEST_FLUSH
 from icedb_log.store.store_clock import AlignedClock
 from icedb_log.units import SECOND_MS
-from icedb_service.access.opening import open_guard
-from icedb_service.access.task_access import TaskAccess
+from icedb_service.access.credentials import TaskAccess
+from icedb_service.access.guard import open_guard
 from icedb_service.celery_app import make_app
-from icedb_service.clocks import watch_clock
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
 from icedb_service.logs import get_logger
-from icedb_service.main import EXIT_FAILURE, run_main
-from icedb_service.message_guard import refuse_compression
-from icedb_service.preflight import wait_for_servers
-from icedb_service.queue_entries import guard_queues
+from icedb_service.main import EXIT_FAILURE, run_main, wait_for_servers, watch_clock
+from icedb_service.message_guard import guard_queues, refuse_compression
 from icedb_service.redis_clients import open_redis, ping_redis
 from icedb_service.wakeup import Wakeups
 
@@ -63,7 +60,7 @@ def serve(settings: FrontendSettings) -> int:
     clock = SystemClock()
     check_port_is_free(settings.metrics_host, settings.metrics_port)
     metrics = FrontendMetrics()
-    access = TaskAccess(open_guard(settings, clock=clock, metrics=metrics.access, door="task"))
+    access = TaskAccess(open_guard(settings, clock=clock, metrics=metrics.access, endpoint="task"))
     metrics.dependencies.watch_store()  # before the first request: those of the start count, too
     wait_for_servers(settings, clock=clock)
     count = metrics.dependencies.counter_of("queue")

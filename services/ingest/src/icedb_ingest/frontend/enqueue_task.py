@@ -16,8 +16,8 @@ from icedb_log.clock import Clock
 from icedb_log.errors import CommitOutcomeUnknown, IceDBError, Overloaded, TableHalted, Unavailable
 from icedb_log.names import INGEST_ENQUEUE
 from icedb_log.units import SECOND_MS
-from icedb_service.access.task_access import Need, TaskAccess
-from icedb_service.access.verbs import Verb
+from icedb_service.access.access_file import Verb
+from icedb_service.access.credentials import Need, TaskAccess
 from icedb_service.logs import get_logger
 
 from icedb_ingest.frontend.desk import Accepted, Desk

@@ -12,10 +12,9 @@ import grpc
 from icedb_log.clock import new_batch_id, parse_uuid7_ms
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
 from icedb_proto import ingest_pb2
-from icedb_service.access.grpc_access import GrpcAccess
-from icedb_service.access.verbs import ANYBODY, Identity, Verb
-from icedb_service.grpc_errors import call_status
-from icedb_service.grpc_requests import require_readable
+from icedb_service.access.access_file import ANYBODY, Identity, Verb
+from icedb_service.access.credentials import GrpcAccess
+from icedb_service.grpc_server import call_status, require_readable
 from icedb_service.logs import get_logger
 
 from icedb_ingest.frontend.counter import Counter

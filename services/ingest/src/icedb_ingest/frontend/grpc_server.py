@@ -8,9 +8,7 @@ from grpc_reflection.v1alpha import reflection
 from icedb_log.clock import Clock
 from icedb_log.units import KIB, SECOND_MS
 from icedb_proto import ingest_pb2
-from icedb_service.grpc_listening import listen
-from icedb_service.grpc_requests import tolerant
-from icedb_service.health_calls import BoundedHealth
+from icedb_service.grpc_server import BoundedHealth, listen, tolerant
 from icedb_service.tls import server_credentials
 
 from icedb_ingest.frontend.grpc_door import GrpcDoor

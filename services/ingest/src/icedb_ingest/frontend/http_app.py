@@ -11,8 +11,8 @@ from typing import Final
 import orjson
 from icedb_log.clock import new_batch_id, parse_uuid7_ms
 from icedb_log.errors import IceDBError, InvalidRequest, Overloaded, TableHalted
-from icedb_service.access.http_access import HttpAccess
-from icedb_service.access.verbs import Verb
+from icedb_service.access.access_file import Verb
+from icedb_service.access.credentials import HttpAccess
 from icedb_service.http_server import HealthChecks
 from starlette.applications import Starlette
 from starlette.datastructures import Headers

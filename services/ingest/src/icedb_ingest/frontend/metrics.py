@@ -16,11 +16,16 @@ from icedb_log.errors import (
     Unavailable,
 )
 from icedb_log.units import SECOND_MS
-from icedb_service.access.metrics import AccessMetrics
-from icedb_service.access.rate_limits import RateLimited
-from icedb_service.clocks import ClockMetrics
-from icedb_service.dependency_metrics import DependencyMetrics
-from icedb_service.metrics import WAKE_OUTCOMES, add_build_info, make_counter, make_registry
+from icedb_service.access.guard import RateLimited
+from icedb_service.metrics import (
+    WAKE_OUTCOMES,
+    AccessMetrics,
+    ClockMetrics,
+    DependencyMetrics,
+    add_build_info,
+    make_counter,
+    make_registry,
+)
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from icedb_ingest.frontend.errors import (

@@ -17,7 +17,7 @@ from icedb_log.errors import (
     Unauthenticated,
     Unavailable,
 )
-from icedb_service.access.rate_limits import RateLimited
+from icedb_service.access.guard import RateLimited
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 

@@ -14,14 +14,13 @@ from icedb_log.ingest.pressure import PressureGate
 from icedb_log.store.store_clock import AlignedClock
 from icedb_log.units import KIB, SECOND_MS
 from icedb_log.warehouse import Warehouse
-from icedb_service.access.grpc_access import GrpcAccess
-from icedb_service.access.http_access import HttpAccess
-from icedb_service.access.opening import open_guard
+from icedb_service.access.credentials import GrpcAccess, HttpAccess
+from icedb_service.access.guard import open_guard
 from icedb_service.asgi.http_server import HttpServer, HttpServerOptions
 from icedb_service.asgi.pulse import Pulse
 from icedb_service.asgi.server_thread import ServerThread
-from icedb_service.clocks import watch_clock
 from icedb_service.http_server import check_port_is_free, start_metrics_server
+from icedb_service.main import watch_clock
 from icedb_service.tls import ssl_context
 from pydantic import SecretStr
 from starlette.applications import Starlette

@@ -1,16 +1,22 @@
-"""From our errors to gRPC: status code, details and trailing metadata. Needs the extra ``grpc`` of this package.
+"""What every gRPC server shares: how errors end a call, where it listens, requests that cannot be read, health.
 
 A typed error survives the wire: its class name travels as trailing metadata, its message as the status details. One
 that says when to try again carries that twice: as google.rpc.RetryInfo, which retry libraries read, and as plain
-metadata. Unknown errors are INTERNAL, without their text.
+metadata. Unknown errors are INTERNAL, without their text. Needs the extra ``grpc`` of this package.
+
+A request that cannot be parsed is the caller's fault; gRPC itself would answer UNKNOWN, with a traceback in the log.
+So it is parsed to :class:`Unreadable`, which the handler refuses as it refuses others: after it knows who calls.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import grpc
 from google.protobuf import any_pb2
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1 import health
 from grpc_status import rpc_status
 from icedb_log.errors import (
     BelowHorizon,
@@ -102,3 +108,91 @@ def _retry_info(code: grpc.StatusCode, details: str, retry_after_ms: int) -> tup
     packed.Pack(info)
     status = rpc_status.to_status(status_pb2.Status(code=code.value[0], message=details, details=[packed]))
     return tuple(status.trailing_metadata)
+
+
+def listen(server: Any, address: str, credentials: Any | None, *, remedy: str) -> int:
+    """Let a server listen on an address, and return the port.
+
+    Args:
+        server: A gRPC server that is not started yet.
+        address: Host and port; port 0: any that is free.
+        credentials: Of the server; ``None``: no TLS.
+        remedy: For the message: what to set, and to what.
+
+    Raises:
+        Unavailable: The address cannot be listened on.
+    """
+    try:
+        port = int(server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address))
+    except RuntimeError:
+        port = 0
+    if port == 0:
+        raise Unavailable(
+            f"cannot listen on {address}: the port is taken, or the host is not of this machine; {remedy}"
+        )
+    return port
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Stands in for a request.
+
+    Attributes:
+        size_bytes: Of what came.
+    """
+
+    size_bytes: int
+
+
+def tolerant(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """Return a deserializer that gives :class:`Unreadable` where ``parse`` raises."""
+
+    def read(body: bytes) -> Any:
+        try:
+            return parse(body)
+        except DecodeError:
+            return Unreadable(len(body))
+
+    return read
+
+
+def require_readable(request: Any) -> None:
+    """Raise InvalidRequest for a request that could not be parsed."""
+    if isinstance(request, Unreadable):
+        raise InvalidRequest(
+            f"the request is no message of this method: its {request.size_bytes} bytes cannot be parsed; generate "
+            "the client from the protocol buffers of this release (proto/icedb/v1)"
+        )
+
+
+MAX_WATCHES: Final = 64
+SHARE_OF_CALLS: Final = 4
+"""At most every fourth place is a watch's."""
+MAX_NAME_CHARS: Final = 200
+
+
+class BoundedHealth(health.aio.HealthServicer):  # type: ignore[misc]  # grpc_health has no types
+    """Answers checks, and so many watches at once.
+
+    Args:
+        max_calls: Calls that the server takes at once.
+    """
+
+    def __init__(self, *, max_calls: int) -> None:
+        super().__init__()
+        self._room = max(1, min(MAX_WATCHES, max_calls // SHARE_OF_CALLS))
+
+    async def Watch(self, request: Any, context: Any) -> None:  # noqa: N802 - the name of the method in the protocol
+        """Watch a service; RESOURCE_EXHAUSTED when too many do."""
+        if len(request.service) > MAX_NAME_CHARS:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is the name of no service")
+        if self._room < 1:
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                "too many watch this server; ask with Check",
+            )
+        self._room -= 1
+        try:
+            await super().Watch(request, context)
+        finally:
+            self._room += 1

@@ -1,0 +1,193 @@
+"""How a call shows who makes it: in gRPC metadata, in HTTP headers, by its TLS peer, or in the message of a task.
+
+A task that does only what the periodic sweep would do anyway needs no token: its message says "look", and the work
+stands in the store. One that says what to do needs the verb for it. Imports neither gRPC nor a web framework.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from icedb_service.access.access_file import Identity, Verb
+from icedb_service.access.guard import AccessGuard
+
+AUTHORIZATION: Final = "authorization"
+_SUBJECT_NAMES: Final = ("x509_subject_alternative_name", "x509_common_name")
+"""Where TLS puts the names of a client certificate; the common name counts only where there is no other."""
+
+
+class GrpcAccess:
+    """Asks the guard for gRPC handlers, synchronous or asyncio ones.
+
+    Args:
+        guard: Decides.
+    """
+
+    def __init__(self, guard: AccessGuard) -> None:
+        self.guard = guard
+
+    def identify(self, context: Any) -> Identity:
+        """Return who calls, for a call that is about no single table; counts a call.
+
+        Raises:
+            Unauthenticated: No credentials, or wrong ones.
+            Overloaded: It calls more often than its rate allows.
+        """
+        identity = self.recognise(context)
+        self.guard.charge(identity)
+        return identity
+
+    def require(self, context: Any, verb: Verb, table: str) -> Identity:
+        """Return who calls, if they may do this. Raises Unauthenticated, PermissionDenied, NotFound, Overloaded."""
+        identity = self.recognise(context)
+        self.guard.require(identity, verb, table)
+        return identity
+
+    def recognise(self, context: Any) -> Identity:
+        """Return who calls, and count nothing: for streams whose messages are counted one by one."""
+        if not self.guard.is_enforced:
+            return self.guard.identify()
+        given = [str(value) for key, value in context.invocation_metadata() or () if key == AUTHORIZATION]
+        # Several are one that is wrong: which of them would count?
+        return self.guard.identify(
+            authorization=", ".join(given) if given else None,
+            certificate_names=_certificate_names(context.auth_context()),
+        )
+
+
+def _certificate_names(peer: Any) -> tuple[str, ...]:
+    for kind in _SUBJECT_NAMES:
+        names = tuple(name.decode(errors="replace") for name in peer.get(kind) or ())
+        if names:
+            return names
+    return ()
+
+
+CERTIFICATE_NAMES: Final = "icedb.certificate_names"
+"""Where the HTTP server leaves the names of a client certificate in an ASGI scope."""
+_AUTHORIZATION: Final = b"authorization"
+
+
+class HttpAccess:
+    """Asks the guard for ASGI requests.
+
+    Args:
+        guard: Decides.
+    """
+
+    def __init__(self, guard: AccessGuard) -> None:
+        self.guard = guard
+
+    def require(self, scope: Mapping[str, Any], verb: Verb, table: str) -> Identity:
+        """Return who sends a request, if they may do this.
+
+        Raises:
+            Unauthenticated: No credentials, or wrong ones.
+            IceDBError: As :meth:`AccessGuard.require`.
+        """
+        identity = self.recognise(scope)
+        self.guard.require(identity, verb, table)
+        return identity
+
+    def recognise(self, scope: Mapping[str, Any]) -> Identity:
+        """Return who sends a request. Raises Unauthenticated."""
+        given = [value for key, value in scope["headers"] if key == _AUTHORIZATION]
+        # Several are one that is wrong: which of them would count?
+        return self.guard.identify(
+            authorization=b", ".join(given).decode("latin-1") if given else None,
+            certificate_names=scope.get(CERTIFICATE_NAMES, ()),
+        )
+
+
+def certificate_names(peer: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return the names in a verified certificate, as ``ssl`` describes it: the common name where there is no other."""
+    if not peer:
+        return ()
+    others = tuple(str(name) for _kind, name in peer.get("subjectAltName", ()))
+    if others:
+        return others
+    return tuple(str(value) for part in peer.get("subject", ()) for kind, value in part if kind == "commonName")
+
+
+HEADER: Final = "authorization"
+MAX_SHOWN_CHARS: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a message asks for.
+
+    Attributes:
+        verb: What is done.
+        table: With which table.
+    """
+
+    verb: Verb
+    table: str
+
+
+Needs = Callable[[Mapping[str, Any]], Sequence[Need]]
+"""From a task's arguments by name to what they ask for; nothing: the sweep would do it anyway."""
+
+
+def needs_nothing(_arguments: Mapping[str, Any]) -> Sequence[Need]:
+    """Return nothing: the task does what the sweep does."""
+    return ()
+
+
+def needs(verb: Verb) -> Needs:
+    """Return the needs of a task that always does this with its table."""
+
+    def of(arguments: Mapping[str, Any]) -> Sequence[Need]:
+        return (Need(verb, str(arguments.get("table"))),)
+
+    return of
+
+
+def needs_if(verb: Verb, *names: str) -> Needs:
+    """Return the needs of a task that a sweep sends, too: this verb, if one of these arguments is set."""
+
+    def of(arguments: Mapping[str, Any]) -> Sequence[Need]:
+        is_asked = any(arguments.get(name) for name in names)
+        return (Need(verb, str(arguments.get("table"))),) if is_asked else ()
+
+    return of
+
+
+class TaskAccess:
+    """Asks the guard for tasks.
+
+    Args:
+        guard: Decides.
+    """
+
+    def __init__(self, guard: AccessGuard) -> None:
+        self._guard = guard.at("task")
+
+    @property
+    def is_enforced(self) -> bool:
+        """Whether there is a policy."""
+        return self._guard.is_enforced
+
+    def require(self, request: Any, wanted: Sequence[Need]) -> None:
+        """Return if the message's sender may have all of this.
+
+        Args:
+            request: Celery's request of the running task.
+            wanted: What it asks for.
+
+        Raises:
+            IceDBError: As :meth:`AccessGuard.identify` and :meth:`AccessGuard.require`.
+        """
+        if not wanted or not self._guard.is_enforced:
+            return
+        identity = self._guard.identify(authorization=header_of(request))
+        for need in wanted:
+            self._guard.require(identity, need.verb, need.table)
+
+
+def header_of(request: Any) -> str | None:
+    """Return the authorization that a message carries."""
+    headers = getattr(request, "headers", None)
+    value = headers.get(HEADER) if isinstance(headers, Mapping) else None
+    return value if isinstance(value, str) else None
