@@ -37,8 +37,7 @@ def serve(free_port):
 
     yield start
     for server in servers:
-        server.shutdown()
-        server.server_close()
+        server.stop()
 
 
 def dead() -> None:

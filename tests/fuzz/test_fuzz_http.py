@@ -115,15 +115,14 @@ def doors(tmp_path_factory):
             [b"", b"<Delete/>"],
         ),
         "metrics": Door(
-            metrics.server_port,
+            metrics.port,
             ("GET", "/metrics", {}, None),
             ["/metrics", "/healthz", "/readyz", "/", "//", "/metrics?name[]=x", "http://x/metrics"],
             {"Accept": ["text/plain; version=0.0.4", "application/openmetrics-text; version=1.0.0", "application/openmetrics-text; version=x", "application/openmetrics-text; version=", "*/*;q=x", ";", ",,,", "text/plain; version=1.0.0; escaping=what", "text/plain;version=99999999999.0.0;escaping=allow-utf-8"]},
             [b"", b"x"],
         ),
     }  # fmt: skip
-    metrics.shutdown()
-    metrics.server_close()
+    metrics.stop()
     open_gateway.gateway.stop()
     closed_gateway.gateway.stop()
     rig.frontend.stop()

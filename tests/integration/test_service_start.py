@@ -170,7 +170,7 @@ def test_a_worker_rides_out_a_restart_of_redis_and_shows_its_health(env, tmp_pat
         extra = {"ICEDB_REDIS_URL": own.url, "ICEDB_METRICS_PORT": str(port)}
         with running(["-m", "icedb_janitor"], env | extra, tmp_path):
             wait_until(lambda: is_served(port), "the worker is up")
-            assert fetch(port, "/readyz")[0] == 200
+            wait_until(lambda: fetch(port, "/readyz")[0] == 200, "its engine is open")
             own.stop()
             status, body = fetch(port, "/readyz")
             assert status == 503
@@ -224,7 +224,6 @@ def test_health_names_what_fails_and_only_readiness_looks_at_servers():
         with pytest.raises(Unavailable, match="set ICEDB_METRICS_HOST and ICEDB_METRICS_PORT"):
             check_port_is_free("127.0.0.1", port)
     finally:
-        server.shutdown()
-        server.server_close()
+        server.stop()
     check_port_is_free("127.0.0.1", port)
     assert start_metrics_server(registry, host="127.0.0.1", port=0) is None

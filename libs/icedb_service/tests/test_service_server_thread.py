@@ -5,7 +5,7 @@ import threading
 
 import pytest
 from icedb_log.errors import Unavailable
-from icedb_service.asgi.server_thread import ServerThread
+from icedb_service.http_server import ServerThread
 from structlog.testing import capture_logs
 
 

@@ -1,32 +1,68 @@
-"""The small HTTP server of every process: ``/metrics``, ``/healthz`` and ``/readyz``.
+"""The HTTP servers of services: uvicorn on event loops that are not its own, with bounds that it has not.
 
+Every process serves ``/metrics``, ``/healthz`` and ``/readyz`` from a thread (:func:`start_metrics_server`).
 ``/healthz`` says whether this process should be kept (its engine is alive); ``/readyz`` says whether it can work: its
 engine is open, and everything it needs answers. An orchestrator restarts on the first and only routes or alerts on the
 second: restarting a worker does not bring Redis back.
+
+Those that serve callers run an application of their own with :class:`HttpServer` on the loop of a
+:class:`ServerThread`: signals and a program's own work stay out of it. :class:`LoopHealth` says if they can answer.
 """
 
+import asyncio
 import json
+import math
 import socket
+import ssl
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Self, TypeVar
 
+import uvicorn
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import IceDBError, Unavailable
+from icedb_log.units import SECOND_MS
+from icedb_log.warehouse import Warehouse
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from icedb_service.access.credentials import CERTIFICATE_NAMES, certificate_names
 from icedb_service.logs import get_logger
 
-Check = Callable[[], None]
-"""Returns if all is well, raises an IceDBError that says what is not."""
+T = TypeVar("T")
+BACKLOG: Final = 2048
+START_POLL_S: Final = 0.005
+START_LIMIT_S: Final = 30
+MAX_HEADER_BYTES: Final = 64 * 1024
+"""What of a request may come before its headers are complete, and what may follow its body as trailers; besides what
+one read of the connection brings, 256 KiB at most."""
+_TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+BEAT_S: Final = 1.0
+LOOK_EVERY_BEATS: Final = 5
+LONGEST_PAUSE_MS: Final = 30_000
+"""A loop that has not come round for so long is stuck, and the process is not worth keeping."""
 
 BIND_ATTEMPTS: Final = 20
 BIND_RETRY_MS: Final = 250
-REQUEST_TIMEOUT_S: Final = 10
+METRICS_TIMEOUT_MS: Final = 10_000
+METRICS_CONNECTIONS: Final = 1000
+METRICS_ADDRESS: Final = (
+    "set ICEDB_METRICS_HOST and ICEDB_METRICS_PORT to an address of this host that is free, or the port to 0"
+)
+
+Check = Callable[[], None]
+"""Returns if all is well, raises an IceDBError that says what is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +83,378 @@ class HealthChecks:
         return {name: _run_check(check) for name, check in checks.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class HttpServerOptions:
+    """Where and how an HTTP server listens.
+
+    Attributes:
+        host: Address.
+        port: Port; 0 takes a free one.
+        address_settings: Names of the settings that say both, for the error of an address that is taken.
+        max_connections: Connections at once; requests above it are refused (503).
+        header_timeout_ms: How long a connection may take to send a request's headers.
+        keep_alive_ms: How long an idle connection is kept.
+        shutdown_ms: How long a stop waits for requests that are being answered.
+        tls: The server's certificate and what it asks of clients; ``None``: plain text.
+    """
+
+    host: str
+    port: int
+    address_settings: str
+    max_connections: int
+    header_timeout_ms: int
+    keep_alive_ms: int
+    shutdown_ms: int
+    tls: ssl.SSLContext | None = None
+
+
+class HeaderTimeoutProtocol(HttpToolsProtocol):
+    """Closes connections that do not send a request's headers in time, or too many of them.
+
+    The same deadline holds for a body that goes on after it was refused: it is read and thrown away, so that the
+    producer sees the answer, but not for ever.
+    """
+
+    deadline_s: ClassVar[float] = 10.0
+    _deadline: asyncio.TimerHandle | None = None
+    _is_body_open = False
+    _is_in_headers = True
+    _has_begun = False
+    _header_bytes = 0
+    _certificate_names: tuple[str, ...] = ()
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for the first headers."""
+        super().connection_made(transport)
+        self._certificate_names = certificate_names(transport.get_extra_info("peercert"))
+        self._arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._disarm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read; what is read before headers are complete is kept, so it is bounded."""
+        self._has_begun = False
+        super().data_received(data)
+        if self._is_in_headers and not self._has_begun:
+            self._count_header(len(data))
+
+    def on_message_begin(self) -> None:
+        """Begin to wait for the headers of a further request."""
+        self._arm()
+        self._is_in_headers = self._has_begun = True
+        self._header_bytes = 0
+        super().on_message_begin()
+        self.scope[CERTIFICATE_NAMES] = self._certificate_names  # type: ignore[typeddict-unknown-key]
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; trailers, which come after the body, are nobody's."""
+        if self._is_body_open:
+            self._count_header(len(name) + len(value))
+        else:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Leave the body to the deadline of whoever reads it."""
+        self._disarm()
+        self._is_in_headers, self._header_bytes = False, 0
+        self._is_body_open = True
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Leave the rest to keep-alive."""
+        self._is_body_open = False
+        self._disarm()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Wait for the end of a body that nobody reads any more."""
+        super().on_response_complete()
+        if self._is_body_open:
+            self._arm()
+
+    def _count_header(self, size_bytes: int) -> None:
+        self._header_bytes += size_bytes
+        if self._header_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
+            if self._is_in_headers and (self.cycle is None or self.cycle.response_complete):
+                self.transport.write(_TOO_LARGE)
+            self.transport.close()
+
+    def _arm(self) -> None:
+        if self._deadline is None and not self.transport.is_closing():
+            self._deadline = self.loop.call_later(self.deadline_s, self._give_up)
+
+    def _disarm(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _give_up(self) -> None:
+        self._deadline = None
+        self.transport.close()
+
+
+def make_protocol(*, header_timeout_ms: int) -> type[asyncio.Protocol]:
+    """Return the protocol with a deadline."""
+    return type("BoundHeaderTimeoutProtocol", (HeaderTimeoutProtocol,), {"deadline_s": header_timeout_ms / SECOND_MS})
+
+
+class HttpServer:
+    """A started server. Use :meth:`start`.
+
+    Attributes:
+        port: The port it listens on.
+    """
+
+    def __init__(self, server: uvicorn.Server, listener: socket.socket) -> None:
+        self.port = int(listener.getsockname()[1])
+        self._server = server
+        self._serving = asyncio.create_task(server.serve(sockets=[listener]))
+
+    @classmethod
+    async def start(cls, app: ASGIApp, options: HttpServerOptions, listener: socket.socket | None = None) -> Self:
+        """Listen, and return when requests are served. Call it in a thread that is not the main one.
+
+        Args:
+            app: Answers.
+            options: Bounds.
+            listener: Listens already, instead of the options' address.
+
+        Raises:
+            Unavailable: The address cannot be listened on.
+        """
+        tls = options.tls
+        if listener is None:
+            remedy = f"set {options.address_settings} to an address of this host that is free"
+            listener = _listen(options.host, options.port, what="listen", remedy=remedy)
+        config = uvicorn.Config(
+            app,
+            http=make_protocol(header_timeout_ms=options.header_timeout_ms),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=options.max_connections,
+            timeout_keep_alive=math.ceil(options.keep_alive_ms / SECOND_MS),
+            timeout_graceful_shutdown=math.ceil(options.shutdown_ms / SECOND_MS),
+            ssl_context_factory=None if tls is None else lambda *_: tls,
+        )
+        started = cls(uvicorn.Server(config), listener)
+        while not started._server.started and not started._serving.done():  # noqa: ASYNC110 - uvicorn has no event
+            await asyncio.sleep(START_POLL_S)
+        return started
+
+    async def stop(self) -> None:
+        """Take no more connections, let running requests end, and stop."""
+        self._server.should_exit = True
+        await self._serving
+
+
+class ServerThread:
+    """Runs one server on an event loop of its own. Started once.
+
+    What it runs calls :meth:`show_started` when it serves, then awaits :meth:`wait_for_stop`, then gives back what it
+    holds. If it raises before it serves, :meth:`start` raises that; if it does afterwards, it is logged, and
+    :meth:`is_alive` says no.
+
+    Args:
+        serve: Makes what is run; called in the thread.
+        name: Of the thread and of the log event ``<name>_crashed``.
+        what: The server in words, for errors: "the front end".
+        start_limit_s: How long :meth:`start` waits.
+        stop_limit_s: How long :meth:`stop` waits.
+        is_daemon: Whether the process may end without it.
+    """
+
+    def __init__(
+        self,
+        serve: Callable[[], Coroutine[Any, Any, None]],
+        *,
+        name: str,
+        what: str,
+        stop_limit_s: float,
+        start_limit_s: float = START_LIMIT_S,
+        is_daemon: bool = False,
+    ) -> None:
+        self._serve = serve
+        self._name = name
+        self._what = what
+        self._start_limit_s = start_limit_s
+        self._stop_limit_s = stop_limit_s
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_stopping = False
+        self._stopping = asyncio.Event()
+        self._has_served = False
+        self._ready = threading.Event()
+        """Set when it serves, or never will."""
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=is_daemon)
+
+    def start(self) -> None:
+        """Return when it serves.
+
+        Raises:
+            IceDBError: What the server raised before it served, e.g. Unavailable: an address is taken.
+            Unavailable: It did not serve in time.
+            RuntimeError: Something else went wrong; the cause tells.
+        """
+        self._thread.start()
+        is_in_time = self._ready.wait(self._start_limit_s)
+        failure = self._failure
+        if is_in_time and (self._has_served or failure is None):
+            return
+        self.stop()
+        if not is_in_time:
+            raise Unavailable(f"{self._what} did not start within {self._start_limit_s:g} s")
+        if isinstance(failure, IceDBError):
+            raise failure
+        raise RuntimeError(f"{self._what} does not start") from failure
+
+    def stop(self) -> None:
+        """Let the server stop, and wait for it. May be called again, and before it was started."""
+        with self._lock:
+            self._is_stopping = True
+            if self._loop is not None:
+                with suppress(RuntimeError):  # the loop has ended by itself
+                    self._loop.call_soon_threadsafe(self._stopping.set)
+        if self._thread.ident is not None:
+            self._thread.join(self._stop_limit_s)
+
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._thread.is_alive()
+
+    def show_started(self) -> None:
+        """Say that it serves. Called by what is run."""
+        self._has_served = True
+        self._ready.set()
+
+    async def wait_for_stop(self) -> None:
+        """Return when somebody calls :meth:`stop`. Called by what is run."""
+        await self._stopping.wait()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except BaseException as error:  # noqa: BLE001 - the thread's last stop; start() raises it, or it is logged
+            if self._has_served:
+                get_logger().exception(f"{self._name}_crashed")
+            self._failure = error
+        finally:
+            self._ready.set()
+
+    async def _main(self) -> None:
+        with self._lock:
+            self._loop = asyncio.get_running_loop()
+            if self._is_stopping:
+                return  # before there was a loop to tell
+        await self._serve()
+
+
+class LoopHealth:
+    """Looks, and answers health checks from what it saw: a check never waits for a store.
+
+    Args:
+        warehouse: Whose store is looked at.
+        clock: For the silences of the loop.
+        on_change: Called when the endpoint begins or ceases to be ready.
+    """
+
+    def __init__(self, warehouse: Warehouse, *, clock: Clock, on_change: Callable[[bool], Awaitable[None]]) -> None:
+        self._warehouse = warehouse
+        self._clock = clock
+        self._on_change = on_change
+        self._beat_ms = clock.monotonic_ms()
+        self._problem = "the store was not looked at yet"
+        self._is_draining = False
+        self._was_ready = False
+
+    def checks(self) -> HealthChecks:
+        """What ``/healthz`` and ``/readyz`` look at."""
+        return HealthChecks(
+            alive={"loop": self._check_loop}, ready={"store": self._check_store, "draining": self._check_draining}
+        )
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        beats = 0
+        while True:
+            self._beat_ms = self._clock.monotonic_ms()
+            if beats % LOOK_EVERY_BEATS == 0:
+                await self._look()
+            beats += 1
+            await asyncio.sleep(BEAT_S)
+
+    async def drain(self) -> None:
+        """Be ready no more."""
+        self._is_draining = True
+        await self._tell()
+
+    async def _look(self) -> None:
+        root = self._warehouse.root
+        problem = ""
+        try:
+            await asyncio.to_thread(self._warehouse.store.list_page, f"{root}/" if root else "", limit=1)
+        except IceDBError as error:
+            problem = str(error)
+        except Exception as error:  # noqa: BLE001 - no more files or threads, say: that is over some time, this loop is not
+            problem = f"the store could not be looked at ({type(error).__name__}: {error})"
+        if bool(problem) != bool(self._problem):
+            get_logger().info("store_seen", is_reachable=not problem, problem=problem)
+        self._problem = problem
+        await self._tell()
+
+    async def _tell(self) -> None:
+        is_ready = not self._problem and not self._is_draining
+        if is_ready != self._was_ready:
+            self._was_ready = is_ready
+            await self._on_change(is_ready)
+
+    def _check_loop(self) -> None:
+        silent_ms = self._clock.monotonic_ms() - self._beat_ms
+        if silent_ms > LONGEST_PAUSE_MS:
+            raise Unavailable(f"the event loop has not come round for {silent_ms} ms")
+
+    def _check_store(self) -> None:
+        if self._problem:
+            raise Unavailable(self._problem)
+
+    def _check_draining(self) -> None:
+        if self._is_draining:
+            raise Unavailable("this process is about to stop")
+
+
+class MetricsServer:
+    """Serves metrics and health until it is stopped, or the process ends. Made by :func:`start_metrics_server`.
+
+    Attributes:
+        port: The port it listens on.
+    """
+
+    def __init__(self, app: ASGIApp, options: HttpServerOptions, listener: socket.socket) -> None:
+        self.port = int(listener.getsockname()[1])
+        self._serving = app, options, listener
+        self._thread = ServerThread(
+            self._serve, name="metrics", what="the server of metrics", stop_limit_s=START_LIMIT_S, is_daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop, and leave the port."""
+        self._thread.stop()
+
+    async def _serve(self) -> None:
+        server = await HttpServer.start(*self._serving)
+        self._thread.show_started()
+        await self._thread.wait_for_stop()
+        await server.stop()
+
+
 def start_metrics_server(
     registry: CollectorRegistry,
     *,
@@ -54,7 +462,7 @@ def start_metrics_server(
     port: int,
     health: HealthChecks | None = None,
     clock: Clock | None = None,
-) -> ThreadingHTTPServer | None:
+) -> MetricsServer | None:
     """Serve metrics and health in a daemon thread.
 
     Waits a few seconds for a port that a predecessor is about to leave.
@@ -71,48 +479,81 @@ def start_metrics_server(
     """
     if port == 0:
         return None
-    handler = _make_handler(registry, health or HealthChecks())
     clock = clock or SystemClock()
-    for attempt in range(BIND_ATTEMPTS):
-        if attempt:
-            clock.sleep_ms(BIND_RETRY_MS)
-        try:
-            server = _Server((host, port), handler)
-        except OSError as error:
-            failure = error
-            continue
-        threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
-        get_logger().info("metrics_served", host=host, port=port)
-        return server
-    raise Unavailable(_port_message(host, port, failure)) from failure
+    attempts = Retrying(
+        retry=retry_if_exception_type(Unavailable),
+        stop=stop_after_attempt(BIND_ATTEMPTS),
+        wait=wait_fixed(BIND_RETRY_MS / SECOND_MS),
+        sleep=lambda pause_s: clock.sleep_ms(round(pause_s * SECOND_MS)),
+        reraise=True,
+    )
+    listener = attempts(_listen, host, port, what="serve metrics", remedy=METRICS_ADDRESS)
+    options = HttpServerOptions(
+        host=host,
+        port=port,
+        address_settings="",
+        max_connections=METRICS_CONNECTIONS,
+        header_timeout_ms=METRICS_TIMEOUT_MS,
+        keep_alive_ms=METRICS_TIMEOUT_MS,
+        shutdown_ms=SECOND_MS,
+    )
+    server = MetricsServer(_metrics_app(registry, health or HealthChecks()), options, listener)
+    get_logger().info("metrics_served", host=host, port=port)
+    return server
 
 
 def check_port_is_free(host: str, port: int) -> None:
     """Raise Unavailable if nobody could listen there. Port 0 is always fine."""
-    if port == 0:
-        return
+    if port:
+        _listen(host, port, what="serve metrics", remedy=METRICS_ADDRESS).close()
+
+
+def _listen(host: str, port: int, *, what: str, remedy: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise Unavailable(_port_message(host, port, error)) from error
+    # asyncio sets TCP_NODELAY only where the protocol is said; without it each answer on a kept connection takes 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise Unavailable(f"cannot {what} on {host}:{port} ({error.strerror or error}); {remedy}") from error
+    listener.setblocking(False)
+    return listener
 
 
-def _port_message(host: str, port: int, error: OSError) -> str:
-    return (
-        f"cannot serve metrics on {host}:{port} ({error.strerror or error}); "
-        "set ICEDB_METRICS_HOST and ICEDB_METRICS_PORT to an address of this host that is free, or the port to 0"
-    )
+def _metrics_app(registry: CollectorRegistry, health: HealthChecks) -> Starlette:
+    async def metrics(request: Request) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(await _run_aside(lambda: encode(registry)), headers={"content-type": content_type})
+
+    async def check(request: Request) -> Response:
+        found = await _run_aside(lambda: health.run(with_ready=request.url.path == "/readyz"))
+        is_well = all(value == "ok" for value in found.values())
+        body = json.dumps({"status": "ok" if is_well else "failing", "checks": found})
+        return Response(body, 200 if is_well else 503, media_type="application/json")
+
+    async def missing(_request: Request, _error: Exception) -> Response:
+        return PlainTextResponse("try /metrics, /healthz or /readyz\n", 404)
+
+    routes = [Route("/metrics", metrics), Route("/healthz", check), Route("/readyz", check)]
+    return Starlette(routes=routes, exception_handlers={404: missing})
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+async def _run_aside(work: Callable[[], T]) -> T:
+    """Return what work gives that may block, or hang for ever: in a thread that no end of the process waits for."""
+    job: Future[T] = Future()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        del request  # a scraper that hung up is not our failure
-        get_logger().debug("metrics_request_failed", client=str(client_address))
+    def run() -> None:
+        if job.set_running_or_notify_cancel():
+            try:
+                job.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - whoever waits for it has it
+                job.set_exception(error)
+
+    threading.Thread(target=run, name="metrics-check", daemon=True).start()
+    return await asyncio.wrap_future(job)
 
 
 def _run_check(check: Check) -> str:
@@ -123,34 +564,3 @@ def _run_check(check: Check) -> str:
     except Exception as error:  # noqa: BLE001 - no more files or threads, say: an answer helps more than none
         return f"{type(error).__name__}: {error}"
     return "ok"
-
-
-def _make_handler(registry: CollectorRegistry, health: HealthChecks) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        timeout = REQUEST_TIMEOUT_S
-
-        def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
-            if path == "/metrics":
-                encode, content_type = choose_encoder(self.headers.get("Accept", ""))
-                self._answer(HTTPStatus.OK, encode(registry), content_type)
-            elif path in ("/healthz", "/readyz"):
-                found = health.run(with_ready=path == "/readyz")
-                is_well = all(value == "ok" for value in found.values())
-                status = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE
-                body = json.dumps({"status": "ok" if is_well else "failing", "checks": found})
-                self._answer(status, body.encode(), "application/json")
-            else:
-                self._answer(HTTPStatus.NOT_FOUND, b"try /metrics, /healthz or /readyz\n", "text/plain")
-
-        def _answer(self, status: HTTPStatus, body: bytes, content_type: str) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's signature
-            """Say nothing: a scrape each few seconds is not an event."""
-
-    return Handler

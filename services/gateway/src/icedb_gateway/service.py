@@ -4,7 +4,6 @@ Stops in this order: not ready any more, no new connections, running requests en
 """
 
 import asyncio
-from http.server import ThreadingHTTPServer
 from typing import Final
 
 from icedb_log.clock import Clock
@@ -12,10 +11,15 @@ from icedb_log.serving.table_cache import TableCache
 from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.guard import AccessGuard, open_guard
-from icedb_service.asgi.http_server import HttpServer, HttpServerOptions
-from icedb_service.asgi.pulse import Pulse
-from icedb_service.asgi.server_thread import ServerThread
-from icedb_service.http_server import check_port_is_free, start_metrics_server
+from icedb_service.http_server import (
+    HttpServer,
+    HttpServerOptions,
+    LoopHealth,
+    MetricsServer,
+    ServerThread,
+    check_port_is_free,
+    start_metrics_server,
+)
 from icedb_service.main import watch_clock
 from icedb_service.readers import BlockingWork, TableNames, TableReads
 from icedb_service.tls import ssl_context
@@ -70,7 +74,7 @@ class Gateway:
         )
         self._tls = ssl_context(settings, clock=clock)
         watch_clock(warehouse.store, self.metrics.clock, clock=clock, settings=settings)
-        self._metrics_server: ThreadingHTTPServer | None = None
+        self._metrics_server: MetricsServer | None = None
         stop_limit_s = settings.gateway_shutdown_ms / SECOND_MS + STOP_MARGIN_S
         self._thread = ServerThread(self._serve, name="gateway", what="the gateway", stop_limit_s=stop_limit_s)
 
@@ -96,8 +100,7 @@ class Gateway:
         """Stop serving. May be called again."""
         self._thread.stop()
         if self._metrics_server is not None:
-            self._metrics_server.shutdown()
-            self._metrics_server.server_close()
+            self._metrics_server.stop()
             self._metrics_server = None
 
     def is_alive(self) -> bool:
@@ -110,28 +113,28 @@ class Gateway:
         async def show(is_ready: bool) -> None:  # noqa: FBT001 - a callback with one meaning
             self.metrics.store_up.set(1 if is_ready else 0)
 
-        pulse = Pulse(self._warehouse, clock=self._clock, on_change=show)
+        health = LoopHealth(self._warehouse, clock=self._clock, on_change=show)
         work = BlockingWork(max_jobs=settings.gateway_store_threads, max_jobs_per_table=settings.gateway_table_threads)
         bodies = self._make_bodies()
         server: HttpServer | None = None
         beating: asyncio.Task[None] | None = None
         try:
-            server = await HttpServer.start(self._make_app(work, bodies, pulse), self._http_options())
+            server = await HttpServer.start(self._make_app(work, bodies, health), self._http_options())
             self.port = server.port
-            self._metrics_server = await asyncio.to_thread(self._serve_metrics, pulse)
-            beating = asyncio.create_task(pulse.run())
+            self._metrics_server = await asyncio.to_thread(self._serve_metrics, health)
+            beating = asyncio.create_task(health.run())
             self._thread.show_started()
             await self._thread.wait_for_stop()
         finally:
             if beating is not None:
                 beating.cancel()
-                await pulse.drain()
+                await health.drain()
             if server is not None:
                 await server.stop()
             work.close()
             bodies.close()
 
-    def _make_app(self, work: BlockingWork, bodies: Bodies, pulse: Pulse) -> S3App:
+    def _make_app(self, work: BlockingWork, bodies: Bodies, health: LoopHealth) -> S3App:
         settings, clock, metrics = self._settings, self._clock, self.metrics
         wait_ms = settings.gateway_read_timeout_ms
         tables = TableCache(
@@ -165,7 +168,7 @@ class Gateway:
             operations,
             authentication=Authentication(self._guard, clock=clock, metrics=metrics),
             bodies=bodies,
-            health=pulse.checks(),
+            health=health.checks(),
             settings=settings,
             metrics=metrics,
             clock=clock,
@@ -196,11 +199,11 @@ class Gateway:
             tls=self._tls,
         )
 
-    def _serve_metrics(self, pulse: Pulse) -> ThreadingHTTPServer | None:
+    def _serve_metrics(self, health: LoopHealth) -> MetricsServer | None:
         return start_metrics_server(
             self.metrics.registry,
             host=self._settings.metrics_host,
             port=self._settings.metrics_port,
-            health=pulse.checks(),
+            health=health.checks(),
             clock=self._clock,
         )

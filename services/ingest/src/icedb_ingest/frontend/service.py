@@ -6,7 +6,6 @@ wake-ups are sent. What was acknowledged is durable at every moment of it.
 
 import asyncio
 from collections.abc import Callable
-from http.server import ThreadingHTTPServer
 from typing import Final
 
 from icedb_log.clock import Clock
@@ -16,10 +15,15 @@ from icedb_log.units import KIB, SECOND_MS
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.credentials import GrpcAccess, HttpAccess
 from icedb_service.access.guard import open_guard
-from icedb_service.asgi.http_server import HttpServer, HttpServerOptions
-from icedb_service.asgi.pulse import Pulse
-from icedb_service.asgi.server_thread import ServerThread
-from icedb_service.http_server import check_port_is_free, start_metrics_server
+from icedb_service.http_server import (
+    HttpServer,
+    HttpServerOptions,
+    LoopHealth,
+    MetricsServer,
+    ServerThread,
+    check_port_is_free,
+    start_metrics_server,
+)
 from icedb_service.main import watch_clock
 from icedb_service.tls import ssl_context
 from pydantic import SecretStr
@@ -92,7 +96,7 @@ class Frontend:
         watch_clock(warehouse.store, self.metrics.clock, clock=clock, settings=settings)
         self._waker = Waker(wake)
         self._desk = make_desk(warehouse, settings=settings, clock=self._clock, on_staged=self._waker.ask)
-        self._metrics_server: ThreadingHTTPServer | None = None
+        self._metrics_server: MetricsServer | None = None
         stop_limit_s = settings.frontend_shutdown_ms / SECOND_MS + STOP_MARGIN_S
         self._thread = ServerThread(self._serve, name="frontend", what="the front end", stop_limit_s=stop_limit_s)
 
@@ -115,8 +119,7 @@ class Frontend:
         self._thread.stop()
         self._waker.stop()
         if self._metrics_server is not None:
-            self._metrics_server.shutdown()
-            self._metrics_server.server_close()
+            self._metrics_server.stop()
             self._metrics_server = None
 
     def is_alive(self) -> bool:
@@ -142,20 +145,22 @@ class Frontend:
             if grpc_server is not None:
                 await grpc_server.show_health(is_serving=is_ready)
 
-        pulse = Pulse(self._warehouse, clock=clock, on_change=show)
+        health = LoopHealth(self._warehouse, clock=clock, on_change=show)
         beating: asyncio.Task[None] | None = None
         try:
             grpc_server = await GrpcServer.start(GrpcDoor(counter, GrpcAccess(self._guard)), settings, clock=clock)
-            http_server = await HttpServer.start(self._make_app(counter, groups, pulse), _http_options(settings, clock))
+            http_server = await HttpServer.start(
+                self._make_app(counter, groups, health), _http_options(settings, clock)
+            )
             self.grpc_port, self.http_port = grpc_server.port, http_server.port
-            self._metrics_server = await asyncio.to_thread(self._serve_metrics, pulse)
-            beating = asyncio.create_task(pulse.run())
+            self._metrics_server = await asyncio.to_thread(self._serve_metrics, health)
+            beating = asyncio.create_task(health.run())
             self._thread.show_started()
             await self._thread.wait_for_stop()
         finally:
             if beating is not None:
                 beating.cancel()
-                await pulse.drain()
+                await health.drain()
             counter.is_draining.set()
             await asyncio.gather(
                 *([http_server.stop()] if http_server is not None else []),
@@ -164,7 +169,7 @@ class Frontend:
             await groups.finish()
             await counter.close()
 
-    def _make_app(self, counter: Counter, groups: EventGroups, pulse: Pulse) -> Starlette:
+    def _make_app(self, counter: Counter, groups: EventGroups, health: LoopHealth) -> Starlette:
         settings = self._settings
         door = HttpDoor(
             counter,
@@ -174,17 +179,17 @@ class Frontend:
                 secret=_reveal(settings.frontend_segment_secret),
                 write_key=_reveal(settings.frontend_segment_write_key),
             ),
-            health=pulse.checks(),
+            health=health.checks(),
             access=HttpAccess(self._guard.at("http")),
         )
         return make_app(door, access_log=settings.frontend_access_log, cors_origins=settings.frontend_cors_origins)
 
-    def _serve_metrics(self, pulse: Pulse) -> ThreadingHTTPServer | None:
+    def _serve_metrics(self, health: LoopHealth) -> MetricsServer | None:
         return start_metrics_server(
             self.metrics.registry,
             host=self._settings.metrics_host,
             port=self._settings.metrics_port,
-            health=pulse.checks(),
+            health=health.checks(),
             clock=self._clock,
         )
 

@@ -1,1 +1,0 @@
-"""HTTP doors of services: uvicorn inside an event loop that is not its own. Needs the extra ``http``."""
