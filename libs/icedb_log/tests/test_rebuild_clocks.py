@@ -3,8 +3,7 @@
 import pytest
 from icedb_log.clock import make_uuid7_hex, uuid7_hex_ms
 from icedb_log.repair.footers import FileOrigin, Footer
-from icedb_log.repair.rebuild_clocks import find_odd_times
-from icedb_log.repair.rebuild_commits import Attempt
+from icedb_log.repair.rebuild_commits import Attempt, find_odd_times
 from icedb_log.store.object_store import ObjectInfo
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_sim.fakes.fake_clock import DEFAULT_START_MS

@@ -4,7 +4,7 @@ import pytest
 from icedb_log.errors import Fenced, InvalidRequest
 from icedb_log.model import LogView
 from icedb_log.repair.footers import FileOrigin, Footer
-from icedb_log.repair.rebuild_evidence import RebuildEvidence, SurvivingLog
+from icedb_log.repair.rebuild_evidence import RebuildEvidence
 from icedb_log.repair.rebuild_plan import plan_rebuild
 from icedb_log.store.object_store import ObjectInfo
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
@@ -106,8 +106,8 @@ def test_no_two_files_are_left_out_for_each_others_sake():
         origin = FileOrigin("merge", "t", "p=a", table.clock.new_id(), (gone,))
         footers[key] = Footer(ObjectInfo(key, "e", 10, table.clock.now_ms()), 5, {"id": "BIGINT"}, origin=origin)
         table.clock.advance(number)
-    log = SurvivingLog(LogView("t", (), table.clock.now_ms()))
-    evidence = RebuildEvidence(table.paths, table.config, log, footers, pinned=frozenset(footers))
+    view = LogView("t", (), table.clock.now_ms())
+    evidence = RebuildEvidence(table.paths, table.config, view, (), footers, pinned=frozenset(footers))
     older, newer = footers
     assert plan_rebuild(evidence).live == {newer}
     assert plan_rebuild(evidence, decided="inputs").live == {older, newer}

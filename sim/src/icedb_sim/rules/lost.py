@@ -79,16 +79,18 @@ LOST_RULES: Final = played_by(
     breaks(
         "B1",
         "a rebuild does not believe what a fence says of a lost commit",
-        edit("repair.rebuild_commits:_Court._judge_landed", ("rivals = self._find_rivals(attempt)", "return None")),
+        edit("repair.rebuild_commits:CommitResolver._is_remembered", ("in self._landed", "in ()")),
     ),
     breaks(
         "B1",
         "a lost merge counts although its inputs were merged again",
-        edit("repair.rebuild_commits:_Court._judge_landed", ("if not rivals.isdisjoint(proven):", "if False:")),
+        edit(
+            "repair.rebuild_commits:CommitResolver._judge_landed", ("if self._has_proven_rival(attempt):", "if False:")
+        ),
     ),
     breaks(
         "B1",
         "a lost flush counts although a later one looks the same",
-        edit("repair.rebuild_commits:_Court._judge_landed", ("if twin > attempt.commit_id:", "if False:")),
+        edit("repair.rebuild_commits:CommitResolver._judge_landed", ("if twin:", "if False:")),
     ),
 )

@@ -3,7 +3,7 @@
 from typing import Any, TypeVar
 
 from icedb_log.repair.rebuild import RebuildResult
-from icedb_log.repair.rebuild_record import LeftOutEntry
+from icedb_log.repair.rebuild_record import LeftOut
 
 from icedb_sim.tables.small_table import SmallTable
 
@@ -38,6 +38,6 @@ def noted(result: RebuildResult, kind: str) -> list[str]:
     return [name for note in result.report.notes if note.kind == kind for name in note.files]
 
 
-def left_out(result: RebuildResult) -> dict[str, LeftOutEntry]:
+def left_out(result: RebuildResult) -> dict[str, LeftOut]:
     """Return what was left out, by key."""
     return {entry.key: entry for entry in result.report.left_out}

@@ -8,7 +8,7 @@ import typer
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
 from icedb_log.repair.rebuild import RebuildOptions, RebuildResult, rebuild_table, require_decided
-from icedb_log.repair.rebuild_record import ChoiceEntry, NoteEntry, RebuildReport
+from icedb_log.repair.rebuild_record import Choice, Note, RebuildReport
 from rich.markup import escape
 
 from icedb_client.cli.exits import FAILED
@@ -151,7 +151,7 @@ def _print(report: RebuildReport, *, has_work: bool, as_json: bool) -> None:
         out.print(f"  … and {format_count(len(report.left_out) - SHOWN_NAMES)} more (--json)", soft_wrap=True)
 
 
-def _print_choice(choice: ChoiceEntry) -> None:
+def _print_choice(choice: Choice) -> None:
     rows = "unknown" if choice.input_rows is None else format_count(choice.input_rows)
     sides = f"{rows} rows in {len(choice.inputs)} files before, {format_count(choice.output_rows)} rows after"
     if choice.what == "leftover":
@@ -162,7 +162,7 @@ def _print_choice(choice: ChoiceEntry) -> None:
     out.print(f"  {escape(sides)}; likely: {choice.likely}, taken: {choice.decided}", soft_wrap=True)
 
 
-def _print_note(note: NoteEntry) -> None:
+def _print_note(note: Note) -> None:
     about = f" ({_count(note.file_count, 'file')}, {_count(note.row_count, 'row')})" if note.file_count else ""
     out.print(f"[bold]note[/] {note.kind}{about}: {escape(note.text)}", soft_wrap=True)
     for name in note.files[:SHOWN_NAMES]:

@@ -18,19 +18,10 @@ from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fence import HeldFence, acquire_fence
 from icedb_log.model import LogFile
 from icedb_log.repair.footers import FooterReader
-from icedb_log.repair.rebuild_commits import Side
-from icedb_log.repair.rebuild_evidence import FenceTraces, RebuildEvidence
+from icedb_log.repair.rebuild_evidence import FenceTraces, RebuildEvidence, read_evidence, read_fence_traces
 from icedb_log.repair.rebuild_log import build_rebuilt_log, name_ms, require_rebuilt
-from icedb_log.repair.rebuild_plan import RebuildPlan, plan_rebuild
-from icedb_log.repair.rebuild_reading import read_evidence, read_fence_traces
-from icedb_log.repair.rebuild_record import (
-    DamagedEntry,
-    RebuildReport,
-    close_report,
-    make_report,
-    put_report,
-    read_reports,
-)
+from icedb_log.repair.rebuild_plan import RebuildPlan, make_report, plan_rebuild
+from icedb_log.repair.rebuild_record import DamagedEntry, RebuildReport, Side, close_report, put_report, read_reports
 from icedb_log.store.object_store import ObjectStore, list_all
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig

@@ -1,25 +1,27 @@
-"""Which commits landed, as far as data files can tell (rule B1). Pure.
+"""Which commits landed, as far as anything that is left can tell (rules B1 and B3). Pure.
 
 The footers of one commit's data files say which data files its job had read. Such a file was live at that time, so the
 commit that had made it certainly landed. Jobs that replace files have one fence: of those that read the same file only
 the one that came last can have landed, because it read a log in which the file was still live.
+
+:class:`CommitResolver` decides for each commit by the first rule that answers: what proves it; then what fences
+remember; then what speaks against it; then what is likely, which a person may decide otherwise.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from operator import itemgetter
+from itertools import combinations, pairwise
 from typing import Final, Literal
 
+from icedb_log.clock import uuid7_hex_ms
 from icedb_log.errors import CorruptLog
 from icedb_log.keys import file_time_ms, parse_log_key
-from icedb_log.repair.footers import Footer, FooterKind
-from icedb_log.repair.rebuild_evidence import RebuildEvidence
-from icedb_log.store.object_store import ObjectInfo
-
-Side = Literal["inputs", "outputs"]
-"""What is live when nobody can tell whether a commit landed: the files that its job read, or those that it wrote."""
+from icedb_log.repair.footers import ColumnBounds, Footer, FooterKind
+from icedb_log.repair.rebuild_evidence import RebuildEvidence, look_of
+from icedb_log.repair.rebuild_record import Choice, Side
+from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 
 Basis = Literal[
     "named in the log",
@@ -39,13 +41,7 @@ Basis = Literal[
 ]
 """How it is known, or why it is taken so."""
 
-MAX_SEAL_BYTES: Final = 128
-"""No seal is larger."""
-
-CLOCK_SKEW_MS: Final = 60_000
-"""So far may the clocks of the hosts be apart that named two files."""
-
-PROVEN: Final[frozenset[Basis]] = frozenset(
+PROOFS: Final[frozenset[Basis]] = frozenset(
     (
         "named in the log",
         "replaced by a later commit",
@@ -54,6 +50,16 @@ PROVEN: Final[frozenset[Basis]] = frozenset(
         "a fence says that it landed",
     )
 )
+
+MAX_SEAL_BYTES: Final = 128
+"""No seal is larger."""
+
+CLOCK_SKEW_MS: Final = 60_000
+"""So far may the clocks of the hosts be apart that named two files."""
+
+_LAST_ID: Final = "~"
+_HEX_MS: Final = 12
+_ID_LENGTH: Final = 32
 
 
 @dataclass(frozen=True)
@@ -76,44 +82,20 @@ class Attempt:
         return tuple(footer for outputs in self.groups.values() for footer in outputs)
 
     @cached_property
+    def output_keys(self) -> tuple[str, ...]:
+        """Their keys, ascending."""
+        return tuple(sorted(footer.info.key for footer in self.outputs))
+
+    @cached_property
     def inputs(self) -> frozenset[str]:
         """All data files that it was to replace, as far as it says."""
         return frozenset(key for inputs in self.groups for key in inputs)
 
-    @property
-    def output_rows(self) -> int:
-        """Rows of its data files that exist."""
-        return sum(footer.row_count for footer in self.outputs)
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Something that the files cannot tell, and how it is decided.
-
-    Attributes:
-        what: ``commit``: whether a deletion, a rewrite or a merge by a query landed; ``leftover``: whether a file that
-            something may have kept is dead, and its rows are in another file.
-        commit_id: Of the commit; for a leftover, of the one that wrote the file.
-        kind: Which job wrote ``outputs``, or the leftover.
-        inputs: Files that are live if it is decided for ``inputs``.
-        outputs: Files that are live if it is decided for ``outputs``; of a leftover, the one that may have its rows.
-        input_rows: Rows of ``inputs``; ``None``: one of them cannot be read.
-        output_rows: Rows of ``outputs``.
-        likely: What the evidence speaks for.
-        decided: What is done.
-        why: In words.
-    """
-
-    what: Literal["commit", "leftover"]
-    commit_id: str
-    kind: FooterKind
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    input_rows: int | None
-    output_rows: int
-    likely: Side
-    decided: Side
-    why: str
+    @cached_property
+    def written_ms(self) -> tuple[int, int]:
+        """When its first and its last data file were written, by the store's clock."""
+        times = [footer.info.modified_ms for footer in self.outputs]
+        return min(times), max(times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,22 +112,10 @@ class Verdict:
     basis: Basis
     choice: Choice | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class Verdicts:
-    """What became of all attempts.
-
-    Attributes:
-        attempts: By commit id.
-        by_commit: The verdict of each.
-        dead: Data files that a commit replaced which landed.
-        contradictions: Commits that replaced the same file and are both proven to have landed.
-    """
-
-    attempts: Mapping[str, Attempt]
-    by_commit: Mapping[str, Verdict]
-    dead: frozenset[str]
-    contradictions: tuple[tuple[str, str], ...] = field(default=())
+    @property
+    def is_proven(self) -> bool:
+        """Whether it certainly landed."""
+        return self.has_landed and self.basis in PROOFS
 
 
 def group_attempts(footers: Iterable[Footer]) -> dict[str, Attempt]:
@@ -161,156 +131,144 @@ def group_attempts(footers: Iterable[Footer]) -> dict[str, Attempt]:
     }
 
 
-def find_verdicts(evidence: RebuildEvidence, attempts: Mapping[str, Attempt], *, decided: Side | None) -> Verdicts:
-    """Find out which commits landed (B1).
+def commit_of(log_key: str) -> str:
+    """Return the commit id in the name of an object below ``_log``; the highest there can be if there is none."""
+    try:
+        return parse_log_key(log_key).commit_id
+    except CorruptLog:
+        return _LAST_ID
+
+
+class CommitResolver:
+    """Finds out which commits landed (B1).
 
     Args:
         evidence: What is left of the table.
-        attempts: What was written for each commit.
+        footers: Of the table's own data files.
         decided: What a person says of commits that nobody can tell of; ``None``: as is likely.
+
+    Attributes:
+        attempts: What was written for each commit.
+        verdicts: What became of each.
     """
-    return _Court(evidence, attempts, decided).judge()
 
-
-class _Court:
-    """One call of :func:`find_verdicts`."""
-
-    def __init__(self, evidence: RebuildEvidence, attempts: Mapping[str, Attempt], decided: Side | None) -> None:
+    def __init__(self, evidence: RebuildEvidence, footers: Iterable[Footer], *, decided: Side | None) -> None:
+        self.attempts: Final = group_attempts(footers)
+        self.verdicts: Final[dict[str, Verdict]] = {}
         self._evidence = evidence
-        self._attempts = attempts
-        self._decided = decided
+        self._decided: Side | None = decided
         self._takers: dict[str, list[str]] = defaultdict(list)
-        for commit_id in sorted(attempts):
-            for key in attempts[commit_id].inputs:
+        self._looks: dict[Hashable, set[str]] = defaultdict(set)
+        for commit_id, attempt in sorted(self.attempts.items()):
+            for key in attempt.inputs:
                 self._takers[key].append(commit_id)
-        self._heads = {
-            file.head.commit_id for file in evidence.log.damaged if file.head is not None and file.head.commit_id
-        }
+            for footer in attempt.outputs if attempt.kind == "flush" else ():
+                self._looks[look_of(footer)].add(commit_id)
+        files = evidence.view.files
+        self._named = {file.log.commit_id for file in files} | {head.commit_id for _, head in evidence.heads}
         # Its name is that of one commit (W2), whatever became of its content, unless it was a seal.
-        self._heads |= {_named_commit(file.key) for file in evidence.log.damaged if file.size_bytes > MAX_SEAL_BYTES}
-        self._heads |= {file.log.commit_id for file in evidence.log.view.files if file.log.commit_id}
+        self._named |= {commit_of(file.key) for file in evidence.damaged if file.size_bytes > MAX_SEAL_BYTES}
         # WARN: a seal is no proof that a commit did not land. Whoever takes a fence after its log file got lost puts
         # one there (F1): the next flush, or this very rebuild.
-        self._looks: dict[Hashable, set[str]] = defaultdict(set)
-        for attempt in attempts.values():
-            for footer in attempt.outputs if attempt.kind == "flush" else ():
-                self._looks[_look(footer)].add(attempt.commit_id)
-        self._sealed = {parse_log_key(file.key).commit_id for file in evidence.log.view.files if file.log.is_seal}
-        self._landed = {_named_commit(f"{name}.jsonl") for name in evidence.landed}
-        self._has_whole_logs = any(not file.log.is_seal for file in evidence.log.view.files)
-        self._is_log_sound = False
+        self._sealed = {commit_of(file.key) for file in files if file.log.is_seal}
+        self._landed = {commit_of(f"{name}.jsonl") for name in evidence.landed}
+        self._apply(self._find_proof)
+        self._is_log_sound = evidence.has_commits and not evidence.damaged and self._names_what_is_proven()
+        self._apply(self._judge_landed)
+        self._apply(self._judge_unproven)
 
-    def judge(self) -> Verdicts:
-        proven: dict[str, Verdict] = {}
-        for commit_id, attempt in self._attempts.items():
-            basis = self._find_proof(attempt)
-            if basis is not None:
-                proven[commit_id] = Verdict(True, basis)
-        self._is_log_sound = self._has_whole_logs and not self._evidence.log.damaged and self._names_all_of(proven)
-        doubtful: dict[str, Verdict] = {}
-        for commit_id in sorted((self._landed & self._attempts.keys()) - proven.keys(), reverse=True):
-            verdict = self._judge_landed(self._attempts[commit_id], proven.keys())
+    @cached_property
+    def replaced(self) -> frozenset[str]:
+        """Data files that some job had read: they were live once."""
+        return frozenset(self._takers)
+
+    def dead(self, *, proven_only: bool = False) -> set[str]:
+        """Return the data files that a commit replaced which landed."""
+        landed = (c for c, each in self.verdicts.items() if each.has_landed and (each.is_proven or not proven_only))
+        return {key for commit_id in landed for key in self.attempts[commit_id].inputs}
+
+    def find_contradictions(self) -> list[tuple[str, str]]:
+        """Return the commits that replaced the same file and are both proven to have landed."""
+        pairs = (pair for takers in self._takers.values() for pair in combinations(takers, 2))
+        return sorted({pair for pair in pairs if all(self.verdicts[each].is_proven for each in pair)})
+
+    def _apply(self, rule: Callable[[Attempt], Verdict | None]) -> None:
+        """Ask a rule about each commit that nothing was said of, the newest first."""
+        for commit_id in sorted(self.attempts, reverse=True):
+            verdict = None if commit_id in self.verdicts else rule(self.attempts[commit_id])
             if verdict is not None:
-                (proven if verdict.choice is None else doubtful)[commit_id] = verdict
-        by_commit = proven | doubtful
-        proven_ids = frozenset(proven)
-        for commit_id, attempt in self._attempts.items():
-            if commit_id not in by_commit:
-                by_commit[commit_id] = self._judge_unproven(attempt, proven_ids)
-        dead = {
-            key
-            for commit_id, verdict in by_commit.items()
-            if verdict.has_landed
-            for key in self._attempts[commit_id].inputs
-        }
-        contradictions = {
-            (first, second)
-            for takers in self._takers.values()
-            if len(takers) > 1
-            for place, first in enumerate(takers)
-            for second in takers[place + 1 :]
-            if first in proven and second in proven
-        }
-        return Verdicts(self._attempts, by_commit, frozenset(dead), tuple(sorted(contradictions)))
+                self.verdicts[commit_id] = verdict
 
-    def _find_proof(self, attempt: Attempt) -> Basis | None:
+    def _find_proof(self, attempt: Attempt) -> Verdict | None:
         """Return what proves that a commit landed: all of it did, or nothing."""
-        evidence = self._evidence
-        keys = [footer.info.key for footer in attempt.outputs]
-        if attempt.commit_id in self._heads or any(key in evidence.markers for key in keys):
-            return "named in the log"
-        if any(key in self._takers for key in keys):
-            return "replaced by a later commit"
-        if any(key in evidence.pinned for key in keys):
-            return "named by a pin"
-        return "record of an erasure" if evidence.deletions.get(attempt.commit_id) else None
+        proofs: tuple[tuple[Basis, Collection[str]], ...] = (
+            ("named in the log", self._evidence.markers.keys()),
+            ("replaced by a later commit", self._takers.keys()),
+            ("named by a pin", self._evidence.pinned),
+        )
+        if attempt.commit_id in self._named:
+            return Verdict(True, "named in the log")
+        for basis, keys in proofs:
+            if any(key in keys for key in attempt.output_keys):
+                return Verdict(True, basis)
+        return Verdict(True, "record of an erasure") if self._evidence.deletions.get(attempt.commit_id) else None
 
-    def _judge_landed(self, attempt: Attempt, proven: Collection[str]) -> Verdict | None:
+    def _names_what_is_proven(self) -> bool:
+        """Whether the log names whatever is there of the commits that landed, and of what they replaced."""
+        proven = [self.attempts[commit_id] for commit_id in self.verdicts]
+        keys = (key for each in proven for key in (*each.inputs, *each.output_keys))
+        return all(key in self._evidence.markers or not self._evidence.is_there(key) for key in keys)
+
+    def _judge_landed(self, attempt: Attempt) -> Verdict | None:
         """Judge an attempt that landed for certain (F5), and of which no log file says anything any more.
 
         ``None``: others replaced the same files since, which they can have done only after it was lost.
         """
-        rivals = self._find_rivals(attempt)
-        if not rivals.isdisjoint(proven):
+        if not self._is_remembered(attempt):
+            return None
+        if self._has_proven_rival(attempt):
             if all(self._evidence.is_there(key) for key in attempt.inputs):
                 return None
             why = "it landed and was lost, and another commit replaced some of the same files since; others are gone"
-            return self._decide(attempt, (why, "outputs"))
-        twin = self._find_twin(attempt) if attempt.kind == "flush" else ""
-        if twin > attempt.commit_id:
+            return self._decide(attempt, why, "outputs")
+        twin = self._find_later_twin(attempt)
+        if twin:
             why = (
                 f"it landed and was lost, and a later flush ({twin}) wrote files that are alike: of the same batches, "
                 "if their producer sent them again after the loss, or of others with the same content"
             )
-            return self._decide(attempt, (why, "outputs"))
+            return self._decide(attempt, why, "outputs")
         return Verdict(True, "a fence says that it landed")
 
-    def _names_all_of(self, commits: Iterable[str]) -> bool:
-        """Whether the log names whatever is there of some commits, and of what they replaced."""
+    def _judge_unproven(self, attempt: Attempt) -> Verdict:
+        """Judge an attempt that nothing proves: by what speaks against it, by its age, by its rows."""
         evidence = self._evidence
-        attempts = [self._attempts[commit_id] for commit_id in commits]
-        keys = (key for each in attempts for key in (*each.inputs, *(footer.info.key for footer in each.outputs)))
-        return all(key in evidence.markers or not evidence.is_there(key) for key in keys)
-
-    def _judge_unproven(self, attempt: Attempt, proven: frozenset[str]) -> Verdict:
-        evidence = self._evidence
-        refutation = self._find_refutation(attempt, proven)
+        refutation = self._find_refutation(attempt)
         if refutation is not None:
             return Verdict(False, refutation)
-        newest_ms = max(footer.info.modified_ms for footer in attempt.outputs)
-        is_old = evidence.is_swept(newest_ms)
+        is_old = evidence.is_swept(attempt.written_ms[1])
         if attempt.kind == "flush":
             doubt = self._find_doubt(attempt, is_old=is_old)
             if doubt is not None:
-                return self._decide(attempt, doubt)
+                return self._decide(attempt, *doubt)
             return Verdict(True, "older than any orphan" if is_old else "young, and nothing tells")
         if not all(evidence.is_there(key) for key in attempt.inputs):
             return Verdict(True, "what it replaced is gone")
         return self._judge_whole(attempt, is_old=is_old)
 
-    def _find_refutation(self, attempt: Attempt, proven: frozenset[str]) -> Basis | None:
+    def _find_refutation(self, attempt: Attempt) -> Basis | None:
         """Return what speaks for certain against a commit that nothing proves."""
-        evidence = self._evidence
-        if evidence.deletions.get(attempt.commit_id) is False:
+        if self._evidence.deletions.get(attempt.commit_id) is False:
             return "record of an erasure"
-        rivals = self._find_rivals(attempt)
-        if rivals & proven:
+        if self._has_proven_rival(attempt):
             return "another commit replaced the same files"
         # WARN: only the last of them can have landed. The one before it would have made the file dead, and the last one
         # read the log after it had the fence (F2).
-        if any(rival > attempt.commit_id for rival in rivals):
+        if any(rival > attempt.commit_id for rival in self._rivals(attempt)):
             return "a later commit replaced the same files"
         # M1: the log file that has the tombstone of an input has the outputs, too, as long as they are live.
-        is_elsewhere = not attempt.inputs.isdisjoint(evidence.dead_in_whole_logs)
+        is_elsewhere = not attempt.inputs.isdisjoint(self._evidence.dead)
         return "the log names another end of what it replaced" if is_elsewhere else None
-
-    def _find_rivals(self, attempt: Attempt) -> set[str]:
-        """Return the other commits that were to replace some of the same files."""
-        return {rival for key in attempt.inputs for rival in self._takers[key]} - {attempt.commit_id}
-
-    def _find_twin(self, attempt: Attempt) -> str:
-        """Return the last flush whose files look like those of a flush; mostly itself."""
-        return max(set.intersection(*(self._looks[_look(footer)] for footer in attempt.outputs)))
 
     def _find_doubt(self, attempt: Attempt, *, is_old: bool) -> tuple[str, Side] | None:
         """Return what speaks against a flush, in words, and what is likely; ``None``: nothing does."""
@@ -320,8 +278,8 @@ class _Court:
                 "way, or cut off, and another flush commits its batches. (Or the fence was restored with an old time)"
             )
             return text, "inputs"
-        twin = self._find_twin(attempt)
-        if twin > attempt.commit_id:
+        twin = self._find_later_twin(attempt)
+        if twin:
             return f"a later flush ({twin}) wrote files that are alike: of the same batches, it seems", (
                 "outputs" if is_old else "inputs"  # an orphan sweep would have deleted what is old and was cut off
             )
@@ -334,58 +292,66 @@ class _Court:
             "flush, or its log file got lost and was sealed later"
         )
         # A flush that was cut off leaves its batches staged (I2), for another one.
-        return text, "inputs" if self._has_whole_logs or self._evidence.staged_count else "outputs"
-
-    def _decide(self, attempt: Attempt, doubt: tuple[str, Side]) -> Verdict:
-        """Decide about an attempt as a person says, or as is likely."""
-        why, likely = doubt
-        side = self._decided or likely
-        choice = Choice(
-            what="commit",
-            commit_id=attempt.commit_id,
-            kind=attempt.kind,
-            inputs=tuple(sorted(attempt.inputs)),
-            outputs=tuple(sorted(footer.info.key for footer in attempt.outputs)),
-            input_rows=self._rows(attempt.inputs),
-            output_rows=attempt.output_rows,
-            likely=likely,
-            decided=side,
-            why=why,
-        )
-        return Verdict(side == "outputs", "decided", choice)
+        return text, "inputs" if self._evidence.has_commits or self._evidence.staged_count else "outputs"
 
     def _judge_whole(self, attempt: Attempt, *, is_old: bool) -> Verdict:
         """Judge an attempt of which all inputs and some outputs are there, and nothing else is known."""
+        evidence = self._evidence
         counts = [(self._rows(inputs), sum(f.row_count for f in outputs)) for inputs, outputs in attempt.groups.items()]
+        has_intent = attempt.commit_id in evidence.fences.commits
         if attempt.kind == "merge":
             if all(read == written for read, written in counts):
                 return Verdict(True, "the same rows either way")
-            if self._evidence.config.merge_query is None and all(read is not None for read, _ in counts):
+            if evidence.config.merge_query is None and all(read is not None for read, _ in counts):
                 return Verdict(False, "cut off while it wrote")
-        input_rows = self._rows(attempt.inputs)
-        is_plausible = attempt.kind != "delete" or all(read is None or 0 < written <= read for read, written in counts)
-        has_intent = attempt.commit_id in self._evidence.fences.commits
-        # An attempt this old whose inputs nobody has vacuumed, though nothing keeps them, has hardly landed.
-        is_stale = is_old and not self._evidence.holds_dead_files
-        is_stale = is_stale or (attempt.commit_id in self._sealed and self._has_whole_logs)
-        is_stale = is_stale or self._is_younger_than_fence(attempt)
-        likely: Side = "outputs" if is_plausible and (has_intent or not is_stale) else "inputs"
-        if attempt.kind == "merge":
-            likely = "inputs"  # complete for certain; the next merge runs the query again
-        side = self._decided or likely
+            is_likely = False  # complete for certain; the next merge runs the query again
+        else:
+            # An attempt this old whose inputs nobody has vacuumed, though nothing keeps them, has hardly landed.
+            is_stale = is_old and not evidence.holds_dead_files
+            is_stale = is_stale or (attempt.commit_id in self._sealed and evidence.has_commits)
+            is_stale = is_stale or self._is_younger_than_fence(attempt)
+            is_plausible = attempt.kind != "delete" or all(r is None or 0 < written <= r for r, written in counts)
+            is_likely = is_plausible and (has_intent or not is_stale)
+        what = {"delete": "a deletion", "rewrite": "a rewrite"}.get(attempt.kind, "a merge by a query")
+        written = "all of its files were written" if has_intent else "it may have been cut off while it wrote"
+        why = f"nothing tells whether {what} was committed: what it read is still there, and {written}"
+        return self._decide(attempt, why, "outputs" if is_likely else "inputs")
+
+    def _decide(self, attempt: Attempt, why: str, likely: Side) -> Verdict:
+        """Decide about an attempt as a person says, or as is likely."""
         choice = Choice(
             what="commit",
             commit_id=attempt.commit_id,
             kind=attempt.kind,
             inputs=tuple(sorted(attempt.inputs)),
-            outputs=tuple(sorted(footer.info.key for footer in attempt.outputs)),
-            input_rows=input_rows,
-            output_rows=attempt.output_rows,
+            outputs=attempt.output_keys,
+            input_rows=self._rows(attempt.inputs),
+            output_rows=sum(footer.row_count for footer in attempt.outputs),
             likely=likely,
-            decided=side,
-            why=_describe(attempt, has_intent=has_intent),
+            decided=self._decided or likely,
+            why=why,
         )
-        return Verdict(side == "outputs", "decided", choice)
+        return Verdict(choice.decided == "outputs", "decided", choice)
+
+    def _is_remembered(self, attempt: Attempt) -> bool:
+        """F5: whether a fence says that the commit landed."""
+        return attempt.commit_id in self._landed
+
+    def _rivals(self, attempt: Attempt) -> set[str]:
+        """Return the other commits that were to replace some of the same files."""
+        return {rival for key in attempt.inputs for rival in self._takers[key]} - {attempt.commit_id}
+
+    def _has_proven_rival(self, attempt: Attempt) -> bool:
+        """Whether another commit that certainly landed replaced some of the same files."""
+        known = (self.verdicts.get(rival) for rival in self._rivals(attempt))
+        return any(verdict is not None and verdict.is_proven for verdict in known)
+
+    def _find_later_twin(self, attempt: Attempt) -> str:
+        """Return the last later flush whose files look like those of a flush; empty: there is none."""
+        if attempt.kind != "flush":
+            return ""
+        twin = max(set.intersection(*(self._looks[look_of(footer)] for footer in attempt.outputs)))
+        return twin if twin > attempt.commit_id else ""
 
     def _is_younger_than_fence(self, attempt: Attempt) -> bool:
         """Whether a commit had not even been announced when a rebuild took the fence: data files come before that (F3).
@@ -405,32 +371,162 @@ class _Court:
         return sum(known) if len(known) == len(found) else None
 
 
-def _named_commit(log_key: str) -> str:
+def find_odd_times(attempts: Mapping[str, Attempt]) -> list[str]:
+    """Return the data files of jobs whose order by commit ids (B1) the store's times do not bear out.
+
+    Those of a host that was ahead: the id is later than what was written for it. And of jobs that read the same file,
+    where the one that counts as later wrote everything before the other one wrote anything: one of both clocks was off,
+    or the other one slept. Decides nothing.
+
+    Args:
+        attempts: What was written for each commit.
+    """
+    odd: set[str] = set()
+    takers: dict[str, list[Attempt]] = defaultdict(list)
+    for commit_id, attempt in sorted(attempts.items()):
+        if (uuid7_hex_ms(commit_id) or 0) > attempt.written_ms[0] + MAX_STORE_GAP_MS:
+            odd.add(commit_id)
+        for key in attempt.inputs:
+            takers[key].append(attempt)
+    for known in takers.values():
+        for earlier, later in pairwise(known):
+            if earlier.written_ms[0] > later.written_ms[1] + MAX_STORE_GAP_MS:
+                odd |= {earlier.commit_id, later.commit_id}
+    return sorted(key for commit_id in odd for key in attempts[commit_id].output_keys)
+
+
+class Leftovers:
+    """Live files that may be dead: something kept them when what replaced them was vacuumed (B3).
+
+    A pin or a view keeps a dead data file for longer than the files that replaced it (a lease keeps both). Then no
+    footer names it: its rows are in a file that was made from one that is gone. Such pairs are looked for, by
+    partition.
+
+    Args:
+        evidence: What is left of the table.
+        verdicts: What became of each commit.
+        live: The data files that are live if there are no leftovers.
+    """
+
+    def __init__(self, evidence: RebuildEvidence, verdicts: Mapping[str, Verdict], live: Iterable[str]) -> None:
+        self._evidence = evidence
+        self._live = {key: evidence.footers[key] for key in live if key in evidence.footers}
+        self._gone_for_good = {c for c, verdict in verdicts.items() if verdict.basis == "what it replaced is gone"}
+        self._gone_ms: dict[str, int] = {}
+        self._heirs: dict[str, list[str]] = defaultdict(list)
+        for key in sorted(self._live, key=lambda key: (-self._newest_gone_ms(key), key)):
+            if self._newest_gone_ms(key) > 0:
+                self._heirs[evidence.paths.partition_of(key)].append(key)
+
+    def find(self, decided: Side | None) -> tuple[Choice, ...]:
+        """Return the live files that may be dead, each with a live file that may have its rows.
+
+        Args:
+            decided: What a person says; ``None``: as is likely.
+        """
+        found: list[Choice] = []
+        for key, footer in sorted(self._live.items()):
+            is_kept = key in self._evidence.pinned or self._evidence.holds_single_files
+            if is_kept or (self._is_of_gone(footer) and not self._evidence.is_swept(footer.info.modified_ms)):
+                heir = next((heir for heir in self._others(key) if self._may_hold(heir, footer)), None)
+                if heir is not None:
+                    found.append(_choose(footer, heir, decided, is_kept=is_kept))
+        return tuple(found)
+
+    def find_unsure_merges(self, live: Collection[str]) -> list[str]:
+        """Return those of some live files that are taken for their age alone although another may have their rows.
+
+        What they replaced is gone, which another commit may have done that replaced the same; and a live file of the
+        same partition comes from one that is gone and was made later.
+        """
+        found: list[str] = []
+        for key, footer in sorted(self._live.items()):
+            if key in live and self._is_of_gone(footer) and self._evidence.is_swept(footer.info.modified_ms):
+                newest_ms = next((self._newest_gone_ms(h.info.key) for h in self._others(key) if h.info.key in live), 0)
+                if newest_ms and newest_ms + CLOCK_SKEW_MS >= _made_ms(footer):
+                    found.append(key)
+        return found
+
+    def _is_of_gone(self, footer: Footer) -> bool:
+        return footer.origin.commit_id in self._gone_for_good
+
+    def _others(self, key: str) -> Iterable[Footer]:
+        """Return the other live files of a partition that come from files that are gone, the newest of these first."""
+        heirs = self._heirs.get(self._evidence.paths.partition_of(key), ())
+        return (self._live[heir] for heir in heirs if heir != key)
+
+    def _may_hold(self, heir: Footer, footer: Footer) -> bool:
+        """Whether a file's rows can have come into another one by way of a file that is gone."""
+        if (heir.info.modified_ms, heir.info.key) <= (footer.info.modified_ms, footer.info.key):
+            return False  # what has its rows was written later; so no two files are left out for each other's sake
+        if self._newest_gone_ms(heir.info.key) + CLOCK_SKEW_MS < _made_ms(footer):
+            return False
+        if heir.origin.kind != "merge" or self._evidence.config.merge_query is not None:
+            return True  # rows were changed on the way: nothing can be compared
+        return footer.row_count <= heir.row_count and all(
+            _lies_within(bounds, heir.bounds.get(name)) for name, bounds in footer.bounds.items()
+        )
+
+    def _newest_gone_ms(self, key: str) -> int:
+        """Return when the newest file was made that a data file has rows of, and that is gone, unix ms; 0: none is."""
+        stack = [key]
+        while stack:
+            current = stack[-1]
+            footer = self._evidence.footers.get(current)
+            inputs = () if footer is None else footer.origin.inputs
+            waiting = [each for each in inputs if self._evidence.is_there(each) and each not in self._gone_ms]
+            if waiting and current not in self._gone_ms:
+                self._gone_ms[current] = 0  # footers that name each other in a circle end here
+                stack += waiting
+                continue
+            stack.pop()
+            ages = (self._gone_ms.get(each, 0) if self._evidence.is_there(each) else _id_ms(each) for each in inputs)
+            self._gone_ms[current] = max(ages, default=0)
+        return self._gone_ms[key]
+
+
+def _choose(footer: Footer, heir: Footer, decided: Side | None, *, is_kept: bool) -> Choice:
+    likely: Side = "outputs" if is_kept else "inputs"
+    why = (
+        "a pin or a view may have kept it after it was replaced"
+        if is_kept
+        else "it is young, and what it replaced is gone: it was committed, or cut off before another run did the same"
+    )
+    return Choice(
+        what="leftover",
+        commit_id=footer.origin.commit_id,
+        kind=footer.origin.kind,
+        inputs=(footer.info.key,),
+        outputs=(heir.info.key,),
+        input_rows=footer.row_count,
+        output_rows=heir.row_count,
+        likely=likely,
+        decided=decided or likely,
+        why=f"{why}; its rows can be in the other file, which was made from files that are gone. Compare the two",
+    )
+
+
+def _lies_within(inner: ColumnBounds, outer: ColumnBounds | None) -> bool:
+    """Whether all values can lie within; bounds that are not known, or not of one type, forbid nothing."""
+    if outer is None or not inner.is_exact:
+        return True
     try:
-        return parse_log_key(log_key).commit_id
-    except CorruptLog:
-        return ""
+        below = inner.low is not None and outer.low is not None and inner.low < outer.low  # type: ignore[operator]
+        above = inner.high is not None and outer.high is not None and inner.high > outer.high  # type: ignore[operator]
+    except TypeError:
+        return True
+    return not below and not above
 
 
-def find_alike(footers: Iterable[Footer]) -> list[ObjectInfo]:
-    """Return the files of flushes that look like one of another flush, by what is known of them so far."""
-    by_look: dict[Hashable, list[Footer]] = defaultdict(list)
-    for footer in footers:
-        if footer.origin.kind == "flush":
-            by_look[_look(footer)].append(footer)
-    alike = (group for group in by_look.values() if len({footer.origin.commit_id for footer in group}) > 1)
-    return [footer.info for group in alike for footer in group]
+def _made_ms(footer: Footer) -> int:
+    """Return when a file was named by its host, or written, unix ms."""
+    return _id_ms(footer.info.key) or footer.info.modified_ms
 
 
-def _look(footer: Footer) -> Hashable:
-    """Return what files of the same rows have in common; of one without bounds nothing that another one has."""
-    known = [(name, each.low, each.high) for name, each in footer.bounds.items() if each.is_exact]
-    if not known:
-        return footer.info.key
-    return footer.origin.partition, footer.row_count, footer.info.size_bytes, tuple(sorted(known, key=itemgetter(0)))
-
-
-def _describe(attempt: Attempt, *, has_intent: bool) -> str:
-    what = {"delete": "a deletion", "rewrite": "a rewrite"}.get(attempt.kind, "a merge by a query")
-    written = "all of its files were written" if has_intent else "it may have been cut off while it wrote"
-    return f"nothing tells whether {what} was committed: what it read is still there, and {written}"
+def _id_ms(key: str) -> int:
+    """Return the time in the name of a data file, unix ms; 0 if its name is no id."""
+    name = key.rpartition("/")[2].removesuffix(".parquet")
+    try:
+        return int(name[:_HEX_MS], 16) if len(name) == _ID_LENGTH else 0
+    except ValueError:
+        return 0

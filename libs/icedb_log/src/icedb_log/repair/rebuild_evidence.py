@@ -1,18 +1,37 @@
-"""What is left of a table when its log was lost or damaged: the values that a rebuild decides by. Pure.
+"""What is left of a table when its log was lost or damaged: log, footers, records, pins, fences (B1, B2). Reads only.
 
-:mod:`icedb_log.repair.rebuild_reading` collects them, :mod:`icedb_log.repair.rebuild_plan` decides.
+Order, when a rebuild holds the fences: the log first, then the listing of the data files, then everything else. No
+commit lands meanwhile (F1), so that nothing is in the log that is not in the listing.
+:mod:`icedb_log.repair.rebuild_plan` decides.
 """
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from operator import itemgetter
+from typing import Final, Literal
 
-from icedb_log.keys import TablePaths
+from icedb_log.clean.leases import read_leases
+from icedb_log.clean.orphan_record import read_orphan_record
+from icedb_log.clock import Clock
+from icedb_log.erasure.erasures import list_erasures
+from icedb_log.errors import CorruptLog, HaltError, NotFound, PreconditionFailed, Unavailable
+from icedb_log.feed.views import list_appends, list_registrations, source_of
+from icedb_log.ingest.import_records import read_records
+from icedb_log.keys import ROLES, TablePaths, log_name, parse_log_key
+from icedb_log.log.codec import decode_log_file, decode_log_head, salvage_markers
+from icedb_log.log.fence import read_fence_object
 from icedb_log.log.lost_commits import drop_known, find_lost
-from icedb_log.model import EMPTY, FeedState, FileMarker, LogHead, LogView
-from icedb_log.repair.footers import Footer, UnreadableFooter
+from icedb_log.log.widening import fixed_columns
+from icedb_log.model import EMPTY, FeedState, FileMarker, ListedLogFile, LogHead, LogView
+from icedb_log.repair.footers import Footer, FooterReader, UnreadableFooter
+from icedb_log.store.object_store import ObjectInfo, ObjectStore, list_all
 from icedb_log.table.table_config import TableConfig
+
+MAX_READ_ATTEMPTS: Final = 10
+FIRST_BACKOFF_MS: Final = 10
+_ALL: Final = 1_000_000
 
 ImportState = Literal["committed", "pending"]
 
@@ -55,26 +74,6 @@ class FenceTraces:
     written_ms: Mapping[str, int] = field(default_factory=lambda: EMPTY)
 
 
-@dataclass(frozen=True, slots=True)
-class SurvivingLog:
-    """What stands below ``_log``.
-
-    Attributes:
-        view: The log files that are whole.
-        damaged: The others.
-    """
-
-    view: LogView
-    damaged: tuple[DamagedLog, ...] = ()
-
-    @property
-    def feeds(self) -> tuple[tuple[str, FeedState], ...]:
-        """What log files say that a view has taken, with their keys."""
-        whole = [(file.key, file.log.feed) for file in self.view.files]
-        parts = [(file.key, file.head.feed) for file in self.damaged if file.head is not None]
-        return tuple((key, feed) for key, feed in (*whole, *parts) if feed is not None)
-
-
 @dataclass(frozen=True)
 class RebuildEvidence:
     """All that a rebuild decides by.
@@ -82,7 +81,8 @@ class RebuildEvidence:
     Attributes:
         paths: Keys of the table.
         config: Its configuration.
-        log: What is left of the log.
+        view: The log files that are whole.
+        damaged: The other objects below ``_log``.
         footers: Data files whose footers can be read, by key.
         unreadable: Those whose footers cannot.
         imported: Data files that records of imports name, and what the record says of its commit.
@@ -90,7 +90,7 @@ class RebuildEvidence:
         erased: Data files that an erasure wants gone.
         rewritten: Data files that an erasure replaced, by a commit that landed; also such of which no row was left.
         fences: What the fences said.
-        pinned: Data files that pins name: they were live once, and may be kept although they are dead.
+        pinned: Data files that pins name, ended ones too: they were live once (J7), and may be kept although dead.
         holds_dead_files: Whether anything may keep dead files beyond their grace period.
         holds_single_files: Whether anything but a pin that can be read may keep a dead file and not what replaced it: a
             view, or a pin that cannot be read. A lease and a version keep all that died later.
@@ -101,7 +101,8 @@ class RebuildEvidence:
 
     paths: TablePaths
     config: TableConfig
-    log: SurvivingLog
+    view: LogView
+    damaged: tuple[DamagedLog, ...]
     footers: Mapping[str, Footer]
     unreadable: Mapping[str, UnreadableFooter] = field(default_factory=lambda: EMPTY)
     imported: Mapping[str, ImportState] = field(default_factory=lambda: EMPTY)
@@ -116,24 +117,42 @@ class RebuildEvidence:
     staged_count: int = 0
     source_names: tuple[str, ...] | None = None
 
-    @property
-    def store_now_ms(self) -> int:
-        """The store's clock when the log was listed."""
-        return self.log.view.store_now_ms
+    def is_there(self, key: str) -> bool:
+        """Whether a data file exists."""
+        return key in self.footers or key in self.unreadable
 
     def is_swept(self, modified_ms: int) -> bool:
         """Whether an orphan of this age would have been deleted (J5).
 
         It is seen when it has the orphan age, and a data grace period later; one more is for the time between sweeps.
         """
-        return modified_ms + self.config.orphan_age_ms + 2 * self.config.data_grace_ms <= self.store_now_ms
+        return modified_ms + self.config.orphan_age_ms + 2 * self.config.data_grace_ms <= self.view.store_now_ms
+
+    @cached_property
+    def has_commits(self) -> bool:
+        """Whether a log file is left that is no seal."""
+        return any(not file.log.is_seal for file in self.view.files)
+
+    @cached_property
+    def heads(self) -> tuple[tuple[str, LogHead], ...]:
+        """The heads of damaged log files that are whole, with their keys."""
+        return tuple((file.key, file.head) for file in self.damaged if file.head is not None)
+
+    @property
+    def feeds(self) -> tuple[tuple[str, FeedState], ...]:
+        """What log files say that a view has taken, with their keys."""
+        found = (
+            *((file.key, file.log.feed) for file in self.view.files),
+            *((key, head.feed) for key, head in self.heads),
+        )
+        return tuple((key, feed) for key, feed in found if feed is not None)
 
     @cached_property
     def markers(self) -> Mapping[str, FileMarker]:
         """What any log file, whole or damaged, names: one marker each, a dead one if there is one (S1)."""
         found: dict[str, FileMarker] = {}
-        whole = (marker for file in self.log.view.files for marker in file.log.markers)
-        parts = (marker for file in self.log.damaged for marker in file.markers)
+        whole = (marker for file in self.view.files for marker in file.log.markers)
+        parts = (marker for file in self.damaged for marker in file.markers)
         for marker in (*whole, *parts):
             known = found.get(marker.path)
             if known is None or (known.is_live and not marker.is_live):
@@ -141,22 +160,186 @@ class RebuildEvidence:
         return found
 
     @cached_property
-    def dead_in_whole_logs(self) -> frozenset[str]:
+    def named(self) -> frozenset[str]:
+        """Data files that log files name which are whole."""
+        return frozenset(marker.path for file in self.view.files for marker in file.log.markers)
+
+    @cached_property
+    def dead(self) -> frozenset[str]:
         """Data files that a log file which is whole says are dead."""
-        return frozenset(m.path for file in self.log.view.files for m in file.log.markers if not m.is_live)
+        return frozenset(m.path for file in self.view.files for m in file.log.markers if not m.is_live)
 
     @cached_property
     def landed(self) -> frozenset[str]:
         """Commits that landed for certain (F5), by the name of their log file; none if the log is damaged, or empty."""
-        has_commits = any(not file.log.is_seal for file in self.log.view.files)
-        return self.fences.landed if has_commits and not self.log.damaged else frozenset()
+        return self.fences.landed if self.has_commits and not self.damaged else frozenset()
 
     @cached_property
     def lost(self) -> tuple[str, ...]:
         """Those of them that were lost. Behind the horizon only data files tell, which no log file names (J2)."""
-        found_lost = drop_known(self.fences.found_lost & self.landed, self.log.view)
-        return tuple(sorted({*find_lost(self.landed, self.log.view), *found_lost}))
+        found_lost = drop_known(self.fences.found_lost & self.landed, self.view)
+        return tuple(sorted({*find_lost(self.landed, self.view), *found_lost}))
 
-    def is_there(self, key: str) -> bool:
-        """Whether a data file exists."""
-        return key in self.footers or key in self.unreadable
+
+def read_evidence(
+    store: ObjectStore,
+    paths: TablePaths,
+    *,
+    config: TableConfig,
+    clock: Clock,
+    footers: FooterReader,
+    fences: FenceTraces,
+) -> RebuildEvidence:
+    """Collect what is left of a table.
+
+    Costs a listing and a GET of all of the log, a listing of the data files, and a ranged GET for each of them.
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        config: Its configuration.
+        clock: For back-off.
+        footers: Reads the footers.
+        fences: As :func:`read_fence_traces` gave them before any fence was acquired.
+
+    Raises:
+        UnsupportedFormat: Something was written by a later release, e.g. a log file: then it is not damaged.
+        CorruptLog: A fence or a record cannot be read.
+        Unavailable: The store did not answer, or the log kept changing.
+    """
+    view, damaged = _read_log(store, paths, clock)
+    readable: dict[str, Footer] = {}
+    unreadable: dict[str, UnreadableFooter] = {}
+    for found in _read_footers(store, paths, config, footers, readable):
+        if isinstance(found, Footer):
+            readable[found.info.key] = found
+        elif found.cause == "damaged":
+            unreadable[found.info.key] = found
+        elif found.cause != "gone":  # the janitor may delete what is dead
+            raise Unavailable(f"{found.info.key}: {found.reason}; nothing was changed, try again")
+    erasures = list_erasures(store, paths, limit=_ALL)
+    runs = [run for each in erasures for run in each.runs]
+    pinned, has_unread_pins = _read_pins(store, paths)
+    views = tuple(each.view for each in list_registrations(store, paths) if each.state != "detached")
+    holds_single = bool(views or has_unread_pins)
+    records = [each.record for each in read_records(store, paths)]
+    source = None if config.view_of is None else source_of(paths, config)
+    return RebuildEvidence(
+        paths=paths,
+        config=config,
+        view=view,
+        damaged=damaged,
+        footers=readable,
+        unreadable=unreadable,
+        imported={file.path: each.state for each in records if each.state != "lost" for file in each.sources},
+        deletions={run.commit_id: run.has_landed for run in runs if run.has_landed is not None},
+        erased=frozenset(target.key for each in erasures for target in each.open_targets),
+        rewritten=frozenset(file.key for run in runs if run.has_landed for file in run.files),
+        fences=fences,
+        pinned=pinned,
+        holds_dead_files=bool(holds_single or pinned or config.keep_versions or read_leases(store, paths)),
+        holds_single_files=holds_single,
+        views=views,
+        staged_count=len(list_all(store, paths.staging_prefix).objects),
+        source_names=None if source is None else tuple(log_name(key) for key in list_appends(store, source)),
+    )
+
+
+def read_fence_traces(store: ObjectStore, paths: TablePaths) -> FenceTraces:
+    """Return what the fences say of commits, under way and landed. Acquiring them forgets some of it."""
+    found = {role: read_fence_object(store, paths.fence_key(role)) for role in ROLES}
+    states = [state for state, _ in found.values() if state is not None]
+    found_lost = frozenset(read_orphan_record(store, paths).open_lost)
+    return FenceTraces(
+        commits=frozenset(parse_log_key(state.commit).commit_id for state in states if state.commit is not None),
+        written_ms={role: info.modified_ms for role, (_, info) in found.items() if info is not None},
+        landed=found_lost.union(*(state.landed for state in states)),
+        found_lost=found_lost,
+    )
+
+
+def _read_log(store: ObjectStore, paths: TablePaths, clock: Clock) -> tuple[LogView, tuple[DamagedLog, ...]]:
+    """Read every object below ``_log``: those that are log files, and of the others what can be read."""
+    for attempt in range(MAX_READ_ATTEMPTS):
+        if attempt:
+            clock.sleep_ms(FIRST_BACKOFF_MS << attempt)
+        listing = list_all(store, paths.log_prefix)
+        try:
+            found = [_read_log_file(store, paths, info) for info in listing.objects]
+        except (NotFound, PreconditionFailed):
+            continue  # R1: deleted or stripped since it was listed
+        again = list_all(store, paths.log_prefix)
+        if [(info.key, info.etag) for info in again.objects] != [(info.key, info.etag) for info in listing.objects]:
+            continue
+        whole = tuple(file for file in found if isinstance(file, ListedLogFile))
+        return LogView(paths.name, whole, listing.store_now_ms), tuple(f for f in found if isinstance(f, DamagedLog))
+    raise Unavailable(
+        f"table {paths.name}: the log below {paths.log_prefix} changed during each of {MAX_READ_ATTEMPTS} reads; "
+        "try again"
+    )
+
+
+def _read_log_file(store: ObjectStore, paths: TablePaths, info: ObjectInfo) -> ListedLogFile | DamagedLog:
+    body = store.get(info.key, if_match=info.etag).body
+    try:
+        name = parse_log_key(info.key)
+        log = decode_log_file(info.key, body)
+        if log.commit_id is not None and log.time_ms != name.time_ms:
+            raise CorruptLog(f"line 0: t is {log.time_ms}, its name says {name.time_ms}")
+        for marker in log.markers:
+            paths.partition_of(marker.path)
+    except CorruptLog as error:
+        problem = str(error).removeprefix(f"{info.key}: ")
+        markers = tuple(m for m in salvage_markers(body) if m.path.startswith(paths.data_prefix))
+        try:
+            head = decode_log_head(info.key, body, is_whole=True)
+        except CorruptLog:
+            head = None
+        return DamagedLog(info.key, info.etag, info.size_bytes, problem, head, markers)
+    return ListedLogFile(info.key, info.etag, info.modified_ms, info.size_bytes, log)
+
+
+def _read_footers(
+    store: ObjectStore, paths: TablePaths, config: TableConfig, reader: FooterReader, readable: Mapping[str, Footer]
+) -> Iterator[Footer | UnreadableFooter]:
+    """Yield all footers, then once more, with the bounds of all columns, those of flushes that look alike by the few.
+
+    WARN: a table may have thousands of flushes of one row each, alike in what its markers say. Taken for repetitions of
+    each other, all but the last would be left out.
+    """
+    infos = [info for info in list_all(store, paths.data_prefix).objects if info.key.endswith(".parquet")]
+    columns = fixed_columns(config)
+    yield from reader.read_footers(infos, bounds_of=columns)
+    by_look: dict[Hashable, list[Footer]] = defaultdict(list)
+    for footer in readable.values():
+        if footer.origin.kind == "flush":
+            by_look[look_of(footer)].append(footer)
+    groups = (group for group in by_look.values() if len({footer.origin.commit_id for footer in group}) > 1)
+    alike = [footer.info for group in groups for footer in group]
+    names = {name for info in alike for name in readable[info.key].columns}
+    if names - columns:
+        yield from reader.read_footers(alike, bounds_of=names | columns)
+
+
+def look_of(footer: Footer) -> Hashable:
+    """Return what files of the same rows have in common; of one without bounds nothing that another one has."""
+    known = [
+        (name, each.low, each.high) for name, each in sorted(footer.bounds.items(), key=itemgetter(0)) if each.is_exact
+    ]
+    if not known:
+        return footer.info.key
+    return footer.origin.partition, footer.row_count, footer.info.size_bytes, tuple(known)
+
+
+def _read_pins(store: ObjectStore, paths: TablePaths) -> tuple[frozenset[str], bool]:
+    """Return the files of all pins, and whether one of them cannot be read."""
+    files: set[str] = set()
+    is_unsure = False
+    for info in list_all(store, paths.pins_prefix).objects:
+        try:
+            files.update(marker.path for marker in decode_log_file(info.key, store.get(info.key).body).markers)
+        except NotFound:
+            continue
+        except HaltError:
+            is_unsure = True
+    return frozenset(files), is_unsure

@@ -1,6 +1,6 @@
 """The log file of a rebuild: all that the log files that are left say, corrected by the plan (B3, S1, S2). Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -9,7 +9,7 @@ from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.log.fold import fold
 from icedb_log.log.widening import LoggedSchema, is_widening
 from icedb_log.merge.merge_log import build_merge_log
-from icedb_log.model import EMPTY, ColumnStats, FileMarker, ListedLogFile, LogFile, LogView
+from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
 from icedb_log.repair.footers import Footer
 from icedb_log.repair.rebuild_evidence import RebuildEvidence
 from icedb_log.repair.rebuild_plan import RebuildPlan
@@ -17,11 +17,6 @@ from icedb_log.table.table_config import TableConfig
 
 _EXTRA_KEY: Final = "rebuilt"
 """Unknown to every reader; merges carry it: a person can see that the table was rebuilt, and by which record."""
-
-
-def stats_columns(config: TableConfig) -> tuple[str, ...]:
-    """Return the columns of which markers have statistics."""
-    return tuple(dict.fromkeys([*(field.column for field in config.partition), *config.sort]))
 
 
 def build_rebuilt_log(
@@ -40,23 +35,18 @@ def build_rebuilt_log(
         SchemaConflict: Log files or data files disagree about the type of a column.
         InvalidRequest: A damaged log file has a name beyond the end of all time.
     """
-    view = evidence.log.view
+    view = evidence.view
     # B3: behind what is lost, too: its horizon says that it was decided (F5).
-    behind = [
-        now_ms,
-        *(name_ms(key) + 1 for key in (*(file.key for file in evidence.log.damaged), *evidence.fences.landed)),
-    ]
+    behind = (*(file.key for file in evidence.damaged), *evidence.fences.landed)
     base = build_merge_log(
         view,
         merged=(),
         folded_log_keys=[file.key for file in view.files],
         commit_id=commit_id,
-        now_ms=max(behind),
+        now_ms=max([now_ms, *(name_ms(key) + 1 for key in behind)]),
     )
-    heads = [file.head for file in evidence.log.damaged if file.head is not None]
-    schema = unite_schema(
-        evidence, base, files=[key for key in (*sorted(plan.live), *sorted(plan.dead)) if key in evidence.footers]
-    )
+    heads = [head for _, head in evidence.heads]
+    schema = _unite_schema(evidence, base, files=(plan.live | plan.dead) & evidence.footers.keys())
     return replace(
         base,
         schema=schema.logged,
@@ -78,125 +68,87 @@ def name_ms(log_key: str) -> int:
     return int(digits) if len(digits) == 13 and digits.isascii() and digits.isdigit() else 0  # noqa: PLR2004 - wire
 
 
-def _make_markers(evidence: RebuildEvidence, plan: RebuildPlan, base: LogFile) -> Iterable[FileMarker]:
+def _make_markers(evidence: RebuildEvidence, plan: RebuildPlan, base: LogFile) -> Iterator[FileMarker]:
     known = {marker.path: marker for marker in base.markers}
-    salvaged = evidence.markers
-    columns = stats_columns(evidence.config)
     for path in sorted(plan.live):
-        if path in evidence.unreadable:  # what a log file says of its size shows that it is damaged
-            yield known.get(path) or salvaged[path]
+        old, footer = known.get(path), evidence.footers.get(path)
+        if footer is None:  # what a log file says of its size shows that it is damaged
+            yield old or evidence.markers[path]
             continue
-        found = _make_marker(evidence, path, columns)
-        old = known.get(path)
+        found = _make_marker(evidence, path)
+        bounds = ((name, footer.bounds.get(name)) for name in _stats_columns(evidence.config))
+        stats = {name: each.to_stats() for name, each in bounds if each is not None}
         # The footer knows best how many rows there are; what nobody says any more is kept as the log has it.
-        stats = found.stats or (EMPTY if old is None else old.stats)
-        yield (
-            found
-            if old is None
-            else replace(
-                old, size_bytes=found.size_bytes, row_count=_either(found.row_count, old.row_count), stats=stats
-            )
-        )
-    for path in sorted(known.keys() | plan.dead):
-        if path in plan.live:
-            continue
-        marker = known.get(path) or _make_marker(evidence, path, ())
+        said = {name: each for name, each in stats.items() if each is not None} or (old or found).stats
+        yield replace(old or found, size_bytes=found.size_bytes, row_count=found.row_count, stats=said)
+    for path in sorted((known.keys() | plan.dead) - plan.live):
+        marker = known.get(path) or _make_marker(evidence, path)
         if marker.is_live:
-            old = salvaged.get(path)
-            tombstoned_ms = None if old is None else old.tombstoned_ms
+            salvaged = evidence.markers.get(path)
+            tombstoned_ms = None if salvaged is None else salvaged.tombstoned_ms
             marker = replace(marker, tombstoned_ms=tombstoned_ms or base.time_ms, landed_ms=None)
         yield marker
 
 
-def _either(first: int | None, second: int | None) -> int | None:
-    return second if first is None else first
+def _make_marker(evidence: RebuildEvidence, path: str) -> FileMarker:
+    """Return what is known of a data file that no log file is there to tell of."""
+    found = evidence.footers.get(path) or evidence.unreadable.get(path)
+    if found is None:  # named by a damaged log file, and not there
+        return replace(evidence.markers[path], tombstoned_ms=None, landed_ms=None)
+    rows = found.row_count if isinstance(found, Footer) else None
+    return FileMarker(path, found.info.size_bytes, found.info.modified_ms, row_count=rows)
 
 
-def _make_marker(evidence: RebuildEvidence, path: str, columns: Iterable[str]) -> FileMarker:
-    footer = evidence.footers.get(path)
-    if footer is None:
-        unreadable = evidence.unreadable.get(path)
-        if unreadable is None:  # named by a damaged log file, and not there
-            return replace(evidence.markers[path], tombstoned_ms=None, landed_ms=None)
-        return FileMarker(path, unreadable.info.size_bytes, unreadable.info.modified_ms)
-    return FileMarker(
-        path,
-        footer.info.size_bytes,
-        footer.info.modified_ms,
-        row_count=footer.row_count,
-        stats=_make_stats(footer, columns),
-    )
+def _stats_columns(config: TableConfig) -> tuple[str, ...]:
+    """Return the columns of which markers have statistics."""
+    return tuple(dict.fromkeys([*(field.column for field in config.partition), *config.sort]))
 
 
-def _make_stats(footer: Footer, columns: Iterable[str]) -> Mapping[str, ColumnStats]:
-    stats: dict[str, ColumnStats] = {}
-    for name in columns:
-        bounds = footer.bounds.get(name)
-        found = None if bounds is None else bounds.to_stats()
-        if found is not None:
-            stats[name] = found
-    return stats or EMPTY
-
-
-def unite_schema(evidence: RebuildEvidence, base: LogFile, *, files: Iterable[str]) -> LoggedSchema:
+def _unite_schema(evidence: RebuildEvidence, base: LogFile, *, files: Iterable[str]) -> LoggedSchema:
     """Return the schema: what log files say, then what data files have, the oldest first, and what is declared (S2).
 
     Raises:
         SchemaConflict: Two types of one column, neither of which becomes the other.
     """
-    logged = dict(base.schema)
-    widened = dict(base.widened)
+    logged, widened = dict(base.schema), dict(base.widened)
     origin = dict.fromkeys(logged, "the log")
-    heads = [(file.key, file.head) for file in evidence.log.damaged if file.head is not None]
-    for key, head in heads:
-        _unite(evidence.paths, head.schema, where=key, logged=logged, widened=widened, origin=origin)
-        _unite(evidence.paths, head.widened, where=key, logged=logged, widened=widened, origin=origin)
     # Never a column of the table (flushes and imports refuse it): other writers' merges repeat the path in their files.
     of_paths = {each.name.lower() for each in evidence.config.partition if each.name.lower() != each.column.lower()}
-    for path in sorted(files, key=lambda path: (evidence.footers[path].info.modified_ms, path)):
-        found = evidence.footers[path].columns
-        columns = {name: kind for name, kind in found.items() if name in logged or name.lower() not in of_paths}
-        _unite(evidence.paths, columns, where=path, logged=logged, widened=widened, origin=origin)
-    declared = evidence.config.declared
-    _unite(evidence.paths, declared, where="the configuration", logged=logged, widened=widened, origin=origin)
+    footers = sorted((evidence.footers[path] for path in files), key=lambda f: (f.info.modified_ms, f.info.key))
+    said = (
+        *((key, columns) for key, head in evidence.heads for columns in (head.schema, head.widened)),
+        *((footer.info.key, footer.columns) for footer in footers),
+        ("the configuration", evidence.config.declared),
+    )
+    for where, columns in said:
+        for name, sql_type in columns.items():
+            if where in evidence.footers and name.lower() in of_paths and name not in logged:
+                continue
+            known = logged.setdefault(name, sql_type)
+            first = origin.setdefault(name, where)
+            if sql_type in (known, widened.get(name)):
+                continue
+            if is_widening(known, sql_type):
+                widened[name] = sql_type
+            elif is_widening(sql_type, known) and first != "the log":
+                # The narrow files are the older ones, whatever their age says.
+                logged[name], widened[name] = sql_type, known
+            elif not is_widening(sql_type, known):
+                raise SchemaConflict(
+                    f"table {evidence.paths.name}: column {name!r} is {known} in {first} and {sql_type} in {where}: a "
+                    "log that names both cannot be read; move one of the two away (and its rows with it), then rebuild "
+                    "again"
+                )
     return LoggedSchema(logged, widened)
-
-
-def _unite(
-    paths: TablePaths,
-    columns: Mapping[str, str],
-    *,
-    where: str,
-    logged: dict[str, str],
-    widened: dict[str, str],
-    origin: dict[str, str],
-) -> None:
-    for name, sql_type in columns.items():
-        known = logged.setdefault(name, sql_type)
-        first = origin.setdefault(name, where)
-        if sql_type in (known, widened.get(name)):
-            continue
-        if is_widening(known, sql_type):
-            widened[name] = sql_type
-        elif is_widening(sql_type, known) and first != "the log":
-            logged[name], widened[name] = (
-                sql_type,
-                known,
-            )  # the narrow files are the older ones, whatever their age says
-        elif not is_widening(sql_type, known):
-            raise SchemaConflict(
-                f"table {paths.name}: column {name!r} is {known} in {first} and {sql_type} in {where}: a log that "
-                "names both cannot be read; move one of the two away (and its rows with it), then rebuild again"
-            )
 
 
 def require_rebuilt(paths: TablePaths, evidence: RebuildEvidence, plan: RebuildPlan, log: LogFile, *, key: str) -> None:
     """A rebuilt log says what was decided: beside the log files that it replaces, and without them (S1, M1)."""
-    files = evidence.log.view.files
-    new = ListedLogFile(key, "", evidence.store_now_ms, 0, log)
+    files = evidence.view.files
+    new = ListedLogFile(key, "", evidence.view.store_now_ms, 0, log)
     dead = {tombstone.path for tombstone in log.log_tombstones}
     for others in (files, tuple(file for file in files if file.key not in dead)):
-        snapshot = fold(LogView(paths.name, (*others, new), evidence.store_now_ms))
+        snapshot = fold(LogView(paths.name, (*others, new), evidence.view.store_now_ms))
         wrong = sorted({marker.path for marker in snapshot.live} ^ plan.live)
         if wrong:
             raise InvariantViolated(

@@ -14,11 +14,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from icedb_log.errors import CommitOutcomeUnknown, PreconditionFailed, Unavailable, UnsupportedFormat
 from icedb_log.keys import TablePaths
-from icedb_log.repair.rebuild_evidence import RebuildEvidence
-from icedb_log.repair.rebuild_plan import RebuildPlan
 from icedb_log.store.object_store import ObjectStore, StoredObject, create_record, list_all
 
 RecordState = Literal["open", "done", "abandoned"]
+
+Side = Literal["inputs", "outputs"]
+"""What is live when nobody can tell whether a commit landed: the files that its job read, or those that it wrote."""
 
 
 class _Model(BaseModel):
@@ -36,8 +37,22 @@ class DamagedEntry(_Model):
     salvaged_count: int = 0
 
 
-class ChoiceEntry(_Model):
-    """See :class:`icedb_log.repair.rebuild_commits.Choice`."""
+class Choice(_Model):
+    """Something that the files cannot tell, and how it is decided.
+
+    Attributes:
+        what: ``commit``: whether a deletion, a rewrite or a merge by a query landed; ``leftover``: whether a file that
+            something may have kept is dead, and its rows are in another file.
+        commit_id: Of the commit; for a leftover, of the one that wrote the file.
+        kind: Which job wrote ``outputs``, or the leftover.
+        inputs: Files that are live if it is decided for ``inputs``.
+        outputs: Files that are live if it is decided for ``outputs``; of a leftover, the one that may have its rows.
+        input_rows: Rows of ``inputs``; ``None``: one of them cannot be read.
+        output_rows: Rows of ``outputs``.
+        likely: What the evidence speaks for.
+        decided: What is done.
+        why: In words.
+    """
 
     what: Literal["commit", "leftover"]
     commit_id: str
@@ -46,13 +61,21 @@ class ChoiceEntry(_Model):
     outputs: tuple[str, ...]
     input_rows: int | None
     output_rows: int
-    likely: Literal["inputs", "outputs"]
-    decided: Literal["inputs", "outputs"]
+    likely: Side
+    decided: Side
     why: str
 
 
-class NoteEntry(_Model):
-    """See :class:`icedb_log.repair.rebuild_plan.Note`."""
+class Note(_Model):
+    """Something that may be otherwise, without a choice.
+
+    Attributes:
+        kind: What; see :data:`icedb_log.repair.rebuild_plan.NOTES`.
+        text: In words, with what to do.
+        file_count: Files that it is about.
+        row_count: Rows in them.
+        files: Names of the first of them.
+    """
 
     kind: str
     text: str
@@ -61,8 +84,16 @@ class NoteEntry(_Model):
     files: tuple[str, ...] = ()
 
 
-class LeftOutEntry(_Model):
-    """See :class:`icedb_log.repair.rebuild_plan.LeftOut`."""
+class LeftOut(_Model):
+    """A data file that the rebuilt log does not name.
+
+    Attributes:
+        key: Its key.
+        size_bytes: Its size.
+        row_count: Its rows; ``None``: cannot be read.
+        reason: Why.
+        is_held: Whether the orphan sweep keeps its hands off it, for a person to look (B5).
+    """
 
     key: str
     size_bytes: int
@@ -104,46 +135,15 @@ class RebuildReport(_Model):
     live_bytes: int = 0
     live_rows: int = 0
     dead_files: int = 0
-    choices: tuple[ChoiceEntry, ...] = ()
-    notes: tuple[NoteEntry, ...] = ()
-    left_out: tuple[LeftOutEntry, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    notes: tuple[Note, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
     digest: str = ""
 
     @property
     def held(self) -> frozenset[str]:
         """Data files that wait for a person (B5)."""
         return frozenset(entry.key for entry in self.left_out if entry.is_held)
-
-
-def make_report(evidence: RebuildEvidence, plan: RebuildPlan) -> RebuildReport:
-    """Return the report of a plan that was not carried out yet."""
-    footers = [evidence.footers[key] for key in plan.live if key in evidence.footers]
-    unread = [evidence.unreadable[key].info for key in plan.live if key in evidence.unreadable]
-    damaged = tuple(
-        DamagedEntry(
-            key=file.key,
-            etag=file.etag,
-            size_bytes=file.size_bytes,
-            problem=file.problem,
-            salvaged_count=len(file.markers),
-        )
-        for file in evidence.log.damaged
-    )
-    return RebuildReport(
-        table=evidence.paths.name,
-        made_ms=evidence.store_now_ms,
-        damage=plan.damage,
-        whole_log_files=len(evidence.log.view.files),
-        damaged=damaged,
-        live_files=len(plan.live),
-        live_bytes=sum(footer.info.size_bytes for footer in footers) + sum(info.size_bytes for info in unread),
-        live_rows=sum(footer.row_count for footer in footers),
-        dead_files=sum(evidence.is_there(key) for key in plan.dead),
-        choices=tuple(ChoiceEntry.model_validate(each, from_attributes=True) for each in plan.choices),
-        notes=tuple(NoteEntry.model_validate(each, from_attributes=True) for each in plan.notes),
-        left_out=tuple(LeftOutEntry.model_validate(each, from_attributes=True) for each in plan.left_out),
-        digest=plan.digest,
-    )
 
 
 def put_report(store: ObjectStore, paths: TablePaths, report: RebuildReport) -> str:
