@@ -4,11 +4,29 @@ The full check, also of the rules that need hundreds of schedules, is
 ``python -m icedb_sim.simulation --mutations all``.
 """
 
+from contextlib import ExitStack
+
 import pytest
 from icedb_log.errors import InvariantViolated
+from icedb_log.ingest import content, refusals
+from icedb_log.serving import commit_wait
 from icedb_sim.rules.by_test import TEST_OF_RULE
 from icedb_sim.rules.catalogue import ALL_RULES, MOOD_OF_RULE, RULES
 from icedb_sim.rules.mutations import Edit, Mutation, edited_source, mutated
+from icedb_sim.rules.switches import (
+    UNASKED,
+    Switch,
+    answers,
+    around,
+    early,
+    inside,
+    instead,
+    is_now,
+    repeats,
+    require_fit,
+    switched,
+    with_arguments,
+)
 from icedb_sim.simulation.cast import Cast
 from icedb_sim.simulation.moods import MOODS
 from icedb_sim.simulation.schedule import run_schedule
@@ -72,7 +90,10 @@ def test_the_lists_name_rules_that_exist():
 def test_each_mutation_fits_the_code_as_it_is():
     for rule in ALL_RULES:
         for edit in rule.edits:
-            compile(edited_source(edit), rule.name, "exec")
+            if isinstance(edit, Switch):
+                require_fit(edit)
+            else:
+                compile(edited_source(edit), rule.name, "exec")
 
 
 def test_edited_code_that_does_not_run_is_no_proof():
@@ -96,6 +117,59 @@ def test_a_mutation_is_undone():
     with pytest.raises(RuntimeError), mutated(RULES[0]):
         raise RuntimeError
     assert find_failure(Mutation("-", "nothing", ()), range(3)) is None
+
+
+@pytest.mark.parametrize(
+    "switch",
+    [
+        answers("log.fold:no_such_function", None),
+        answers("log.no_such_module:fold", None),
+        answers("clean.guards:Death.no_such_property", None),
+        instead("ingest.content:is_same_content", lambda known, digest: True),
+        instead("ingest.content:is_same_content", lambda known: True),
+        instead("clean.pin_object:Pin.held_until_ms", lambda pin: None),
+        around("ingest.content:is_same_content", lambda original, known, digest, **rest: True),
+        with_arguments("ingest.content:is_same_content", digest=""),
+        is_now("clean.drop:BELIEVED_MS", "soon"),
+        *early("log.fold:fold", "log.fold:union_schema", lambda snapshot: None)[:1],
+    ],
+    ids=str,
+)
+def test_a_stand_in_that_does_not_fit_says_so(switch):
+    with pytest.raises(InvariantViolated, match="mend the rule"), switched(switch):
+        pass
+
+
+def test_what_stands_in_is_seen_wherever_it_was_imported_to_and_goes_again():
+    assert refusals.is_same_content is content.is_same_content
+    with switched(answers("ingest.content:is_same_content", "whatever")):
+        assert refusals.is_same_content("", "") == content.is_same_content("", "") == "whatever"
+    with switched(answers("ingest.refusals:is_same_content", "here")):
+        assert (refusals.is_same_content("", ""), content.is_same_content("", "")) == ("here", False)
+    assert refusals.is_same_content is content.is_same_content
+
+
+def test_orders_are_turned_round_within_a_call_only():
+    seen = []
+    outer, inner = "serving.commit_wait:_look_and_read", "ingest.content:hash_content"
+
+    def look():
+        seen.append(content.hash_content(b"{}", "ndjson"))
+
+    def play(switches):
+        seen.clear()
+        with ExitStack() as stack:
+            for switch in (instead(outer, lambda store, paths, batch_id, read: (read(), read())), *switches):
+                stack.enter_context(switched(switch))
+            commit_wait._look_and_read(None, None, "", look)
+            return [*seen, content.hash_content(b"{}", "ndjson")]
+
+    own = content.hash_content(b"{}", "ndjson")
+    assert play([]) == [own, own, own]
+    assert play(early(outer, inner, lambda batch_id: "early" + batch_id)) == ["early", own, own]
+    assert play(early(outer, inner, lambda: UNASKED)) == [own, own, own]
+    assert play(inside(outer, answers(inner, "inside"))) == ["inside", "inside", own]
+    assert play(repeats(outer, inner)) == [own, own, own]
 
 
 def test_a_mutation_of_code_that_has_changed_says_so():

@@ -3,22 +3,14 @@
 from dataclasses import replace
 from typing import Final
 
-from icedb_sim.rules.change import CHANGE_RULES
+from icedb_sim.rules.clean import CLEAN_RULES, HOLD_RULES
 from icedb_sim.rules.erase import ERASE_RULES
-from icedb_sim.rules.lease import LEASE_RULES
-from icedb_sim.rules.log import MERGE_RULES, READ_RULES, WRITE_RULES
-from icedb_sim.rules.lost import LOST_RULES
+from icedb_sim.rules.feed import FOLLOWER_RULES, VIEW_RULES
+from icedb_sim.rules.ingest import INGEST_RULES, OUTSIDER_RULES, REUSE_RULES
 from icedb_sim.rules.mutations import Mutation
-from icedb_sim.rules.orphans import ORPHAN_RULES
-from icedb_sim.rules.outsider import OUTSIDER_RULES
-from icedb_sim.rules.pin import PIN_RULES
-from icedb_sim.rules.retention import RETENTION_RULES
-from icedb_sim.rules.reuse import REUSE_RULES
-from icedb_sim.rules.serving import SERVING_RULES
-from icedb_sim.rules.sweeps import SWEEP_RULES
+from icedb_sim.rules.read import READ_RULES, SERVING_RULES
 from icedb_sim.rules.trash import TRASH_RULES
-from icedb_sim.rules.view import VIEW_RULES
-from icedb_sim.rules.work import INGEST_RULES, JANITOR_RULES
+from icedb_sim.rules.write import CHANGE_RULES, FENCE_RULES, MERGE_RULES, RETENTION_RULES, WRITE_RULES
 
 MOOD_OF_RULE: Final = {
     "old work is committed all the same": "sleepyintents",
@@ -66,13 +58,11 @@ def _with_moods(rules: tuple[Mutation, ...]) -> tuple[Mutation, ...]:
     return tuple(replace(rule, mood=MOOD_OF_RULE.get(rule.name, "")) for rule in rules)
 
 
-RULES: Final = _with_moods(
-    (*WRITE_RULES, *MERGE_RULES, *CHANGE_RULES, *READ_RULES, *JANITOR_RULES, *ORPHAN_RULES, *INGEST_RULES)
-)
+RULES: Final = _with_moods((*WRITE_RULES, *MERGE_RULES, *CHANGE_RULES, *READ_RULES, *CLEAN_RULES, *INGEST_RULES))
 """Those that need nobody but the actors who always play."""
 
 ALL_RULES: Final = (
     *RULES,
-    *_with_moods((*LOST_RULES, *ERASE_RULES, *VIEW_RULES, *PIN_RULES, *LEASE_RULES, *OUTSIDER_RULES)),
-    *_with_moods((*RETENTION_RULES, *REUSE_RULES, *SERVING_RULES, *TRASH_RULES, *SWEEP_RULES)),
+    *_with_moods((*FENCE_RULES, *RETENTION_RULES, *SERVING_RULES, *HOLD_RULES, *REUSE_RULES, *OUTSIDER_RULES)),
+    *_with_moods((*FOLLOWER_RULES, *VIEW_RULES, *TRASH_RULES, *ERASE_RULES)),
 )

@@ -1,85 +1,76 @@
 """How the rules of erasures are switched off. Their schedules have erasers."""
 
-from typing import Final
+from typing import Any, Final
 
-from icedb_sim.rules.mutations import breaks, code, edit, keeps, played_by
+from icedb_log.erasure.erasure_scan import read_objects
+
+from icedb_sim.rules.mutations import breaks, keeps, played_by
+from icedb_sim.rules.switches import UNASKED, answers, around, early, inside, instead
+
+_MODULE: Final = "erasure.erasure_run:"
+_RUN: Final = _MODULE + "_ErasureRun."
+_NO_UNNAMED: Final = answers("erasure.erasure_scan:DataObjects.unnamed", ())
+
+
+def _look_before_deletion(self: Any, erasure: Any) -> Any:
+    if erasure.state != "requested":
+        return UNASKED
+    return read_objects(self._store, self._paths, reader=self._reader)
+
+
+def _landed_if_written_down(original: Any, run: Any, *args: Any, **kwargs: Any) -> Any:
+    found = original(run, *args, **kwargs)
+    return run if run.has_landed is not None else found.model_copy(update={"has_landed": True})
+
 
 ERASE_RULES: Final = played_by(
     "erasers:3",
     breaks(
         "E1",
         "a record that changed since the last look is completed all the same",
-        edit("erasure.erasure_run:_completed", ("if now != seen:", "if False:")),
+        around(_MODULE + "_completed", lambda original, now, seen, *times: original(now, now, *times)),
     ),
     breaks(
         "E2",
         "batches that were accepted before the request are not waited for",
-        edit("erasure.erasure_run:_ErasureRun.advance", ("if staged_count:", "if False:")),
+        answers(_MODULE + "count_staged_until", 0),
     ),
     breaks(
         "E3",
         "a deletion that was written down is taken for one that landed",
-        edit("erasure.erasure_deletion:_with_fate", ("    if key is not None:", "    if True:")),
+        around("erasure.erasure_deletion:_with_fate", _landed_if_written_down),
     ),
-    breaks(
-        "E4",
-        "dead data files are not searched",
-        edit("erasure.erasure_run:_ErasureRun._find_targets", ("(*objects.dead(), *unnamed)", "(*unnamed,)")),
-    ),
+    breaks("E4", "dead data files are not searched", answers("erasure.erasure_scan:DataObjects.dead", ())),
     breaks(
         "E4",
         "dead data files are searched before the deletion",
-        edit(
-            "erasure.erasure_run:_ErasureRun.advance",
-            (
-                "erasure = self._delete(erasure)",
-                code(
-                    "self._early = read_objects(self._store, self._paths, reader=self._reader)",
-                    "        erasure = self._delete(erasure)",
-                ),
-            ),
-        ),
-        edit(
-            "erasure.erasure_run:_ErasureRun._find_targets",
-            ("objects = read_objects(self._store, self._paths, reader=self._reader)", "objects = self._early"),
-        ),
+        early(_RUN + "advance", _MODULE + "read_objects", _look_before_deletion),
     ),
     keeps(
         "E4",
         "unnamed data objects are not searched after the deletion",
-        edit("erasure.erasure_run:_ErasureRun._find_targets", ("(*objects.dead(), *unnamed)", "(*objects.dead(),)")),
+        inside(_RUN + "_find_targets", _NO_UNNAMED),
     ),
     breaks(
         "E5",
         "log files may name what is gone",
-        edit(
-            "erasure.erasure_run:_ErasureRun._look",
-            ("proved = known - present.keys() - named", "proved = known - present.keys()"),
+        instead(
+            _MODULE + "_find_open",
+            lambda erasure, gone, named: {target.key for target in erasure.targets} - gone,
         ),
     ),
     breaks(
         "E5",
         "what others added to the record after the listing is taken for gone",
-        edit(
-            "erasure.erasure_run:_ErasureRun._look",
-            ("mark_gone(now, known - present.keys()", "mark_gone(now, {t.key for t in now.targets} - present.keys()"),
-            ("proved = known - present", "proved = {target.key for target in erasure.targets} - present"),
+        instead(
+            _MODULE + "_find_gone",
+            lambda erasure, known, present: {target.key for target in erasure.targets} - present.keys(),
         ),
     ),
-    breaks(
-        "E6",
-        "unnamed data objects are not searched in the end",
-        edit(
-            "erasure.erasure_run:_ErasureRun._look_at_all",
-            ("suspects = self._count(erasure, objects.unnamed(), objects)", "suspects = ()"),
-        ),
-    ),
+    breaks("E6", "unnamed data objects are not searched in the end", inside(_RUN + "_look_at_all", _NO_UNNAMED)),
     breaks(
         "E6",
         "what the last look finds is never looked for again",
-        edit(
-            "erasure.erasure_run:_ErasureRun._look_at_all",
-            ("if erasure.suspects and not known & set(erasure.suspects):", "if erasure.suspects:"),
-        ),
+        instead(_MODULE + "_found_nothing", lambda erasure: bool(erasure.suspects)),
     ),
 )

@@ -20,8 +20,7 @@ from typing import Any, Final
 import icedb_log
 from icedb_log.errors import InvariantViolated
 
-BROKEN: Final = (AttributeError, NameError, TypeError)
-"""What Python raises where edited code does not fit what is around it: that proves nothing about the rule."""
+from icedb_sim.rules.switches import Switch, answers, switched
 
 INVARIANTS: Final = ("require_append", "require_merge", "require_same_live", "require_strip")
 
@@ -55,7 +54,7 @@ class Mutation:
 
     rule: str
     name: str
-    edits: tuple[Edit, ...]
+    edits: tuple[Edit | Switch, ...]
     is_harmless: bool = False
     cast: str = "plain"
     mood: str = ""
@@ -71,14 +70,18 @@ def edit(function: str, *changes: tuple[str, str]) -> Edit:
     return Edit(function, changes)
 
 
-def breaks(rule: str, name: str, *edits: Edit) -> Mutation:
+def breaks(rule: str, name: str, *edits: Edit | Switch | tuple[Switch, ...]) -> Mutation:
     """Return a mutation that the simulation notices."""
-    return Mutation(rule, name, edits)
+    return Mutation(rule, name, _flat(edits))
 
 
-def keeps(rule: str, name: str, *edits: Edit) -> Mutation:
+def keeps(rule: str, name: str, *edits: Edit | Switch | tuple[Switch, ...]) -> Mutation:
     """Return a mutation that is harmless."""
-    return Mutation(rule, name, edits, is_harmless=True)
+    return Mutation(rule, name, _flat(edits), is_harmless=True)
+
+
+def _flat(edits: Iterable[Edit | Switch | tuple[Switch, ...]]) -> tuple[Edit | Switch, ...]:
+    return tuple(each for edit in edits for each in (edit if isinstance(edit, tuple) else (edit,)))
 
 
 def code(*lines: str) -> str:
@@ -99,15 +102,10 @@ def mutated(mutation: Mutation, *, with_invariants: bool = False, beside: Iterab
     with ExitStack() as stack:
         if not with_invariants:
             for name in INVARIANTS:
-                original = getattr(importlib.import_module("icedb_log.log.invariants"), name)
-                stack.enter_context(_replaced(original, _do_nothing, beside))
+                stack.enter_context(switched(answers(f"log.invariants:{name}", None), beside=beside))
         for edit in mutation.edits:
-            stack.enter_context(_edited(edit, beside))
+            stack.enter_context(switched(edit, beside=beside) if isinstance(edit, Switch) else _edited(edit, beside))
         yield
-
-
-def _do_nothing(*_: Any, **__: Any) -> None:
-    """Stand in for an invariant."""
 
 
 def edited_source(edit: Edit, original: Callable[..., Any] | None = None) -> str:

@@ -15,7 +15,8 @@ from icedb_log.errors import InvariantViolated
 
 from icedb_sim.rules.by_test import OPTION, TEST_OF_RULE, Outcome
 from icedb_sim.rules.catalogue import ALL_RULES
-from icedb_sim.rules.mutations import BROKEN, Mutation, mutated
+from icedb_sim.rules.mutations import Mutation, mutated
+from icedb_sim.rules.switches import BROKEN
 
 _PARAMETER: Final = "rule_off"
 _RULES: Final[dict[str, Mutation]] = {rule.name: rule for rule in ALL_RULES}

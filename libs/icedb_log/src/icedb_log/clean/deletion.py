@@ -122,12 +122,16 @@ class Deleter:
         for chunk in _chunks(doomed, self._chunk_keys):
             if self._check_alive is not None:
                 self._check_alive()
-            if self._audit is not None:
-                self._audit.announce(chunk)
-            done = self._delete_chunk(chunk)
+            done = self._delete_announced(chunk)
             if self._audit is not None:
                 self._audit.conclude(done.failed)
             yield done
+
+    def _delete_announced(self, chunk: Sequence[Doomed]) -> Deleted:
+        """Delete objects once it is written down that they go (J10)."""
+        if self._audit is not None:
+            self._audit.announce(chunk)
+        return self._delete_chunk(chunk)
 
     def _delete_chunk(self, chunk: Sequence[Doomed]) -> Deleted:
         try:

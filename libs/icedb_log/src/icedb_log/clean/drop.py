@@ -111,7 +111,7 @@ def drop_table(
             # W2: also where the answer to this call's own write was lost: the id tells.
             is_mine = has_written and (found.drop_id == drop_id or found.state == "purging")
             return DropResult(found, info.modified_ms, is_mine, _count_staged(store, paths), detached_from)
-        if has_written and found is None and config.undropped == drop_id:
+        if has_written and _was_taken_back(config, drop_id):
             # WARN: T1: not once more, with the same id: taken back again, table.json would be what it was before, and
             # a request that was meant for that state and is under way since would find it.
             raise InvalidRequest(
@@ -230,6 +230,11 @@ def _require_free(store: ObjectStore, paths: TablePaths, config: TableConfig, re
             f"table {name!r}: {request.keep_ms} ms in the trash are less than its grace period of data files, "
             f"{config.data_grace_ms} ms, for which queries may run that have begun; give at least that, or --force"
         )
+
+
+def _was_taken_back(config: TableConfig, drop_id: str) -> bool:
+    """Whether a table is there because somebody undid this very drop (T1)."""
+    return config.dropped is None and config.undropped == drop_id
 
 
 def _next_mark(

@@ -185,16 +185,20 @@ class Holds:
         return _last(guards)
 
     def _guards_of_times(self, path: str, death: Death) -> list[Waiting]:
-        # J4: it was live at the leased time, or for those who read then.
         guards = [
             Waiting(path, "lease", lease.held_until_ms, str(lease))
             for lease in self.leases
-            if lease.held_from_ms < death.seen_dead_ms
+            if _was_seen_at(lease, death)
         ]
         # J8: by the times of commits alone: that is what time travel goes by (R3).
         if self.versions is not None and self.versions.since_ms < death.tombstoned_ms:
             guards.append(Waiting(path, "versions", None, f"the newest {self.versions.count}"))
         return guards
+
+
+def _was_seen_at(lease: Lease, death: Death) -> bool:
+    """Whether what died was live at a leased time, or for those who read then (J4)."""
+    return lease.held_from_ms < death.seen_dead_ms
 
 
 def _last(guards: list[Waiting]) -> Waiting | None:

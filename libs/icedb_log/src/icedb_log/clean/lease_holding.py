@@ -163,12 +163,17 @@ def renew_lease(store: ObjectStore, paths: TablePaths, lease_id: str, *, clock: 
         info = _replace(store, key, body, etag=found.info.etag)
         if info is None:
             continue  # somebody else renewed or ended it: what is there now tells
-        if info.modified_ms >= found.lease.expires_ms:
+        if _came_too_late(found.lease, info):
             # WARN: J4: it ended before this landed, and a janitor may have looked in between.
             _take_back(store, key)
             raise _ended(paths, lease_id)
         return Lease(lease_id, found.lease.at_ms, info.modified_ms + ttl_ms, found.lease.holder)
     raise CommitConflict(f"table {paths.name}: lease {lease_id} changed under each of {_RENEW_ATTEMPTS} renewals")
+
+
+def _came_too_late(lease: Lease, info: ObjectInfo) -> bool:
+    """Whether a renewal landed when the lease had ended: what it held may be gone by then (J4)."""
+    return info.modified_ms >= lease.expires_ms
 
 
 def release_lease(store: ObjectStore, paths: TablePaths, lease_id: str) -> None:

@@ -159,8 +159,7 @@ def sweep_orphans(
         # here. Its intent is in the fence by then: its commit is settled, and only a log read after that counts.
         for role in ROLES:
             settle_fence(store, paths, role)
-    landed = read_landed(store, paths)  # F5: before the log that decides
-    view = reader.read()  # J5: after the listing
+    landed, view = _read_fences_and_log(store, paths, reader)  # J5: after the listing
     walk.keep_unnamed(_named(view) | read_held(store, paths) | _pinned(store, paths, config))  # B5, J7
     lost = record.with_lost(find_lost(landed, view), view)
     if lost != record.lost:
@@ -182,6 +181,12 @@ def sweep_orphans(
     elif plan.doomed or plan.sightings != record.sightings or lost or record.lost:
         is_written, deleted = _delete(sweep, plan, found, walk)
     return _result(plan, walk, policy, found, deleted, is_dry_run=dry_run, is_contended=not is_written)
+
+
+def _read_fences_and_log(store: ObjectStore, paths: TablePaths, reader: LogReader) -> tuple[tuple[str, ...], LogView]:
+    """Return what landed by the fences, and the log, read after them: a commit lands before its fence says so (F5)."""
+    landed = read_landed(store, paths)
+    return landed, reader.read()
 
 
 def _delete(sweep: _Sweep, plan: OrphanPlan, record: OrphanRecord, walk: TableWalk) -> tuple[bool, Deleted]:

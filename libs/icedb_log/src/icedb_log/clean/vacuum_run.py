@@ -162,13 +162,11 @@ class VacuumRun:
         remaining = self._without(self._gone_logs)
         require_same_live(self._paths, self._view, remaining)
         self._live = live_paths(remaining)
-        # J2: a log file that could not be deleted still says "live".
-        deletable = set(self._plan.data_paths) - self._live
         dead = {tombstone.path for file in self._view.files for tombstone in file.log.log_tombstones}
         self._current = {file.key: file for file in remaining if file.key not in dead}
         part_files = self._part_files if max_objects is None else max(1, min(self._part_files, max_objects))
         done_count = 0
-        for part in cut_parts(tuple(self._current.values()), deletable, part_files=part_files):
+        for part in cut_parts(tuple(self._current.values()), self._find_deletable(), part_files=part_files):
             portions = [portion for portion in part if portion.log_key not in self._contended]
             doomed = [marker for portion in portions for marker in portion.markers]
             if doomed and max_objects is not None and done_count >= max_objects:
@@ -187,6 +185,10 @@ class VacuumRun:
             kept = (portion for portion in portions if portion.log_key not in self._contended)
             done_count += sum(marker.path in self._gone_data for portion in kept for marker in portion.markers)
         return False
+
+    def _find_deletable(self) -> set[str]:
+        """Return the expired data files that no log file lists as live: one that stayed still does (J2)."""
+        return set(self._plan.data_paths) - self._live
 
     def _strip_part(self, portions: Iterable[Portion]) -> None:
         # WARN: only after the deletes, and only of what is certainly gone: a marker that is stripped before its data

@@ -302,13 +302,11 @@ class _ErasureRun:
 
         def change(now: Erasure) -> Erasure:
             now = _without_late(_found_again(now, present), named)
-            return mark_gone(now, known - present.keys(), gone_ms=now_ms, known_by="absent")
+            return mark_gone(now, _find_gone(now, known, present), gone_ms=now_ms, known_by="absent")
 
         erasure = self._change(erasure, change)
-        # E5: the janitor's word gives a time, this listing gives the proof; and a log file that still names an object
-        # may hold its statistics.
-        proved = known - present.keys() - named
-        waiting = {target.key for target in erasure.targets} - proved
+        # E5: the janitor's word gives a time, this listing gives the proof.
+        waiting = _find_open(erasure, _find_gone(erasure, known, present), named)
         if waiting or erasure.state != "deleted":
             return erasure, len(waiting)
         return self._look_at_all(erasure, objects)
@@ -328,9 +326,7 @@ class _ErasureRun:
         Otherwise a table that takes in such rows all the time would keep the erasure open for ever.
         """
         now_ms = objects.listing.store_now_ms
-        known = {target.key for target in erasure.targets}
-        if erasure.suspects and not known & set(erasure.suspects):
-            # All that the last look found was committed since: it had found nothing.
+        if _found_nothing(erasure):
             checked_ms = erasure.checked_ms or now_ms
             return self._change(erasure, lambda now: _completed(now, erasure, now_ms, checked_ms)), 0
         suspects = self._count(erasure, objects.unnamed(), objects)
@@ -387,6 +383,21 @@ def _refused(now: Erasure, seen: Erasure, *, reason: str, now_ms: int) -> Erasur
     if now != seen:
         return now
     return now.model_copy(update={"state": "refused", "refusal": reason, "completed_ms": now_ms})
+
+
+def _find_gone(erasure: Erasure, known: Collection[str], present: Mapping[str, object]) -> set[str]:
+    """Return which targets a listing proves to be gone: of those that were known before it (E5)."""
+    return {target.key for target in erasure.targets if target.key in known} - present.keys()
+
+
+def _find_open(erasure: Erasure, gone: Collection[str], named: Collection[str]) -> set[str]:
+    """Return which targets stay open: a log file that still names one may hold its statistics (E5)."""
+    return {target.key for target in erasure.targets if target.key not in gone or target.key in named}
+
+
+def _found_nothing(erasure: Erasure) -> bool:
+    """Whether all that the last look found was committed since, so that it had found nothing (E6)."""
+    return bool(erasure.suspects) and not {target.key for target in erasure.targets} & set(erasure.suspects)
 
 
 def _completed(now: Erasure, seen: Erasure, now_ms: int, checked_ms: int) -> Erasure:

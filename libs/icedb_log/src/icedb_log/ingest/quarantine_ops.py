@@ -90,6 +90,16 @@ def drop_quarantined(store: ObjectStore, paths: TablePaths, batch_id: str) -> No
     _delete_entry(store, paths, found.entry)
 
 
+def _is_newer(found: StoredReason, etag: str) -> bool:
+    """Whether a reason was written since it had an ETag: its age is not that one's (J11)."""
+    return found.etag != etag
+
+
+def _is_retried(found: StoredReason) -> bool:
+    """Whether a retry of an entry has begun: whether it went through is not for a clock to say (J11)."""
+    return found.entry.retry_id is not None
+
+
 def begin_drop(store: ObjectStore, paths: TablePaths, batch_id: str, *, etag: str) -> tuple[str, ...] | None:
     """Take an entry away from whoever might retry it; return its payloads, which are to be deleted before the reason.
 
@@ -109,7 +119,7 @@ def begin_drop(store: ObjectStore, paths: TablePaths, batch_id: str, *, etag: st
         Unavailable: The store did not answer.
     """
     found = find_reason(store, paths, batch_id)
-    if found is None or found.etag != etag or found.entry.retry_id is not None:
+    if found is None or _is_newer(found, etag) or _is_retried(found):
         return None
     # WARN: not by looking alone. A retry writes its id after this look, is cut off before it stages, and the payload is
     # deleted: the next try finds none and takes the batch for staged, and it is nowhere.
@@ -172,8 +182,7 @@ def retry_quarantined(
         except NotFound:
             _delete_entry(store, paths, found.entry)  # it was staged: only then its payload goes
             return retry_id
-    stage_batch(store, paths, body=payload.body, staging_format=payload.format, batch_id=retry_id)
-    _delete_entry(store, paths, found.entry)
+    _stage_again(store, paths, found, payload=payload, retry_id=retry_id)
     return retry_id
 
 
@@ -225,6 +234,14 @@ def _record_id(store: ObjectStore, paths: TablePaths, found: StoredReason, *, cl
         if found.entry.retry_id is not None and found.entry.retry_id != old:
             return found.entry.retry_id
     raise Unavailable(f"table {paths.name}: {key} was changed by others {_MAX_ATTEMPTS} times; try again later")
+
+
+def _stage_again(
+    store: ObjectStore, paths: TablePaths, found: StoredReason, *, payload: QuarantinedPayload, retry_id: str
+) -> None:
+    """Stage what an entry holds under its new id; the entry goes only then (I5)."""
+    stage_batch(store, paths, body=payload.body, staging_format=payload.format, batch_id=retry_id)
+    _delete_entry(store, paths, found.entry)
 
 
 def _delete_entry(store: ObjectStore, paths: TablePaths, entry: QuarantinedBatch) -> None:

@@ -134,7 +134,7 @@ def _settle_refused(
     clock: Clock,
 ) -> Settled | None:
     """Settle a copy of a batch that is in quarantine; ``None``: somebody else has just changed the entry."""
-    if _find_content(store, found) == sha256:
+    if _is_content_of(store, found, sha256):
         # WARN: an entry that the janitor is dropping keeps nothing: the batch waits until it is gone, and becomes one.
         if is_being_dropped(found):
             return "left"
@@ -197,6 +197,11 @@ def _describe_refusal(paths: TablePaths, rejected: RejectedBatch, *, sha256: str
         "sha256": sha256,
         "doubtful": rejected.is_doubtful,
     }
+
+
+def _is_content_of(store: ObjectStore, found: StoredReason, sha256: str) -> bool:
+    """Whether a content is the one that is in quarantine (I8)."""
+    return _find_content(store, found) == sha256
 
 
 def _find_content(store: ObjectStore, found: StoredReason) -> str | None:

@@ -254,8 +254,8 @@ def _decode_contents(key: str, metadata: dict[str, Any]) -> Mapping[str, str]:
         return EMPTY
     if not isinstance(value, dict):
         raise CorruptLog(f"{key}: line 0: dig is {show(value)}, not an object")
-    if value.get("cid") is None or value["cid"] != metadata.get("cid"):
-        return EMPTY  # of another commit: a merge of a release that did not know it has carried it
+    if not _is_own_word(metadata, value):
+        return EMPTY
     batch_ids, digests = _texts(key, metadata, "ids"), _texts(key, value, "of")
     if len(batch_ids) != len(digests):
         raise CorruptLog(f"{key}: line 0: of {len(batch_ids)} ids dig tells the contents of {len(digests)}")
@@ -318,6 +318,14 @@ def _encode_inexact(log: LogFile) -> dict[str, Any]:
     return {"nx": {"cid": log.commit_id, "not": dict(log.inexact)}}
 
 
+def _is_own_word(metadata: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
+    """Whether a commit says something itself (S2, I8).
+
+    WARN: a merge of an older release carries what it does not know, as it is: it is another commit's word.
+    """
+    return value.get("cid") is not None and value["cid"] == metadata.get("cid")
+
+
 def _decode_inexact(key: str, metadata: dict[str, Any]) -> Mapping[str, bool] | None:
     value = metadata.get("nx")
     if value is None:
@@ -325,8 +333,7 @@ def _decode_inexact(key: str, metadata: dict[str, Any]) -> Mapping[str, bool] | 
     inexact = value.get("not") if isinstance(value, dict) else None
     if not isinstance(inexact, dict) or not all(isinstance(is_known, bool) for is_known in inexact.values()):
         raise CorruptLog(f"{key}: line 0: nx is {show(value)}, not what a commit says of its columns")
-    # WARN: S2: a merge of an older release carries what it does not know, as it is: it is another commit's word.
-    return inexact if "cid" in metadata and value.get("cid") == metadata["cid"] else None
+    return inexact if _is_own_word(metadata, value) else None
 
 
 def _decode_tombstone(key: str, number: int, line: dict[str, Any]) -> LogTombstone:

@@ -4,7 +4,7 @@ A log file that only came adds files and tombstones to what was there. One that 
 been the only one to say something: then everything is folded anew.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,8 +43,9 @@ def fold_compact(
     """
     if known is not None:
         fresh = [each for each in markers if each.number not in known.numbers]
-        is_growth = len(markers) - len(fresh) == len(known.numbers)
-        if is_growth and sum(map(len, fresh)) <= max(FEW_MARKERS, len(known.live) // SHARE_OF_MANY):
+        if _is_growth(known, markers, fresh) and sum(map(len, fresh)) <= max(
+            FEW_MARKERS, len(known.live) // SHARE_OF_MANY
+        ):
             return _grow(known, fresh)
     with paused_gc():
         tombstoned_ms = _bury({}, markers)
@@ -52,18 +53,33 @@ def fold_compact(
     return (live if known is None else reuse_chunks(live, known.live)), tombstoned_ms
 
 
+def _is_growth(known: CompactFold, markers: Sequence[CompactMarkers], fresh: Sequence[CompactMarkers]) -> bool:
+    """Whether every log file of an earlier fold is still there: only then nothing of it has to be taken back (S1)."""
+    return len(markers) - len(fresh) == len(known.numbers)
+
+
+def _is_dead(path: bytes, tombstoned_ms: Mapping[str, int]) -> bool:
+    """Whether some log file has a tombstone of a data file: it wins wherever it stands (S1)."""
+    return path.decode() in tombstoned_ms
+
+
+def _dead_paths(fresh: Iterable[CompactMarkers]) -> list[bytes]:
+    """Return the data files that new log files put to death: what was live before may be among them (S1)."""
+    return [each.path(index) for each in fresh for index in each.dead]
+
+
 def _grow(known: CompactFold, fresh: Sequence[CompactMarkers]) -> tuple[LiveFiles, Mapping[str, int]]:
     live, tombstoned_ms = known.live, known.tombstoned_ms
     removed: list[bytes] = []
     if any(each.dead for each in fresh):
         tombstoned_ms = _bury(dict(tombstoned_ms), fresh)
-        removed = [each.path(index) for each in fresh for index in each.dead]
+        removed = _dead_paths(fresh)
     added: dict[bytes, int] = {}
     sources = {**live.sources, **{each.number: each for each in fresh}}
     for each in fresh:
         for index in range(len(each)):
             path = each.path(index)
-            if index in each.dead or path.decode() in tombstoned_ms:  # S1: a tombstone anywhere wins
+            if index in each.dead or _is_dead(path, tombstoned_ms):
                 continue
             before = added.get(path, live.find(path))
             if before is None or (_says_no_rows(before, sources) and each.row_count(index) is not None):

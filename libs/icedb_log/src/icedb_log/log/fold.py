@@ -16,7 +16,7 @@ from icedb_log.log.compact_fold import CompactFold, fold_compact
 from icedb_log.log.compact_markers import CompactMarkers
 from icedb_log.log.live_files import LiveFiles, path_digest, sum_digests
 from icedb_log.log.widening import LoggedSchema, narrow_columns, unite_inexact
-from icedb_log.model import FeedState, FileMarker, ListedLogFile, ListedLogHead, LogView, Snapshot
+from icedb_log.model import FeedState, FileMarker, ListedLogFile, ListedLogHead, LogFile, LogHead, LogView, Snapshot
 
 LONGEST_COMMIT_MS = 60 * 60 * 1000
 """A time of travel older than this can get no further commits, whatever a committer's clock says (R3)."""
@@ -51,13 +51,8 @@ def fold(
         BelowHorizon: ``as_of_ms`` lies below the horizon (R3); the message names the oldest possible time.
     """
     horizon_ms = read_horizon_ms(view)
-    if as_of_ms is not None and as_of_ms < horizon_ms:
-        # R3: log files that were live then are deleted; an answer would miss rows without saying so.
-        raise BelowHorizon(
-            f"table {view.table}: time {as_of_ms} lies before {horizon_ms} ({format_ms(horizon_ms)}), the oldest "
-            "time still readable; ask for that or later. Pins, leases and keep_versions keep older times, if they "
-            "are made in time"
-        )
+    if as_of_ms is not None:
+        _require_readable(view.table, as_of_ms, horizon_ms=horizon_ms)
     files = _files_until(view, as_of_ms)
     live, tombstoned_ms = _find_live(files, known)
     logged = union_schema(view.table, files)
@@ -121,16 +116,38 @@ def read_horizon_ms(view: LogView) -> int:
     the tombstones of log files that are not there any more. Merges of other writers say nothing of what their cleaner
     has deleted: nothing before the newest of them is certain.
     """
+    recorded = [file.log.horizon_ms or 0 for file in view.files]
+    return max(*recorded, *_vanished_ms(view), _newest_foreign_merge_ms(view), 0)
+
+
+def _vanished_ms(view: LogView) -> list[int]:
+    """Return when those log files died that are named as dead and not there: deleted, and not yet stripped (R3)."""
     # A seal may stand where a commit landed and was vacuumed (F1): the commit's log file is gone all the same.
     present = {file.key for file in view.files if not file.log.is_seal}
-    recorded = [file.log.horizon_ms or 0 for file in view.files]
-    vanished = [
+    return [
         tombstone.tombstoned_ms
         for file in view.files
         for tombstone in file.log.log_tombstones
         if tombstone.path not in present
     ]
-    return max(*recorded, *vanished, _newest_foreign_merge_ms(view), 0)
+
+
+def _require_readable(table: str, as_of_ms: int, *, horizon_ms: int) -> None:
+    """Refuse a time of which log files are deleted: an answer would miss rows without saying so (R3)."""
+    if as_of_ms < horizon_ms:
+        raise BelowHorizon(
+            f"table {table}: time {as_of_ms} lies before {horizon_ms} ({format_ms(horizon_ms)}), the oldest "
+            "time still readable; ask for that or later. Pins, leases and keep_versions keep older times, if they "
+            "are made in time"
+        )
+
+
+def _is_all_exact(log: LogFile | LogHead) -> bool:
+    """Whether a commit says of all its columns that their values are exact: one that says nothing proves nothing (S2).
+
+    Mostly it is proven of all columns; a seal has none.
+    """
+    return log.inexact is not None and not log.inexact
 
 
 def _newest_foreign_merge_ms(view: LogView) -> int:
@@ -170,7 +187,7 @@ def union_schema(table: str, files: Iterable[ListedLogFile | ListedLogHead]) -> 
     said: list[tuple[AbstractSet[str], Mapping[str, bool] | None]] = []
     for file in files:
         log = file.log
-        if log.inexact is None or log.inexact:  # mostly it is proven of all columns; a seal has none
+        if not _is_all_exact(log):
             said.append((log.schema.keys(), log.inexact))
         if log.widened:
             widened.update(log.widened)

@@ -18,7 +18,15 @@ from icedb_log.errors import CorruptLog, NotFound, PreconditionFailed, Unavailab
 from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.log.codec import decode_log_file, decode_log_head
 from icedb_log.model import ListedLogFile, ListedLogHead, LogFile, LogHead, LogHeads, LogView
-from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, Listing, ObjectInfo, ObjectStore, limit_reads, list_all
+from icedb_log.store.object_store import (
+    MAX_KEYS_PER_PAGE,
+    Listing,
+    ObjectInfo,
+    ObjectStore,
+    StoredObject,
+    limit_reads,
+    list_all,
+)
 
 MAX_READ_ATTEMPTS = 10
 FIRST_BACKOFF_MS = 10
@@ -105,14 +113,12 @@ class ConsistentReader(ABC, Generic[_Listed]):
             fetched.update(found)
             if len(found) < len(stale):
                 return None  # R1: a log file was deleted or replaced since the listing
-        # WARN: pages of a listing are taken at different times. Without this second look: page 1 shows an input
-        # log file, the janitor deletes it and strips the merge, page 2 shows the stripped merge, and rows count twice.
-        second = self._list() if listing.page_count > 1 else listing
+        second = self._look_again(listing)
         if second is not listing and not _still_holds(listing, second):
             return None
-        if self._clock.monotonic_ms() - started_ms > self._max_refresh_ms:
+        if self._takes_too_long(started_ms):
             fetched.clear()
-            return None  # R2: what was listed first may be deleted by now
+            return None
         current: dict[str, _Listed] = {}
         for info in listing.objects:
             file = cached.get(info.key) or fetched[info.key]
@@ -128,6 +134,18 @@ class ConsistentReader(ABC, Generic[_Listed]):
 
     def _list(self) -> Listing:
         return list_all(self._store, self._paths.log_prefix, page_size=self._page_size)
+
+    def _look_again(self, listing: Listing) -> Listing:
+        """Return a second listing; the same one if it has one page, which is of one moment (R1).
+
+        WARN: pages of a listing are taken at different times. Without this second look: page 1 shows an input log file,
+        the janitor deletes it and strips the merge, page 2 shows the stripped merge, and rows count twice.
+        """
+        return self._list() if listing.page_count > 1 else listing
+
+    def _takes_too_long(self, started_ms: int) -> bool:
+        """Whether what was listed when a read began may be deleted by now (R2)."""
+        return self._clock.monotonic_ms() - started_ms > self._max_refresh_ms
 
     def _fetch(self, infos: list[ObjectInfo]) -> dict[str, _Listed]:
         """Fetch log files; those that are not what was listed any more are left out."""
@@ -238,11 +256,15 @@ class LogReader(ConsistentReader[ListedLogFile]):
         return LogView(self._paths.name, files, store_now_ms)
 
     def _fetch_one(self, info: ObjectInfo) -> ListedLogFile:
-        stored = self._store.get(info.key, if_match=info.etag)  # R1
+        stored = self._get_as_listed(info)
         with naming_remedy(self._paths):
             log = self._decode(info.key, stored.body)
             require_own_time(info.key, log)
         return ListedLogFile(info.key, info.etag, info.modified_ms, info.size_bytes, log)
+
+    def _get_as_listed(self, info: ObjectInfo) -> StoredObject:
+        """Fetch a log file as it was listed, and no other version of it (R1)."""
+        return self._store.get(info.key, if_match=info.etag)
 
     def _decode(self, key: str, body: bytes) -> LogFile:
         return decode_log_file(key, body, is_compact=self._is_compact)

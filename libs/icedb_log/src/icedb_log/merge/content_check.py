@@ -46,11 +46,16 @@ def compare_contents(
         else:
             # Without the values: they are somebody's data, and this goes to logs.
             differences.append(f"column {name!r} has another lowest or highest value in the outputs than in the inputs")
-    written = {name for file in outputs if file for name in (*file.schema.columns, *file.schema.odd_columns)}
-    others = sorted(written - columns.keys())
-    if others:  # M1
+    others = _find_unknown(outputs, columns)
+    if others:
         differences.append(f"column {others[0]!r} is in the outputs, and the table has no such column")
     return ContentCheck(equal_count, unproven_count, tuple(differences))
+
+
+def _find_unknown(outputs: Iterable[ParquetFooter | None], columns: Mapping[str, str]) -> list[str]:
+    """Return the columns of outputs that the table has not, ascending (M1)."""
+    written = {name for file in outputs if file for name in (*file.schema.columns, *file.schema.odd_columns)}
+    return sorted(written - columns.keys())
 
 
 def _count_nulls(files: Iterable[ParquetFooter | None], name: str) -> int | None:

@@ -11,6 +11,7 @@ from icedb_log.keys import TablePaths
 from icedb_log.serving.batch_commits import (
     FIRST_PAUSE_MS,
     LONGEST_PAUSE_MS,
+    Whereabouts,
     describe_staged,
     find_commit,
     look_for_batch,
@@ -50,8 +51,7 @@ def await_commit(
     pause_ms = FIRST_PAUSE_MS
     was_staged = False
     while True:
-        found = look_for_batch(store, paths, batch_id)
-        state = read()
+        found, state = _look_and_read(store, paths, batch_id, read)
         if find_commit(state, batch_id) is not None:
             return state
         refuse_if_lost(state, batch_id, found, was_staged=was_staged)
@@ -63,3 +63,11 @@ def await_commit(
             raise Unavailable(describe_staged(paths.name, batch_id, waited_ms=timeout_ms, setting=setting))
         clock.sleep_ms(min(pause_ms, left_ms))
         pause_ms = min(LONGEST_PAUSE_MS, 2 * pause_ms)
+
+
+def _look_and_read(
+    store: ObjectStore, paths: TablePaths, batch_id: str, read: Callable[[], TableState]
+) -> tuple[Whereabouts, TableState]:
+    """Return where a batch is, and the log, read after that: who committed it meanwhile is in it (R5)."""
+    found = look_for_batch(store, paths, batch_id)
+    return found, read()

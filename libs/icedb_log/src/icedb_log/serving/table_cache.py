@@ -184,10 +184,10 @@ class CachedTable:
         """
         with self._changed:
             arrived_ms = self._clock.monotonic_ms()
-            needed = self._begun + 1
+            needed = self._next_read()
             while True:
                 state = self._state
-                if state is not None and arrived_ms - state.started_ms <= max_staleness_ms > 0:
+                if state is not None and _is_fresh(state, arrived_ms, max_staleness_ms):
                     return state
                 if self._ended >= needed:
                     return self._outcome()
@@ -201,6 +201,10 @@ class CachedTable:
             self._is_reading = True
             self._begun += 1
         return self._lead()
+
+    def _next_read(self) -> int:
+        """Return the number of the first read that begins after now: one under way may have begun too early (R4)."""
+        return self._begun + 1
 
     def read_source(self) -> TableSource:
         """Return the configuration, at most ``CONFIG_MAX_AGE_MS`` old, and the log reader.
@@ -286,10 +290,20 @@ class CachedTable:
         """Whether the table may have been purged before its log was read: then its configuration says so."""
         if self._clock.monotonic_ms() - source.read_ms > CONFIG_MAX_AGE_MS:
             return True
-        if all(file.log.is_seal for file in view.files):  # a purge leaves seals
+        if _is_left_by_purge(view):
             return True
         state = self._state
         return state is not None and bool({f.key for f in state.view.files} - {f.key for f in view.files})
+
+
+def _is_fresh(state: TableState, arrived_ms: int, max_staleness_ms: int) -> bool:
+    """Whether a state is young enough for who asks: its age counts from when its read began (R4)."""
+    return arrived_ms - state.started_ms <= max_staleness_ms > 0
+
+
+def _is_left_by_purge(view: LogView) -> bool:
+    """Whether a log has nothing but seals, as a purge leaves it (T1)."""
+    return all(file.log.is_seal for file in view.files)
 
 
 def _versions(view: LogView) -> set[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""How the rules of views are switched off. Their schedules have feeders."""
+"""How the rules of views and of followers are switched off."""
 
 from typing import Final
 
@@ -43,6 +43,49 @@ VIEW_RULES: Final = played_by(
         edit(
             "feed.feeds:_FeedRun.feed",
             ("self._record_refusals(state, find_unrecorded(self.store, self.paths, state))", "pass"),
+        ),
+    ),
+)
+
+FOLLOWER_RULES: Final = played_by(
+    "outsiders:2",
+    breaks(
+        "L1",
+        "a position names only what it has taken itself",
+        edit(
+            "feed.follower:Follower.look",
+            ("*(name for name in start.taken if name in present), ", ""),
+        ),
+    ),
+    breaks(
+        "L2",
+        "a position never grows too old",
+        edit(
+            "feed.follower:Follower._require_unbroken",
+            ("if not is_leased and now_ms", "if False and now_ms"),
+        ),
+    ),
+    breaks(
+        "L2",
+        "a lease that has ended counts",
+        edit(
+            "feed.follower:Follower._require_unbroken",
+            (
+                "is_leased = lease is not None and now_ms < lease.expires_ms",
+                "is_leased = start.lease_id is not None",
+            ),
+        ),
+    ),
+    breaks(
+        "L3",
+        "the first state is whatever is live when its next piece is read",
+        edit(
+            "feed.follower:Follower._read_state",
+            (
+                "    return _fold_some(view, names)",
+                "    return tuple(fold(view).live)",
+            ),
+            ("    if missing:", "    if False:"),
         ),
     ),
 )

@@ -1,0 +1,105 @@
+"""How the rules of reading are switched off: the log as it is read and folded, and what a snapshot service answers."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+from icedb_log.serving.batch_commits import look_for_batch
+
+from icedb_sim.rules.mutations import breaks, keeps, played_by
+from icedb_sim.rules.switches import answers, around, instead
+
+_READER: Final = "log.reader:ConsistentReader."
+_CACHE: Final = "serving.table_cache:"
+
+READ_RULES: Final = (
+    breaks(
+        "R1",
+        "no second look after a listing of many pages",
+        instead(_READER + "_look_again", lambda reader, listing: listing),
+    ),
+    breaks(
+        "R1",
+        "a dead log file behind the listing is overlooked",
+        answers("log.reader:LogReader._misses_a_dead_log_file", False),
+    ),
+    breaks(
+        "R1",
+        "log files are read without If-Match",
+        instead("log.reader:LogReader._get_as_listed", lambda reader, info: reader._store.get(info.key)),
+    ),
+    breaks(
+        "R1",
+        "the cache is kept by key alone",
+        instead("log.reader:_is_current", lambda file, info: file is not None),
+    ),
+    breaks("R2", "a slow refresh is taken", answers(_READER + "_takes_too_long", False)),
+    breaks("R3", "no time is refused", answers("log.fold:_require_readable", None)),
+    breaks("R3", "the horizon ignores log files that are gone without a strip", answers("log.fold:_vanished_ms", [])),
+    breaks(
+        "S2",
+        "a log file that says nothing of its values proves that they are exact",
+        instead("log.fold:_is_all_exact", lambda log: not log.inexact),
+    ),
+    breaks("S2", "what another commit said of its values counts", answers("log.codec:_is_own_word", True)),
+)
+
+
+# What a snapshot service answers
+
+
+def _call_it_new(original: Any, cached: Any) -> Any:
+    return replace(original(cached), started_ms=cached._clock.monotonic_ms())
+
+
+def _nearest_of_any_time(folds: Any, newest: Any, as_of_ms: int) -> Any:
+    known = folds._known
+    if not known or newest.snapshot.last_commit_ms <= as_of_ms:
+        return known.get(as_of_ms, newest)
+    return known[max(known)]
+
+
+def _read_and_look(store: Any, paths: Any, batch_id: str, read: Any) -> Any:
+    state = read()
+    return look_for_batch(store, paths, batch_id), state
+
+
+SERVING_RULES: Final = played_by(
+    "servers:2",
+    breaks(
+        "R4",
+        "who comes during a read gets its answer",
+        instead(_CACHE + "CachedTable._next_read", lambda cached: cached._begun + (not cached._is_reading)),
+    ),
+    breaks("R4", "a state is as old as the end of its read", around(_CACHE + "CachedTable._read_now", _call_it_new)),
+    breaks(
+        "R4",
+        "a state that is too old is served",
+        instead(_CACHE + "_is_fresh", lambda state, arrived_ms, max_staleness_ms: max_staleness_ms > 0),
+    ),
+    breaks(
+        "S1",
+        "a log file that went is taken for one that is still there",
+        answers("log.compact_fold:_is_growth", True),
+    ),
+    breaks("S1", "a new file is live although a tombstone of it is there", answers("log.compact_fold:_is_dead", False)),
+    breaks("S1", "files that died stay live in a fold of what is new", answers("log.compact_fold:_dead_paths", [])),
+    keeps(
+        "R3", "a time is folded from that of a later one", instead(_CACHE + "PastFolds._nearest", _nearest_of_any_time)
+    ),
+    keeps("R3", "folds of the past outlive their log files", answers(_CACHE + "_versions", frozenset())),
+    breaks(
+        "R5",
+        "a batch is looked for after the log was read",
+        instead("serving.commit_wait:_look_and_read", _read_and_look),
+    ),
+    breaks(
+        "R5",
+        "any batch that is not staged counts as committed",
+        answers("serving.batch_commits:refuse_if_lost", None),
+    ),
+    breaks(
+        "R6",
+        "changes leave out what is in a chunk that looks the same",
+        instead("log.live_files:LiveChunk.is_same", lambda chunk, other: chunk.first == other.first),
+    ),
+)
