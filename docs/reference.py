@@ -8,7 +8,7 @@ from typing import Any
 
 from icedb_gateway.metrics import GatewayMetrics
 from icedb_gateway.settings import GatewaySettings
-from icedb_ingest.frontend.enqueue_message import message_schema
+from icedb_ingest.frontend.enqueue_task import message_schema
 from icedb_ingest.frontend.metrics import FrontendMetrics
 from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.metrics import INGEST_TASKS, LARGE_TASKS, IngestMetrics

@@ -32,7 +32,7 @@ SERVERS = {"s3", "bucket", "redis-1", "redis-2", "redis-3", "prometheus", "grafa
 ENDLESS = {*SETTINGS, *SERVERS} - {"bucket"}
 
 Duration = Annotated[str, StringConstraints(pattern=r"^(\d+m)?(\d+s)?$", min_length=2)]
-Memory = Annotated[str, StringConstraints(pattern=r"^\d+[mg]$")]
+ByteBudget = Annotated[str, StringConstraints(pattern=r"^\d+[mg]$")]
 Image = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9./-]+:(v?\d[\w.-]+|\$\{ICEDB_VERSION:-\d+\.\d+\.\d+(\.dev0)?\})$")
 ]
@@ -53,7 +53,7 @@ class Health(Strict):
 
 class Amount(Strict):
     cpus: str | None = None
-    memory: Memory | None = None
+    memory: ByteBudget | None = None
 
 
 class Resources(Strict):

@@ -13,10 +13,9 @@ import pytest
 from celery import Celery
 from hypothesis import event, example, given
 from hypothesis import strategies as st
-from icedb_ingest.frontend.desk import Desk
 from icedb_ingest.frontend.enqueue_task import EnqueueWork
 from icedb_ingest.frontend.metrics import FrontendMetrics
-from icedb_ingest.frontend.tables import TableDirectory
+from icedb_ingest.frontend.staging_gate import StagingGate, TableConfigs
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import register_tasks as register_ingest
@@ -165,10 +164,12 @@ class EnqueueBench:
         self.warehouse = Warehouse(self.store)
         self.paths = self.warehouse.table("events")
         create_table(self.store, self.paths, TableConfig.create(name="events"))
-        tables = TableDirectory(self.store, clock=self.clock, max_age_ms=30_000)
-        desk = Desk(self.warehouse, clock=self.clock, gate=OpenGate(), tables=tables, on_staged=lambda _: None)
+        tables = TableConfigs(self.store, clock=self.clock, max_age_ms=30_000)
+        gate = StagingGate(
+            self.warehouse, clock=self.clock, pressure=OpenGate(), tables=tables, on_staged=lambda _: None
+        )
         self.work = EnqueueWork(
-            desk,
+            gate,
             metrics=FrontendMetrics(),
             clock=self.clock,
             max_batch_bytes=10_000,

@@ -6,16 +6,24 @@ import xml.etree.ElementTree as ET
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from icedb_gateway.conditions import ByteRange, check_conditions, http_date, parse_range
 from icedb_gateway.errors import S3Error, to_s3_error
-from icedb_gateway.list_objects import parse_list_request
+from icedb_gateway.list_objects import ListAnswer, parse_list_request, render_error, render_list_v1
+from icedb_gateway.listing import (
+    Resume,
+    SnapshotName,
+    TableRef,
+    decode_marker,
+    decode_token,
+    encode_marker,
+    encode_token,
+    etag_of,
+    modified_ms_of,
+    parse_table_ref,
+)
 from icedb_gateway.metrics import outcome_of
+from icedb_gateway.operations import ByteRange, check_conditions, http_date, parse_range
 from icedb_gateway.requests import parse_request
 from icedb_gateway.settings import GatewaySettings
-from icedb_gateway.table_refs import TableRef, parse_table_ref
-from icedb_gateway.tokens import Resume, SnapshotName, decode_marker, decode_token, encode_marker, encode_token
-from icedb_gateway.visible import etag_of, modified_ms_of
-from icedb_gateway.xml_bodies import ListAnswer, render_error, render_list_v1
 from icedb_log.clock import make_uuid7_hex
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Overloaded, PermissionDenied, Unavailable
 from icedb_log.model import FileMarker

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from icedb_gateway.errors import S3Error
-from icedb_gateway.table_refs import TableRef
+from icedb_gateway.listing import TableRef
 from icedb_gateway.views import TableViews
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_sim.fakes.fake_clock import FakeClock

@@ -1,8 +1,7 @@
-"""A desk over a store in memory."""
+"""A staging gate over a store in memory."""
 
 import pytest
-from icedb_ingest.frontend.desk import Desk, Offer
-from icedb_ingest.frontend.tables import TableDirectory
+from icedb_ingest.frontend.staging_gate import Offer, StagingGate, TableConfigs
 from icedb_log.ingest.staging import list_staged
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
@@ -11,7 +10,7 @@ from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 
 
-class Gate:
+class Pressure:
     """Says what the test says."""
 
     refusal = None
@@ -22,7 +21,7 @@ class Gate:
 
 
 class Bench:
-    """A desk over a store in memory.
+    """A staging gate over a store in memory.
 
     Attributes:
         lines: A good batch.
@@ -37,15 +36,15 @@ class Bench:
         self.paths = self.warehouse.table("events")
         self.config = TableConfig.create(name="events")
         create_table(self.store, self.paths, self.config)
-        self.gate = Gate()
+        self.pressure = Pressure()
         self.woken = []
-        self.tables = TableDirectory(self.store, clock=self.clock, max_age_ms=30_000)
-        self.desk = Desk(
-            self.warehouse, clock=self.clock, gate=self.gate, tables=self.tables, on_staged=self.woken.append
+        self.tables = TableConfigs(self.store, clock=self.clock, max_age_ms=30_000)
+        self.gate = StagingGate(
+            self.warehouse, clock=self.clock, pressure=self.pressure, tables=self.tables, on_staged=self.woken.append
         )
 
     def accept(self, body=lines, *, table="events", **fields):
-        return self.desk.accept(Offer(table, body, fields.pop("format", "ndjson"), **fields))
+        return self.gate.accept(Offer(table, body, fields.pop("format", "ndjson"), **fields))
 
     def staged_ids(self):
         return [batch.batch_id for batch in list_staged(self.store, self.paths).batches]

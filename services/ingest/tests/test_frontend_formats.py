@@ -14,7 +14,7 @@ from icedb_ingest.frontend.formats import (
     parse_content_encoding,
     parse_content_type,
 )
-from icedb_ingest.frontend.http_app import parse_key
+from icedb_ingest.frontend.http_endpoint import parse_key
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import STAGING_FORMATS
 

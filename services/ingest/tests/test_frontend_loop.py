@@ -5,13 +5,12 @@ import threading
 from contextlib import suppress
 
 import pytest
-from icedb_ingest.frontend.counter import Counter
-from icedb_ingest.frontend.desk import Accepted, Offer
+from icedb_ingest.frontend.async_gate import AsyncGate, ByteBudget
 from icedb_ingest.frontend.errors import Busy
-from icedb_ingest.frontend.groups import STAGED_AT_ONCE, EventGroups
-from icedb_ingest.frontend.memory import Memory
 from icedb_ingest.frontend.metrics import FrontendMetrics
 from icedb_ingest.frontend.settings import FrontendSettings
+from icedb_ingest.frontend.staging_gate import Accepted, Offer
+from icedb_ingest.frontend.webhooks import STAGED_AT_ONCE, EventGroups
 from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
 
@@ -31,7 +30,7 @@ async def settle():
 def test_room_is_given_in_turn_and_given_back():
     async def scene():
         seen = []
-        memory = Memory(max_bytes=10, wait_ms=60_000, on_change=seen.append)
+        memory = ByteBudget(max_bytes=10, wait_ms=60_000, on_change=seen.append)
         await memory.take(8)
         large = asyncio.create_task(memory.take(6))
         await settle()
@@ -51,7 +50,7 @@ def test_room_is_given_in_turn_and_given_back():
 
 def test_who_waits_too_long_is_told_when_to_come_again_and_lets_the_next_one_in():
     async def scene():
-        memory = Memory(max_bytes=10, wait_ms=0)
+        memory = ByteBudget(max_bytes=10, wait_ms=0)
         await memory.take(8)
         waiting = asyncio.create_task(memory.take(5))
         await settle()
@@ -65,7 +64,7 @@ def test_who_waits_too_long_is_told_when_to_come_again_and_lets_the_next_one_in(
 
 def test_who_goes_away_while_waiting_keeps_nothing():
     async def scene():
-        memory = Memory(max_bytes=10, wait_ms=60_000)
+        memory = ByteBudget(max_bytes=10, wait_ms=60_000)
         await memory.take(8)
         waiting = [asyncio.create_task(memory.take(5)) for _ in range(2)]
         await settle()
@@ -81,7 +80,7 @@ def test_who_goes_away_while_waiting_keeps_nothing():
 
 def test_a_hold_grows_without_waiting():
     async def scene():
-        memory = Memory(max_bytes=10, wait_ms=60_000)
+        memory = ByteBudget(max_bytes=10, wait_ms=60_000)
         async with memory.hold(4) as hold:
             hold.grow_to(3)
             hold.grow_to(9)
@@ -179,11 +178,11 @@ def test_a_refused_group_is_refused_for_each_and_a_request_that_left_harms_nobod
     run(scene())
 
 
-# ---- the counter ------------------------------------------------------------------------------------------------
+# ---- the gate ------------------------------------------------------------------------------------------------
 
 
-class HangingDesk:
-    """A desk whose store hangs until it is told to go on."""
+class HangingGate:
+    """A blocking whose store hangs until it is told to go on."""
 
     def __init__(self, loop):
         self.begun = []
@@ -200,31 +199,31 @@ class HangingDesk:
 
 def test_what_a_hanging_store_has_not_let_go_keeps_its_room_and_what_waits_for_it_is_dropped():
     async def scene():
-        desk, held, is_free = HangingDesk(asyncio.get_running_loop()), [], asyncio.Event()
+        blocking, held, is_free = HangingGate(asyncio.get_running_loop()), [], asyncio.Event()
         settings = FrontendSettings(store="file:///w", frontend_store_threads=1)
-        counter = Counter(desk, settings=settings, metrics=FrontendMetrics(), clock=SystemClock())
+        gate = AsyncGate(blocking, settings=settings, metrics=FrontendMetrics(), clock=SystemClock())
 
         def on_change(size_bytes):
             held.append(size_bytes)
             if not size_bytes:
                 is_free.set()
 
-        counter.memory = Memory(max_bytes=100, wait_ms=0, on_change=on_change)
+        gate.budget = ByteBudget(max_bytes=100, wait_ms=0, on_change=on_change)
 
         async def send(batch_id):
-            async with counter.memory.hold(8):
-                await counter.accept(Offer("t", b"12345678", "ndjson", batch_id))
+            async with gate.budget.hold(8):
+                await gate.accept(Offer("t", b"12345678", "ndjson", batch_id))
 
         sends = [asyncio.create_task(send(batch_id)) for batch_id in "abc"]
-        await desk.has_begun.wait()
+        await blocking.has_begun.wait()
         for each in sends:
             each.cancel()
         await asyncio.gather(*sends, return_exceptions=True)
         assert held[-1] == 8, "that of the one that was sent"
         assert not is_free.is_set()
-        desk.gate.set()
+        blocking.gate.set()
         await is_free.wait()
-        await counter.close()
-        assert desk.begun == ["a"]
+        await gate.close()
+        assert blocking.begun == ["a"]
 
     run(scene())

@@ -5,8 +5,7 @@ import threading
 
 import pytest
 from celery.exceptions import Reject, Retry
-from icedb_ingest.frontend.enqueue_message import message_schema, read_message
-from icedb_ingest.frontend.enqueue_task import PATIENCE_MS, EnqueueWork, _put_off
+from icedb_ingest.frontend.enqueue_task import PATIENCE_MS, EnqueueWork, _put_off, message_schema, read_message
 from icedb_ingest.frontend.metrics import FrontendMetrics
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import (
@@ -43,7 +42,7 @@ def patience(bench):
 @pytest.fixture
 def work(bench, patience):
     return EnqueueWork(
-        bench.desk,
+        bench.gate,
         metrics=FrontendMetrics(),
         clock=bench.clock,
         max_batch_bytes=100,
@@ -88,8 +87,8 @@ def test_an_integer_of_any_size_is_staged_as_it_is(bench, work):
 
 
 def test_back_pressure_is_waited_out(bench, work, patience):
-    bench.gate.refusal = Overloaded("full", retry_after_ms=3_000)
-    patience.wait = lambda timeout: setattr(bench.gate, "refusal", None) or bench.clock.advance(int(timeout * 1000))
+    bench.pressure.refusal = Overloaded("full", retry_after_ms=3_000)
+    patience.wait = lambda timeout: setattr(bench.pressure, "refusal", None) or bench.clock.advance(int(timeout * 1000))
     assert work.run((), message(bench))["outcome"] == "accepted"
 
 
@@ -97,7 +96,7 @@ def test_back_pressure_is_waited_out(bench, work, patience):
     "refusal", [Unavailable("down"), CommitOutcomeUnknown("lost"), Overloaded("full"), TableHalted("two types")]
 )
 def test_a_message_holds_its_thread_for_a_bounded_time(bench, work, patience, refusal):
-    bench.gate.refusal = refusal
+    bench.pressure.refusal = refusal
     with pytest.raises(type(refusal)):
         work.run((), message(bench))
     assert 0 < sum(patience.waited_ms) <= PATIENCE_MS
@@ -105,7 +104,7 @@ def test_a_message_holds_its_thread_for_a_bounded_time(bench, work, patience, re
 
 
 def test_a_worker_that_stops_does_not_wait(bench, work, patience):
-    bench.gate.refusal = Unavailable("down")
+    bench.pressure.refusal = Unavailable("down")
     patience.set()
     with pytest.raises(Unavailable):
         work.run((), message(bench))

@@ -5,8 +5,8 @@ import json
 import pytest
 from icedb_ingest.frontend import errors
 from icedb_ingest.frontend.errors import KeyExpired, KeyReused, NotAuthorized
-from icedb_ingest.frontend.metrics import DOORS, OUTCOMES, FrontendMetrics, outcome_of
-from icedb_ingest.frontend.problems import problem_response
+from icedb_ingest.frontend.http_endpoint import problem_response
+from icedb_ingest.frontend.metrics import ENDPOINTS, OUTCOMES, FrontendMetrics, outcome_of
 from icedb_log.errors import (
     CommitOutcomeUnknown,
     IceDBError,
@@ -57,7 +57,7 @@ def test_a_retry_time_is_rounded_up():
 
 def test_every_label_is_there_from_the_start():
     registry = FrontendMetrics().registry
-    for door in DOORS:
+    for endpoint in ENDPOINTS:
         for outcome in OUTCOMES:
-            labels = {"door": door, "outcome": outcome}
+            labels = {"door": endpoint, "outcome": outcome}
             assert registry.get_sample_value("icedb_frontend_batches_total", labels) == 0

@@ -7,7 +7,7 @@ import hmac
 import orjson
 import pytest
 from icedb_ingest.frontend.errors import BatchTooLarge, NotAuthorized
-from icedb_ingest.frontend.segment import CALLS, MAX_BATCH_EVENTS, Credentials, read_events
+from icedb_ingest.frontend.webhooks import CALLS, MAX_BATCH_EVENTS, Credentials, read_events
 from icedb_log.errors import (
     InvalidRequest,
 )

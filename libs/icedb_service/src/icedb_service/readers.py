@@ -9,7 +9,7 @@ one for what only computes. Each table has a share of the first. Nothing queues 
 A caller that accepts the age of what is known has it without a thread. The others wait as coroutines: for each table
 at most one read runs, and at most one more is promised, for those who need one that begins after their call. So any
 number of callers, and a store that hangs, cost one thread for each table. Where callers come all the time, the next
-read begins before the last one is too old for them: nobody waits for it. Must never write.
+read begins before the last one is too old for them: nobody waits for it (R4). Must never write.
 """
 
 import asyncio

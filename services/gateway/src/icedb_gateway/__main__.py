@@ -8,7 +8,7 @@ from icedb_log.clock import SystemClock
 from icedb_service.logs import get_logger
 from icedb_service.main import EXIT_FAILURE, find_hanging_threads, run_main, wait_for_clock, wait_until_available
 
-from icedb_gateway.service import Gateway
+from icedb_gateway.server import Gateway
 from icedb_gateway.settings import GatewaySettings
 
 WATCH_S = 1.0

@@ -28,9 +28,7 @@ from icedb_log.warehouse import Warehouse
 from icedb_service.readers import TableReads
 
 from icedb_gateway.errors import invalid_argument
-from icedb_gateway.listing import find_file
-from icedb_gateway.table_refs import TableRef
-from icedb_gateway.tokens import SnapshotName
+from icedb_gateway.listing import SnapshotName, TableRef, find_file
 
 T = TypeVar("T")
 

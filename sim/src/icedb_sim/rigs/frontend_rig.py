@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from icedb_ingest.frontend.service import Frontend
+from icedb_ingest.frontend.server import Frontend
 from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
@@ -77,7 +77,7 @@ class FrontendRig:
     woken: list[str] = field(default_factory=list)
 
     def connect(self) -> http.client.HTTPConnection:
-        """Return a connection to the HTTP door."""
+        """Return a connection to the HTTP endpoint."""
         return http.client.HTTPConnection(LOOPBACK, self.frontend.http_port, timeout=LIMIT_S)
 
     def call(self, method: str, path: str, body: Body = None, **headers: str) -> Answer:

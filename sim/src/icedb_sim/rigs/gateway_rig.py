@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from icedb_gateway.service import Gateway
+from icedb_gateway.server import Gateway
 from icedb_gateway.settings import GatewaySettings
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.log.codec import encode_log_file

@@ -14,7 +14,7 @@ from icedb_service.redis_clients import open_redis
 from icedb_service.wakeup import Wakeups
 
 from icedb_ingest.frontend.metrics import FrontendMetrics
-from icedb_ingest.frontend.service import Frontend
+from icedb_ingest.frontend.server import Frontend
 from icedb_ingest.frontend.settings import FrontendSettings
 
 WATCH_S = 1.0

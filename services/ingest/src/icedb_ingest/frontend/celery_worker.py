@@ -1,7 +1,7 @@
 """The Celery worker of the queue ``enqueue``: ``python -m icedb_ingest.frontend.celery_worker``. Wiring only.
 
 A process of its own beside the front end: whoever sends no Celery messages does not need it, and a queue that is stuck
-must not take the other doors along. Light: threads instead of children, no engine.
+must not take the other endpoints along. Light: threads instead of children, no engine.
 """
 
 import os
@@ -25,11 +25,11 @@ from icedb_service.message_guard import guard_queues, refuse_compression
 from icedb_service.redis_clients import open_redis, ping_redis
 from icedb_service.wakeup import Wakeups
 
+from icedb_ingest.frontend.async_gate import Waker
 from icedb_ingest.frontend.enqueue_task import EnqueueWork, register_enqueue
 from icedb_ingest.frontend.metrics import FrontendMetrics
-from icedb_ingest.frontend.service import make_desk
+from icedb_ingest.frontend.server import make_gate
 from icedb_ingest.frontend.settings import FrontendSettings
-from icedb_ingest.frontend.waker import Waker
 
 QUEUE: Final = "enqueue"
 
@@ -74,14 +74,14 @@ def serve(settings: FrontendSettings) -> int:
     watch_clock(warehouse.store, metrics.clock, clock=clock, settings=settings)
 
     aligned = AlignedClock(clock, warehouse.store, may_ask=True)  # I3: ids have the store's time
-    desk = make_desk(warehouse, settings=settings, clock=aligned, on_staged=waker.ask)
+    gate = make_gate(warehouse, settings=settings, clock=aligned, on_staged=waker.ask)
 
     def check_store() -> None:
         warehouse.store.list_page(f"{warehouse.root}/" if warehouse.root else "", limit=1)
 
     stopping = threading.Event()
     work = EnqueueWork(
-        desk,
+        gate,
         metrics=metrics,
         clock=clock,
         max_batch_bytes=settings.max_batch_bytes,

@@ -39,8 +39,8 @@ from icedb_ingest.frontend.errors import (
     UnsupportedMedia,
 )
 
-Door = Literal["grpc", "http", "webhook", "celery"]
-DOORS: Final[tuple[Door, ...]] = ("grpc", "http", "webhook", "celery")
+Endpoint = Literal["grpc", "http", "webhook", "celery"]
+ENDPOINTS: Final[tuple[Endpoint, ...]] = ("grpc", "http", "webhook", "celery")
 
 OUTCOMES: Final = (
     "accepted",
@@ -139,33 +139,33 @@ class FrontendMetrics:
         )
         self.access = AccessMetrics(self.registry)
         self.clock = ClockMetrics(self.registry)
-        for door in DOORS:
-            self.ack_time.labels(door)
-            self.accepted_bytes.labels(door)
-            self.in_flight.labels(door)
+        for endpoint in ENDPOINTS:
+            self.ack_time.labels(endpoint)
+            self.accepted_bytes.labels(endpoint)
+            self.in_flight.labels(endpoint)
             for outcome in OUTCOMES:
-                self.batches.labels(door, outcome)
+                self.batches.labels(endpoint, outcome)
         add_build_info(self.registry, "frontend", package="icedb-ingest")
 
     @contextmanager
-    def offered(self, door: Door) -> Iterator[None]:
+    def offered(self, endpoint: Endpoint) -> Iterator[None]:
         """Count what becomes of one offered batch: accepted, unless an error passes."""
-        gauge = self.in_flight.labels(door)
+        gauge = self.in_flight.labels(endpoint)
         gauge.inc()
         try:
             yield
         except BaseException as error:
-            self.batches.labels(door, outcome_of(error)).inc()
+            self.batches.labels(endpoint, outcome_of(error)).inc()
             raise
         else:
-            self.batches.labels(door, "accepted").inc()
+            self.batches.labels(endpoint, "accepted").inc()
         finally:
             gauge.dec()
 
-    def observe_ack(self, door: Door, *, started_ms: int, size_bytes: int, clock: Clock) -> None:
+    def observe_ack(self, endpoint: Endpoint, *, started_ms: int, size_bytes: int, clock: Clock) -> None:
         """Count an acknowledgement."""
-        self.ack_time.labels(door).observe((clock.monotonic_ms() - started_ms) / SECOND_MS)
-        self.accepted_bytes.labels(door).inc(size_bytes)
+        self.ack_time.labels(endpoint).observe((clock.monotonic_ms() - started_ms) / SECOND_MS)
+        self.accepted_bytes.labels(endpoint).inc(size_bytes)
 
 
 def outcome_of(error: BaseException) -> str:

@@ -23,7 +23,7 @@ class FrontendSettings(BatchBoundSettings):
     """Port of gRPC; 0 takes a free one (logged)."""
 
     frontend_max_batch_mb: Annotated[int, Field(ge=1, le=512)] = 64
-    """Largest batch that any door takes, MiB as sent. Larger saves requests; one batch is one unit of a flush."""
+    """Largest batch that any endpoint takes, MiB as sent. Larger saves requests; one batch is one unit of a flush."""
 
     frontend_memory_mb: Annotated[int, Field(ge=1)] = 512
     """Bodies held at once by all requests, MiB; more wait, then are refused with a retry time. A gRPC message counts

@@ -1,4 +1,4 @@
-"""The gRPC door: ``icedb.v1.IngestService`` as ``proto/icedb/v1/ingest.proto`` promises it.
+"""The gRPC endpoint: ``icedb.v1.IngestService`` as ``proto/icedb/v1/ingest.proto`` promises it.
 
 A stream is read only while it has less than its share of batches in flight: not reading is what makes HTTP/2 stop
 its sender. Answers keep the order of the requests.
@@ -6,20 +6,25 @@ its sender. Answers keep the order of the requests.
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import grpc
-from icedb_log.clock import new_batch_id, parse_uuid7_ms
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
+from icedb_log.units import KIB, SECOND_MS
 from icedb_proto import ingest_pb2
 from icedb_service.access.access_file import ANYBODY, Identity, Verb
 from icedb_service.access.credentials import GrpcAccess
-from icedb_service.grpc_server import call_status, require_readable
+from icedb_service.grpc_server import BoundedHealth, call_status, listen, require_readable, tolerant
 from icedb_service.logs import get_logger
+from icedb_service.tls import server_credentials
 
-from icedb_ingest.frontend.counter import Counter
-from icedb_ingest.frontend.desk import Offer
+from icedb_ingest.frontend.async_gate import AsyncGate
 from icedb_ingest.frontend.formats import Compression, Container, join_format
+from icedb_ingest.frontend.settings import FrontendSettings
+from icedb_ingest.frontend.staging_gate import Offer
 
 CONTAINERS: Final[dict[int, Container]] = {
     ingest_pb2.FORMAT_NDJSON: "ndjson",
@@ -35,21 +40,21 @@ COMPRESSIONS: Final[dict[int, Compression]] = {
 }
 
 
-class GrpcDoor:
+class GrpcEndpoint:
     """The methods of the service.
 
     Args:
-        counter: Accepts batches.
+        gate: Accepts batches.
         access: Says who may send what; each batch of a stream is asked for.
     """
 
-    def __init__(self, counter: Counter, access: GrpcAccess) -> None:
-        self._counter = counter
+    def __init__(self, gate: AsyncGate, access: GrpcAccess) -> None:
+        self._gate = gate
         self._access = access
 
     async def append(self, request: ingest_pb2.AppendRequest, context: Any) -> ingest_pb2.AppendResponse:
         """Accept one batch."""
-        started_ms = self._counter.clock.monotonic_ms()
+        started_ms = self._gate.clock.monotonic_ms()
         try:
             answer = await self.accept(request, self._access.recognise(context))
         except Exception as error:  # noqa: BLE001 - the last stop before the wire
@@ -61,10 +66,10 @@ class GrpcDoor:
         self, requests: AsyncIterator[ingest_pb2.AppendRequest], context: Any
     ) -> AsyncIterator[ingest_pb2.AppendResponse]:
         """Accept a stream of batches; see the protocol."""
-        started_ms = self._counter.clock.monotonic_ms()
+        started_ms = self._gate.clock.monotonic_ms()
         accepted_count = 0
-        self._counter.metrics.streams.inc()
-        flow = _StreamFlow(self, requests, self._counter)
+        self._gate.metrics.streams.inc()
+        flow = _StreamFlow(self, requests, self._gate)
         try:
             flow.sender = self._access.recognise(context)
             async for answer in flow.answers():
@@ -73,23 +78,21 @@ class GrpcDoor:
         except Exception as error:  # noqa: BLE001 - the last stop before the wire
             await self._refuse(context, error, method="AppendStream", started_ms=started_ms)
         finally:
-            self._counter.metrics.streams.dec()
+            self._gate.metrics.streams.dec()
             flow.close()
         self._log("AppendStream", "OK", started_ms, batches=accepted_count)
 
     async def accept(self, request: ingest_pb2.AppendRequest, sender: Identity) -> ingest_pb2.AppendResponse:
         """Accept one batch of a call or a stream."""
-        counter = self._counter
-        with counter.metrics.offered("grpc"):
+        gate = self._gate
+        with gate.metrics.offered("grpc"):
             require_readable(request)
             self._access.guard.require(sender, Verb.APPEND, request.table)
-            started_ms = counter.clock.monotonic_ms()
-            offer = _read_request(request, counter)
-            async with counter.memory.hold(len(offer.body)):
-                accepted = await counter.accept(offer)
-            counter.metrics.observe_ack(
-                "grpc", started_ms=started_ms, size_bytes=accepted.size_bytes, clock=counter.clock
-            )
+            started_ms = gate.clock.monotonic_ms()
+            offer = _read_request(request, gate)
+            async with gate.budget.hold(len(offer.body)):
+                accepted = await gate.accept(offer)
+            gate.metrics.observe_ack("grpc", started_ms=started_ms, size_bytes=accepted.size_bytes, clock=gate.clock)
         return ingest_pb2.AppendResponse(
             batch_id=accepted.batch_id, table=accepted.table, staged_bytes=accepted.size_bytes
         )
@@ -104,22 +107,24 @@ class GrpcDoor:
         await context.abort(status.code, status.details, status.trailing_metadata)
 
     def _log(self, method: str, code: str, started_ms: int, **fields: Any) -> None:
-        which = self._counter.settings.frontend_access_log
+        which = self._gate.settings.frontend_access_log
         if which == "none" or (which == "errors" and code == "OK"):
             return
-        duration_ms = self._counter.clock.monotonic_ms() - started_ms
+        duration_ms = self._gate.clock.monotonic_ms() - started_ms
         get_logger().info("grpc_call", method=method, code=code, duration_ms=duration_ms, **fields)
 
 
 class _StreamFlow:
     """One stream: reads ahead of the store by a bounded number of batches, answers in order."""
 
-    def __init__(self, door: GrpcDoor, requests: AsyncIterator[ingest_pb2.AppendRequest], counter: Counter) -> None:
+    def __init__(
+        self, endpoint: GrpcEndpoint, requests: AsyncIterator[ingest_pb2.AppendRequest], gate: AsyncGate
+    ) -> None:
         self.sender = ANYBODY
-        self._door = door
+        self._endpoint = endpoint
         self._requests = requests
-        self._counter = counter
-        self._places = asyncio.Semaphore(counter.settings.frontend_stream_in_flight)
+        self._gate = gate
+        self._places = asyncio.Semaphore(gate.settings.frontend_stream_in_flight)
         self._running: asyncio.Queue[asyncio.Task[ingest_pb2.AppendResponse] | None] = asyncio.Queue()
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -131,7 +136,7 @@ class _StreamFlow:
             self._places.release()
             yield answer
         await reading
-        if self._counter.is_draining.is_set():
+        if self._gate.is_draining.is_set():
             raise Unavailable(
                 "this front end is stopping; send what was not answered again, with the same ids, to another replica"
             )
@@ -142,14 +147,14 @@ class _StreamFlow:
             task.cancel()
 
     async def _read(self) -> None:
-        draining = self._start(self._counter.is_draining.wait())
+        draining = self._start(self._gate.is_draining.wait())
         try:
-            while not self._counter.is_draining.is_set():
+            while not self._gate.is_draining.is_set():
                 await self._places.acquire()
                 request = await self._next(draining)
                 if request is None:
                     return
-                self._running.put_nowait(self._start(self._door.accept(request, self.sender)))
+                self._running.put_nowait(self._start(self._endpoint.accept(request, self.sender)))
         finally:
             draining.cancel()
             self._running.put_nowait(None)
@@ -183,7 +188,7 @@ async def _read_one(requests: AsyncIterator[ingest_pb2.AppendRequest]) -> ingest
         return None
 
 
-def _read_request(request: ingest_pb2.AppendRequest, counter: Counter) -> Offer:
+def _read_request(request: ingest_pb2.AppendRequest, gate: AsyncGate) -> Offer:
     container = CONTAINERS.get(request.format)
     if container is None:
         raise InvalidRequest(
@@ -192,8 +197,88 @@ def _read_request(request: ingest_pb2.AppendRequest, counter: Counter) -> Offer:
     if request.compression not in COMPRESSIONS:
         raise InvalidRequest(f"compression {request.compression} is not known; say COMPRESSION_NONE, _GZIP or _ZSTD")
     body: bytes = request.data
-    if len(body) > counter.settings.max_batch_bytes:
-        raise InvalidRequest(f"data has {len(body)} bytes, at most {counter.settings.max_batch_bytes}: cut the batch")
-    batch_id: str = request.batch_id if request.HasField("batch_id") else new_batch_id(counter.clock)
+    if len(body) > gate.settings.max_batch_bytes:
+        raise InvalidRequest(f"data has {len(body)} bytes, at most {gate.settings.max_batch_bytes}: cut the batch")
+    batch_id: str = request.batch_id if request.HasField("batch_id") else new_batch_id(gate.clock)
     parse_uuid7_ms(batch_id)
     return Offer(request.table, body, join_format(container, COMPRESSIONS[request.compression]), batch_id)
+
+
+SERVICE: Final = ingest_pb2.DESCRIPTOR.services_by_name["IngestService"].full_name
+ENVELOPE_BYTES: Final = 64 * KIB
+"""Room in a message besides the data."""
+KEEPALIVE_MS: Final = 60_000
+KEEPALIVE_TIMEOUT_MS: Final = 20_000
+CLIENT_PING_INTERVAL_MS: Final = 10_000
+
+
+class GrpcServer:
+    """A started server. Use :meth:`start`.
+
+    Attributes:
+        port: The port it listens on.
+    """
+
+    def __init__(self, server: Any, servicer: Any, port: int) -> None:
+        self.port = port
+        self._server = server
+        self._health = servicer
+
+    @classmethod
+    async def start(cls, endpoint: GrpcEndpoint, settings: FrontendSettings, *, clock: Clock) -> Self:
+        """Listen and serve; health says NOT_SERVING until :meth:`show_health` says otherwise.
+
+        Raises:
+            Unavailable: The address cannot be listened on.
+        """
+        server = grpc.aio.server(
+            maximum_concurrent_rpcs=settings.frontend_max_calls,
+            options=(
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", settings.max_batch_bytes + ENVELOPE_BYTES),
+                # A sender that vanished without a word must not keep its stream's place for ever.
+                ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+                ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+                ("grpc.http2.min_ping_interval_without_data_ms", CLIENT_PING_INTERVAL_MS),
+            ),
+        )
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, _handlers(endpoint)),))
+        servicer = BoundedHealth(max_calls=settings.frontend_max_calls)
+        health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        host = f"[{settings.frontend_host}]" if ":" in settings.frontend_host else settings.frontend_host
+        started = cls(
+            server,
+            servicer,
+            listen(
+                server,
+                f"{host}:{settings.frontend_grpc_port}",
+                server_credentials(settings, clock=clock),
+                remedy="set ICEDB_FRONTEND_HOST and ICEDB_FRONTEND_GRPC_PORT to an address of this host that is free",
+            ),
+        )
+        await started.show_health(is_serving=False)
+        await server.start()
+        return started
+
+    async def show_health(self, *, is_serving: bool) -> None:
+        """Answer health checks, of the server as a whole and of the service, from now on."""
+        status = health_pb2.HealthCheckResponse
+        for name in ("", SERVICE):
+            await self._health.set(name, status.SERVING if is_serving else status.NOT_SERVING)
+
+    async def stop(self, *, grace_ms: int) -> None:
+        """Refuse new calls, let running ones end for at most ``grace_ms``, then stop."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_ms / SECOND_MS)
+
+
+def _handlers(endpoint: GrpcEndpoint) -> dict[str, Any]:
+    codec = {
+        "request_deserializer": tolerant(ingest_pb2.AppendRequest.FromString),
+        "response_serializer": ingest_pb2.AppendResponse.SerializeToString,
+    }
+    return {
+        "Append": grpc.unary_unary_rpc_method_handler(endpoint.append, **codec),
+        "AppendStream": grpc.stream_stream_rpc_method_handler(endpoint.append_stream, **codec),
+    }

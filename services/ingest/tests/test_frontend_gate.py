@@ -1,17 +1,15 @@
-"""The desk: order of checks, ids and their age, keys; settings; wake-ups."""
+"""The staging gate: order of checks, ids and their age, keys; settings; wake-ups."""
 
 import gzip
 import threading
 
 import orjson
 import pytest
-from icedb_ingest.frontend.batch_status import BatchStatus, BatchStatuses
-from icedb_ingest.frontend.desk import BatchBounds, Desk
+from icedb_ingest.frontend.async_gate import Waker
 from icedb_ingest.frontend.errors import BatchTooLarge, KeyExpired, KeyReused
 from icedb_ingest.frontend.formats import zstd
 from icedb_ingest.frontend.settings import FrontendSettings
-from icedb_ingest.frontend.tables import MISSING_AGE_MS
-from icedb_ingest.frontend.waker import Waker
+from icedb_ingest.frontend.staging_gate import MISSING_AGE_MS, BatchBounds, BatchStatus, BatchStatuses, StagingGate
 from icedb_log.clean.drop import drop_table, undrop_table
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import (
@@ -43,7 +41,7 @@ def test_a_batch_is_staged_and_then_woken(bench):
 def test_nothing_is_staged_for_a_table_that_is_not_there_or_takes_nothing(bench):
     with pytest.raises(NotFound):
         bench.accept(table="nope")
-    bench.gate.refusal = Overloaded("full", retry_after_ms=5)
+    bench.pressure.refusal = Overloaded("full", retry_after_ms=5)
     with pytest.raises(Overloaded):
         bench.accept()
     assert bench.staged_ids() == bench.woken == []
@@ -71,7 +69,7 @@ def test_an_id_is_refused_only_when_the_flush_would_refuse_it_for_certain(bench)
 
 def test_a_key_stages_once_for_ever_and_belongs_to_one_content(bench):
     first = bench.accept(key="order 7")
-    bench.desk.remember(first.binding)
+    bench.gate.remember(first.binding)
     bench.store.delete([bench.paths.staging_key(batch_id=first.batch_id, staging_format="ndjson")])
     bench.clock.advance(20 * bench.config.log_grace_ms)
     assert bench.accept(key="order 7").batch_id == first.batch_id
@@ -104,7 +102,7 @@ def test_a_mark_that_fails_is_no_failure(bench, monkeypatch):
         raise CommitOutcomeUnknown("lost")
 
     monkeypatch.setattr(bench.store, "put", fail)
-    bench.desk.remember(accepted.binding)
+    bench.gate.remember(accepted.binding)
 
 
 def test_a_table_is_looked_for_rarely_and_a_missing_one_soon_again(bench):
@@ -271,8 +269,8 @@ PACK = {"": bytes, "gz": gzip.compress, "zst": zstd.compress}
 def test_a_batch_that_is_too_large_when_it_is_decoded_is_refused_before_it_is_bound_or_staged(
     bench, compression, body, reason
 ):
-    bench.desk = Desk(
-        bench.warehouse, clock=bench.clock, gate=bench.gate, tables=bench.tables,
+    bench.gate = StagingGate(
+        bench.warehouse, clock=bench.clock, pressure=bench.pressure, tables=bench.tables,
         on_staged=bench.woken.append, bounds=BOUNDS,
     )  # fmt: skip
     staging_format = f"ndjson.{compression}" if compression else "ndjson"
@@ -287,8 +285,8 @@ def test_a_batch_that_is_too_large_when_it_is_decoded_is_refused_before_it_is_bo
 
 
 def test_a_bomb_is_not_decoded_beyond_the_bound(bench, monkeypatch):
-    bench.desk = Desk(
-        bench.warehouse, clock=bench.clock, gate=bench.gate, tables=bench.tables,
+    bench.gate = StagingGate(
+        bench.warehouse, clock=bench.clock, pressure=bench.pressure, tables=bench.tables,
         on_staged=bench.woken.append, bounds=BatchBounds(decoded_bytes=3 * MIB),
     )  # fmt: skip
     bomb = gzip.compress(b'{"a":1}\n' * (8 * MIB))

@@ -1,28 +1,92 @@
-"""The desk: the one way by which a batch of any door becomes durable. Blocking; every door calls it from a thread.
+"""The staging gate: the one way by which a batch of any endpoint becomes durable, and what became of a batch.
 
-Order: the table exists, it takes batches, the body can be what it says, the id can still be taken; then the key or
-the id is bound to the content (I7, I8), the batch staged (I1), and only after that its flush is woken.
+Blocking; every endpoint calls it from a thread. Order: the table exists, it takes batches, the body can be what it
+says, the id can still be taken; then the key or the id is bound to the content (I7, I8), the batch staged (I1), and
+only after that its flush is woken.
 """
 
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
-from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, Unavailable
+from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Unavailable
 from icedb_log.feed.views import require_takes_batches
 from icedb_log.ingest.content import hash_content
 from icedb_log.ingest.idempotency import Binding, bind_key, hash_body, mark_staged
 from icedb_log.ingest.pressure import PressureGate
+from icedb_log.ingest.quarantine import QuarantinedBatch, find_reason, list_conflicts
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.keys import StagingFormat, TablePaths
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
 from icedb_log.warehouse import Warehouse
 from icedb_service.logs import get_logger
+from icedb_service.readers import LogReaders
 
 from icedb_ingest.frontend.errors import BatchTooLarge, KeyExpired, KeyReused
 from icedb_ingest.frontend.formats import check_body
-from icedb_ingest.frontend.tables import TableDirectory
+
+MISSING_AGE_MS: Final = 1000
+"""A table that is not there is looked for again soon: somebody may be creating it."""
+MAX_TABLES: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    read_ms: int
+    config: TableConfig | None
+    problem: str
+
+
+class TableConfigs:
+    """Answers whether a table exists, and how it is configured. Thread-safe.
+
+    Args:
+        store: The object store.
+        clock: Measures ages.
+        max_age_ms: How old the answer for a table that exists may be.
+    """
+
+    def __init__(self, store: ObjectStore, *, clock: Clock, max_age_ms: int) -> None:
+        self._store = store
+        self._clock = clock
+        self._max_age_ms = max_age_ms
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def config(self, paths: TablePaths) -> TableConfig:
+        """Return the table's configuration. At most one small GET.
+
+        Raises:
+            NotFound: No such table.
+            UnsupportedFormat: A configuration that this release does not understand.
+            Unavailable: The store did not answer.
+        """
+        now_ms = self._clock.monotonic_ms()
+        with self._lock:
+            known = self._known.get(paths.prefix)
+        if known is None or now_ms - known.read_ms > (self._max_age_ms if known.config else MISSING_AGE_MS):
+            known = self._read(paths, now_ms)
+        if known.config is None:
+            raise NotFound(known.problem)
+        return known.config
+
+    def _read(self, paths: TablePaths, now_ms: int) -> _Known:
+        try:
+            known = _Known(now_ms, read_table_config(self._store, paths), "")
+        except NotFound as error:
+            known = _Known(now_ms, None, str(error))
+        with self._lock:
+            self._known[paths.prefix] = known
+            self._known.move_to_end(paths.prefix)
+            while len(self._known) > MAX_TABLES:
+                self._known.popitem(last=False)
+        return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +120,7 @@ class Accepted:
         table: Name of the table.
         batch_id: Its id.
         size_bytes: As staged.
-        binding: Of its key, if it came with one and this call staged it: to be marked with :meth:`Desk.remember`.
+        binding: Of its key, if it came with one and this call staged it: to be marked with ``remember``.
     """
 
     table: str
@@ -67,7 +131,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class BatchBounds:
-    """How large a batch may be when it is decoded. What a door cannot tell, a flush finds.
+    """How large a batch may be when it is decoded. What an endpoint cannot tell, a flush finds.
 
     Attributes:
         decoded_bytes: After decompression; for Parquet and Arrow, which compress inside, as sent.
@@ -113,13 +177,13 @@ class _Content:
         return _Content(hash_body(offer.body, offer.format), decoded_sha256)
 
 
-class Desk:
+class StagingGate:
     """Accepts batches. Thread-safe.
 
     Args:
         warehouse: Where the tables lie.
         clock: Times and ids.
-        gate: Knows whether a table takes batches.
+        pressure: Knows whether a table takes batches.
         tables: Knows which tables exist.
         on_staged: Called with the table's name after each batch; must return at once.
         bounds: How large a batch may be when it is decoded.
@@ -130,15 +194,15 @@ class Desk:
         warehouse: Warehouse,
         *,
         clock: Clock,
-        gate: PressureGate,
-        tables: TableDirectory,
+        pressure: PressureGate,
+        tables: TableConfigs,
         on_staged: Callable[[str], None],
         bounds: BatchBounds | None = None,
     ) -> None:
         self._bounds = bounds or BatchBounds()
         self._warehouse = warehouse
         self._clock = clock
-        self._gate = gate
+        self._pressure = pressure
         self._tables = tables
         self._on_staged = on_staged
 
@@ -159,7 +223,7 @@ class Desk:
         paths = self._warehouse.table(table)
         config = self._tables.config(paths)
         require_takes_batches(config)
-        self._gate.check(paths)
+        self._pressure.check(paths)
         return config
 
     def accept(self, offer: Offer) -> Accepted:
@@ -252,3 +316,78 @@ class Desk:
 
     def _age_ms(self, batch_id: str) -> int:
         return self._clock.now_ms() - parse_uuid7_ms(batch_id)
+
+
+State = Literal["staged", "committed", "quarantined"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatus:
+    """Where a batch is.
+
+    Attributes:
+        state: ``staged``: durable, waits for a flush; ``committed``: its rows are live; ``quarantined``: it was refused
+            and waits for a person.
+        reason: Why it, or some of its rows, were refused.
+        quarantined_rows: Rows that wait in quarantine while the others are live.
+        retried_as: Id of the batch that a retry from quarantine has made of it.
+        conflicts: Other contents that were accepted under its id, and wait in quarantine (I8); ``None``: none.
+    """
+
+    state: State
+    reason: str | None = None
+    quarantined_rows: int | None = None
+    retried_as: str | None = None
+    conflicts: int | None = None
+
+
+class BatchStatuses:
+    """Looks batches up. Thread-safe.
+
+    Args:
+        store: The object store.
+        clock: For the readers of logs.
+    """
+
+    def __init__(self, store: ObjectStore, *, clock: Clock) -> None:
+        self._store = store
+        self._readers = LogReaders(clock)
+        self._lock = threading.Lock()
+
+    def look_up(self, paths: TablePaths, batch_id: str) -> BatchStatus:
+        """Return where a batch is. Costs up to three listings, two GETs, and the heads of new log files.
+
+        Raises:
+            InvalidRequest: No batch has such an id.
+            NotFound: No batch of this id is known any more, or none ever was.
+            Unavailable: The store did not answer.
+            HaltError: The log cannot be read.
+        """
+        parse_uuid7_ms(batch_id)
+        # The order is the batch's own: it leaves staging after the log names it, so a log read later does (I2, I5).
+        if self._store.list_page(f"{paths.staging_prefix}{batch_id}.", limit=1).objects:
+            return BatchStatus("staged")
+        with self._lock:
+            reader = self._readers.of_table(self._store, paths)
+        logs = [file.log for file in reader.heads.read().files]
+        reason = find_reason(self._store, paths, batch_id)
+        entry = reason.entry if reason is not None else None
+        conflicts = len(list_conflicts(self._store, paths, batch_id)) or None
+        if any(batch_id in log.batch_ids for log in logs):
+            return _describe("committed", entry, conflicts)
+        if entry is not None:
+            # Bad rows are in quarantine before their batch is committed, and it left staging after that.
+            return _describe("committed" if entry.kind == "rows" else "quarantined", entry, conflicts)
+        if any(batch_id in log.refused_ids for log in logs):
+            why = "it was refused, and is on its way to quarantine or was dropped there"
+            return BatchStatus("quarantined", why, conflicts=conflicts)
+        raise NotFound(
+            f"table {paths.name}: no batch {batch_id} is staged, in quarantine or in the log. It was never accepted, "
+            "or it was committed longer ago than log files are kept"
+        )
+
+
+def _describe(state: State, entry: QuarantinedBatch | None, conflicts: int | None) -> BatchStatus:
+    if entry is None:
+        return BatchStatus(state, conflicts=conflicts)
+    return BatchStatus(state, entry.reason, entry.row_count, entry.retry_id, conflicts)

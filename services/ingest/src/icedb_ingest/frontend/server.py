@@ -1,4 +1,4 @@
-"""A whole front end: every door, on one event loop in a thread of its own. Also the way to start one in a program.
+"""A whole front end: every endpoint, on one event loop in a thread of its own. Also the way to start one in a program.
 
 Stops in this order: not ready any more, no new requests and streams, running ones end, groups of events are staged,
 wake-ups are sent. What was acknowledged is durable at every moment of it.
@@ -29,31 +29,26 @@ from icedb_service.tls import ssl_context
 from pydantic import SecretStr
 from starlette.applications import Starlette
 
-from icedb_ingest.frontend.batch_status import BatchStatuses
-from icedb_ingest.frontend.counter import Counter
-from icedb_ingest.frontend.desk import BatchBounds, Desk
-from icedb_ingest.frontend.groups import EventGroups
-from icedb_ingest.frontend.grpc_door import GrpcDoor
-from icedb_ingest.frontend.grpc_server import GrpcServer
-from icedb_ingest.frontend.http_app import HttpDoor, make_app
+from icedb_ingest.frontend.async_gate import AsyncGate, Waker
+from icedb_ingest.frontend.grpc_endpoint import GrpcEndpoint, GrpcServer
+from icedb_ingest.frontend.http_endpoint import HttpEndpoint, make_app
 from icedb_ingest.frontend.metrics import FrontendMetrics
-from icedb_ingest.frontend.segment import Credentials
 from icedb_ingest.frontend.settings import FrontendSettings
-from icedb_ingest.frontend.tables import TableDirectory
-from icedb_ingest.frontend.waker import Waker
+from icedb_ingest.frontend.staging_gate import BatchBounds, BatchStatuses, StagingGate, TableConfigs
+from icedb_ingest.frontend.webhooks import Credentials, EventGroups
 
 STOP_MARGIN_S: Final = 15
 
 
-def make_desk(
+def make_gate(
     warehouse: Warehouse, *, settings: FrontendSettings, clock: Clock, on_staged: Callable[[str], None]
-) -> Desk:
-    """Return a desk that asks the store about tables and pressure."""
-    return Desk(
+) -> StagingGate:
+    """Return a staging gate that asks the store about tables and pressure."""
+    return StagingGate(
         warehouse,
         clock=clock,
-        gate=PressureGate(warehouse.store, clock=clock),
-        tables=TableDirectory(warehouse.store, clock=clock, max_age_ms=settings.frontend_table_cache_ms),
+        pressure=PressureGate(warehouse.store, clock=clock),
+        tables=TableConfigs(warehouse.store, clock=clock, max_age_ms=settings.frontend_table_cache_ms),
         on_staged=on_staged,
         bounds=BatchBounds(settings.batch_max_decoded_bytes, settings.batch_max_rows),
     )
@@ -70,7 +65,7 @@ class Frontend:
         metrics: What it counts.
 
     Raises:
-        InvalidRequest: The access file is wrong; or there is none, and others reach these doors.
+        InvalidRequest: The access file is wrong; or there is none, and others reach these endpoints.
 
     Attributes:
         http_port: Where HTTP is served, once it is started.
@@ -95,13 +90,13 @@ class Frontend:
         self._guard = open_guard(settings, clock=clock, metrics=self.metrics.access, hosts=(settings.frontend_host,))
         watch_clock(warehouse.store, self.metrics.clock, clock=clock, settings=settings)
         self._waker = Waker(wake)
-        self._desk = make_desk(warehouse, settings=settings, clock=self._clock, on_staged=self._waker.ask)
+        self._gate = make_gate(warehouse, settings=settings, clock=self._clock, on_staged=self._waker.ask)
         self._metrics_server: MetricsServer | None = None
         stop_limit_s = settings.frontend_shutdown_ms / SECOND_MS + STOP_MARGIN_S
         self._thread = ServerThread(self._serve, name="frontend", what="the front end", stop_limit_s=stop_limit_s)
 
     def start(self) -> None:
-        """Serve; returns when every door listens.
+        """Serve; returns when every endpoint listens.
 
         Raises:
             Unavailable: An address cannot be listened on.
@@ -128,9 +123,9 @@ class Frontend:
 
     async def _serve(self) -> None:
         settings, clock = self._settings, self._clock
-        counter = Counter(self._desk, settings=settings, metrics=self.metrics, clock=clock)
+        gate = AsyncGate(self._gate, settings=settings, metrics=self.metrics, clock=clock)
         groups = EventGroups(
-            counter.accept,
+            gate.accept,
             clock=clock,
             linger_ms=settings.frontend_linger_ms,
             max_rows=settings.frontend_group_rows,
@@ -148,10 +143,8 @@ class Frontend:
         health = LoopHealth(self._warehouse, clock=clock, on_change=show)
         beating: asyncio.Task[None] | None = None
         try:
-            grpc_server = await GrpcServer.start(GrpcDoor(counter, GrpcAccess(self._guard)), settings, clock=clock)
-            http_server = await HttpServer.start(
-                self._make_app(counter, groups, health), _http_options(settings, clock)
-            )
+            grpc_server = await GrpcServer.start(GrpcEndpoint(gate, GrpcAccess(self._guard)), settings, clock=clock)
+            http_server = await HttpServer.start(self._make_app(gate, groups, health), _http_options(settings, clock))
             self.grpc_port, self.http_port = grpc_server.port, http_server.port
             self._metrics_server = await asyncio.to_thread(self._serve_metrics, health)
             beating = asyncio.create_task(health.run())
@@ -161,18 +154,18 @@ class Frontend:
             if beating is not None:
                 beating.cancel()
                 await health.drain()
-            counter.is_draining.set()
+            gate.is_draining.set()
             await asyncio.gather(
                 *([http_server.stop()] if http_server is not None else []),
                 *([grpc_server.stop(grace_ms=settings.frontend_shutdown_ms)] if grpc_server is not None else []),
             )
             await groups.finish()
-            await counter.close()
+            await gate.close()
 
-    def _make_app(self, counter: Counter, groups: EventGroups, health: LoopHealth) -> Starlette:
+    def _make_app(self, gate: AsyncGate, groups: EventGroups, health: LoopHealth) -> Starlette:
         settings = self._settings
-        door = HttpDoor(
-            counter,
+        endpoint = HttpEndpoint(
+            gate,
             groups=groups,
             statuses=BatchStatuses(self._warehouse.store, clock=self._clock),
             credentials=Credentials(
@@ -182,7 +175,7 @@ class Frontend:
             health=health.checks(),
             access=HttpAccess(self._guard.at("http")),
         )
-        return make_app(door, access_log=settings.frontend_access_log, cors_origins=settings.frontend_cors_origins)
+        return make_app(endpoint, access_log=settings.frontend_access_log, cors_origins=settings.frontend_cors_origins)
 
     def _serve_metrics(self, health: LoopHealth) -> MetricsServer | None:
         return start_metrics_server(

@@ -1,0 +1,500 @@
+"""The HTTP endpoint: batches, their status, webhooks, health. Documented in ``docs/ingest.md``.
+
+Owns the mapping between HTTP and :class:`~icedb_ingest.frontend.staging_gate.Offer`; what is accepted is the gate's
+business. Bodies are bounded in bytes, in time, and in what all of them hold together. Errors become problem details
+(RFC 9457) with a status, and when to try again. Each request is one structured event in the log.
+"""
+
+import asyncio
+import math
+import string
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final
+
+import orjson
+from icedb_log.clock import Clock, SystemClock, new_batch_id, parse_uuid7_ms
+from icedb_log.errors import (
+    CommitOutcomeUnknown,
+    HaltError,
+    IceDBError,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    TableHalted,
+    Unauthenticated,
+    Unavailable,
+)
+from icedb_log.units import MIB, SECOND_MS
+from icedb_service.access.access_file import Verb
+from icedb_service.access.credentials import HttpAccess
+from icedb_service.access.guard import RateLimited
+from icedb_service.http_server import HealthChecks
+from icedb_service.logs import get_logger
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from icedb_ingest.frontend.async_gate import AsyncGate, ByteBudget, Hold
+from icedb_ingest.frontend.errors import (
+    BatchTooLarge,
+    BodyTimeout,
+    Busy,
+    KeyExpired,
+    KeyReused,
+    NotAuthorized,
+    ProducerLeft,
+    UnsupportedMedia,
+)
+from icedb_ingest.frontend.formats import (
+    Compression,
+    decompress,
+    join_format,
+    parse_content_encoding,
+    parse_content_type,
+)
+from icedb_ingest.frontend.staging_gate import Accepted, BatchStatuses, Offer
+from icedb_ingest.frontend.webhooks import BATCH, CALLS, Credentials, EventGroups, Events, parse_payload, read_events
+
+FIRST_ERROR: Final = 400
+FIRST_FAILURE: Final = 500
+PROBES: Final = ("/healthz", "/readyz")
+"""Asked every few seconds: no event."""
+_NOTES: Final = "icedb"
+
+
+class AccessLog:
+    """Logs requests when they end.
+
+    Args:
+        app: What answers them.
+        which: ``all``, ``errors`` (status 400 and above) or ``none``.
+        clock: For durations.
+    """
+
+    def __init__(self, app: ASGIApp, *, which: str, clock: Clock | None = None) -> None:
+        self._app = app
+        self._which = which
+        self._clock = clock or SystemClock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http" or self._which == "none" or scope["path"] in PROBES:
+            await self._app(scope, receive, send)
+            return
+        started_ms = self._clock.monotonic_ms()
+        status = 0
+
+        async def watch(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watch)
+        finally:
+            if self._which == "all" or not 0 < status < FIRST_ERROR:
+                self._log(scope, status, self._clock.monotonic_ms() - started_ms)
+
+    @staticmethod
+    def _log(scope: Scope, status: int, duration_ms: int) -> None:
+        client = scope.get("client")
+        fields: dict[str, Any] = {
+            "method": scope["method"],
+            "path": scope["path"],
+            "status": status,
+            "duration_ms": duration_ms,
+            "client": client[0] if client else None,
+            **scope.get(_NOTES, {}),
+        }
+        is_failure = not 0 < status < FIRST_FAILURE
+        (get_logger().warning if is_failure else get_logger().info)("http_request", **fields)
+
+
+def note(request: Request, **fields: Any) -> None:
+    """Add fields to a request's event, and to its problem if it ends in one."""
+    request.scope.setdefault(_NOTES, {}).update({name: value for name, value in fields.items() if value is not None})
+
+
+MEDIA_TYPE: Final = "application/problem+json"
+URN: Final = "urn:icedb:problem:"
+CLIENT_CLOSED_REQUEST: Final = 499
+RETRY_UNAVAILABLE_MS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    status: int
+    code: str
+    title: str
+
+
+_KINDS: Final[tuple[tuple[type[Exception], _Kind], ...]] = (
+    # From the special to the general: the first that fits counts.
+    (BatchTooLarge, _Kind(413, "batch-too-large", "The batch is too large")),
+    (UnsupportedMedia, _Kind(415, "unsupported-media", "The content type or encoding is not taken")),
+    (KeyReused, _Kind(422, "key-reused", "The key was used for other content")),
+    (KeyExpired, _Kind(409, "key-expired", "The key is too old for a retry")),
+    (BodyTimeout, _Kind(408, "body-timeout", "The body did not come in time")),
+    (NotAuthorized, _Kind(401, "not-authorized", "No valid signature or key")),
+    (Unauthenticated, _Kind(401, "unauthenticated", "No credentials, or wrong ones")),
+    (PermissionDenied, _Kind(403, "permission-denied", "These credentials do not allow this")),
+    (ProducerLeft, _Kind(CLIENT_CLOSED_REQUEST, "producer-left", "The connection ended")),
+    (InvalidRequest, _Kind(400, "invalid-request", "The request is wrong")),
+    (NotFound, _Kind(404, "not-found", "Not found")),
+    (Busy, _Kind(503, "busy", "This front end is full")),
+    (RateLimited, _Kind(429, "rate-limited", "Too many calls")),
+    (Overloaded, _Kind(429, "back-pressure", "The table takes no batches just now")),
+    (Unavailable, _Kind(503, "unavailable", "The store does not answer")),
+    (CommitOutcomeUnknown, _Kind(503, "unavailable", "The store does not answer")),
+    (HaltError, _Kind(409, "table-halted", "The table is halted")),
+)
+_FAILED: Final = _Kind(500, "failed", "The front end failed")
+_HIDDEN_DETAILS: Final = {
+    "failed": "the log of the front end has the reason",
+    "unavailable": "the store did not confirm the batch; send it again with the same id or key, after a pause",
+}
+"""What is said instead of an error's own words, which name hosts and keys: senders may be anybody."""
+
+
+def problem_response(error: Exception, *, members: Mapping[str, Any] | None = None) -> Response:
+    """Return the answer to a request that ended with an error.
+
+    Args:
+        error: What happened; one that is none of ours is answered without its text.
+        members: More members of the problem, e.g. ``batch_id``.
+    """
+    if isinstance(error, HTTPException):
+        phrase = HTTPStatus(error.status_code).phrase
+        kind = _Kind(error.status_code, phrase.lower().replace(" ", "-"), phrase)
+        return _respond(kind, error.detail, members or {}, dict(error.headers or {}))
+    kind = next((kind for known, kind in _KINDS if isinstance(error, known)), _FAILED)
+    more = dict(members or {})
+    headers: dict[str, str] = {}
+    retry_after_ms = _retry_after_ms(error)
+    if retry_after_ms is not None:
+        more["retry_after_ms"] = retry_after_ms
+        headers["Retry-After"] = str(max(1, math.ceil(retry_after_ms / 1000)))
+    if isinstance(error, NotAuthorized):
+        headers["WWW-Authenticate"] = 'Basic realm="icedb"'
+    if isinstance(error, Unauthenticated):
+        headers["WWW-Authenticate"] = 'Bearer realm="icedb"'
+    return _respond(kind, _HIDDEN_DETAILS.get(kind.code, str(error)), more, headers)
+
+
+def _retry_after_ms(error: Exception) -> int | None:
+    if isinstance(error, Overloaded):
+        return error.retry_after_ms
+    return RETRY_UNAVAILABLE_MS if isinstance(error, Unavailable | CommitOutcomeUnknown) else None
+
+
+def _respond(kind: _Kind, detail: str, members: Mapping[str, Any], headers: Mapping[str, str]) -> Response:
+    body = {"type": URN + kind.code, "title": kind.title, "status": kind.status, "detail": detail, **members}
+    return Response(orjson.dumps(body), kind.status, headers, MEDIA_TYPE)
+
+
+STEP_BYTES: Final = MIB
+"""By how much the room of a body of unknown length grows."""
+
+
+def declared_bytes(request: Request, *, max_bytes: int) -> int | None:
+    """Return the length that a request declares; ``None`` for a chunked body. Raises BatchTooLarge."""
+    text = request.headers.get("content-length", "")
+    if not text.isdigit():
+        return None
+    size_bytes = int(text)
+    if size_bytes > max_bytes:
+        raise _too_large(max_bytes)
+    return size_bytes
+
+
+@dataclass(slots=True)
+class HeldBody:
+    """A body, and the room that it takes.
+
+    Attributes:
+        body: All of it.
+        hold: Its room.
+    """
+
+    body: bytes
+    hold: Hold
+
+
+@asynccontextmanager
+async def held_body(
+    request: Request, *, budget: ByteBudget, max_bytes: int, timeout_ms: int
+) -> AsyncIterator[HeldBody]:
+    """Yield a request's whole body; its room is given back at the end of the block.
+
+    Raises:
+        BatchTooLarge: More than ``max_bytes``.
+        BodyTimeout: It took longer than ``timeout_ms``.
+        Busy: No room for it.
+        ProducerLeft: The connection ended first.
+    """
+    size_bytes = declared_bytes(request, max_bytes=max_bytes)
+    room_bytes = size_bytes if size_bytes is not None else min(STEP_BYTES, max_bytes)
+    async with budget.hold(room_bytes) as hold:
+        chunks: list[bytes] = []
+        read_bytes = 0
+        try:
+            async with asyncio.timeout(timeout_ms / SECOND_MS):
+                async for chunk in request.stream():
+                    read_bytes += len(chunk)
+                    if read_bytes > max_bytes:
+                        raise _too_large(max_bytes)
+                    if read_bytes > room_bytes:
+                        room_bytes = min(room_bytes + max(STEP_BYTES, len(chunk)), max_bytes)
+                        hold.grow_to(room_bytes)
+                    chunks.append(chunk)
+        except TimeoutError:
+            raise BodyTimeout(
+                f"the body did not come within {timeout_ms} ms ({read_bytes} bytes did); send it compressed, or in "
+                "smaller batches"
+            ) from None
+        except ClientDisconnect as error:
+            raise ProducerLeft(f"the connection ended after {read_bytes} bytes of the body") from error
+        held = HeldBody(b"".join(chunks), hold)
+        chunks.clear()
+        yield held
+
+
+def _too_large(max_bytes: int) -> BatchTooLarge:
+    return BatchTooLarge(f"the body is larger than {max_bytes} bytes: cut it into several batches")
+
+
+MAX_KEY_CHARS: Final = 255
+CHECK_FIRST_BYTES: Final = 64 * 1024
+"""A body of this size or more is not read before its table is known to take batches, nor parsed on the event loop."""
+RETRY_HALTED_MS: Final = 60_000
+"""When webhooks should send again what a halted table did not take."""
+_PRINTABLE: Final = frozenset(string.ascii_letters + string.digits + string.punctuation + " ")
+
+
+class HttpEndpoint:
+    """The handlers.
+
+    Args:
+        gate: Accepts batches.
+        groups: Collects webhook events.
+        statuses: Looks batches up.
+        credentials: What webhooks must show.
+        health: What ``/healthz`` and ``/readyz`` look at.
+        access: Says who may send what.
+    """
+
+    def __init__(
+        self,
+        gate: AsyncGate,
+        *,
+        groups: EventGroups,
+        statuses: BatchStatuses,
+        credentials: Credentials,
+        health: HealthChecks,
+        access: HttpAccess,
+    ) -> None:
+        self._gate = gate
+        self._groups = groups
+        self._statuses = statuses
+        self._credentials = credentials
+        self._health = health
+        self._access = access
+        self._webhooks = HttpAccess(access.guard.at("webhook"))
+
+    async def post_batch(self, request: Request) -> Response:
+        """Accept the body as one batch."""
+        table = request.path_params["table"]
+        settings = self._gate.settings
+        with self._gate.metrics.offered("http"):
+            self._access.require(request.scope, Verb.APPEND, table)
+            container = parse_content_type(request.headers.get("content-type", ""))
+            compression = parse_content_encoding(request.headers.get("content-encoding", ""))
+            batch_id, key = parse_key(request.headers.get("idempotency-key"))
+            if key is None and batch_id is None:
+                batch_id = new_batch_id(self._gate.clock)
+            note(request, table=table, batch=batch_id)
+            size_bytes = declared_bytes(request, max_bytes=settings.max_batch_bytes)
+            if size_bytes is None or size_bytes >= CHECK_FIRST_BYTES:
+                await self._gate.run(lambda: self._gate.blocking.check_table(table))
+            async with held_body(
+                request,
+                budget=self._gate.budget,
+                max_bytes=settings.max_batch_bytes,
+                timeout_ms=settings.frontend_body_timeout_ms,
+            ) as held:
+                started_ms = self._gate.clock.monotonic_ms()
+                if compression and container in ("parquet", "arrow"):
+                    await self._unpack(held, compression)
+                    compression = ""
+                offer = Offer(table, held.body, join_format(container, compression), batch_id, key)
+                accepted = await self._gate.accept(offer)
+            self._gate.metrics.observe_ack(
+                "http", started_ms=started_ms, size_bytes=accepted.size_bytes, clock=self._gate.clock
+            )
+        note(request, batch=accepted.batch_id)
+        return _accepted_response(accepted)
+
+    async def get_batch(self, request: Request) -> Response:
+        """Say what became of a batch."""
+        table, batch_id = request.path_params["table"], request.path_params["batch_id"]
+        self._access.require(request.scope, Verb.APPEND, table)
+        paths = self._gate.blocking.paths(table)
+        status = await self._gate.run(lambda: self._statuses.look_up(paths, batch_id))
+        body = {"batch_id": batch_id, "table": table, "status": status.state}
+        details = {
+            "reason": status.reason,
+            "quarantined_rows": status.quarantined_rows,
+            "retried_as": status.retried_as,
+            "conflicts": status.conflicts,
+        }
+        return _json(body | {name: value for name, value in details.items() if value is not None})
+
+    async def post_events(self, request: Request) -> Response:
+        """Accept events of Segment's tracking API or of its webhooks, in one batch with those of other requests."""
+        table, call = request.path_params["table"], request.path_params.get("call", "")
+        if call and call != BATCH and call not in CALLS:
+            raise HTTPException(404, f"unknown call {call[:80]!r}: use {BATCH}, {', '.join(CALLS)}")
+        gate = self._gate
+        with gate.metrics.offered("webhook"):
+            note(request, table=table)
+            compression = parse_content_encoding(request.headers.get("content-encoding", ""))
+            is_signed = self._check_webhook(request, table)
+            gate.blocking.paths(table)
+            async with held_body(
+                request,
+                budget=gate.budget,
+                max_bytes=gate.settings.max_batch_bytes,
+                timeout_ms=gate.settings.frontend_body_timeout_ms,
+            ) as held:
+                started_ms = gate.clock.monotonic_ms()
+                signed = held.body
+                if compression:
+                    await self._unpack(held, compression)
+                read = partial(self._read_events, request.headers if is_signed else None, signed, held.body, call)
+                events = await gate.run(read) if len(held.body) >= CHECK_FIRST_BYTES else read()
+                if is_signed:
+                    self._webhooks.guard.require(self._webhooks.guard.segment(), Verb.APPEND, table)
+                try:
+                    accepted = await self._groups.add(table, events.lines, row_count=events.count)
+                except TableHalted as error:  # such senders keep nothing after a 409, and send again after a 429
+                    raise Overloaded(str(error), retry_after_ms=RETRY_HALTED_MS) from error
+            gate.metrics.events.inc(events.count)
+            gate.metrics.observe_ack("webhook", started_ms=started_ms, size_bytes=len(events.lines), clock=gate.clock)
+        note(request, batch=accepted.batch_id)
+        return _json({"success": True, "batch_id": accepted.batch_id})
+
+    async def get_health(self, request: Request) -> Response:
+        """Answer ``/healthz`` and ``/readyz``."""
+        with_ready = request.url.path == "/readyz"
+        # Which checks fail, but not in whose words: these name hosts. The metrics port has them.
+        found = {name: text == "ok" for name, text in self._health.run(with_ready=with_ready).items()}
+        is_well = all(found.values())
+        shown = {name: "ok" if is_ok else "failing" for name, is_ok in found.items()}
+        return _json({"status": "ok" if is_well else "failing", "checks": shown}, 200 if is_well else 503)
+
+    def _check_webhook(self, request: Request, table: str) -> bool:
+        """Check who sends events, and return whether that is still to be seen from the signature or the write key.
+
+        Segment cannot send bearer tokens, and others may: a bearer token says who sends, and then nothing else counts.
+        """
+        has_token = request.headers.get("authorization", "").lower().startswith("bearer ")
+        if self._webhooks.guard.is_enforced and (has_token or not self._credentials.are_set):
+            self._webhooks.require(request.scope, Verb.APPEND, table)
+            return False
+        return True
+
+    def _read_events(self, headers: Headers | None, signed: bytes, body: bytes, call: str) -> Events:
+        payload = parse_payload(body)
+        if headers is not None:
+            self._credentials.check(
+                signed,
+                payload,
+                signature=headers.get("x-signature", ""),
+                authorization=headers.get("authorization", ""),
+            )
+        now = datetime.fromtimestamp(self._gate.clock.now_ms() / 1000, UTC)
+        received_at = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        max_bytes = self._gate.settings.max_batch_bytes
+        return read_events(payload, call=call, received_at=received_at, max_bytes=max_bytes)
+
+    async def _unpack(self, held: HeldBody, compression: Compression) -> None:
+        """Replace a body by its content. While that is being made, it has room for the largest there may be."""
+        max_bytes = self._gate.settings.max_batch_bytes
+        packed = held.body
+        async with self._gate.budget.hold(max_bytes):
+            held.body = await self._gate.run(lambda: decompress(packed, compression, max_bytes=max_bytes))
+        held.hold.grow_to(len(packed) + len(held.body))
+
+
+def make_app(endpoint: HttpEndpoint, *, access_log: str, cors_origins: tuple[str, ...]) -> Starlette:
+    """Return the application."""
+    events = "/v1/tables/{table}/segment"
+    routes = [
+        Route("/v1/tables/{table}/batches", endpoint.post_batch, methods=["POST"]),
+        Route("/v1/tables/{table}/batches/{batch_id}", endpoint.get_batch, methods=["GET"]),
+        Route(events, endpoint.post_events, methods=["POST"]),
+        Route(f"{events}/v1/{{call}}", endpoint.post_events, methods=["POST"]),
+        Route("/healthz", endpoint.get_health, methods=["GET"]),
+        Route("/readyz", endpoint.get_health, methods=["GET"]),
+    ]
+    middleware = [Middleware(AccessLog, which=access_log)]
+    if cors_origins:
+        middleware.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(cors_origins),
+                allow_methods=["POST"],
+                allow_headers=["Authorization", "Content-Type", "Idempotency-Key"],
+            )
+        )
+    handlers = {IceDBError: _answer_error, HTTPException: _answer_error, Exception: _answer_error}
+    return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
+
+
+def parse_key(value: str | None) -> tuple[str | None, str | None]:
+    """Return the batch id, or the key of the producer's own, that an ``Idempotency-Key`` header says.
+
+    A UUIDv7 is the batch's id itself. Quotes around a key, as the draft of the header has them, do not count.
+
+    Raises:
+        InvalidRequest: It is empty, too long, or has other than printable ASCII characters.
+    """
+    if value is None:
+        return None, None
+    key = value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value
+    if not 1 <= len(key) <= MAX_KEY_CHARS or not _PRINTABLE.issuperset(key):
+        raise InvalidRequest(f"Idempotency-Key: use 1 to {MAX_KEY_CHARS} printable ASCII characters, or a UUIDv7")
+    try:
+        parse_uuid7_ms(key)
+    except InvalidRequest:
+        return None, key
+    return key, None
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    batch_id = request.scope.get("icedb", {}).get("batch")
+    note(request, error=type(error).__name__, reason=str(error))
+    return problem_response(error, members={"batch_id": batch_id} if batch_id else None)
+
+
+def _accepted_response(accepted: Accepted) -> Response:
+    status_url = f"/v1/tables/{accepted.table}/batches/{accepted.batch_id}"
+    body = {"batch_id": accepted.batch_id, "table": accepted.table, "status": "staged", "status_url": status_url}
+    return _json(body, 202, {"Location": status_url})
+
+
+def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE), status, headers, "application/json")
