@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from icedb_client.cli.import_files import to_url
+from icedb_client.cli.ingest import to_url
 from icedb_client.wakeups import TaskTimeout, WakeupSender
 from icedb_log.errors import InvalidRequest
 from icedb_log.store.stores import open_warehouse

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from icedb_client.cli import merge
+from icedb_client.cli.runner import Task
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
@@ -42,11 +42,11 @@ def answers(monkeypatch):
     """Answers of the worker, in turn; what was asked is kept."""
     state = {"asked": [], "answers": []}
 
-    def wait_for_task(_client, task, table, *, arguments, wait_ms, as_json):
-        state["asked"].append((task, table, arguments, wait_ms))
+    def ask(task, _client, *, wait_ms):
+        state["asked"].append((task.name, task.table, task.arguments, wait_ms))
         return state["answers"].pop(0)
 
-    monkeypatch.setattr(merge, "wait_for_task", wait_for_task)
+    monkeypatch.setattr(Task, "ask", ask)
     return state
 
 
@@ -111,7 +111,7 @@ def test_a_table_that_is_busy_from_the_start_is_busy(icedb, answers):
 
 def test_the_cold_lane_can_be_asked_for(icedb, monkeypatch):
     asked = []
-    monkeypatch.setattr(merge, "run_task", lambda _, task, table, **fields: asked.append((task, table)))
+    monkeypatch.setattr(Task, "run", lambda task, _, **options: asked.append((task.name, task.table)))
     icedb("merge", "events", "--cold")
     assert asked == [("icedb.merge.cold", "events")]
     assert "--cold goes neither with --full" in icedb("merge", "events", "--cold", "--full", code=2)

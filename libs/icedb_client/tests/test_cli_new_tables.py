@@ -78,16 +78,16 @@ def test_quarantine_shows_each_bad_row_with_its_reason(warehouse, run_icedb):
     _, _, lines = shown.partition("\n\n")
     assert lines.splitlines() == [
         '{"n":"one"}',
-        "  row 3: column 'n' is BIGINT",
+        "  row 3: column 'n' is BIGINT (line 3: one)",
         '{"n":1',
-        "  row 7: a line is not a JSON object",
+        "  row 7: line 7 is not a JSON object",
         '{"n":"two"}',
-        "  row 9: column 'n' is BIGINT",
+        "  row 9: column 'n' is BIGINT (line 9: two)",
     ]
     found = json.loads(run_icedb("quarantine", "show", "events", batch.batch_id, "--lines", "2", "--json"))
     assert found["row_reasons"] == [
-        {"row": 3, "reason": "column 'n' is BIGINT"},
-        {"row": 7, "reason": "a line is not a JSON object"},
+        {"row": 3, "reason": "column 'n' is BIGINT (line 3: one)"},
+        {"row": 7, "reason": "line 7 is not a JSON object"},
     ]
     assert [line.strip() for line in run_icedb("quarantine", "list", "events").splitlines()[1:]] == reason.splitlines()
 

@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from icedb_client.cli import orphans
+from icedb_client.cli import clean
+from icedb_client.cli.runner import Task
 from icedb_client.client import Client
 from icedb_log.log.fence import FenceState, write_fence
 from icedb_log.names import JANITOR_ORPHANS
@@ -21,7 +22,7 @@ def table(cli_env):
     table = SmallTable(orphan_age_ms=DAY_MS)
     cli_env.setenv("ICEDB_STORE", "file:///unused")
     cli_env.setattr(Client, "warehouse", Warehouse(table.store, "wh"))
-    cli_env.setattr(orphans, "SystemClock", lambda: table.clock)
+    cli_env.setattr(clean, "SystemClock", lambda: table.clock)
     for name in ("old1", "old2"):
         table.store.put(data(name), b"x" * 100)
     table.store.put(f"{table.paths.data_prefix}notes.txt", b"x" * 100)
@@ -36,11 +37,11 @@ def janitor(monkeypatch):
     asked = []
     answer = {"task": JANITOR_ORPHANS, "outcome": "done", "deleted_orphans": 2, "held_orphans": 0, "orphan_share": 0.5}
 
-    def answer_for(_, task, table, *, arguments, wait_ms, as_json):
-        asked.append((task, table, arguments, wait_ms, as_json))
+    def answer_for(task, _, *, wait_ms):
+        asked.append((task.name, task.table, task.arguments, wait_ms, task.as_json))
         return answer
 
-    monkeypatch.setattr(orphans, "wait_for_task", answer_for)
+    monkeypatch.setattr(Task, "ask", answer_for)
     return asked, answer
 
 

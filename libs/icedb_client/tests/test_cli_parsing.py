@@ -2,16 +2,6 @@
 
 import pytest
 from icedb_client.cli.app import run
-from icedb_client.cli.exits import (
-    HALTED,
-    INVALID,
-    NOT_FOUND,
-    TIMED_OUT,
-    UNAVAILABLE,
-    TimedOut,
-    exit_code,
-    outcome_exit_code,
-)
 from icedb_client.cli.output import format_bytes, format_span
 from icedb_client.cli.parsing import (
     format_time,
@@ -21,6 +11,16 @@ from icedb_client.cli.parsing import (
     parse_ranges,
     parse_time,
     split_names,
+)
+from icedb_client.cli.runner import (
+    HALTED,
+    INVALID,
+    NOT_FOUND,
+    TIMED_OUT,
+    UNAVAILABLE,
+    TimedOut,
+    exit_code,
+    outcome_exit_code,
 )
 from icedb_log import errors
 

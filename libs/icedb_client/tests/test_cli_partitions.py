@@ -2,11 +2,14 @@
 
 import json
 import re
+import sys
 from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
+import typer
 from icedb_client.cli import partitions
+from icedb_client.cli.runner import Task
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
@@ -44,11 +47,11 @@ def events(icedb, warehouse):
 def sent(monkeypatch):
     tasks = []
 
-    def run_task(_client, task, table, *, arguments, **_):
-        tasks.append((task, table, arguments))
+    def run(task, _client, **_):
+        tasks.append((task.name, task.table, task.arguments))
 
     with monkeypatch.context() as patch:
-        patch.setattr(partitions, "run_task", run_task)
+        patch.setattr(Task, "run", run)
         yield tasks
 
 
@@ -101,8 +104,8 @@ def test_a_removal_is_sent_with_its_globs(icedb, events, monkeypatch):
 def test_somebody_at_a_terminal_is_asked(icedb, events, monkeypatch, answer):
     asked = []
     monkeypatch.setattr(partitions, "SHOWN_PARTITIONS", 1)
-    monkeypatch.setattr(partitions.sys, "stdin", SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr(partitions.typer, "confirm", lambda question, **_: asked.append(question) or answer)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(typer, "confirm", lambda question, **_: asked.append(question) or answer)
     with sent(monkeypatch) as tasks:
         told = icedb("partitions", "drop", "events", "d=2023-06-*", code=0 if answer else 1)
     assert asked == ["Remove 3 partitions with 3 rows of table events for good?"]

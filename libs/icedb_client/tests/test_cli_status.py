@@ -3,6 +3,7 @@
 import pytest
 from icedb_client.cli.status import _format_leases, _format_pressure, _print_all, _print_one, _to_json
 from icedb_log.clean.lease_holding import acquire_lease
+from icedb_log.log.fence import FenceState, write_fence
 from icedb_sim.tables.small_table import SmallTable
 
 
@@ -69,3 +70,16 @@ def test_who_holds_the_table_is_told(table, capsys):
     for _ in range(6):
         acquire_lease(table.store, table.paths, clock=table.clock, ttl_ms=60_000)
     assert _format_leases(table.status()).endswith("; 2 more")
+
+
+def test_lost_commits_are_told_of_one_table_and_of_all(table, capsys):
+    assert "lost commits" not in show(table, capsys)
+    name = f"{table.clock.now_ms():013d}_{'ab' * 16}"
+    state = FenceState(9, "me", None, landed=(name,))
+    write_fence(table.store, table.paths.fence_key("merge"), state, etag=None, clock=table.clock)
+    assert show(table, capsys)["lost commits"].startswith("1, the first is")
+    _print_all({"t": table.status()})
+    shown = capsys.readouterr()
+    header, row = (line.split() for line in shown.out.splitlines())
+    assert row[header.index("lost") + 1] == "1", "a size has two words"
+    assert f"table t: lost commits: 1, the first is {name}" in " ".join(shown.err.split())

@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from icedb_client.cli import vacuum
+from icedb_client.cli import clean
+from icedb_client.cli.runner import Task
 from icedb_log.clock import SystemClock
 from icedb_log.names import JANITOR_VACUUM
 from icedb_log.store.stores import open_warehouse
@@ -36,7 +37,7 @@ def icedb(place, cli_env, run_icedb):
 def janitor(monkeypatch):
     """What the janitor answers; nobody is asked."""
     answer = {"task": JANITOR_VACUUM, "outcome": "done", "deleted_log_files": 0, "deleted_data_files": 0}
-    monkeypatch.setattr(vacuum, "wait_for_task", lambda *_, **__: answer)
+    monkeypatch.setattr(Task, "ask", lambda *_, **__: answer)
     return answer
 
 
@@ -64,7 +65,7 @@ def test_each_object_can_be_listed_with_what_keeps_it(icedb):
 
 
 def test_json_has_everything(icedb, monkeypatch):
-    monkeypatch.setattr(vacuum, "JSON_CHUNK", 2)  # lists are written piece by piece
+    monkeypatch.setattr(clean, "JSON_CHUNK", 2)  # lists are written piece by piece
     free = json.loads(icedb("vacuum", "free", "--dry-run", "--json"))
     assert (len(free["data_files"]), free["log_files"], free["waiting"], free["guards"]) == (5, [], [], [])
     young = json.loads(icedb("vacuum", "young", "--dry-run", "--json"))
@@ -76,7 +77,7 @@ def test_json_has_everything(icedb, monkeypatch):
 
 
 def test_many_holders_are_counted(icedb, place, monkeypatch):
-    monkeypatch.setattr(vacuum, "MAX_HOLDERS", 0)
+    monkeypatch.setattr(clean, "MAX_HOLDERS", 0)
     assert len(icedb("vacuum", "read", "--dry-run").splitlines()) == 2
 
 

@@ -13,30 +13,23 @@ from icedb_log.texts import is_text
 from typer.exceptions import TyperException
 
 from icedb_client.cli import (
-    audit,
     change,
-    changes,
+    clean,
     erasure,
-    fsck,
-    import_files,
     ingest,
     merge,
-    orphans,
     partitions,
     pin,
     quarantine,
     read,
-    rebuild,
+    repair,
     status,
     table,
     trash,
-    vacuum,
     view,
-    watch,
 )
-from icedb_client.cli.exits import FAILED, INTERRUPTED, INVALID, exit_code
-from icedb_client.cli.output import JsonFlag, WarningPrinter, out, print_error, print_json
-from icedb_client.cli.session import GlobalOptions
+from icedb_client.cli.output import WarningPrinter, out, print_error
+from icedb_client.cli.runner import FAILED, INTERRUPTED, INVALID, GlobalOptions, JsonFlag, answer, exit_code
 
 EPILOG: Final = (
     "Exit codes: 0 done, 1 failed, 2 wrong use, 3 not found, 4 a server does not answer, "
@@ -58,26 +51,26 @@ table.app.command("trash")(trash.trash)
 app.add_typer(table.app, name="table")
 app.add_typer(view.app, name="view")
 app.command("ingest")(ingest.ingest)
-app.command("import")(import_files.import_files)
+app.command("import")(ingest.import_files)
 app.command("snapshot")(read.snapshot)
-app.command("changes")(changes.changes)
-app.command("watch")(watch.watch)
+app.command("changes")(read.changes)
+app.command("watch")(read.watch)
 app.command("query")(read.query)
 app.command("pin")(pin.pin)
 app.command("pins")(pin.pins)
 app.command("unpin")(pin.unpin)
 app.command("merge")(merge.merge)
-app.command("audit")(audit.audit)
-app.command("vacuum")(vacuum.vacuum)
-app.command("orphans")(orphans.orphans)
+app.command("audit")(clean.audit)
+app.command("vacuum")(clean.vacuum)
+app.command("orphans")(clean.orphans)
 app.command("delete")(change.delete)
 app.command("rewrite")(change.rewrite)
 app.add_typer(partitions.app, name="partitions")
 app.command("erase")(erasure.erase)
 app.add_typer(erasure.app, name="erasure")
 app.add_typer(quarantine.app, name="quarantine")
-app.command("fsck")(fsck.fsck)
-app.command("rebuild")(rebuild.rebuild)
+app.command("fsck")(repair.fsck)
+app.command("rebuild")(repair.rebuild)
 app.command("status")(status.status)
 
 
@@ -88,10 +81,8 @@ def version(*, as_json: JsonFlag = False) -> None:
     Example: icedb version
     """
     release = package_version("icedb-client")
-    if as_json:
-        print_json({"version": release, "python": sys.version.split()[0]})
-    else:
-        out.print(f"icedb {release}")
+    document = {"version": release, "python": sys.version.split()[0]}
+    answer(document, as_json=as_json, show=lambda: out.print(f"icedb {release}"))
 
 
 @app.callback()

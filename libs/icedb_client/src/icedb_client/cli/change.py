@@ -1,39 +1,38 @@
 """``icedb delete`` and ``icedb rewrite``: change rows that are in a table already."""
 
-import sys
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import typer
-from icedb_log.clock import Clock, SystemClock
+from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
 from icedb_log.names import MERGE_CHANGE
 from icedb_log.table.partition_filter import PartitionMatcher, parse_partition_filters
 
-from icedb_client.cli.exits import FAILED, OK, outcome_exit_code
-from icedb_client.cli.output import (
-    JsonFlag,
-    format_bytes,
-    format_count,
-    make_table,
-    out,
-    print_error,
-    print_json,
-    print_note,
-    print_pairs,
-)
+from icedb_client.cli.output import format_bytes, format_count, make_table, out, print_note, print_pairs
 from icedb_client.cli.parsing import parse_duration
-from icedb_client.cli.session import open_client
-from icedb_client.cli.table_options import read_query
-from icedb_client.cli.work import wait_for_task
+from icedb_client.cli.runner import (
+    OK,
+    JsonFlag,
+    TableName,
+    Task,
+    Timeout,
+    YesFlag,
+    answer,
+    confirm,
+    open_client,
+    outcome_exit_code,
+    require_terminal,
+)
+from icedb_client.cli.table_settings import read_query
 from icedb_client.client import Client
 
 SHOWN_PARTITIONS: Final = 20
 """Partitions that are named; ``--json`` has up to 1,000."""
 BUSY_PAUSE_MS: Final = 500
+UNASKED: Final = "give --yes to delete rows for good, or --dry-run"
 
-TableName = Annotated[str, typer.Argument(help="Name of the table.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be touched; a worker looks, none writes.")]
-Timeout = Annotated[str, typer.Option("--timeout", help="How long to wait for the worker's result.")]
 
 
 def delete(
@@ -45,7 +44,7 @@ def delete(
         typer.Option("--where", metavar="CONDITION", help="Spark SQL: rows for which it is true go. Or @FILE."),
     ],
     dry_run: DryRun = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: YesFlag = False,
     timeout: Timeout = "30m",
     as_json: JsonFlag = False,
 ) -> None:
@@ -57,18 +56,22 @@ def delete(
     Example: icedb delete events --where "user_id = 'x'" --dry-run
     """
     condition = read_query(where, option="--where")
-    request = _Request(table, "delete", {"sql": condition}, parse_duration(timeout, option="--timeout"), as_json)
-    if not yes and not dry_run and (as_json or not sys.stdin.isatty()):
-        raise InvalidRequest("nobody can be asked here: give --yes to delete rows for good, or --dry-run")
+    wait_ms = parse_duration(timeout, option="--timeout")
+    arguments = {"kind": "delete", "sql": condition}
+    if not yes and not dry_run:
+        require_terminal(UNASKED, can_ask=not as_json)
     with open_client(context, table=table) as client:
         client.table_config(table)
+        result = {}
         if not yes or dry_run:
-            planned = request.ask(client, dry_run=True)
-            if dry_run or not planned["files_rewritten"]:
-                _print_result(planned, as_json=as_json)
-                return
-            _confirm(planned)
-        _print_result(request.ask(client, dry_run=False), as_json=as_json)
+            result = _ask(client, table, {**arguments, "dry_run": True}, wait_ms=wait_ms, as_json=as_json)
+        if not dry_run and (yes or result["files_rewritten"]):
+            if not yes:
+                _show_figures(result)
+                question = f"Delete {format_count(result['rows_removed'])} rows of table {table} for good?"
+                confirm(question, unasked=UNASKED, declined="nothing was deleted")
+            result = _ask(client, table, arguments, wait_ms=wait_ms, as_json=as_json)
+    answer(result, as_json=as_json, show=lambda: _show(result))
 
 
 def rewrite(
@@ -101,90 +104,48 @@ def rewrite(
     texts = partition or []
     if bool(texts) == all_partitions:
         raise InvalidRequest("say which partitions: --partition FILTER (repeat it), or --all for every one")
-    arguments = {"sql": read_query(query, option="--query"), "partitions": texts}
-    request = _Request(table, "rewrite", arguments, parse_duration(timeout, option="--timeout"), as_json)
+    arguments: dict[str, Any] = {"kind": "rewrite", "sql": read_query(query, option="--query"), "partitions": texts}
+    if dry_run:
+        arguments["dry_run"] = True
+    wait_ms = parse_duration(timeout, option="--timeout")
     with open_client(context, table=table) as client:
         PartitionMatcher(parse_partition_filters(texts), client.table_config(table))
-        _print_result(request.ask(client, dry_run=dry_run), as_json=as_json)
+        result = _ask(client, table, arguments, wait_ms=wait_ms, as_json=as_json)
+    answer(result, as_json=as_json, show=lambda: _show(result))
 
 
-class _Request:
-    """What a worker is asked for.
+def _ask(client: Client, table: str, arguments: Mapping[str, Any], *, wait_ms: int, as_json: bool) -> dict[str, Any]:
+    """Return the worker's result. While another run holds the table it is asked again.
 
-    Args:
-        table: The table.
-        kind: ``delete`` or ``rewrite``.
-        arguments: Of the task, besides.
-        wait_ms: How long to wait for it in all.
-        as_json: Whether errors come with the result on standard output.
+    Raises:
+        TimedOut: No result in time.
+        Unavailable: Redis does not answer.
+        typer.Exit: The task ended badly; the error is printed.
     """
-
-    def __init__(
-        self,
-        table: str,
-        kind: str,
-        arguments: dict[str, Any],
-        wait_ms: int,
-        as_json: bool,  # noqa: FBT001 - a value like the others
-        *,
-        clock: Clock | None = None,
-    ) -> None:
-        self._table = table
-        self._arguments = {"kind": kind, **arguments}
-        self._wait_ms = wait_ms
-        self._as_json = as_json
-        self._clock = clock or SystemClock()
-
-    def ask(self, client: Client, *, dry_run: bool) -> dict[str, Any]:
-        """Return the worker's result. While another run holds the table it is asked again.
-
-        Raises:
-            TimedOut: No result in time.
-            Unavailable: Redis does not answer.
-            typer.Exit: The task ended badly; the error is printed.
-        """
-        arguments = {**self._arguments, **({"dry_run": True} if dry_run else {})}
-        deadline_ms = self._clock.monotonic_ms() + self._wait_ms
-        while True:
-            wait_ms = max(1, deadline_ms - self._clock.monotonic_ms())
-            result = wait_for_task(
-                client, MERGE_CHANGE, self._table, arguments=arguments, wait_ms=wait_ms, as_json=self._as_json
-            )
-            outcome = str(result.get("outcome"))
-            if outcome != "busy" or self._clock.monotonic_ms() + BUSY_PAUSE_MS >= deadline_ms:
-                break
-            self._clock.sleep_ms(BUSY_PAUSE_MS)
-        code = outcome_exit_code(outcome)
-        if code == OK:
-            return result
-        if self._as_json:
-            print_json(result)
-        message = (result.get("error") or {}).get("message", "see the worker log")
-        print_error(f"{self._arguments['kind']} on table {self._table}: {outcome}: {message}")
-        raise typer.Exit(code)
+    clock = SystemClock()
+    task = Task(MERGE_CHANGE, table, arguments, as_json, title=f"{arguments['kind']} on table {table}")
+    deadline_ms = clock.monotonic_ms() + wait_ms
+    while True:
+        result = task.ask(client, wait_ms=max(1, deadline_ms - clock.monotonic_ms()))
+        outcome = str(result.get("outcome"))
+        if outcome != "busy" or clock.monotonic_ms() + BUSY_PAUSE_MS >= deadline_ms:
+            break
+        clock.sleep_ms(BUSY_PAUSE_MS)
+    if outcome_exit_code(outcome) != OK:
+        task.finish(result)
+    return result
 
 
-def _confirm(planned: dict[str, Any]) -> None:
-    _print_figures(planned)
-    rows, table = format_count(planned["rows_removed"]), planned["table"]
-    if not typer.confirm(f"Delete {rows} rows of table {table} for good?", err=True):
-        print_note("nothing was deleted")
-        raise typer.Exit(FAILED)
-
-
-def _print_result(result: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print_json(result)
+def _show(result: Mapping[str, Any]) -> None:
+    if result["files_rewritten"]:
+        _show_figures(result)
         return
-    if not result["files_rewritten"]:
-        counted = f"; rows were counted in {format_count(result['files_scanned'])} files" if _is_delete(result) else ""
-        what = "no such row" if _is_delete(result) else "no such partition"
-        out.print(f"{what} in table [bold]{result['table']}[/]{counted}", soft_wrap=True)
-        return
-    _print_figures(result)
+    counted = f"; rows were counted in {format_count(result['files_scanned'])} files" if _is_delete(result) else ""
+    what = "no such row" if _is_delete(result) else "no such partition"
+    out.print(f"{what} in table [bold]{result['table']}[/]{counted}", soft_wrap=True)
 
 
-def _print_figures(result: dict[str, Any]) -> None:
+def _show_figures(result: Mapping[str, Any]) -> None:
     is_dry = bool(result["dry_run"])
     read, removed = int(result["rows_read"]), int(result["rows_removed"])
     pairs = {"table": f"{result['table']}{' (dry run: nothing was written)' if is_dry else ''}"}
@@ -211,9 +172,9 @@ def _print_figures(result: dict[str, Any]) -> None:
         print_note(f"and {format_count(int(result['partitions']) - SHOWN_PARTITIONS)} more")
 
 
-def _describe_files(result: dict[str, Any], count: str, size: str) -> str:
+def _describe_files(result: Mapping[str, Any], count: str, size: str) -> str:
     return f"{format_count(result[count])} ({format_bytes(int(result[size]))})"
 
 
-def _is_delete(result: dict[str, Any]) -> bool:
+def _is_delete(result: Mapping[str, Any]) -> bool:
     return bool(result["kind"] == "delete")

@@ -1,6 +1,6 @@
 """``icedb erase`` and ``icedb erasure``: rows that have to be gone, and the proof that they are."""
 
-import sys
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import typer
@@ -12,26 +12,34 @@ from icedb_log.erasure.erasure_holds import find_pin_holds
 from icedb_log.erasure.erasure_record import Erasure, NamedObjects
 from icedb_log.erasure.erasure_scan import count_staged_until
 from icedb_log.erasure.erasures import create_erasure, list_erasures, read_erasure
-from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
+from icedb_log.errors import Unavailable
 from icedb_log.names import MERGE_ERASE
 from icedb_log.table.table_config import TableConfig
 from rich.markup import escape
 
-from icedb_client.cli.exits import FAILED, INVALID, TimedOut, outcome_exit_code
 from icedb_client.cli.output import (
-    JsonFlag,
     err,
     format_bytes,
     format_count,
     make_table,
     out,
     print_error,
-    print_json,
     print_note,
     print_pairs,
 )
 from icedb_client.cli.parsing import format_time, parse_duration
-from icedb_client.cli.session import open_client
+from icedb_client.cli.runner import (
+    INVALID,
+    JsonFlag,
+    TableName,
+    Task,
+    TimedOut,
+    YesFlag,
+    answer,
+    confirm,
+    open_client,
+    require_done,
+)
 from icedb_client.client import Client
 
 POLL_MS: Final = 3000
@@ -42,7 +50,6 @@ SHOWN_CHARS: Final = 60
 
 app: Final = typer.Typer(name="erasure", no_args_is_help=True, help="Look at erasures and their certificates.")
 
-TableName = Annotated[str, typer.Argument(help="Name of the table.")]
 ErasureId = Annotated[str, typer.Argument(metavar="ID", help="Id of the erasure, as `icedb erase` printed it.")]
 
 _NOT_COVERED: Final = {
@@ -61,7 +68,7 @@ def erase(
     table: TableName,
     where: Annotated[str, typer.Option("--where", help="Spark SQL condition: rows for which it is true are erased.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed now.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: YesFlag = False,
     note: Annotated[str, typer.Option("--note", help="Why, for the certificate; nothing personal.")] = "",
     requested_by: Annotated[str, typer.Option("--by", help="Who asks, for the certificate.")] = "",
     check_timeout: Annotated[
@@ -83,12 +90,18 @@ def erase(
         client.table_config(table)
         found = _preview(client, table, where, timeout_ms=check_ms)
         if dry_run:
-            _print_preview(table, found, as_json=as_json)
-            _warn_of_pins(client, table)
-            return
+            figures = ("rows", "files", "bytes", "files_counted", "partitions")
+            answer(
+                {"table": table, "dry_run": True, **{name: found.get(name) for name in figures}},
+                as_json=as_json,
+                show=lambda: out.print(f"would erase {_describe(found)} of table [bold]{escape(table)}[/]"),
+            )
         _warn_of_pins(client, table)
+        if dry_run:
+            return
         if not yes:
-            _confirm(table, found)
+            question = f"Erase {_describe(found)} of table {table} for good?"
+            confirm(question, unasked="give --yes to erase for good", declined="nothing was erased")
         erasure = create_erasure(
             client.warehouse.store,
             client.warehouse.table(table),
@@ -99,10 +112,10 @@ def erase(
         )
         is_woken = client.workers.wake(MERGE_ERASE, table)
         if not wait:
-            _print_asked(erasure, is_woken=is_woken, as_json=as_json)
+            answer({**_to_json(erasure), "woken": is_woken}, as_json=as_json, show=lambda: _show_asked(erasure))
             return
         print_note(f"erasure {erasure.erasure_id} of table {table} was asked for")
-        _print_end(_wait(client, erasure, timeout_ms=wait_ms), as_json=as_json)
+        _end(_wait(client, erasure, timeout_ms=wait_ms), as_json=as_json)
 
 
 @app.command("list")
@@ -120,9 +133,12 @@ def list_of_table(
     with open_client(context, table=table) as client:
         client.table_config(table)
         found = list_erasures(client.warehouse.store, client.warehouse.table(table), limit=limit)
-    if as_json:
-        print_json({"table": table, "erasures": [_to_json(erasure) for erasure in found]})
-    elif found:
+    document = {"table": table, "erasures": [_to_json(erasure) for erasure in found]}
+    answer(document, as_json=as_json, show=lambda: _show_list(table, found))
+
+
+def _show_list(table: str, found: Sequence[Erasure]) -> None:
+    if found:
         view = make_table("id", "state", "asked", "ended", "rows", "objects", "condition", right=("rows", "objects"))
         for erasure in found:
             view.add_row(
@@ -149,40 +165,22 @@ def show(*, context: typer.Context, table: TableName, erasure_id: ErasureId, as_
         client.table_config(table)
         erasure = read_erasure(client.warehouse.store, client.warehouse.table(table), erasure_id)
         waits_for = _waits_for(client, erasure)
-    if as_json:
-        print_json(certificate(erasure))
-    else:
-        _print_one(erasure, waits_for)
+    answer(certificate(erasure), as_json=as_json, show=lambda: _show_one(erasure, waits_for))
 
 
 def _preview(client: Client, table: str, condition: str, *, timeout_ms: int) -> dict[str, Any]:
-    from icedb_client.wakeups import TaskTimeout  # noqa: PLC0415 - redis and celery only where they are used
-
     try:
-        result = client.workers.run(MERGE_ERASE, table, arguments={"preview": condition}, timeout_ms=timeout_ms)
-    except TaskTimeout as error:
+        result = Task(MERGE_ERASE, table, {"preview": condition}, as_json=True).ask(client, wait_ms=timeout_ms)
+    except TimedOut as error:
         raise TimedOut(
             f"nothing was erased: no merge worker said within {timeout_ms / 1000:g} s what would be removed from table "
             f"{table}. Start one and try again, or raise --check-timeout"
         ) from error
     except Unavailable as error:
         raise Unavailable(f"nothing was erased: a merge worker has to check the condition, and {error}") from error
-    outcome = str(result.get("outcome"))
-    if outcome in ("done", "idle"):
-        return result
-    problem = result.get("error") or {}
-    message = f"nothing was erased from table {table}: {problem.get('message', outcome)}"
-    if outcome_exit_code(outcome) == INVALID:
-        raise InvalidRequest(message)
-    raise IceDBError(message)
-
-
-def _print_preview(table: str, found: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        figures = ("rows", "files", "bytes", "files_counted", "partitions")
-        print_json({"table": table, "dry_run": True, **{name: found.get(name) for name in figures}})
-    else:
-        out.print(f"would erase {_describe(found)} of table [bold]{escape(table)}[/]")
+    what = f"nothing was erased from table {table}"
+    require_done(result, refused=what, failed=what)
+    return result
 
 
 def _describe(found: dict[str, Any]) -> str:
@@ -192,18 +190,7 @@ def _describe(found: dict[str, Any]) -> str:
     )
 
 
-def _confirm(table: str, found: dict[str, Any]) -> None:
-    if not sys.stdin.isatty():
-        raise InvalidRequest("nobody can be asked here: give --yes to erase for good")
-    if not typer.confirm(f"Erase {_describe(found)} of table {table} for good?", err=True):
-        print_note("nothing was erased")
-        raise typer.Exit(FAILED)
-
-
-def _print_asked(erasure: Erasure, *, is_woken: bool, as_json: bool) -> None:
-    if as_json:
-        print_json({**_to_json(erasure), "woken": is_woken})
-        return
+def _show_asked(erasure: Erasure) -> None:
     out.print(f"erasure [bold]{erasure.erasure_id}[/] of table [bold]{escape(erasure.table)}[/] was asked for")
     print_note(f"see how far it is: icedb erasure show {erasure.table} {erasure.erasure_id}")
 
@@ -283,17 +270,14 @@ def _warn_of_pins(client: Client, table: str) -> None:
         )
 
 
-def _print_end(erasure: Erasure, *, as_json: bool) -> None:
-    if as_json:
-        print_json(certificate(erasure))
-    else:
-        _print_one(erasure, "nothing: it has ended")
+def _end(erasure: Erasure, *, as_json: bool) -> None:
+    answer(certificate(erasure), as_json=as_json, show=lambda: _show_one(erasure, "nothing: it has ended"))
     if erasure.state == "refused":
         print_error(f"erasure {erasure.erasure_id} of table {erasure.table} is refused: {erasure.refusal}")
         raise typer.Exit(INVALID)
 
 
-def _print_one(erasure: Erasure, waits_for: str) -> None:
+def _show_one(erasure: Erasure, waits_for: str) -> None:
     bound = "" if erasure.is_row_count_exact else "at least "
     pairs = {
         "erasure": erasure.erasure_id,
@@ -326,10 +310,10 @@ def _print_one(erasure: Erasure, waits_for: str) -> None:
         out.print(view)
         if len(erasure.targets) > SHOWN_OBJECTS:
             print_note(f"{format_count(len(erasure.targets) - SHOWN_OBJECTS)} more objects: --json has all")
-    _print_not_covered(erasure)
+    _show_not_covered(erasure)
 
 
-def _print_not_covered(erasure: Erasure) -> None:
+def _show_not_covered(erasure: Erasure) -> None:
     left = erasure.not_covered
     for name, text in _NOT_COVERED.items():
         objects: NamedObjects = getattr(left, name)

@@ -1,15 +1,20 @@
-"""``icedb ingest``: files to staged batches."""
+"""``icedb ingest``: files to staged batches; ``icedb import``: existing Parquet files become data files of a table.
 
+An import is done by the ingest worker; the command asks it.
+"""
+
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from icedb_log.errors import IceDBError, InvalidRequest, TableHalted, Unavailable
+from icedb_log.ingest.import_sources import parse_pattern
 from icedb_log.ingest.pressure import describe_halt
+from icedb_log.names import INGEST_IMPORT
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -22,35 +27,28 @@ from rich.progress import (
 )
 
 from icedb_client.batches import DataFormat
-from icedb_client.cli.exits import FAILED, TimedOut
 from icedb_client.cli.output import (
-    JsonFlag,
     err,
     format_bytes,
     format_count,
     format_span,
+    make_table,
     out,
     print_error,
     print_json,
     print_note,
+    print_pairs,
 )
 from icedb_client.cli.parsing import parse_duration
-from icedb_client.cli.session import open_client
+from icedb_client.cli.runner import FAILED, JsonFlag, TableName, Task, TimedOut, open_client, waiting
 from icedb_client.client import Client
 from icedb_client.delivery import EnqueuedBatch, Undelivered, Wait
 from icedb_client.files import DEFAULT_BATCH_ROWS, STDIN_NAME, SUFFIXES, may_hold_rows
 
 MAX_SHOWN_QUARANTINED: Final = 5
-
-
-class InputFormat(StrEnum):
-    """What `icedb ingest --format` takes."""
-
-    ndjson = "ndjson"
-    json = "json"
-    csv = "csv"
-    parquet = "parquet"
-    arrow = "arrow"
+MAX_SHOWN_PARTITIONS: Final = 20
+MAX_SHOWN_REASONS: Final = 20
+_SHOWN: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ class _Options:
 def ingest(
     *,
     context: typer.Context,
-    table: Annotated[str, typer.Argument(help="Name of the table.")],
+    table: TableName,
     source: Annotated[str, typer.Argument(help="A file, a folder of files, or - for standard input.")],
     batch_rows: Annotated[
         int, typer.Option("--batch-rows", min=1, help="Most events of one batch.")
@@ -80,7 +78,7 @@ def ingest(
         typer.Option("--batch-id", help="Id of the first batch, if it may be there already: what an error said."),
     ] = None,
     input_format: Annotated[
-        InputFormat | None,
+        DataFormat | None,
         typer.Option("--format", help="What the input is, if neither content nor name shows it (CSV from a pipe)."),
     ] = None,
     retry: Annotated[
@@ -102,7 +100,7 @@ def ingest(
     options = _Options(
         batch_rows=batch_rows,
         from_row=from_row,
-        data_format=None if input_format is None else input_format.value,
+        data_format=input_format,
         retry_ms=parse_duration(retry, option="--retry"),
         batch_id=batch_id,
     )
@@ -265,7 +263,7 @@ def _wait(
     is_quiet: bool,
 ) -> None:
     ids = [batch.batch_id for batch in batches]
-    with err.status("waiting for the commit") if not is_quiet and err.is_terminal else _Quiet():
+    with waiting("waiting for the commit", is_quiet=is_quiet):
         found = client.wait_committed(table, ids, timeout_ms=timeout_ms)
     # These batches were accepted just now: what is not staged, in quarantine or in the log any more was committed.
     committed_count = len(found.committed) + len(found.unknown)
@@ -301,9 +299,136 @@ def _wait(
         )
 
 
-class _Quiet:
-    def __enter__(self) -> None:
-        return None
+def import_files(
+    *,
+    context: typer.Context,
+    table: TableName,
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="s3://bucket/path/*.parquet, or paths of the worker's machine; ** stands for any folders. "
+            "None with --in-place: all files below the table's data folder.",
+        ),
+    ] = None,
+    in_place: Annotated[
+        bool,
+        typer.Option("--in-place", help="The files lie below this table's _data/<partition>/ already: copy nothing."),
+    ] = False,
+    partition: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--partition",
+            help="NAME=VALUE of all files, for files whose statistics do not tell their partition. Repeat for levels.",
+        ),
+    ] = None,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="Import files whose content changed since they were imported as new ones.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be imported; touches nothing.")] = False,
+    assume_landed: Annotated[
+        bool, typer.Option("--assume-landed", help="An import that nobody can tell of any more did land.")
+    ] = False,
+    assume_lost: Annotated[
+        bool, typer.Option("--assume-lost", help="An import that nobody can tell of any more did not land.")
+    ] = False,
+    timeout: Annotated[str, typer.Option("--timeout", help="How long to wait for the worker's result.")] = "1h",
+    as_json: JsonFlag = False,
+) -> None:
+    """Register existing Parquet files in a table, without rewriting them. Each file once, however often it is asked.
 
-    def __exit__(self, *_: object) -> None:
-        return None
+    Only footers are read. Files of this machine that a worker elsewhere does not see are sent with `icedb ingest`.
+
+    Example: icedb import events 's3://lake/events/2026/**/*.parquet'
+    """
+    if assume_landed and assume_lost:
+        raise InvalidRequest("give --assume-landed or --assume-lost, not both")
+    if not sources and not in_place:
+        raise InvalidRequest("give the files to import, e.g. 's3://bucket/path/*.parquet'")
+    arguments: dict[str, Any] = {
+        "sources": [to_url(source) for source in sources or ()],
+        "mode": "in_place" if in_place else "copy",
+        "partition": _parse_partition(partition or ()),
+        "dry_run": dry_run,
+        "changed": changed,
+        "assume": "landed" if assume_landed else "lost" if assume_lost else None,
+    }
+    timeout_ms = parse_duration(timeout, option="--timeout")
+    task = Task(
+        INGEST_IMPORT,
+        table,
+        arguments,
+        as_json,
+        title=f"import into table {table}",
+        note=f"{'reading footers' if dry_run else 'importing'}: an ingest worker is asked; Ctrl-C stops the waiting, "
+        "not the import",
+        late=". The import may still go on; run it again to see: what is imported is not imported twice",
+    )
+    with open_client(context, table=table) as client:
+        client.table_config(table)
+        result = task.ask(client, wait_ms=timeout_ms)
+    task.finish(result, show=lambda done: _show_import(table, done))
+    if result.get("refused"):
+        raise typer.Exit(FAILED)
+
+
+def to_url(source: str) -> str:
+    """Return a source as a URL: a path is one of this machine, relative to the working folder.
+
+    Raises:
+        InvalidRequest: It is neither, or has a form that no worker takes.
+    """
+    if "://" in source:
+        url = source
+    else:
+        is_folder = source.endswith("/") or Path(source).is_dir()
+        url = f"file://{os.path.abspath(source)}{'/' if is_folder else ''}"  # noqa: PTH100 - wildcards are no path
+    parse_pattern(url)
+    return url
+
+
+def _parse_partition(texts: Iterable[str]) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name:
+            raise InvalidRequest(f"--partition {text[:_SHOWN]!r}: write NAME=VALUE, e.g. d=2026-01-31")
+        if name in values:
+            raise InvalidRequest(f"--partition {name[:_SHOWN]!r} is given twice: all files get one value")
+        values[name] = value
+    return values
+
+
+def _show_import(table: str, result: dict[str, Any]) -> None:
+    verb = "would be imported" if result["dry_run"] else "imported"
+    if result["files"]:
+        print_pairs(
+            {
+                "table": table,
+                f"files {verb}": format_count(result["files"]),
+                "rows": format_count(result["rows"]),
+                "size": format_bytes(result["bytes"]),
+                "partitions": format_count(result["partition_count"]),
+                **({} if result["dry_run"] else {"commits": format_count(result["commits"])}),
+            }
+        )
+        shown = result["partitions"][:MAX_SHOWN_PARTITIONS]
+        if any(each["partition"] for each in shown):
+            view = make_table("partition", "rows", right=("rows",))
+            for each in shown:
+                view.add_row(escape(each["partition"]), format_count(each["rows"]))
+            out.print(view)
+        if result["partition_count"] > len(shown):
+            print_note(f"and {format_count(result['partition_count'] - len(shown))} partitions more; --json has them")
+    elif not result["refused"]:
+        out.print(f"nothing to import into table [bold]{escape(table)}[/]")
+    for name, words in (
+        ("imported_before", "were imported already"),
+        ("empty", "have no rows"),
+        ("unsorted", "do not say to be sorted as the table is; merges sort their rows"),
+    ):
+        if result[name]:
+            print_note(f"{format_count(result[name])} files {words}")
+    for each in result["reasons"][:MAX_SHOWN_REASONS]:
+        print_error(f"{each['file']} is refused: {each['reason']}")
+    if result["refused"] > MAX_SHOWN_REASONS:
+        print_error(f"{format_count(result['refused'])} files are refused; --json names up to 100 of them")

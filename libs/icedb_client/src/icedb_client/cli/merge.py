@@ -11,11 +11,9 @@ from icedb_log.merge.merge_explain import ExplainedPartition, MergeExplanation, 
 from icedb_log.names import MERGE_COLD, MERGE_MERGE
 from rich.markup import escape
 
-from icedb_client.cli.exits import TimedOut
-from icedb_client.cli.output import JsonFlag, format_bytes, format_count, make_table, out, print_json, print_note
+from icedb_client.cli.output import format_bytes, format_count, make_table, out, print_note
 from icedb_client.cli.parsing import parse_duration
-from icedb_client.cli.session import open_client
-from icedb_client.cli.work import Timeout, Wait, print_task_result, run_task, wait_for_task
+from icedb_client.cli.runner import JsonFlag, TableName, Task, TimedOut, Timeout, Wait, answer, open_client
 from icedb_client.client import Client
 
 BUSY_PAUSE_MS: Final = 200
@@ -38,7 +36,7 @@ _WHEN: Final = {
 def merge(
     *,
     context: typer.Context,
-    table: Annotated[str, typer.Argument(help="Name of the table.")],
+    table: TableName,
     full: Annotated[
         bool, typer.Option("--full", help="Merge each partition as far as the target file size allows.")
     ] = False,
@@ -66,22 +64,20 @@ def merge(
                 client.warehouse.store, paths, clock=SystemClock(), max_refresh_ms=config.log_grace_ms // 2
             )
             explained = explain_merge(reader.read(), paths=paths, config=config, full=full)
-            _print_explanation(table, explained, fan_in=config.merge_fan_in, as_json=as_json)
+            document = {"table": table, **asdict(explained)}
+            answer(document, as_json=as_json, show=lambda: _show_explanation(explained, fan_in=config.merge_fan_in))
             return
         wait_ms = parse_duration(timeout, option="--timeout") if wait else None
+        task = Task(MERGE_COLD if cold else MERGE_MERGE, table, {"full": True} if full else {}, as_json)
         if full and wait_ms is not None:
-            result = _merge_in_full(client, table, wait_ms=wait_ms, as_json=as_json)
-            print_task_result(table, MERGE_MERGE, result, as_json=as_json)
+            task.finish(_merge_in_full(client, task, wait_ms=wait_ms))
             return
-        arguments = {"full": True} if full else {}
-        run_task(
-            client, MERGE_COLD if cold else MERGE_MERGE, table, arguments=arguments, wait_ms=wait_ms, as_json=as_json
-        )
+        task.run(client, wait_ms=wait_ms)
         if full:
             print_note("one turn; `icedb merge --full` without --no-wait goes on until everything is merged")
 
 
-def _merge_in_full(client: Client, table: str, *, wait_ms: int, as_json: bool) -> dict[str, Any]:
+def _merge_in_full(client: Client, task: Task, *, wait_ms: int) -> dict[str, Any]:
     """Ask for turns of a full merge until nothing is left, and return the figures of all of them together.
 
     Raises:
@@ -93,13 +89,10 @@ def _merge_in_full(client: Client, table: str, *, wait_ms: int, as_json: bool) -
     while True:
         left_ms = deadline_ms - clock.monotonic_ms()
         if total and left_ms <= 0:
-            raise TimedOut(
-                f"table {table}: not everything was merged in time; {total.get('commits', 0)} commits have landed and "
-                "stay; run it again to go on"
-            )
-        result = wait_for_task(
-            client, MERGE_MERGE, table, arguments={"full": True}, wait_ms=max(left_ms, 1), as_json=as_json
-        )
+            count = total.get("commits", 0)
+            stay = "1 commit has landed and stays" if count == 1 else f"{count} commits have landed and stay"
+            raise TimedOut(f"table {task.table}: not everything was merged in time; {stay}; run it again to go on")
+        result = task.ask(client, wait_ms=max(left_ms, 1))
         if total and result.get("outcome") == "busy":
             clock.sleep_ms(min(BUSY_PAUSE_MS, max(left_ms, 1)))  # a merge of the sweep has the table's lock
             continue
@@ -121,10 +114,7 @@ def add_results(total: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]
     return {**total, **added}
 
 
-def _print_explanation(table: str, explained: MergeExplanation, *, fan_in: int, as_json: bool) -> None:
-    if as_json:
-        print_json({"table": table, **asdict(explained)})
-        return
+def _show_explanation(explained: MergeExplanation, *, fan_in: int) -> None:
     view = make_table("partition", "files", "size", "tiers", "what", right=("files", "size"))
     for found in explained.partitions:
         view.add_row(

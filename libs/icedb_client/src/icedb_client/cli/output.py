@@ -6,16 +6,13 @@ With ``--json`` standard output holds one JSON document and nothing else.
 import logging
 import sys
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import orjson
-import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table
-
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output and nothing else.")]
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _KIB: Final = 1024
@@ -53,6 +50,14 @@ def print_json(value: Any) -> None:
     sys.stdout.flush()
 
 
+def pick(model: object, *names: str, **renamed: str) -> dict[str, Any]:
+    """Return attributes of a model for a document: under their own names, then those that are called otherwise there.
+
+    ``pick(info, "path", bytes="size_bytes")`` is ``{"path": info.path, "bytes": info.size_bytes}``.
+    """
+    return {name: getattr(model, source) for name, source in ({each: each for each in names} | renamed).items()}
+
+
 def print_error(message: str) -> None:
     """Print an error: one line, unless the terminal is narrower."""
     line = " ".join(message.split())
@@ -62,6 +67,11 @@ def print_error(message: str) -> None:
 def print_note(message: str) -> None:
     """Print a remark on standard error."""
     err.print(f"[dim]{escape(message)}[/]", soft_wrap=True)
+
+
+def count_of(number: int, what: str) -> str:
+    """Return a number with what is counted, e.g. ``1 row`` or ``2,000 rows``."""
+    return f"{format_count(number)} {what}{'' if number == 1 else 's'}"
 
 
 def make_table(*columns: str, right: tuple[str, ...] = ()) -> Table:

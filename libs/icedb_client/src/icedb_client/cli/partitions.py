@@ -1,6 +1,5 @@
 """``icedb partitions``: what a table's partitions hold, and how they are removed."""
 
-import sys
 from collections.abc import Collection, Iterable
 from typing import Annotated, Any, Final
 
@@ -17,19 +16,20 @@ from icedb_log.table.retention import KeptReason, count_kept
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from icedb_client.cli.exits import FAILED
-from icedb_client.cli.output import (
-    JsonFlag,
-    format_bytes,
-    format_count,
-    make_table,
-    out,
-    print_json,
-    print_note,
-)
+from icedb_client.cli.output import format_bytes, format_count, make_table, out, pick, print_note
 from icedb_client.cli.parsing import format_time, parse_duration
-from icedb_client.cli.session import open_client
-from icedb_client.cli.work import Timeout, Wait, run_task
+from icedb_client.cli.runner import (
+    JsonFlag,
+    TableName,
+    Task,
+    Timeout,
+    Wait,
+    YesFlag,
+    answer,
+    confirm,
+    open_client,
+    require_terminal,
+)
 from icedb_client.client import Client
 
 SHOWN_PARTITIONS: Final = 20
@@ -60,8 +60,6 @@ app = typer.Typer(
     help="Look at the partitions of a table, and remove them. `icedb partitions TABLE` lists them.",
 )
 
-TableName = Annotated[str, typer.Argument(help="Name of the table.")]
-
 
 @app.command("list")
 def list_of_table(*, context: typer.Context, table: TableName, as_json: JsonFlag = False) -> None:
@@ -71,12 +69,8 @@ def list_of_table(*, context: typer.Context, table: TableName, as_json: JsonFlag
     """
     with open_client(context, table=table) as client:
         infos = list_partitions(_read_log(client, table), client.warehouse.table(table))
-    if as_json:
-        print_json({"table": table, "partitions": [_to_json(info) for info in infos]})
-    elif infos:
-        _print_partitions(infos)
-    else:
-        print_note(f"table {table} has no live data files")
+    document = {"table": table, "partitions": [_to_json(info) for info in infos]}
+    answer(document, as_json=as_json, show=lambda: _show_all(table, infos))
 
 
 @app.command("drop")
@@ -92,7 +86,7 @@ def drop(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be removed; touches nothing, needs no worker.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: YesFlag = False,
     wait: Wait = True,
     timeout: Timeout = "10m",
     as_json: JsonFlag = False,
@@ -107,18 +101,13 @@ def drop(
     with open_client(context, table=table) as client:
         planned = _plan_drop(client, table, globs, may_match_all=drop_all)
         if dry_run:
-            _print_removal(table, planned, as_json=as_json)
+            document = {"table": table, "dry_run": True, **_removal_to_json(planned)}
+            answer(document, as_json=as_json, show=lambda: _show_removal(planned))
             return
         if not yes:
-            _confirm(table, planned, as_json=as_json)
-        run_task(
-            client,
-            MERGE_DROP_PARTITIONS,
-            table,
-            arguments={"globs": list(globs), "may_match_all": drop_all},
-            wait_ms=wait_ms,
-            as_json=as_json,
-        )
+            _confirm(table, planned, can_ask=not as_json)
+        arguments = {"globs": list(globs), "may_match_all": drop_all}
+        Task(MERGE_DROP_PARTITIONS, table, arguments, as_json).run(client, wait_ms=wait_ms)
 
 
 @app.command("expire")
@@ -150,19 +139,20 @@ def expire(
                 f"table {table} has no retention; set one with `icedb table alter {table} --retention 90d`"
             )
         if not dry_run:
-            run_task(
-                client,
-                MERGE_RETAIN,
-                table,
-                arguments={"force": True} if force else {},
-                wait_ms=wait_ms,
-                as_json=as_json,
-            )
+            arguments = {"force": True} if force else {}
+            Task(MERGE_RETAIN, table, arguments, as_json).run(client, wait_ms=wait_ms)
             return
         result = retain_table(
             client.warehouse.store, client.warehouse.table(table), clock=SystemClock(), owner="dry run", dry_run=True
         )
-    _print_expiry(table, result, as_json=as_json)
+    document = {
+        "table": table,
+        "dry_run": True,
+        **pick(result.plan, "field", "refusal"),
+        **_removal_to_json(result.removal),
+        "kept": [{"path": one.info.path, **pick(one, "reason", "until_ms")} for one in result.plan.kept],
+    }
+    answer(document, as_json=as_json, show=lambda: _show_expiry(result))
 
 
 def _read_log(client: Client, table: str) -> LogView:
@@ -190,25 +180,20 @@ def _plan_drop(client: Client, table: str, globs: list[str], *, may_match_all: b
     )
 
 
-def _confirm(table: str, planned: RemovalResult, *, as_json: bool) -> None:
-    if as_json or not sys.stdin.isatty():
-        raise InvalidRequest("nobody can be asked here: give --yes to remove these partitions for good, or --dry-run")
-    _print_partitions(planned.partitions[:SHOWN_PARTITIONS])
+def _confirm(table: str, planned: RemovalResult, *, can_ask: bool) -> None:
+    unasked = "give --yes to remove these partitions for good, or --dry-run"
+    require_terminal(unasked, can_ask=can_ask)
+    _show_partitions(planned.partitions[:SHOWN_PARTITIONS])
     count = len(planned.partitions)
     if count > SHOWN_PARTITIONS:
         print_note(f"and {format_count(count - SHOWN_PARTITIONS)} more")
     question = f"Remove {count} partitions with {format_count(planned.row_count)} rows of table {table} for good?"
-    if not typer.confirm(question, err=True):
-        print_note("nothing was removed")
-        raise typer.Exit(FAILED)
+    confirm(question, unasked=unasked, declined="nothing was removed")
 
 
-def _print_removal(table: str, removal: RemovalResult, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"table": table, "dry_run": True, **_removal_to_json(removal)})
-        return
+def _show_removal(removal: RemovalResult) -> None:
     if removal.partitions:
-        _print_partitions(removal.partitions)
+        _show_partitions(removal.partitions)
     out.print(
         f"would remove {format_count(len(removal.partitions))} partitions: "
         f"{format_count(len(removal.removed_paths))} data files, {format_count(removal.row_count)} rows, "
@@ -217,21 +202,9 @@ def _print_removal(table: str, removal: RemovalResult, *, as_json: bool) -> None
     )
 
 
-def _print_expiry(table: str, result: RetentionResult, *, as_json: bool) -> None:
+def _show_expiry(result: RetentionResult) -> None:
     plan = result.plan
-    if as_json:
-        print_json(
-            {
-                "table": table,
-                "dry_run": True,
-                "field": plan.field,
-                **_removal_to_json(result.removal),
-                "kept": [{"path": one.info.path, "reason": one.reason, "until_ms": one.until_ms} for one in plan.kept],
-                "refusal": plan.refusal,
-            }
-        )
-        return
-    _print_removal(table, result.removal, as_json=False)
+    _show_removal(result.removal)
     for reason, count in count_kept(plan).items():
         if count:
             times = [one.until_ms for one in plan.kept if one.reason == reason and one.until_ms is not None]
@@ -241,7 +214,14 @@ def _print_expiry(table: str, result: RetentionResult, *, as_json: bool) -> None
         print_note(plan.refusal)
 
 
-def _print_partitions(infos: Iterable[PartitionInfo]) -> None:
+def _show_all(table: str, infos: Iterable[PartitionInfo]) -> None:
+    if infos:
+        _show_partitions(infos)
+    else:
+        print_note(f"table {table} has no live data files")
+
+
+def _show_partitions(infos: Iterable[PartitionInfo]) -> None:
     table = make_table("partition", "files", "rows", "size", "newest", right=("files", "rows", "size"))
     for info in infos:
         table.add_row(
@@ -258,17 +238,9 @@ def _removal_to_json(removal: RemovalResult) -> dict[str, Any]:
     return {
         "partitions": [_to_json(info) for info in removal.partitions],
         "files": len(removal.removed_paths),
-        "rows": removal.row_count,
-        "bytes": removal.size_bytes,
+        **pick(removal, rows="row_count", bytes="size_bytes"),
     }
 
 
 def _to_json(info: PartitionInfo) -> dict[str, Any]:
-    return {
-        "path": info.path,
-        "files": info.file_count,
-        "rows": info.row_count,
-        "bytes": info.size_bytes,
-        "newest_ms": info.newest_ms,
-        "oldest_ms": info.oldest_ms,
-    }
+    return pick(info, "path", "newest_ms", "oldest_ms", files="file_count", rows="row_count", bytes="size_bytes")

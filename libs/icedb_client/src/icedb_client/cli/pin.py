@@ -1,5 +1,6 @@
 """``icedb pin``, ``icedb pins``, ``icedb unpin``: named snapshots that stay readable."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import typer
@@ -14,20 +15,19 @@ from icedb_log.table.table_config import TableConfig
 from rich.markup import escape
 
 from icedb_client.cli.output import (
-    JsonFlag,
     format_bytes,
     format_count,
     format_span,
     make_table,
     out,
+    pick,
     print_json,
     print_note,
     print_pairs,
 )
 from icedb_client.cli.parsing import format_time, parse_duration, parse_time
-from icedb_client.cli.session import open_client
+from icedb_client.cli.runner import JsonFlag, TableName, answer, open_client
 
-TableName = Annotated[str, typer.Argument(help="Name of the table.")]
 PinName = Annotated[str, typer.Argument(help="Name of the pin: a to z, 0 to 9, _ and -.")]
 
 _HELP: Final = {
@@ -65,9 +65,10 @@ def pin(
             client.warehouse.store, paths, name, clock=SystemClock(), at_ms=at_ms, ttl_ms=ttl_ms, note=note
         )
         config = client.table_config(table)
-    if as_json:
-        print_json({"table": table, **_to_json(made, "active", config)})
-        return
+    answer({"table": table, **_to_json(made, "active", config)}, as_json=as_json, show=lambda: _show_pin(table, made))
+
+
+def _show_pin(table: str, made: Pin) -> None:
     print_pairs(
         {
             "table": table,
@@ -91,9 +92,11 @@ def pins(*, context: typer.Context, table: TableName, as_json: JsonFlag = False)
         config = read_kept_config(client.warehouse.store, client.warehouse.table(table))
         listed = list_pins(client.warehouse.store, client.warehouse.table(table))
     found = [(each, each.status(listed.store_now_ms)) for each in listed.pins]
-    if as_json:
-        print_json({"table": table, "pins": [_to_json(each, status, config) for each, status in found]})
-        return
+    document = {"table": table, "pins": [_to_json(each, status, config) for each, status in found]}
+    answer(document, as_json=as_json, show=lambda: _show_pins(table, found))
+
+
+def _show_pins(table: str, found: Sequence[tuple[Pin, PinStatus]]) -> None:
     if not found:
         print_note(f"table {table} has no pins")
         return
@@ -141,18 +144,11 @@ def _until(made: Pin) -> str:
 
 
 def _to_json(made: Pin, status: PinStatus, config: TableConfig) -> dict[str, Any]:
+    fields = ("name", "at_ms", "ttl_ms", "ends_ms", "file_count", "row_count", "size_bytes", "note", "key")
     return {
-        "name": made.name,
+        **pick(made, *fields),
         "status": status,
         "is_lasting": is_lasting(status),
-        "at_ms": made.at_ms,
-        "ttl_ms": made.ttl_ms,
-        "ends_ms": made.ends_ms,
         "held_until_ms": made.held_until_ms(config.data_grace_ms),
-        "file_count": made.file_count,
-        "row_count": made.row_count,
-        "size_bytes": made.size_bytes,
         "last_commit_ms": made.last_commit_ms or None,
-        "note": made.note,
-        "key": made.key,
     }

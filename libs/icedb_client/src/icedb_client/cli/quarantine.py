@@ -1,6 +1,5 @@
 """``icedb quarantine``: what cannot be committed, and what becomes of it."""
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -15,19 +14,18 @@ from icedb_log.names import INGEST_FLUSH
 from icedb_log.store.store_clock import AlignedClock
 from rich.markup import escape
 
-from icedb_client.cli.exits import FAILED, exit_code
 from icedb_client.cli.output import (
-    JsonFlag,
     format_bytes,
     format_count,
     out,
+    pick,
     print_error,
     print_json,
     print_note,
     print_pairs,
 )
 from icedb_client.cli.parsing import format_time
-from icedb_client.cli.session import open_client
+from icedb_client.cli.runner import JsonFlag, TableName, YesFlag, answer, confirm, exit_code, open_client
 from icedb_client.client import Client
 from icedb_client.payloads import format_of_key, preview_lines
 
@@ -35,7 +33,6 @@ DEFAULT_SHOWN_LINES: Final = 5
 
 app = typer.Typer(no_args_is_help=True, help="Look at what cannot be committed; put it right or let it go.")
 
-TableName = Annotated[str, typer.Argument(help="Name of the table.")]
 BatchIds = Annotated[list[str] | None, typer.Argument(help="Ids, as `icedb quarantine list` shows them.")]
 TakeAll = Annotated[bool, typer.Option("--all", help="Everything that is in quarantine now.")]
 
@@ -58,12 +55,13 @@ def list_quarantine(*, context: typer.Context, table: TableName, as_json: JsonFl
     with open_client(context, table=table) as client:
         client.table_config(table)
         found = list_quarantined(client.warehouse.store, client.warehouse.table(table))
-    if as_json:
-        print_json({"table": table, "batches": [_to_json(entry) for entry in found]})
-        return
+    document = {"table": table, "batches": [_to_json(entry) for entry in found]}
+    answer(document, as_json=as_json, show=lambda: _show_list(found))
+
+
+def _show_list(found: Sequence[QuarantinedBatch]) -> None:
     if not found:
         print_note("nothing is in quarantine")
-        return
     for entry in found:
         out.print(
             f"[bold]{escape(entry.batch_id)}[/]  {format_time(entry.quarantined_ms)}  {_describe(entry)}  "
@@ -96,10 +94,17 @@ def show(
             body = b""
     staging_format = format_of_key(entry.payload_key)
     preview = preview_lines(body, staging_format, limit=lines) if body else ("(the payload is gone)",)
+    reasons = entry.row_reasons[: len(preview)]
+    row_reasons = [{"row": number, "reason": what} for number, what in reasons]
+    document = {
+        "table": table,
+        **_to_json(entry),
+        "format": staging_format,
+        "lines": preview,
+        "row_reasons": row_reasons,
+    }
     if as_json:
-        row_reasons = [{"row": number, "reason": what} for number, what in entry.row_reasons[: len(preview)]]
-        fields = {"format": staging_format, "lines": list(preview), "row_reasons": row_reasons}
-        print_json({"table": table, **_to_json(entry), **fields})
+        print_json(document)
         return
     print_pairs(
         {
@@ -114,7 +119,7 @@ def show(
     )
     if preview:
         out.print()
-    for line, reason in zip_longest(preview, entry.row_reasons[: len(preview)]):
+    for line, reason in zip_longest(preview, reasons):
         out.print(escape(line), soft_wrap=True)
         if reason is not None:
             out.print(f"  [dim]row {reason[0]}:[/] {escape(reason[1])}", soft_wrap=True)
@@ -159,7 +164,7 @@ def drop(
     table: TableName,
     batch_ids: BatchIds = None,
     take_all: TakeAll = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: YesFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Delete batches from quarantine for good; their rows are lost.
@@ -170,7 +175,8 @@ def drop(
         store, paths = client.warehouse.store, client.warehouse.table(table)
         chosen = _choose(client, table, batch_ids, take_all=take_all)
         if chosen and not yes:
-            _confirm(table, len(chosen))
+            question = f"Delete {len(chosen)} batches of table {table} from quarantine for good?"
+            confirm(question, unasked="give --yes to delete for good", declined="nothing was deleted")
         results = _for_each(chosen, lambda batch_id: drop_quarantined(store, paths, batch_id))
     _print_results(table, results, what="dropped", as_json=as_json, fields={})
 
@@ -183,14 +189,6 @@ def _choose(client: Client, table: str, batch_ids: list[str] | None, *, take_all
     if not take_all:
         return tuple(dict.fromkeys(batch_ids or ()))
     return tuple(entry.batch_id for entry in list_quarantined(client.warehouse.store, client.warehouse.table(table)))
-
-
-def _confirm(table: str, count: int) -> None:
-    if not sys.stdin.isatty():
-        raise InvalidRequest("nobody can be asked here: give --yes to delete for good")
-    if not typer.confirm(f"Delete {count} batches of table {table} from quarantine for good?", err=True):
-        print_note("nothing was deleted")
-        raise typer.Exit(FAILED)
 
 
 def _for_each(batch_ids: Sequence[str], work: Callable[[str], str | None]) -> list[_Result]:
@@ -245,14 +243,5 @@ def _describe(entry: QuarantinedBatch) -> str:
 
 
 def _to_json(entry: QuarantinedBatch) -> dict[str, Any]:
-    return {
-        "batch_id": entry.batch_id,
-        "kind": entry.kind,
-        "rows": entry.row_count,
-        "reason": entry.reason,
-        "payload_key": entry.payload_key,
-        "size_bytes": entry.size_bytes,
-        "quarantined_ms": entry.quarantined_ms,
-        "retry_id": entry.retry_id,
-        "is_doubtful": entry.is_doubtful,
-    }
+    fields = ("batch_id", "kind", "reason", "payload_key", "size_bytes", "quarantined_ms", "retry_id", "is_doubtful")
+    return pick(entry, *fields, rows="row_count")

@@ -1,28 +1,40 @@
-"""``icedb snapshot`` and ``icedb query``: read tables."""
+"""``icedb snapshot``, ``query``, ``changes``, ``watch``: read tables, for people, scripts and other engines."""
 
-from typing import Annotated, Any
+import sys
+from collections.abc import Iterable
+from itertools import islice
+from typing import Annotated, Any, Final, Literal
 
+import orjson
 import typer
 from icedb_log.clock import parse_uuid7_ms
 from icedb_log.table.partition_filter import parse_partition_filters
 from rich.markup import escape
 
 from icedb_client.cli.output import (
-    JsonFlag,
+    format_bytes,
+    format_count,
     make_table,
     out,
+    pick,
     print_json,
     print_note,
+    print_pairs,
 )
-from icedb_client.cli.parsing import parse_duration, parse_time
-from icedb_client.cli.session import open_client
-from icedb_client.cli.snapshot_formats import SnapshotFormat, show_snapshot
+from icedb_client.cli.parsing import format_time, parse_duration, parse_time
+from icedb_client.cli.runner import JsonFlag, TableName, answer, open_client
 from icedb_client.client import QueryResult
+from icedb_client.file_list import DataFile, FileList
+from icedb_client.read_requests import Changes, SnapshotEvent
+from icedb_client.snapshots import Snapshot
 
-DEFAULT_SHOWN_FILES = 20
-DEFAULT_SHOWN_ROWS = 100
-FETCH_ROWS = 10_000
+SHOWN_FILES: Final = 20
+SHOWN_ROWS: Final = 100
+FETCH_ROWS: Final = 10_000
+_NAME_WIDTH: Final = 20
+_EVENT: Final = ("table", "snapshot_id", "file_count", "row_count", "size_bytes", "last_commit_ms", "problem")
 
+SnapshotFormat = Literal["table", "paths", "duckdb", "clickhouse", "json"]
 
 AsOf = Annotated[
     str | None,
@@ -50,7 +62,7 @@ MaxStaleness = Annotated[
 def snapshot(
     *,
     context: typer.Context,
-    table: Annotated[str, typer.Argument(help="Name of the table.")],
+    table: TableName,
     as_of: AsOf = None,
     pin: Pin = None,
     partition: Annotated[
@@ -76,8 +88,8 @@ def snapshot(
     output_format: Annotated[
         SnapshotFormat,
         typer.Option("--format", help="table; paths: one URI a line; duckdb, clickhouse: SQL to paste; json."),
-    ] = SnapshotFormat.table,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="Files shown in a table.")] = DEFAULT_SHOWN_FILES,
+    ] = "table",
+    limit: Annotated[int, typer.Option("--limit", min=0, help="Files shown in a table.")] = SHOWN_FILES,
     as_json: JsonFlag = False,
 ) -> None:
     """Name the live data files of a table: now, at an earlier time, or as they were pinned.
@@ -98,7 +110,82 @@ def snapshot(
             min_commit=min_commit,
             presign_ms=None if presign is None else parse_duration(presign, option="--presign", floor_ms=1),
         )
-    show_snapshot(found, shape=SnapshotFormat.json if as_json else output_format, limit=limit)
+    _print_as(found, "json" if as_json else output_format, limit=limit)
+
+
+def _print_as(found: Snapshot, shape: SnapshotFormat, *, limit: int) -> None:
+    """Print a snapshot. Raises InvalidRequest if it cannot be said in the SQL that is asked for."""
+    if shape == "json":
+        print_json(_snapshot_to_json(found))
+    elif shape == "paths":
+        _print_lines(found.files.uris)
+    elif shape == "duckdb":
+        from icedb_client.duck import select_from  # noqa: PLC0415 - DuckDB is loaded by those who need it
+
+        _print_lines([f"{select_from(found)};"])
+    elif shape == "clickhouse":
+        from icedb_client.clickhouse import to_clickhouse  # noqa: PLC0415 - as above
+
+        _print_lines([to_clickhouse(found)])
+    else:
+        _show_snapshot(found, limit=limit)
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    """Print lines in one go: there may be a hundred thousand."""
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
+
+
+def _show_snapshot(found: Snapshot, *, limit: int) -> None:
+    pruned = f" of {format_count(found.total_file_count)}" if found.total_file_count != len(found.files) else ""
+    print_pairs(
+        {
+            "table": found.table,
+            "snapshot": found.snapshot_id,
+            "data files": f"{format_count(len(found.files))}{pruned}",
+            "rows": format_count(found.row_count),
+            "size": format_bytes(found.size_bytes),
+            "last commit": format_time(found.last_commit_ms) if found.last_commit_ms is not None else "none yet",
+            **({"as of": format_time(found.as_of_ms)} if found.as_of_ms is not None else {}),
+            **({} if found.as_of_ms is None else {"stable": "yes" if found.is_stable else "not yet"}),
+            **({"oldest time": format_time(found.horizon_ms)} if found.horizon_ms is not None else {}),
+        }
+    )
+    if not found.files or not limit:
+        return
+    out.print()
+    table = make_table("partition", "rows", "size", "file", right=("rows", "size"))
+    for file in found.files[:limit]:
+        table.add_row(*_describe_file(file))
+    out.print(table)
+    if len(found.files) > limit:
+        print_note(f"{len(found.files) - limit} more files; --limit shows more, --format paths all")
+
+
+def _describe_file(file: DataFile) -> tuple[str, str, str, str]:
+    """Return the cells of a file: partition, rows, size, name."""
+    partition = "/".join(f"{name}={value}" for name, value in file.partition.items())
+    name = file.path.rpartition("/")[2]
+    return escape(partition or "-"), format_count(file.row_count), format_bytes(file.size_bytes), escape(name)
+
+
+def _snapshot_to_json(found: Snapshot) -> dict[str, Any]:
+    figures = ("row_count", "size_bytes", "as_of_ms", "is_stable", "last_commit_ms", "horizon_ms")
+    return {
+        **pick(found, "table", "snapshot_id", "total_file_count", *figures),
+        "schema": dict(found.schema),
+        "file_count": len(found.files),
+        "files": [_file_to_json(file) for file in found.files],
+    }
+
+
+def _file_to_json(file: DataFile) -> dict[str, Any]:
+    return {
+        **pick(file, "path", "uri", "size_bytes", "row_count", "created_ms"),
+        "partition": dict(file.partition),
+        **({} if file.presigned_url is None else {"presigned_url": file.presigned_url}),
+    }
 
 
 def query(
@@ -132,7 +219,7 @@ def query(
 
 def _print_result(result: QueryResult, *, limit: int | None, as_json: bool) -> None:
     columns = list(result.relation.columns)
-    most = limit if limit is not None else (None if as_json else DEFAULT_SHOWN_ROWS)
+    most = limit if limit is not None else (None if as_json else SHOWN_ROWS)
     rows, has_more = _fetch(result, most)
     if as_json:
         print_json(
@@ -182,3 +269,104 @@ def _is_numeric(sql_type: str) -> bool:
 
 def _staleness(text: str | None) -> int | None:
     return None if text is None else parse_duration(text, option="--max-staleness")
+
+
+def changes(
+    *,
+    context: typer.Context,
+    table: TableName,
+    from_time: Annotated[
+        str,
+        typer.Option("--from", metavar="TIME", help="The earlier time: 2026-01-02T03:04:05Z, a date, or unix ms."),
+    ],
+    to_time: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="The later time; without it the newest state.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="Files shown.")] = SHOWN_FILES,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show which data files came and went between two times. A merge changes files, and no row.
+
+    Example: icedb changes events --from 2026-01-02T03:00:00Z --to 2026-01-02T03:05:00Z
+    """
+    from_ms = parse_time(from_time, option="--from")
+    to_ms = None if to_time is None else parse_time(to_time, option="--to")
+    with open_client(context, table=table) as client:
+        found = client.changes(table, from_=from_ms, to=to_ms)
+    document = {
+        **pick(found, "table", "from_snapshot_id", "to_snapshot_id", "is_stable"),
+        "from_ms": from_ms,
+        "to_ms": to_ms,
+        "changed_columns": dict(found.changed_columns),
+        "added": [_file_to_json(file) for file in found.added],
+        "removed": [_file_to_json(file) for file in found.removed],
+    }
+    answer(document, as_json=as_json, show=lambda: _show_changes(found, limit=limit))
+
+
+def _show_changes(found: Changes, *, limit: int) -> None:
+    columns = ", ".join(f"{name} {sql_type}" for name, sql_type in found.changed_columns.items())
+    print_pairs(
+        {
+            "table": found.table,
+            "from": found.from_snapshot_id,
+            "to": found.to_snapshot_id,
+            "added": _describe_files(found.added),
+            "removed": _describe_files(found.removed),
+            **({"columns": columns} if columns else {}),
+            "stable": "yes" if found.is_stable else "not yet",
+        }
+    )
+    total = len(found.added) + len(found.removed)
+    if not total or not limit:
+        return
+    out.print()
+    table = make_table("", "partition", "rows", "size", "file", right=("rows", "size"))
+    files = (*(("+", file) for file in found.added), *(("-", file) for file in found.removed))
+    for sign, file in islice(files, limit):
+        table.add_row(sign, *_describe_file(file))
+    out.print(table)
+    if total > limit:
+        print_note(f"{total - limit} more files; --limit shows more, --json all")
+
+
+def _describe_files(files: FileList) -> str:
+    return f"{format_count(len(files))} files, {format_count(files.row_count)} rows, {format_bytes(files.size_bytes)}"
+
+
+def watch(
+    *,
+    context: typer.Context,
+    tables: Annotated[
+        list[str] | None, typer.Argument(metavar="[TABLE]...", help="Names of tables; none: all, also new ones.")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", min=1, help="End after this many lines; without it Ctrl-C ends.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document a line and nothing else.")] = False,
+) -> None:
+    """Print a line for each table at once, then one after each change that is seen. Ctrl-C ends it.
+
+    Example: icedb watch events --json
+    """
+    names = tuple(dict.fromkeys(tables or ()))
+    shown = 0
+    with open_client(context, table=names[0] if len(names) == 1 else None) as client:
+        for event in client.watch(names):
+            _print_lines([orjson.dumps(pick(event, *_EVENT)).decode() if as_json else _to_line(event)])
+            shown += 1
+            if shown == count:
+                break
+
+
+def _to_line(event: SnapshotEvent) -> str:
+    name = f"{event.table:{_NAME_WIDTH}}"
+    if event.problem is not None:
+        return f"{'-':24}  {name}  cannot be read: {' '.join(event.problem.split())}"
+    if event.snapshot_id is None:
+        return f"{'-':24}  {name}  gone"
+    time = "-" if event.last_commit_ms is None else format_time(event.last_commit_ms)
+    return (
+        f"{time:24}  {name}  {format_count(event.file_count)} files  {format_count(event.row_count)} rows  "
+        f"{format_bytes(event.size_bytes)}  snapshot {event.snapshot_id}"
+    )

@@ -10,9 +10,8 @@ from icedb_log.feed.feed_state import ViewLag
 from icedb_log.table.status import TableStatus, read_status
 from rich.markup import escape
 
-from icedb_client.cli.exits import HALTED
 from icedb_client.cli.output import (
-    JsonFlag,
+    count_of,
     format_bytes,
     format_count,
     format_span,
@@ -24,7 +23,7 @@ from icedb_client.cli.output import (
     print_pairs,
 )
 from icedb_client.cli.parsing import format_time
-from icedb_client.cli.session import open_client
+from icedb_client.cli.runner import HALTED, JsonFlag, open_client
 
 MAX_LEASES_SHOWN: Final = 5
 
@@ -66,7 +65,7 @@ def _find_halt(state: TableStatus | HaltError) -> str:
 
 
 def _print_all(found: dict[str, TableStatus | HaltError]) -> None:
-    figures = ("files", "rows", "size", "logs", "staged", "quarant.", "lag", "pressure")
+    figures = ("files", "rows", "size", "logs", "lost", "staged", "quarant.", "lag", "pressure")
     view = make_table("table", *figures, right=figures)
     for name, state in found.items():
         if isinstance(state, HaltError):
@@ -78,12 +77,16 @@ def _print_all(found: dict[str, TableStatus | HaltError]) -> None:
                 format_count(state.live_rows),
                 format_bytes(state.live_bytes),
                 format_count(state.log_files),
+                f"[bold red]{format_count(len(state.lost_commits))}[/]" if state.lost_commits else "-",
                 format_count(state.staged_batches),
                 format_count(state.quarantined_batches),
                 _format_lag(state),
                 _format_level(state),
             )
     out.print(view)
+    for name, state in found.items():
+        if isinstance(state, TableStatus) and state.lost_commits:
+            print_note(f"table {name}: lost commits: {_format_lost(state)}")
 
 
 def _print_one(state: TableStatus) -> None:
@@ -96,7 +99,7 @@ def _print_one(state: TableStatus) -> None:
         {
             "table": state.config.name,
             **({"halted": escape(state.halted)} if state.halted else {}),
-            "data files": f"{format_count(state.live_files)} in {format_count(state.partition_count)} partitions",
+            "data files": f"{format_count(state.live_files)} in {count_of(state.partition_count, 'partition')}",
             "rows": format_count(state.live_rows),
             "size": format_bytes(state.live_bytes),
             "log files": format_count(state.log_files),
@@ -127,8 +130,8 @@ def _format_lag(state: TableStatus) -> str:
 def _format_view(view: ViewLag) -> str:
     text = f"of {view.source}: {view.state}"
     if view.waiting_commits:
-        text += f", {format_count(view.waiting_commits)} commits behind, the oldest for {format_span(view.lag_ms)}"
-    return f"{text}, {format_count(view.refused_commits)} commits refused" if view.refused_commits else text
+        text += f", {count_of(view.waiting_commits, 'commit')} behind, the oldest for {format_span(view.lag_ms)}"
+    return f"{text}, {count_of(view.refused_commits, 'commit')} refused" if view.refused_commits else text
 
 
 def _format_staged(state: TableStatus) -> str:

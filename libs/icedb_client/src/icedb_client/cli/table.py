@@ -1,20 +1,23 @@
-"""``icedb table``: create, alter, list, show."""
+"""``icedb table``: create, alter, list, show. The trash is :mod:`icedb_client.cli.trash`."""
 
-from collections.abc import Iterable
-from typing import Annotated, Any
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated, Any, Final
 
 import typer
 from icedb_log.clock import SystemClock
-from icedb_log.errors import HaltError, InvalidRequest, NotFound
-from icedb_log.feed.views import require_no_cycle
-from icedb_log.table.stored_config import read_table_config
+from icedb_log.errors import HaltError, InvalidRequest, NotFound, Unavailable
+from icedb_log.feed.views import create_view, register_view, require_no_cycle, source_of
+from icedb_log.keys import TablePaths
+from icedb_log.names import INGEST_CHECK_QUERY
+from icedb_log.repair.adoption import require_fit
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.stored_config import create_table, read_table_config
 from icedb_log.table.table_changes import alter_table_config, plan_change
 from icedb_log.table.table_config import NEW_TABLE_POLICIES, PartitionField, TableConfig, with_plausible_times
 from rich.markup import escape
 
-from icedb_client.cli.exits import HALTED
 from icedb_client.cli.output import (
-    JsonFlag,
     format_bytes,
     format_count,
     format_span,
@@ -25,49 +28,37 @@ from icedb_client.cli.output import (
     print_note,
     print_pairs,
 )
-from icedb_client.cli.parsing import parse_duration, split_names
-from icedb_client.cli.query_check import check_merge_query, check_queries, has_queries
-from icedb_client.cli.served_tables import is_served, list_served, show_served
-from icedb_client.cli.session import open_client
-from icedb_client.cli.table_options import (
-    AuditRetention,
-    BacklogFilesSlow,
-    BacklogFilesStop,
-    CheckTimeout,
-    Column,
-    DataGrace,
-    Evolution,
-    InsertQuery,
-    KeepVersions,
-    LogFilesSlow,
-    LogFilesStop,
-    LogGrace,
-    MaxPartitions,
-    MergeFanIn,
-    MergeQuery,
-    OnBadRows,
-    OrphanAge,
-    Plausible,
-    QuarantineRetention,
-    Retention,
-    RetentionField,
-    Source,
-    TargetFileMb,
-    ViewQuery,
-    ViewSource,
-    describe_declared,
-    read_fields,
-    read_merge_query,
-    read_quarantine_retention,
-    read_retention,
-    read_view,
+from icedb_client.cli.parsing import format_time, parse_duration, split_names
+from icedb_client.cli.runner import (
+    HALTED,
+    JsonFlag,
+    TableName,
+    Task,
+    TimedOut,
+    answer,
+    is_served,
+    open_client,
+    require_done,
 )
-from icedb_client.cli.view import create_any_table, describe_view, finish_creation
+from icedb_client.cli.table_settings import ALTER_FIELDS, CREATE_FIELDS, describe_declared, read_settings, with_settings
+from icedb_client.client import Client
+from icedb_client.footers import ParquetFooterReader
+from icedb_client.read_requests import TableInfo
 
 app = typer.Typer(no_args_is_help=True, help="Create, change and look at tables.")
 
+NO_TABLES: Final = "no tables yet; create one with `icedb table create`"
+NO_COLUMNS: Final = "no columns yet: they come with the first events"
+_QUERIES: Final = ("insert_query", "view_query", "merge_query")
+
+CheckTimeout = Annotated[
+    str,
+    typer.Option("--check-timeout", metavar="TIME", help="How long to wait for the worker that checks queries."),
+]
+
 
 @app.command("create")
+@with_settings(CREATE_FIELDS, shows_defaults=True)
 def create(
     *,
     context: typer.Context,
@@ -84,30 +75,7 @@ def create(
     sort: Annotated[
         list[str] | None, typer.Option("--sort", metavar="COLUMNS", help="Sort columns of data files, e.g. event,ts.")
     ] = None,
-    column: Column = None,
-    plausible: Plausible = None,
-    evolution: Evolution = None,
-    on_bad_rows: OnBadRows = None,
-    insert_query: InsertQuery = None,
-    source: Source = None,
-    view_source: ViewSource = None,
-    view_query: ViewQuery = None,
-    merge_query: MergeQuery = None,
-    target_file_mb: TargetFileMb = None,
-    merge_fan_in: MergeFanIn = None,
-    max_partitions_per_flush: MaxPartitions = None,
-    log_files_slow: LogFilesSlow = None,
-    log_files_stop: LogFilesStop = None,
-    backlog_files_slow: BacklogFilesSlow = None,
-    backlog_files_stop: BacklogFilesStop = None,
-    data_grace: DataGrace = None,
-    log_grace: LogGrace = None,
-    orphan_age: OrphanAge = None,
-    keep_versions: KeepVersions = None,
-    audit_retention: AuditRetention = None,
-    quarantine_retention: QuarantineRetention = None,
-    retention: Retention = None,
-    retention_field: RetentionField = None,
+    settings: Mapping[str, Any],
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Succeed if the table is there with the same configuration.")
     ] = False,
@@ -118,35 +86,14 @@ def create(
 
     Example: icedb table create events --partition 'd=day(ts)' --sort event,ts
     """
-    fields = read_fields(
-        column=column,
-        plausible=plausible,
-        source=source,
-        insert_query=insert_query,
-        target_file_mb=target_file_mb,
-        data_grace=data_grace,
-        log_grace=log_grace,
-        orphan_age=orphan_age,
-        keep_versions=keep_versions,
-        audit_retention=audit_retention,
-        evolution=evolution,
-        on_bad_rows=on_bad_rows,
-        merge_fan_in=merge_fan_in,
-        max_partitions_per_flush=max_partitions_per_flush,
-        log_files_slow=log_files_slow,
-        log_files_stop=log_files_stop,
-        backlog_files_slow=backlog_files_slow,
-        backlog_files_stop=backlog_files_stop,
-    )
+    fields = read_settings(settings)
+    if ("view_of" in fields) != ("view_query" in fields):
+        raise InvalidRequest("a view needs both: --from TABLE, which feeds it, and --query SQL over _rows")
     given = TableConfig.create(
         name=name,
         partition=tuple(PartitionField.parse(text) for text in partition or ()),
         sort=split_names(sort or ()),
         **{**NEW_TABLE_POLICIES, **fields},
-        **read_retention(retention, retention_field),
-        **read_quarantine_retention(quarantine_retention),
-        **read_view(view_source, view_query),
-        **read_merge_query(merge_query),
     )
     config = with_plausible_times(given, said=fields.get("times"))
     if config.insert_query is not None and not config.source:
@@ -159,12 +106,12 @@ def create(
         store.probe()
         if config.view_of is not None:
             require_no_cycle(store, paths, config)
-        if has_queries(config):
-            found = check_queries(client, config, timeout_ms=check_timeout_ms)
+        if any(getattr(config, query) is not None for query in _QUERIES):
+            found = _check_queries(client, config, timeout_ms=check_timeout_ms)
             config = config.model_copy(update={"declared": {**found, **config.declared}})
         is_new = True
         try:
-            create_any_table(store, paths, config)
+            _create(store, paths, config)
         except InvalidRequest as error:
             if not if_not_exists:
                 raise
@@ -181,43 +128,48 @@ def create(
                 raise InvalidRequest(
                     f"table {name!r} exists with another configuration; see `icedb table show {name}`"
                 ) from None
-            finish_creation(store, paths, config)
-    if as_json:
-        print_json({"table": name, "created": is_new, "config": config.model_dump(mode="json")})
-    elif is_new:
-        out.print(f"table [bold]{name}[/] created")
+            if config.view_of is not None:  # its creation may have stopped halfway
+                register_view(store, source_of(paths, config), paths.name, clock=SystemClock())
+    answer(
+        {"table": name, "created": is_new, "config": config.model_dump(mode="json")},
+        as_json=as_json,
+        show=lambda: out.print(f"table [bold]{name}[/] {'created' if is_new else 'is there already'}"),
+    )
+
+
+def _create(store: ObjectStore, paths: TablePaths, config: TableConfig) -> None:
+    """Create a table or a view; over a log that is there already, only if the configuration fits it.
+
+    A log that cannot be read is no obstacle: what repairs it needs the configuration.
+
+    Raises:
+        InvalidRequest: The table exists, or its configuration does not fit the log.
+        NotFound: A view's source is not there.
+        Unavailable: The store did not answer.
+        CommitOutcomeUnknown: No answer; look with ``icedb table show``.
+    """
+    if not store.list_page(paths.config_key, limit=1).objects:
+        try:
+            require_fit(store, paths, config, clock=SystemClock(), footers=ParquetFooterReader(store))
+        except HaltError as error:
+            print_error(f"the log of table {config.name} cannot be read, see `icedb fsck {config.name}`: {error}")
+    if config.view_of is None:
+        create_table(store, paths, config)
     else:
-        out.print(f"table [bold]{name}[/] is there already")
+        create_view(store, paths, config, clock=SystemClock())
 
 
 @app.command("alter")
+@with_settings(ALTER_FIELDS, shows_defaults=False)
 def alter(
     *,
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Name of the table.")],
-    column: Column = None,
-    plausible: Plausible = None,
+    name: TableName,
+    settings: Mapping[str, Any],
     undeclare: Annotated[
         list[str] | None,
         typer.Option("--undeclare", metavar="NAME", help="Take back a column's declaration; its data stay. Repeat."),
     ] = None,
-    evolution: Evolution = None,
-    on_bad_rows: OnBadRows = None,
-    merge_query: MergeQuery = None,
-    target_file_mb: TargetFileMb = None,
-    merge_fan_in: MergeFanIn = None,
-    max_partitions_per_flush: MaxPartitions = None,
-    log_files_slow: LogFilesSlow = None,
-    log_files_stop: LogFilesStop = None,
-    backlog_files_slow: BacklogFilesSlow = None,
-    backlog_files_stop: BacklogFilesStop = None,
-    data_grace: DataGrace = None,
-    orphan_age: OrphanAge = None,
-    keep_versions: KeepVersions = None,
-    audit_retention: AuditRetention = None,
-    quarantine_retention: QuarantineRetention = None,
-    retention: Retention = None,
-    retention_field: RetentionField = None,
     check_timeout: CheckTimeout = "2m",
     as_json: JsonFlag = False,
 ) -> None:
@@ -225,28 +177,7 @@ def alter(
 
     Example: icedb table alter events --evolution widen --column price:DOUBLE
     """
-    change = read_fields(
-        column=column,
-        plausible=plausible,
-        source=None,
-        insert_query=None,
-        target_file_mb=target_file_mb,
-        data_grace=data_grace,
-        log_grace=None,
-        orphan_age=orphan_age,
-        keep_versions=keep_versions,
-        audit_retention=audit_retention,
-        evolution=evolution,
-        on_bad_rows=on_bad_rows,
-        merge_fan_in=merge_fan_in,
-        max_partitions_per_flush=max_partitions_per_flush,
-        log_files_slow=log_files_slow,
-        log_files_stop=log_files_stop,
-        backlog_files_slow=backlog_files_slow,
-        backlog_files_stop=backlog_files_stop,
-    )
-    change |= read_retention(retention, retention_field) | read_merge_query(merge_query)
-    change |= read_quarantine_retention(quarantine_retention)
+    change = read_settings(settings)
     taken_back = dict.fromkeys(split_names(undeclare or ()))
     both = sorted(taken_back.keys() & change.get("declared", {}).keys())
     if both:
@@ -258,9 +189,10 @@ def alter(
     with open_client(context, table=name) as client:
         before = client.table_config(name)
         if change.get("merge_query") is not None:
-            check_merge_query(
+            others: dict[str, Any] = {"insert_query": None, "source": {}, "view_of": None, "view_query": None}
+            _check_queries(
                 client,
-                plan_change(before, change),
+                plan_change(before, change).model_copy(update=others),
                 schema=client.snapshot(name).schema,
                 timeout_ms=parse_duration(check_timeout, option="--check-timeout"),
             )
@@ -281,78 +213,89 @@ def list_tables(*, context: typer.Context, as_json: JsonFlag = False) -> None:
 
     Example: icedb table list --json
     """
-    configs: list[TableConfig] = []
+    found: list[TableConfig | TableInfo] = []
     problems: dict[str, str] = {}
     with open_client(context) as client:
-        if is_served(client):
-            if not list_served(client, as_json=as_json):
-                raise typer.Exit(HALTED)
-            return
-        names = client.warehouse.list_tables()
-        for name in names:
+        has_store = not is_served(client)
+        for name in client.warehouse.list_tables() if has_store else client.tables():
             try:
-                configs.append(client.table_config(name))
+                found.append(client.table_config(name) if has_store else client.table(name))
             except HaltError as error:
                 problems[name] = str(error)
+            except NotFound:
+                continue  # dropped since the names were listed
     if as_json:
-        print_json({"tables": [_to_json(config) for config in configs], "unreadable": problems})
-    elif not names:
-        print_note("no tables yet; create one with `icedb table create`")
-    elif configs:
-        _print_tables(configs)
+        print_json({"tables": [_to_json(table) for table in found], "unreadable": problems})
+    elif found:
+        shown = make_table("table", "partitions", "sorted by")
+        for table in found:
+            shown.add_row(escape(table.name), escape(_partitions(table)), escape(_sort(table)))
+        out.print(shown)
+    elif not problems:
+        print_note(NO_TABLES if has_store else "no tables that these credentials may read")
     for problem in problems.values():
         print_error(problem)
     if problems:
         raise typer.Exit(HALTED)
 
 
-def _print_tables(configs: Iterable[TableConfig]) -> None:
-    table = make_table("table", "partitions", "sorted by")
-    for config in configs:
-        partitions = ", ".join(str(field) for field in config.partition)
-        table.add_row(escape(config.name), escape(partitions or "-"), escape(", ".join(config.sort) or "-"))
-    out.print(table)
-
-
 @app.command("show")
-def show(
-    *,
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Name of the table.")],
-    as_json: JsonFlag = False,
-) -> None:
+def show(*, context: typer.Context, name: TableName, as_json: JsonFlag = False) -> None:
     """Show a table's configuration and columns.
 
     Example: icedb table show events
     """
     with open_client(context, table=name) as client:
         if is_served(client):
-            show_served(client, name, as_json=as_json)
+            table = client.table(name)
+            answer(_to_json(table), as_json=as_json, show=lambda: _show_served(table))
             return
         config = client.table_config(name)
         schema = dict(client.snapshot(name).schema)
-    if as_json:
-        print_json({**_to_json(config), "schema": schema})
-        return
+    answer({**_to_json(config), "schema": schema}, as_json=as_json, show=lambda: _show(config, schema))
+
+
+def _show_served(table: TableInfo) -> None:
+    print_pairs(
+        {
+            "table": table.name,
+            "partitions": _partitions(table),
+            "sorted by": _sort(table),
+            "data grace": format_span(table.data_grace_ms),
+            "log grace": format_span(table.log_grace_ms),
+            "retention": "for ever" if table.retention_ms is None else format_span(table.retention_ms),
+            **({} if table.horizon_ms is None else {"oldest time": format_time(table.horizon_ms)}),
+        }
+    )
+    out.print()
+    shown = make_table("column", "type")
+    for column, sql_type in table.schema.items():
+        shown.add_row(escape(column), sql_type)
+    if table.schema:
+        out.print(shown)
+    else:
+        print_note(NO_COLUMNS)
+
+
+def _show(config: TableConfig, schema: Mapping[str, str]) -> None:
     _print_config(config)
     out.print()
     table = make_table("column", "type", "declared")
     for column, sql_type in {**config.declared, **schema}.items():
-        declared = config.declared.get(column, "")
-        table.add_row(escape(column), sql_type, describe_declared(config, column) if declared else "")
+        table.add_row(escape(column), sql_type, describe_declared(config, column) if column in config.declared else "")
     if table.row_count:
         out.print(table)
     else:
-        print_note("no columns yet: they come with the first events")
+        print_note(NO_COLUMNS)
 
 
 def _print_config(config: TableConfig) -> None:
     print_pairs(
         {
             "table": config.name,
-            **describe_view(config),
-            "partitions": ", ".join(str(field) for field in config.partition) or "-",
-            "sorted by": ", ".join(config.sort) or "-",
+            **({} if config.view_of is None else {"view of": config.view_of}),
+            "partitions": _partitions(config),
+            "sorted by": _sort(config),
             "evolution": config.evolution,
             "bad rows": config.on_bad_rows,
             "target file size": format_bytes(config.target_file_bytes),
@@ -374,18 +317,14 @@ def _print_config(config: TableConfig) -> None:
             "retention": _describe_retention(config),
         }
     )
-    if config.view_query is not None:
-        out.print("\n[bold]view query[/]")
-        out.print(escape(config.view_query), soft_wrap=True)
-    if config.merge_query is not None:
-        out.print("\n[bold]merge query[/]")
-        out.print(escape(config.merge_query), soft_wrap=True)
-    if config.insert_query is not None:
-        out.print("\n[bold]insert query[/]")
-        out.print(escape(config.insert_query), soft_wrap=True)
-        if config.source:
-            columns = ", ".join(f"{column} {sql_type}" for column, sql_type in config.source.items())
-            out.print(f"[bold]over[/] {escape(columns)}", soft_wrap=True)
+    for name in reversed(_QUERIES):
+        query = getattr(config, name)
+        if query is not None:
+            out.print(f"\n[bold]{name.replace('_', ' ')}[/]")
+            out.print(escape(query), soft_wrap=True)
+    if config.source:
+        columns = ", ".join(f"{column} {sql_type}" for column, sql_type in config.source.items())
+        out.print(f"[bold]over[/] {escape(columns)}", soft_wrap=True)
 
 
 def _describe_retention(config: TableConfig) -> str:
@@ -395,6 +334,57 @@ def _describe_retention(config: TableConfig) -> str:
     return f"{format_span(config.retention_ms)} after the end of a partition, by {field}"
 
 
-def _to_json(config: TableConfig) -> dict[str, Any]:
-    fields = config.model_dump(mode="json")
-    return {"table": fields.pop("name"), **fields, "partition": [str(field) for field in config.partition]}
+def _partitions(table: TableConfig | TableInfo) -> str:
+    fields = table.partition if isinstance(table, TableConfig) else table.partition_fields
+    return ", ".join(str(field) for field in fields) or "-"
+
+
+def _sort(table: TableConfig | TableInfo) -> str:
+    return ", ".join(table.sort if isinstance(table, TableConfig) else table.sort_columns) or "-"
+
+
+def _to_json(table: TableConfig | TableInfo) -> dict[str, Any]:
+    if isinstance(table, TableConfig):
+        fields = table.model_dump(mode="json")
+        return {"table": fields.pop("name"), **fields, "partition": [str(field) for field in table.partition]}
+    fields = asdict(table)
+    partition, sort = fields.pop("partition_fields"), fields.pop("sort_columns")
+    return {"table": fields.pop("name"), "partition": [str(field) for field in partition], "sort": list(sort), **fields}
+
+
+def _check_queries(
+    client: Client, config: TableConfig, *, schema: Mapping[str, str] | None = None, timeout_ms: int
+) -> dict[str, str]:
+    """Let a worker check the queries of a configuration: the client has no Spark.
+
+    Args:
+        client: An open client.
+        config: The whole configuration, as the table will have it.
+        schema: Columns that the table's log has already, with types.
+        timeout_ms: How long to wait for a worker.
+
+    Returns:
+        The columns that an ``insert_query`` or a ``view_query`` gives, with their types.
+
+    Raises:
+        InvalidRequest: A query does not fit; the worker's own words.
+        Unavailable: Redis does not answer.
+        TimedOut: No worker answered in time.
+        IceDBError: The worker failed.
+    """
+    arguments: dict[str, Any] = {"config": config.model_dump(mode="json")}
+    if schema is not None:
+        arguments["schema"] = dict(schema)
+    queries = " and the ".join(name for name in _QUERIES if getattr(config, name) is not None)
+    what = f"the {queries} of table {config.name}"
+    try:
+        result = Task(INGEST_CHECK_QUERY, config.name, arguments, as_json=True).ask(client, wait_ms=timeout_ms)
+    except TimedOut as error:
+        raise TimedOut(
+            f"{what} was not checked, and nothing was changed: no ingest worker "
+            f"answered within {timeout_ms / 1000:g} s. Start one and try again, or raise --check-timeout"
+        ) from error
+    except Unavailable as error:
+        raise Unavailable(f"{what} has to be checked by an ingest worker, and nothing was changed: {error}") from error
+    require_done(result, refused=f"{what} is refused", failed=f"{what} could not be checked")
+    return {str(column): str(sql_type) for column, sql_type in result["schema"].items()}

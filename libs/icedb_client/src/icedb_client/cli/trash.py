@@ -1,6 +1,6 @@
 """``icedb table drop``, ``undrop`` and ``trash``: the trash, what is in it, and how far purges are."""
 
-import sys
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import typer
@@ -14,19 +14,18 @@ from icedb_log.names import JANITOR_PURGE
 from icedb_log.table.stored_config import load_any_config
 from rich.markup import escape
 
-from icedb_client.cli.exits import TimedOut
 from icedb_client.cli.output import (
-    JsonFlag,
     err,
     format_bytes,
     format_count,
     make_table,
     out,
+    pick,
     print_json,
     print_note,
 )
 from icedb_client.cli.parsing import format_time, parse_duration
-from icedb_client.cli.session import open_client
+from icedb_client.cli.runner import JsonFlag, TableName, TimedOut, answer, open_client, require_terminal
 from icedb_client.client import Client
 
 POLL_MS: Final = 500
@@ -37,7 +36,7 @@ MANY_BATCHES: Final = 1000
 def drop(
     *,
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Name of the table.")],
+    name: TableName,
     keep: Annotated[str, typer.Option("--keep", help="How long it stays in the trash, e.g. 30d.")] = "7d",
     force: Annotated[
         bool, typer.Option("--force", help="Past the trash: purge it at once; nothing brings it back.")
@@ -68,16 +67,14 @@ def drop(
         result = drop_table(store, paths, clock=SystemClock(), request=request)
         is_woken = result.mark.state == "purging" and _wake(client, name)
         progress = _follow(client, name, result, wait_ms=wait_ms, clock=SystemClock()) if wait else None
-    if as_json:
-        print_json(_drop_to_json(name, result, progress))
-        return
-    _print_drop(name, result, progress, is_woken=is_woken)
+    document = _drop_to_json(name, result, progress)
+    answer(document, as_json=as_json, show=lambda: _show_drop(name, result, progress, is_woken=is_woken))
 
 
 def undrop(
     *,
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Name of the table.")],
+    name: TableName,
     as_json: JsonFlag = False,
 ) -> None:
     """Bring a table back from the trash, as it was: its rows, its earlier versions, what waits to be flushed.
@@ -114,9 +111,10 @@ def trash(
     """
     with open_client(context) as client:
         entries = [each for each in read_trash(client.warehouse) if show_purged or each.state != "purged"]
-    if as_json:
-        print_json({"tables": [_entry_to_json(entry) for entry in entries]})
-        return
+    answer({"tables": [_entry_to_json(entry) for entry in entries]}, as_json=as_json, show=lambda: _show_trash(entries))
+
+
+def _show_trash(entries: Sequence[TrashEntry]) -> None:
     if not entries:
         print_note("the trash is empty")
         return
@@ -170,16 +168,13 @@ def _wake(client: Client, name: str) -> bool:
 def _confirm(client: Client, name: str) -> None:
     """Have the name typed. Raises InvalidRequest if it is another one, NotFound if there is no such table."""
     load_any_config(client.warehouse.store, client.warehouse.table(name))
-    if not sys.stdin.isatty():
-        raise InvalidRequest(
-            f"nobody can be asked here: give --yes to purge table {name!r} with all its data, for good"
-        )
+    require_terminal(f"give --yes to purge table {name!r} with all its data, for good")
     typed = typer.prompt(f"Purge table {name} with all its data, for good? Type its name", default="", err=True)
     if typed.strip() != name:
         raise InvalidRequest(f"table {name!r} was not dropped: another name was typed; give it, or --yes")
 
 
-def _print_drop(name: str, result: DropResult, progress: PurgeProgress | None, *, is_woken: bool) -> None:
+def _show_drop(name: str, result: DropResult, progress: PurgeProgress | None, *, is_woken: bool) -> None:
     mark = result.mark
     shown = f"table [bold]{escape(name)}[/]"
     if progress is not None:
@@ -240,16 +235,9 @@ def _drop_to_json(name: str, result: DropResult, progress: PurgeProgress | None)
 
 def _entry_to_json(entry: TrashEntry) -> dict[str, Any]:
     return {
-        "table": entry.name,
-        "state": entry.state,
-        "dropped_ms": entry.dropped_ms,
-        "dropped_by": entry.dropped_by,
-        "note": entry.note,
+        **pick(entry, "state", "dropped_ms", "dropped_by", "note", "is_due", table="name"),
         "purge_at_ms": None if entry.is_forced else entry.due_ms,
-        "is_due": entry.is_due,
-        "waits_for": [
-            {"kind": claim.kind, "name": claim.name, "until_ms": claim.until_ms} for claim in entry.waits_for
-        ],
+        "waits_for": [pick(claim, "kind", "name", "until_ms") for claim in entry.waits_for],
         "problem": entry.problem or None,
         "progress": _progress_to_json(entry.progress),
     }
@@ -258,11 +246,7 @@ def _entry_to_json(entry: TrashEntry) -> dict[str, Any]:
 def _progress_to_json(progress: PurgeProgress | None) -> dict[str, Any] | None:
     if progress is None:
         return None
-    return {
-        "started_ms": progress.started_ms,
-        "updated_ms": progress.updated_ms,
-        "deleted_objects": progress.deleted_count,
-        "deleted_bytes": progress.deleted_bytes,
-        "failed": progress.failed_count,
-        "problem": progress.problem or None,
-    }
+    counts = pick(
+        progress, "started_ms", "updated_ms", "deleted_bytes", deleted_objects="deleted_count", failed="failed_count"
+    )
+    return {**counts, "problem": progress.problem or None}

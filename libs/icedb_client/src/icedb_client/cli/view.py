@@ -1,14 +1,14 @@
 """``icedb view``: which views a table has, how far they are behind, and whether they are fed."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from icedb_log.clock import SystemClock
 from icedb_log.errors import HaltError
 from icedb_log.feed.feed_state import ViewLag, open_readers, read_view_lag
 from icedb_log.feed.views import (
-    create_view,
     detach_view,
     is_view_there,
     list_view_names,
@@ -16,14 +16,11 @@ from icedb_log.feed.views import (
     source_of,
 )
 from icedb_log.keys import TablePaths
-from icedb_log.repair.adoption import require_fit
 from icedb_log.store.object_store import ObjectStore
-from icedb_log.table.stored_config import create_table, read_table_config
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.stored_config import read_table_config
 from rich.markup import escape
 
 from icedb_client.cli.output import (
-    JsonFlag,
     format_count,
     format_span,
     make_table,
@@ -32,8 +29,7 @@ from icedb_client.cli.output import (
     print_json,
     print_note,
 )
-from icedb_client.cli.session import open_client
-from icedb_client.footers import ParquetFooterReader
+from icedb_client.cli.runner import JsonFlag, answer, open_client
 
 app = typer.Typer(no_args_is_help=True, help="Look at a table's views; stop and start feeding them.")
 
@@ -56,9 +52,11 @@ def list_views(
         client.table_config(source)
         store, paths = client.warehouse.store, client.warehouse.table(source)
         lags = [_read_lag(store, paths, name) for name in list_view_names(store, paths)]
-    if as_json:
-        print_json({"table": source, "views": [asdict(lag) for lag in lags]})
-        return
+    document = {"table": source, "views": [asdict(lag) for lag in lags]}
+    answer(document, as_json=as_json, show=lambda: _show_lags(source, lags))
+
+
+def _show_lags(source: str, lags: Sequence[ViewLag]) -> None:
     if not lags:
         print_note(f"table {source} has no views; create one with `icedb table create NAME --from {source} --query …`")
         return
@@ -119,34 +117,6 @@ def attach(
         out.print(f"view [bold]{escape(name)}[/] is fed by {of.name}")
 
 
-def create_any_table(store: ObjectStore, paths: TablePaths, config: TableConfig) -> None:
-    """Create a table or a view; over a log that is there already, only if the configuration fits it.
-
-    A log that cannot be read is no obstacle: what repairs it needs the configuration.
-
-    Raises:
-        InvalidRequest: The table exists, or its configuration does not fit the log.
-        NotFound: A view's source is not there.
-        Unavailable: The store did not answer.
-        CommitOutcomeUnknown: No answer; look with ``icedb table show``.
-    """
-    if not store.list_page(paths.config_key, limit=1).objects:
-        try:
-            require_fit(store, paths, config, clock=SystemClock(), footers=ParquetFooterReader(store))
-        except HaltError as error:
-            print_error(f"the log of table {config.name} cannot be read, see `icedb fsck {config.name}`: {error}")
-    if config.view_of is None:
-        create_table(store, paths, config)
-    else:
-        create_view(store, paths, config, clock=SystemClock())
-
-
-def finish_creation(store: ObjectStore, paths: TablePaths, config: TableConfig) -> None:
-    """Register a view whose creation stopped halfway; nothing for a table, or a view that is known or detached."""
-    if config.view_of is not None:
-        register_view(store, source_of(paths, config), paths.name, clock=SystemClock())
-
-
 def _read_lag(store: ObjectStore, source: TablePaths, name: str) -> ViewLag:
     if not is_view_there(store, source, name):
         return ViewLag(name, source.name, GONE, 0, 0, 0)
@@ -159,8 +129,3 @@ def _read_lag(store: ObjectStore, source: TablePaths, name: str) -> ViewLag:
     except HaltError as error:
         print_error(f"view {name} is halted: {error}")
         return ViewLag(name, source.name, "halted", 0, 0, 0)
-
-
-def describe_view(config: TableConfig) -> dict[str, Any]:
-    """Return what ``icedb table show`` says first of a view; nothing for a table."""
-    return {} if config.view_of is None else {"view of": config.view_of}

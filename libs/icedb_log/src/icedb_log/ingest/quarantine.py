@@ -81,8 +81,16 @@ class QuarantinedBatch:
 
     @property
     def row_reasons(self) -> tuple[tuple[int, str], ...]:
-        """Number in the batch of each of the first bad rows, and what is wrong with it, as they lie in the payload."""
-        return tuple(sorted((number, fault.what) for fault in self.faults for number in fault.rows))
+        """Number in the batch of each of the first bad rows, and what is wrong with it, as they lie in the payload.
+
+        Of the very first rows it is their own line of :attr:`reason`, which has the value and what was expected.
+        """
+        found = sorted((number, fault.what) for fault in self.faults for number in fault.rows)
+        lines = [*self.reason.splitlines(), *[""] * len(found)]
+        return tuple(
+            (number, line if re.search(rf"\b(?!and )[a-z]+ {number}\b", line) else what)
+            for line, (number, what) in zip(lines, found, strict=False)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,12 @@ class PartitionField(_Model):
 
 
 class TableConfig(_Model):
-    """Everything about a table that is not in its log."""
+    """Everything about a table that is not in its log.
+
+    The command line makes its options of these fields: what stands below a field is their help.
+    """
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     format_version: Literal[1] = 1
     name: str
@@ -139,30 +144,31 @@ class TableConfig(_Model):
     times: dict[str, TimeColumn] = Field(default_factory=dict)
     """Of declared columns that are times: what their numbers count, and which times are plausible."""
     evolution: Evolution = "add_columns"
-    """What batches may do to the schema, see :data:`Evolution`."""
+    """strict: only declared columns; add_columns: new ones appear; widen: BIGINT may also become DOUBLE, and DATE
+    TIMESTAMP, where no value loses anything."""
     on_bad_rows: BadRowsPolicy = "quarantine_batch"
-    """What becomes of a batch of which some rows do not fit, see :data:`BadRowsPolicy`."""
+    """What waits in quarantine: quarantine_batch: the whole batch; quarantine_rows: only its bad rows."""
     insert_query: Text | None = None
     """Spark SQL over ``_rows`` that every flush runs on the rows it read; its result is what the table gets."""
     source: dict[str, str] = Field(default_factory=dict)
     """Column name to SQL type of ``_rows``: what batches hold before the ``insert_query``."""
     merge_query: Text | None = None
-    """Spark SQL over ``source_files``, the rows of a merge's group, that every merge runs; its result replaces them."""
+    """Spark SQL over ``source_files`` that every merge runs on the rows it merges; its result replaces them."""
     view_of: str | None = None
-    """The table whose commits feed this one (a view); batches are refused then."""
+    """The table whose commits feed this one, a view, by its query; batches are refused then."""
     view_query: Text | None = None
-    """Spark SQL over ``_rows``, the rows that commits of ``view_of`` made live, that feeds a view."""
+    """Of a view: Spark SQL over ``_rows``, the rows that commits of its source made live; its result feeds it."""
     retention_ms: Annotated[int, Field(ge=HOUR_MS)] | None = None
-    """How long after its end a time partition is kept; ``None``: for ever."""
+    """How long a time partition is kept after its end, e.g. 90d; ``None``: for ever. Rows beyond it are removed."""
     retention_field: str | None = None
-    """The time partition field that ``retention_ms`` goes by; the first one if not given."""
+    """The time partition that the retention goes by; the first by default."""
     cold_after_ms: Annotated[int, Field(ge=SECOND_MS)] = HOUR_MS
     """A partition that got no data file for so long is cold: it is merged rarely, and then as far as possible."""
     target_file_bytes: Annotated[int, Field(ge=1024)] = 128 * MIB
     """Data files of at least this size are mature: a merge leaves them alone."""
     row_group_rows: Annotated[int, Field(ge=2048)] = 122_880
     merge_fan_in: Annotated[int, Field(ge=2, le=1000)] = 8
-    """Files of one size tier that are merged at once; higher rewrites less and leaves more files."""
+    """Files of one size tier that are merged at once, from 2; higher rewrites less and leaves more files."""
     max_files_per_group: Annotated[int, Field(ge=2, le=10_000)] = 512
     max_partitions_per_flush: Annotated[int, Field(ge=1, le=10_000)] = 1000
     """Partitions of one commit; batches beyond it go into the next one. A batch is never cut: one that has more
@@ -176,19 +182,20 @@ class TableConfig(_Model):
     backlog_files_stop: Annotated[int, Field(ge=2)] = 20_000
     """From so many data files that a merge would take now on, front ends refuse batches."""
     data_grace_ms: int = 6 * HOUR_MS
-    """How long a tombstoned data file stays: longer than the longest query."""
+    """How long a dead data file stays: longer than the longest query."""
     log_grace_ms: int = 10 * MINUTE_MS
-    """How long a tombstoned log file stays: bounds time travel and the retry window of a batch (J1, I3)."""
+    """How long a dead log file stays: bounds time travel and the retry window of a batch (J1, I3)."""
     orphan_age_ms: int = DAY_MS
-    """A data file that no log file names is an orphan after this (J5); a commit gives up after half of it (W3)."""
+    """A data file that no log file names is an orphan, and deleted, after this (J5); a commit gives up after half of
+    it (W3)."""
     seal_age_ms: int = 7 * DAY_MS
     """How long a seal is kept: far longer than any request lives (F4)."""
     keep_versions: Annotated[int, Field(ge=0, le=200)] = 0
-    """The states after so many of the newest commits stay readable, however old they are."""
+    """The states after the newest N commits stay readable, however old they are; 0 to 200."""
     audit_retention_ms: int = 90 * DAY_MS
     """How long it is kept what the janitor deleted, and why."""
     quarantine_retention_ms: Annotated[int, Field(ge=HOUR_MS)] | None = None
-    """How long a batch or bad rows wait in quarantine before they are deleted; ``None``: for ever."""
+    """How long refused batches and bad rows are kept in quarantine, e.g. 90d; at least 1h; ``None``: for ever."""
     incarnation: Text = ""
     """Which table of this name it is: the id of the drop that made room for it; its fences say the same (T4)."""
     undropped: Text = ""

@@ -1,0 +1,288 @@
+"""``icedb fsck``: is a table sound? ``icedb rebuild``: a new log from footers, if it is not. See docs/repair.md."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Final, Literal
+
+import typer
+from icedb_log.clock import SystemClock
+from icedb_log.errors import InvalidRequest
+from icedb_log.repair.fsck import FsckOptions, fsck_table
+from icedb_log.repair.fsck_codes import CODES, SEVERITIES, Severity
+from icedb_log.repair.fsck_objects import Progress as ShowProgress
+from icedb_log.repair.fsck_report import REPORT_VERSION, Counted, FsckReport
+from icedb_log.repair.rebuild import RebuildOptions, RebuildResult, rebuild_table, require_decided
+from icedb_log.repair.rebuild_record import Choice, Note, RebuildReport
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from icedb_client.cli.output import count_of, err, format_bytes, format_count, out, print_json, print_note
+from icedb_client.cli.runner import FAILED, JsonFlag, TableName, YesFlag, answer, confirm, open_client
+from icedb_client.client import Client
+from icedb_client.footers import ParquetFooterReader
+from icedb_client.pages import ParquetPageReader
+
+OWNER: Final = "icedb rebuild"
+SHOWN_NAMES: Final = 5
+"""Files of one kind that people see; ``--json`` and the record have all."""
+SHOWN_KEYS: Final = 5
+"""Findings of one code that a person sees; the JSON has more."""
+
+_STYLES: Final[dict[Severity, str]] = {"error": "bold red", "warning": "yellow", "note": "dim"}
+
+
+def fsck(
+    *,
+    context: typer.Context,
+    table: Annotated[str | None, typer.Argument(help="Name of a table.")] = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also read the footer of every live data file: rows, types, statistics.")
+    ] = False,
+    sample: Annotated[
+        int | None, typer.Option("--sample", min=1, help="Only so many data files, evenly spread; implies --deep.")
+    ] = None,
+    pages: Annotated[
+        bool, typer.Option("--pages", help="Also read all their bytes, against the checksums; implies --deep.")
+    ] = False,
+    check_all: Annotated[bool, typer.Option("--all", help="Check every table.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Check whether a table is sound: its log, its data files, everything beside them. Changes nothing.
+
+    Exit code 0 without errors (warnings and notes are allowed), 1 with errors. Each finding has a code that
+    docs/repair.md explains.
+
+    Example: icedb fsck events --deep
+    """
+    if (table is None) != check_all:
+        raise InvalidRequest("name one table, or give --all: icedb fsck TABLE")
+    with open_client(context, table=table) as client:
+        warehouse = client.warehouse
+        options = FsckOptions(
+            footers=ParquetFooterReader(warehouse.store) if deep or pages or sample is not None else None,
+            pages=ParquetPageReader(warehouse.store) if pages else None,
+            sample=sample,
+        )
+        names = warehouse.list_tables() if table is None else (table,)
+        reports: list[FsckReport] = []
+        for name in names:
+            with _progress_of(name, is_shown=not as_json) as progress:
+                report = fsck_table(
+                    warehouse.store, warehouse.table(name), clock=SystemClock(), options=options, progress=progress
+                )
+            reports.append(report)
+            if not as_json:
+                _show_report(report)
+    is_sound = all(report.is_sound for report in reports)
+    if as_json:
+        tables = [report.to_json() for report in reports]
+        print_json({"version": REPORT_VERSION, "sound": is_sound, "tables": tables})
+    elif not reports:
+        print_note("no tables yet; create one with `icedb table create`")
+    if not is_sound:
+        raise typer.Exit(FAILED)
+
+
+def _show_report(report: FsckReport) -> None:
+    """Print what a person wants to know: the verdict, then each kind of finding, the worst first, with its remedy."""
+    figures = report.figures
+    verdict = "[bold red]damaged[/]" if not report.is_sound else "[bold green]sound[/]"
+    if report.is_sound and report.count("warning"):
+        verdict = "[yellow]sound, with warnings[/]"
+    looked = [
+        count_of(figures.get("live_files", 0), "data file"),
+        count_of(figures.get("live_rows", 0), "row"),
+        format_bytes(figures.get("live_bytes", 0)),
+        count_of(figures.get("log_files", 0), "log file"),
+    ]
+    if report.is_deep:
+        looked.append(f"{count_of(figures.get('footers', 0), 'footer')} read")
+    if figures.get("pages"):
+        looked.append(f"{count_of(figures['pages'], 'page')} read")
+    out.print(f"[bold]{escape(report.table)}[/]: {verdict} ({', '.join(looked)})", soft_wrap=True)
+    for counted in report.counts:
+        _show_code(report, counted)
+    if report.counts:
+        words = ", ".join(count_of(report.count(severity), severity) for severity in SEVERITIES)
+        out.print(f"\n{words}; docs/repair.md explains each code", soft_wrap=True)
+
+
+def _show_code(report: FsckReport, counted: Counted) -> None:
+    code, style = CODES[counted.code], _STYLES[counted.severity]
+    times = "" if counted.count == 1 else f" × {format_count(counted.count)}"  # noqa: RUF001 - a sign for people
+    out.print(f"\n[{style}]{counted.severity}[/] [bold]{counted.code}[/]{times}: {code.title}", soft_wrap=True)
+    found = [each for each in report.findings if (each.code, each.severity) == (counted.code, counted.severity)]
+    for each in found[:SHOWN_KEYS]:
+        line = "" if each.line is None else f", line {each.line}"
+        out.print(f"  {escape(each.key)}{line}", soft_wrap=True)
+        out.print(f"    {escape(each.message)}", soft_wrap=True)
+    if counted.count > SHOWN_KEYS:
+        out.print(f"  … and {format_count(counted.count - SHOWN_KEYS)} more (--json lists up to 100)", soft_wrap=True)
+    if counted.severity != "note":
+        remedy = code.remedy.replace("TABLE", report.table)
+        out.print(f"  [bold]→[/] {escape(remedy)} [dim]({code.rule})[/]", soft_wrap=True)
+
+
+@contextmanager
+def _progress_of(table: str, *, is_shown: bool) -> Iterator[ShowProgress]:
+    """Show on a terminal what is being done; elsewhere nothing."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=err,
+        disable=not (is_shown and err.is_terminal),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task(escape(table), total=None)
+
+        def show(stage: str, done: int, total: int | None) -> None:
+            bar.update(task, description=f"{escape(table)}: {stage}", completed=done, total=total)
+
+        yield show
+
+
+def rebuild(
+    *,
+    context: typer.Context,
+    table: TableName,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    undecided: Annotated[
+        Literal["likely", "keep-inputs", "keep-outputs"] | None,
+        typer.Option(
+            "--undecided",
+            help="What nobody can tell: as is likely; the files as they were before such a commit; or those after it.",
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Although nothing is certainly wrong: log files were lost, you know it.")
+    ] = False,
+    take_foreign: Annotated[
+        bool, typer.Option("--take-foreign", help="Take files that IceDB did not write and no import knows.")
+    ] = False,
+    assume_fed: Annotated[
+        bool, typer.Option("--assume-fed", help="Of a view: count all that its source has as taken, if nobody knows.")
+    ] = False,
+    yes: YesFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a new log from the footers of the data files, after the log was lost or damaged. A sound log is left alone.
+
+    Prints what was found and what could not be decided, and asks before it writes. The report stays in the table, below
+    _icedb/rebuilds/, and damaged log files below _icedb/damaged/. Run `icedb fsck TABLE --deep` afterwards.
+
+    Example: icedb rebuild events --dry-run
+    """
+    asked = RebuildOptions(
+        is_dry_run=True,
+        is_forced=force,
+        decision=undecided,
+        takes_foreign=take_foreign,
+        assumes_fed=assume_fed,
+    )
+    with open_client(context, table=table) as client:
+        looked = _run(client, table, asked)
+        found = looked.report
+        has_work = bool(found.damage) or force
+        is_done = dry_run or not (has_work or looked.is_unfinished)
+        if is_done or not as_json:
+            document = {**found.model_dump(mode="json"), "committed": False, "resumed": False}
+            answer(document, as_json=as_json, show=lambda: _show_found(found, has_work=has_work))
+        if is_done:
+            return
+        if has_work and undecided is None:
+            require_decided(found)
+        if has_work and not yes:
+            confirm(
+                f"Make a new log of table {found.table} with {count_of(found.live_files, 'data file')}?",
+                unasked="give --yes to make a new log, or --dry-run to see what it says",
+                declined="nothing was written",
+                can_ask=not as_json,
+            )
+        options = RebuildOptions(
+            is_forced=force,
+            decision=asked.decision,
+            takes_foreign=take_foreign,
+            assumes_fed=assume_fed,
+            digest=found.digest if has_work else None,
+        )
+        result = _run(client, table, options)
+    if as_json:
+        print_json(
+            {**result.report.model_dump(mode="json"), "committed": result.has_committed, "resumed": result.is_resumed}
+        )
+    elif result.has_committed or result.is_resumed:
+        _show_end(result)
+
+
+def _run(client: Client, table: str, options: RebuildOptions) -> RebuildResult:
+    store = client.warehouse.store
+    return rebuild_table(
+        store,
+        client.warehouse.table(table),
+        clock=SystemClock(),
+        footers=ParquetFooterReader(store),
+        owner=OWNER,
+        options=options,
+    )
+
+
+def _show_found(report: RebuildReport, *, has_work: bool) -> None:
+    name = escape(report.table)
+    if not has_work:
+        out.print(
+            f"[bold]{name}[/]: nothing is certainly wrong with the log "
+            f"({count_of(report.whole_log_files, 'log file')}); "
+            "there is nothing to rebuild. If you know that log files were lost: --force",
+            soft_wrap=True,
+        )
+        return
+    for problem in report.damage:
+        out.print(f"[bold red]damaged[/] {escape(problem)}", soft_wrap=True)
+    out.print(
+        f"[bold]{name}[/]: live: {count_of(report.live_files, 'data file')} with {count_of(report.live_rows, 'row')} "
+        f"({format_bytes(report.live_bytes)}); dead: {count_of(report.dead_files, 'data file')}",
+        soft_wrap=True,
+    )
+    for choice in report.choices:
+        _show_choice(choice)
+    for note in report.notes:
+        _show_note(note)
+    for entry in report.left_out[:SHOWN_NAMES]:
+        kept = "; the orphan sweep leaves it alone" if entry.is_held else ""
+        rows = "" if entry.row_count is None else f", {count_of(entry.row_count, 'row')}"
+        out.print(f"[dim]left out[/] {escape(entry.key)}{rows}: {escape(entry.reason)}{kept}", soft_wrap=True)
+    if len(report.left_out) > SHOWN_NAMES:
+        out.print(f"  … and {format_count(len(report.left_out) - SHOWN_NAMES)} more (--json)", soft_wrap=True)
+
+
+def _show_choice(choice: Choice) -> None:
+    rows = "unknown" if choice.input_rows is None else format_count(choice.input_rows)
+    sides = f"{rows} rows in {len(choice.inputs)} files before, {format_count(choice.output_rows)} rows after"
+    if choice.what == "leftover":
+        sides = f"{rows} rows of {choice.inputs[0]}; the other file is {choice.outputs[0]}"
+    out.print(
+        f"[yellow]undecided[/] {escape(choice.kind)} {escape(choice.commit_id)}: {escape(choice.why)}", soft_wrap=True
+    )
+    out.print(f"  {escape(sides)}; likely: {choice.likely}, taken: {choice.decided}", soft_wrap=True)
+
+
+def _show_note(note: Note) -> None:
+    about = f" ({count_of(note.file_count, 'file')}, {count_of(note.row_count, 'row')})" if note.file_count else ""
+    out.print(f"[bold]note[/] {note.kind}{about}: {escape(note.text)}", soft_wrap=True)
+    for name in note.files[:SHOWN_NAMES]:
+        out.print(f"  {escape(name)}", soft_wrap=True)
+    if note.file_count > SHOWN_NAMES:
+        out.print(f"  … and {format_count(note.file_count - SHOWN_NAMES)} more", soft_wrap=True)
+
+
+def _show_end(result: RebuildResult) -> None:
+    report = result.report
+    what = "rebuilt" if result.has_committed else "was rebuilt by an earlier run that is finished now"
+    err.print(
+        f"[bold green]✓[/] the log of {escape(report.table)} is {what}: {escape(report.log_key)}; report: "
+        f"{escape(report.log_key.rpartition('/_log/')[0])}/_icedb/rebuilds/{report.rebuild_id}.json",
+        soft_wrap=True,
+    )
