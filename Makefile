@@ -112,7 +112,7 @@ proto: install ## generate the gRPC stubs
 dashboards: install ## generate the Grafana dashboards
 	$(BIN)/python deploy/grafana/dashboards.py
 
-docs: install ## generate docs/metrics.md, docs/settings.md, the rules table of docs/protocol.md and the figures of docs/reliability.md
+docs: install ## generate docs/metrics.md, docs/settings.md, the rules table of docs/protocol.md and the figures of docs/internals/testing.md
 	$(BIN)/python docs/reference.py
 
 constraints: install ## write the tested versions down, names and versions only

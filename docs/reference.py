@@ -122,9 +122,9 @@ def render_enqueue_schema() -> str:
     return json.dumps(message_schema(), indent=2) + "\n"
 
 
-def render_reliability_page() -> str:
-    """Return docs/reliability.md with the figures of bench/results/reliability.json between its marks."""
-    page = (HERE / "reliability.md").read_text(encoding="utf-8")
+def render_testing_page() -> str:
+    """Return docs/internals/testing.md with the figures of bench/results/reliability.json between its marks."""
+    page = (HERE / "internals" / "testing.md").read_text(encoding="utf-8")
     before, _, rest = page.partition(FIGURES_BEGIN)
     _, _, after = rest.partition(FIGURES_END)
     figures = json.loads(FIGURES.read_text(encoding="utf-8"))
@@ -158,7 +158,7 @@ def main() -> None:
     (HERE / "metrics.md").write_text(render_metrics_page(), encoding="utf-8")
     (HERE / "settings.md").write_text(render_settings_page(), encoding="utf-8")
     (HERE / "protocol.md").write_text(render_protocol_page(), encoding="utf-8")
-    (HERE / "reliability.md").write_text(render_reliability_page(), encoding="utf-8")
+    (HERE / "internals" / "testing.md").write_text(render_testing_page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def reference():
     [
         ("metrics.md", "render_metrics_page"),
         ("settings.md", "render_settings_page"),
-        ("reliability.md", "render_reliability_page"),
+        ("internals/testing.md", "render_testing_page"),
         ("protocol.md", "render_protocol_page"),
         ("schemas/icedb.ingest.enqueue.schema.json", "render_enqueue_schema"),
     ],

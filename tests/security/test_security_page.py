@@ -1,10 +1,10 @@
-"""docs/security.md: each threat names code that exists, and a test that exists."""
+"""docs/internals/security.md: each threat names code that exists, and a test that exists."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "internals" / "security.md").read_text(encoding="utf-8")
 ROW = re.compile(
     r"^\| S(?P<number>\d+) \| (?P<threat>[^|]+) \| (?P<defence>[^|]+) \| `(?P<test>[^`|]+)` \|$", re.MULTILINE
 )
@@ -28,4 +28,4 @@ def test_each_threat_names_code_and_a_test_that_exist():
 def test_every_test_of_security_is_named_or_stands_beside_one_that_is():
     for path in [*(ROOT / "tests").glob("*/test_security_*.py")]:
         name = path.relative_to(ROOT).as_posix()
-        assert name in PAGE or path == Path(__file__), f"docs/security.md does not know of {name}"
+        assert name in PAGE or path == Path(__file__), f"docs/internals/security.md does not know of {name}"
