@@ -15,7 +15,7 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 from icedb_ingest.frontend.enqueue_task import EnqueueWork
 from icedb_ingest.frontend.metrics import FrontendMetrics
-from icedb_ingest.frontend.staging_gate import StagingGate, TableConfigs
+from icedb_ingest.frontend.staging_gate import StagingGate
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import register_tasks as register_ingest
@@ -26,7 +26,7 @@ from icedb_log.clock import new_batch_id
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.ingest.staging import list_staged
 from icedb_log.names import INGEST_CHECK_QUERY, INGEST_IMPORT
-from icedb_log.table.stored_config import create_table
+from icedb_log.table.stored_config import TableConfigs, create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_merger.metrics import MergeMetrics

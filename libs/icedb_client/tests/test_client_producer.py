@@ -182,7 +182,7 @@ def test_retries_end_with_the_retry_window(client, create, warehouse, clock):
 def test_what_is_refused_for_good_is_not_tried_again(client, warehouse, puts):
     producer = client.producer("events")
     warehouse.store.delete([warehouse.table("events").config_key])
-    client.door._known.clear()
+    client.door._configs._known.clear()
     producer.send({"n": 1})
     with pytest.raises(UnsentRows, match="does not exist"):
         producer.flush()

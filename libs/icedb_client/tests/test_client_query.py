@@ -7,12 +7,12 @@ import duckdb
 import pytest
 from icedb_client.client import Client
 from icedb_client.duck_connection import lock, open_duckdb
-from icedb_client.duck_text import quote_name, quote_text
 from icedb_client.settings import ClientSettings
 from icedb_client.snapshots import to_filters
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable, UnsupportedFormat
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.table.partition_filter import PartitionFilter
+from icedb_log.texts import quote_name, quote_text
 from icedb_log.warehouse import Warehouse
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 

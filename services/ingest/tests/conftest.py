@@ -1,9 +1,9 @@
 """A staging gate over a store in memory."""
 
 import pytest
-from icedb_ingest.frontend.staging_gate import Offer, StagingGate, TableConfigs
+from icedb_ingest.frontend.staging_gate import MISSING_AGE_MS, Offer, StagingGate
 from icedb_log.ingest.staging import list_staged
-from icedb_log.table.stored_config import create_table
+from icedb_log.table.stored_config import TableConfigs, create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
@@ -38,7 +38,7 @@ class Bench:
         create_table(self.store, self.paths, self.config)
         self.pressure = Pressure()
         self.woken = []
-        self.tables = TableConfigs(self.store, clock=self.clock, max_age_ms=30_000)
+        self.tables = TableConfigs(self.store, clock=self.clock, max_age_ms=30_000, missing_age_ms=MISSING_AGE_MS)
         self.gate = StagingGate(
             self.warehouse, clock=self.clock, pressure=self.pressure, tables=self.tables, on_staged=self.woken.append
         )

@@ -8,10 +8,11 @@ import sys
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, cast
 
 import orjson
 from icedb_log.errors import InvalidRequest
+from icedb_log.ingest.formats import DATA_FORMATS, Compression, DataFormat, join_format, sniff_compression, sniff_format
 from icedb_log.keys import StagingFormat
 from icedb_log.units import MIB
 
@@ -19,11 +20,6 @@ if sys.version_info >= (3, 14):
     from compression import zstd as zstd  # noqa: PLC0414 - for the other modules of this package
 else:
     from backports import zstd as zstd  # noqa: PLC0414 - for the other modules of this package
-
-DataFormat = Literal["ndjson", "json", "csv", "parquet", "arrow"]
-"""What a body or a file holds, whatever its compression."""
-DATA_FORMATS: Final[tuple[DataFormat, ...]] = get_args(DataFormat)
-Compression = Literal["gz", "zst"]
 
 MAX_BATCH_BYTES: Final = 64 * MIB
 """Largest body of one batch, as given by the producer."""
@@ -34,12 +30,6 @@ ZSTD_LEVEL: Final = 3
 JSON_OPTIONS: Final = orjson.OPT_NAIVE_UTC | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 """Dates and times become ISO 8601 text; a time without a zone counts as UTC."""
 
-GZIP_MAGIC: Final = b"\x1f\x8b"
-ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
-_PARQUET_MAGIC: Final = b"PAR1"
-_ARROW_FILE_MAGIC: Final = b"ARROW1"
-_ARROW_STREAM_MAGIC: Final = b"\xff\xff\xff\xff"
-BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _PEEK_BYTES: Final = 4096
 
 
@@ -107,7 +97,7 @@ def compress_body(
     if len(body) < COMPRESS_FROM_BYTES:
         return BatchBody(body, data_format, row_count, len(body), first_row, position)
     packed = zstd.compress(body, ZSTD_LEVEL)
-    return BatchBody(packed, _staging_format(data_format, "zst"), row_count, len(body), first_row, position)
+    return BatchBody(packed, join_format(data_format, "zst"), row_count, len(body), first_row, position)
 
 
 def wrap_bytes(body: bytes, data_format: DataFormat | None = None) -> BatchBody:
@@ -124,18 +114,18 @@ def wrap_bytes(body: bytes, data_format: DataFormat | None = None) -> BatchBody:
         raise InvalidRequest(f"a batch has 1 to {MAX_BATCH_BYTES} bytes, this one {len(body)}: cut it into several")
     check_data_format(data_format)
     compression = sniff_compression(body)
-    found = sniff_format(body if compression is None else _peek(body, compression))
+    found = sniff_format(body if not compression else _peek(body, compression))
     if data_format in ("parquet", "arrow") or (data_format is None and found in ("parquet", "arrow")):
         binary = cast("Literal['parquet', 'arrow']", data_format or found)
-        if compression is not None or found != binary:
+        if compression or found != binary:
             raise InvalidRequest(
                 f"the batch is said to be {binary}, but its first bytes are "
                 f"{body[:8]!r}; give one whole {binary} file, not compressed"
             )
         return BatchBody(body, binary, None, len(body))
     text = cast("Literal['ndjson', 'json', 'csv']", data_format or found)
-    if compression is not None:
-        return BatchBody(body, _staging_format(text, compression), None, len(body))
+    if compression:
+        return BatchBody(body, join_format(text, compression), None, len(body))
     if text != "ndjson":
         packed = compress_body(body, text, row_count=0)
         return BatchBody(packed.body, packed.format, None, len(body))
@@ -149,22 +139,6 @@ def check_data_format(data_format: str | None) -> None:
         raise InvalidRequest(f"format {data_format[:40]!r} is unknown; use one of {', '.join(DATA_FORMATS)}")
 
 
-def sniff_compression(start: bytes) -> Compression | None:
-    """Return the compression that a body's first bytes show."""
-    if start.startswith(GZIP_MAGIC):
-        return "gz"
-    return "zst" if start.startswith(ZSTD_MAGIC) else None
-
-
-def sniff_format(start: bytes) -> Literal["ndjson", "json", "parquet", "arrow"]:
-    """Return the format that a body's first bytes (not compressed) show; ``ndjson`` for all other text."""
-    if start.startswith(_PARQUET_MAGIC):
-        return "parquet"
-    if start.startswith((_ARROW_FILE_MAGIC, _ARROW_STREAM_MAGIC)):
-        return "arrow"
-    return "json" if start.removeprefix(BYTE_ORDER_MARK).lstrip().startswith(b"[") else "ndjson"
-
-
 def _peek(body: bytes, compression: Compression) -> bytes:
     try:
         if compression == "gz":
@@ -172,7 +146,3 @@ def _peek(body: bytes, compression: Compression) -> bytes:
         return zstd.ZstdDecompressor().decompress(body, _PEEK_BYTES)
     except (zlib.error, zstd.ZstdError):
         return b""  # what is wrong with it is for the flush to say
-
-
-def _staging_format(data_format: str, compression: Compression) -> StagingFormat:
-    return cast("StagingFormat", f"{data_format}.{compression}")

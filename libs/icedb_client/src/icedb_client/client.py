@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
 
 from icedb_log.clock import Clock, SystemClock, new_batch_id
+from icedb_log.ingest.formats import DataFormat
 from icedb_log.names import INGEST_FLUSH
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
@@ -18,7 +19,6 @@ from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
 
 from icedb_client.arrow_bodies import open_arrow, split_arrow
-from icedb_client.batches import DataFormat
 from icedb_client.commits import CommitReport, wait_committed
 from icedb_client.delivery import DEFAULT_RETRY_MS, Delivery, EnqueuedBatch, StagingDoor, Wait
 from icedb_client.files import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS, split_file

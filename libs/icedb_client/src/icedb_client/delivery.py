@@ -5,7 +5,6 @@ Keeps three rules: a batch is staged only for a table that is there, and only wh
 after which the flush would refuse it (I3).
 """
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -16,7 +15,7 @@ from icedb_log.feed.views import require_takes_batches
 from icedb_log.ingest.pressure import PressureGate
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.store.store_clock import AlignedClock
-from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.stored_config import TableConfigs
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MINUTE_MS, SECOND_MS
 from icedb_log.warehouse import Warehouse
@@ -99,8 +98,7 @@ class StagingDoor:
         self._warehouse = warehouse
         self._wake = wake
         self._gate = PressureGate(warehouse.store, clock=clock)
-        self._known: dict[str, tuple[int, TableConfig]] = {}
-        self._lock = threading.Lock()
+        self._configs = TableConfigs(warehouse.store, clock=clock, max_age_ms=CONFIG_MAX_AGE_MS)
 
     def check(self, table: str) -> TableConfig:
         """Return the configuration of a table that takes batches now.
@@ -125,15 +123,8 @@ class StagingDoor:
             NotFound: No such table.
             Unavailable: The store did not answer.
         """
-        now_ms = self.clock.monotonic_ms()
-        with self._lock:
-            known = self._known.get(table)
-        if known is not None and now_ms - known[0] <= CONFIG_MAX_AGE_MS:
-            return known[1]
-        config = read_table_config(self._warehouse.store, self._warehouse.table(table))
+        config = self._configs.config(self._warehouse.table(table))
         require_takes_batches(config)
-        with self._lock:
-            self._known[table] = (now_ms, config)
         return config
 
     def stage(self, table: str, body: BatchBody, batch_id: str) -> EnqueuedBatch:

@@ -12,10 +12,10 @@ from typing import Final
 import duckdb
 from icedb_log.errors import InvalidRequest, Unavailable, UnsupportedFormat
 from icedb_log.table.partition_path import HIVE_NULL, decode_partition_value
-from icedb_log.texts import is_text
+from icedb_log.texts import is_text, quote_name, quote_text
 
 from icedb_client.duck_connection import load_httpfs, lock, prepare_s3
-from icedb_client.duck_text import first_line, quote_name, quote_text, why_it_failed
+from icedb_client.duck_text import first_line, why_it_failed
 from icedb_client.snapshots import Snapshot
 
 UNREADABLE: Final = (duckdb.IOException, duckdb.HTTPException, duckdb.PermissionException)

@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 import duckdb
 from icedb_log.errors import Unavailable
 from icedb_log.store.stores import S3Options
+from icedb_log.texts import quote_text
 
-from icedb_client.duck_text import first_line, quote_text
+from icedb_client.duck_text import first_line
 
 DEFAULT_REGION: Final = "us-east-1"
 _HTTPFS_PACKAGE: Final = "duckdb-extension-httpfs"

@@ -13,20 +13,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal
 
 from icedb_log.errors import InvalidRequest
+from icedb_log.ingest.formats import GZIP_MAGIC, ZSTD_MAGIC, DataFormat, sniff_format
 from icedb_log.units import MIB
 
 from icedb_client.arrow_bodies import count_rows, split_arrow_file, split_parquet
-from icedb_client.batches import (
-    GZIP_MAGIC,
-    MAX_BATCH_BYTES,
-    ZSTD_MAGIC,
-    BatchBody,
-    DataFormat,
-    check_data_format,
-    compress_body,
-    sniff_format,
-    zstd,
-)
+from icedb_client.batches import MAX_BATCH_BYTES, BatchBody, check_data_format, compress_body, zstd
 from icedb_client.text_files import CsvRecords, read_json_array, read_ndjson
 
 DEFAULT_BATCH_ROWS: Final = 50_000

@@ -11,23 +11,13 @@ from typing import Any, Final
 import grpc
 from icedb_log import errors
 from icedb_log.errors import IceDBError, Unavailable
+from icedb_proto.errors import ERROR_METADATA_KEY, ERRORS_BY_CODE, RETRY_METADATA_KEY
 
 from icedb_client.grpc_plans import TooLarge
 from icedb_client.settings import ClientSettings
 
-ERROR_METADATA_KEY: Final = "icedb-error"
-RETRY_METADATA_KEY: Final = "retry-after-ms"
 PROBE_TIMEOUT_S: Final = 2.0
 
-_BY_CODE: Final[dict[grpc.StatusCode, type[IceDBError]]] = {
-    grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidRequest,
-    grpc.StatusCode.OUT_OF_RANGE: errors.BelowHorizon,
-    grpc.StatusCode.NOT_FOUND: errors.NotFound,
-    grpc.StatusCode.FAILED_PRECONDITION: errors.HaltError,
-    grpc.StatusCode.ABORTED: errors.CommitConflict,
-    grpc.StatusCode.UNAUTHENTICATED: errors.Unauthenticated,
-    grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDenied,
-}
 _CREDENTIALS_HINT: Final = {
     grpc.StatusCode.UNAUTHENTICATED: "; set ICEDB_TOKEN, ICEDB_TOKEN_FILE or a client certificate",
 }
@@ -82,8 +72,8 @@ def translate(error: Any, *, address: str, timeout_s: float, reason: str = "") -
         if kind is errors.Overloaded and wait_ms is not None:
             return errors.Overloaded(details, retry_after_ms=wait_ms)
         return kind(details + _CREDENTIALS_HINT.get(code, ""))
-    if code in _BY_CODE:
-        return _BY_CODE[code](f"snapshot service at {address}: {details}{_CREDENTIALS_HINT.get(code, '')}")
+    if code in ERRORS_BY_CODE:
+        return ERRORS_BY_CODE[code](f"snapshot service at {address}: {details}{_CREDENTIALS_HINT.get(code, '')}")
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         reason = (
             f"snapshot service at {address}: no answer within {timeout_s:g} s; "

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from icedb_log.errors import InvalidRequest
+from icedb_log.ingest.formats import DataFormat
 
 from icedb_client.arrow_bodies import encode_arrow, is_arrow_data
-from icedb_client.batches import MAX_BATCH_BYTES, BatchBody, DataFormat, encode_rows, wrap_bytes
+from icedb_client.batches import MAX_BATCH_BYTES, BatchBody, encode_rows, wrap_bytes
 from icedb_client.files import split_file
 
 NO_BOUND: Final = 1 << 62

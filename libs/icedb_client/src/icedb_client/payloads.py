@@ -4,10 +4,11 @@ import zlib
 from typing import Final
 
 from icedb_log.errors import InvalidRequest
+from icedb_log.ingest.formats import sniff_compression
 from icedb_log.keys import STAGING_FORMATS
 
 from icedb_client.arrow_bodies import first_rows
-from icedb_client.batches import sniff_compression, zstd
+from icedb_client.batches import zstd
 
 PREVIEW_BYTES: Final = 256 * 1024
 MAX_LINE_CHARACTERS: Final = 500

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from typing import Final, NoReturn
 
 from icedb_log.errors import InvalidRequest
+from icedb_log.ingest.formats import BYTE_ORDER_MARK
 from icedb_log.units import MIB
 
-from icedb_client.batches import BYTE_ORDER_MARK, MAX_LINE_BYTES
+from icedb_client.batches import MAX_LINE_BYTES
 
 MAX_ARRAY_BYTES: Final = 256 * MIB
 """A file that is one JSON array is parsed whole; a larger one has to be NDJSON."""

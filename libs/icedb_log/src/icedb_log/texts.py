@@ -1,4 +1,4 @@
-"""What counts as text where people send some."""
+"""What counts as text where people send some, and how it is written in DuckDB's SQL."""
 
 from typing import Annotated, TypeAlias
 
@@ -22,3 +22,14 @@ def _require_text(value: str) -> str:
 
 Text: TypeAlias = Annotated[str, AfterValidator(_require_text)]
 """A field of a model that is written down as JSON."""
+
+
+def quote_name(name: str) -> str:
+    """Return ``name`` as an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_text(text: str) -> str:
+    """Return ``text`` as SQL: a string literal, or several where a NUL stands, which no literal can hold."""
+    parts = ["'" + part.replace("'", "''") + "'" for part in text.split("\0")]
+    return parts[0] if len(parts) == 1 else f"({' || chr(0) || '.join(parts)})"

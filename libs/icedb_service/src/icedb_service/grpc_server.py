@@ -19,39 +19,15 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health
 from grpc_status import rpc_status
 from icedb_log.errors import (
-    BelowHorizon,
-    CommitConflict,
-    CommitOutcomeUnknown,
-    Fenced,
-    HaltError,
     IceDBError,
     InvalidRequest,
-    NotFound,
     Overloaded,
-    PermissionDenied,
-    Unauthenticated,
     Unavailable,
 )
+from icedb_proto.errors import ERROR_METADATA_KEY, RETRY_METADATA_KEY, status_code
 
-ERROR_METADATA_KEY: Final = "icedb-error"
-RETRY_METADATA_KEY: Final = "retry-after-ms"
 MAX_DETAILS_CHARS: Final = 2000
 """Details travel in a header, and headers are limited to 8 KiB."""
-
-_CODES: Final[tuple[tuple[type[IceDBError], grpc.StatusCode], ...]] = (
-    # From the special to the general: the first that fits counts.
-    (BelowHorizon, grpc.StatusCode.OUT_OF_RANGE),
-    (InvalidRequest, grpc.StatusCode.INVALID_ARGUMENT),
-    (Unauthenticated, grpc.StatusCode.UNAUTHENTICATED),
-    (PermissionDenied, grpc.StatusCode.PERMISSION_DENIED),
-    (NotFound, grpc.StatusCode.NOT_FOUND),
-    (Overloaded, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (Unavailable, grpc.StatusCode.UNAVAILABLE),
-    (HaltError, grpc.StatusCode.FAILED_PRECONDITION),
-    (CommitConflict, grpc.StatusCode.ABORTED),
-    (Fenced, grpc.StatusCode.ABORTED),
-    (CommitOutcomeUnknown, grpc.StatusCode.UNKNOWN),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +43,6 @@ class CallStatus:
     code: grpc.StatusCode
     details: str
     trailing_metadata: tuple[tuple[str, str | bytes], ...]
-
-
-def status_code(error: Exception) -> grpc.StatusCode:
-    """Return the status code of an error; INTERNAL for one that is not ours."""
-    for kind, code in _CODES:
-        if isinstance(error, kind):
-            return code
-    return grpc.StatusCode.INTERNAL
 
 
 def call_status(error: IceDBError, *, code: grpc.StatusCode | None = None) -> CallStatus:

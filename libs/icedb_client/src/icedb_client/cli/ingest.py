@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from icedb_log.errors import IceDBError, InvalidRequest, TableHalted, Unavailable
+from icedb_log.ingest.formats import DataFormat
 from icedb_log.ingest.import_sources import parse_pattern
 from icedb_log.ingest.pressure import describe_halt
 from icedb_log.names import INGEST_IMPORT
@@ -26,7 +27,6 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from icedb_client.batches import DataFormat
 from icedb_client.cli.output import (
     err,
     format_bytes,

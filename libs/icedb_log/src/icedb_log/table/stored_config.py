@@ -4,11 +4,15 @@ Owns the bytes. A configuration is created by one conditional PUT, and in place 
 the ETag of what it replaces (T6): two creators never both win.
 """
 
+import threading
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from cachetools import LRUCache
 from pydantic import ValidationError
 
+from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, NotFound, PreconditionFailed, UnsupportedFormat
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectInfo, ObjectStore
@@ -49,6 +53,58 @@ def load_any_config(store: ObjectStore, paths: TablePaths) -> tuple[TableConfig,
     except NotFound as error:
         raise NotFound(describe_missing(paths.name)) from error
     return decode_table_config(paths, stored.body), stored.info
+
+
+MAX_KNOWN_TABLES: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    read_ms: int
+    config: TableConfig | None
+    problem: str
+
+
+class TableConfigs:
+    """Remembers the configurations of tables for those who stage batches. Thread-safe.
+
+    Args:
+        store: The object store.
+        clock: Measures ages.
+        max_age_ms: How old the answer for a table that exists may be.
+        missing_age_ms: How old the answer may be that there is none: somebody may be creating it; 0: ask again.
+    """
+
+    def __init__(self, store: ObjectStore, *, clock: Clock, max_age_ms: int, missing_age_ms: int = 0) -> None:
+        self._store = store
+        self._clock = clock
+        self._max_age_ms = max_age_ms
+        self._missing_age_ms = missing_age_ms
+        self._known: LRUCache[str, _Known] = LRUCache(MAX_KNOWN_TABLES)
+        self._lock = threading.Lock()
+
+    def config(self, paths: TablePaths) -> TableConfig:
+        """Return the table's configuration. At most one small GET.
+
+        Raises:
+            NotFound: No such table.
+            UnsupportedFormat: A configuration that this release does not understand.
+            Unavailable: The store did not answer.
+        """
+        now_ms = self._clock.monotonic_ms()
+        with self._lock:
+            known = self._known.get(paths.prefix)
+        if known is None or now_ms - known.read_ms > (self._max_age_ms if known.config else self._missing_age_ms):
+            try:
+                known = _Known(now_ms, read_table_config(self._store, paths), "")
+            except NotFound as error:
+                known = _Known(now_ms, None, str(error))
+            if known.config is not None or self._missing_age_ms:
+                with self._lock:
+                    self._known[paths.prefix] = known
+        if known.config is None:
+            raise NotFound(known.problem)
+        return known.config
 
 
 def decode_table_config(paths: TablePaths, body: bytes) -> TableConfig:

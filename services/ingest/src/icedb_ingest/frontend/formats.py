@@ -6,10 +6,20 @@ Pure. Nothing here parses a body: the first bytes decide whether it can be what 
 import sys
 import zlib
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from icedb_log.errors import InvalidRequest
-from icedb_log.keys import STAGING_FORMATS, StagingFormat
+from icedb_log.ingest.formats import (
+    ARROW_FILE_MAGIC,
+    ARROW_STREAM_MAGIC,
+    BYTE_ORDER_MARK,
+    GZIP_MAGIC,
+    PARQUET_MAGIC,
+    ZSTD_MAGIC,
+    Compression,
+    DataFormat,
+)
+from icedb_log.keys import StagingFormat
 
 from icedb_ingest.frontend.errors import BatchTooLarge, UnsupportedMedia
 
@@ -18,10 +28,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-Container = Literal["ndjson", "json", "csv", "parquet", "arrow"]
-Compression = Literal["", "gz", "zst"]
-
-MEDIA_TYPES: Final[dict[str, Container]] = {
+MEDIA_TYPES: Final[dict[str, DataFormat]] = {
     "application/x-ndjson": "ndjson",
     "application/ndjson": "ndjson",
     "application/jsonl": "ndjson",
@@ -33,12 +40,6 @@ MEDIA_TYPES: Final[dict[str, Container]] = {
     "application/vnd.apache.arrow.file": "arrow",
 }
 ENCODINGS: Final[dict[str, Compression]] = {"": "", "identity": "", "gzip": "gz", "x-gzip": "gz", "zstd": "zst"}
-GZIP_MAGIC: Final = b"\x1f\x8b"
-ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
-PARQUET_MAGIC: Final = b"PAR1"
-ARROW_FILE_MAGIC: Final = b"ARROW1"
-ARROW_STREAM_MAGIC: Final = b"\xff\xff\xff\xff"
-BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 HEAD_BYTES: Final = 1024
 """How much of a body is looked at for its first character."""
 _GZIP_WINDOW: Final = 31  # zlib's number for "a gzip header, the largest window"
@@ -46,7 +47,7 @@ _MIN_PARQUET_BYTES: Final = 12
 _BROKEN: Final = (zlib.error, zstd.ZstdError, EOFError, OSError)
 
 
-def parse_content_type(value: str) -> Container:
+def parse_content_type(value: str) -> DataFormat:
     """Return what a ``Content-Type`` header says.
 
     Raises:
@@ -71,19 +72,6 @@ def parse_content_encoding(value: str) -> Compression:
     if encoding not in ENCODINGS:
         raise UnsupportedMedia(f"Content-Encoding {encoding[:80]!r} is not taken: use gzip, zstd or none")
     return ENCODINGS[encoding]
-
-
-def join_format(container: Container, compression: Compression) -> StagingFormat:
-    """Return the staging format of a container and the compression around it.
-
-    Raises:
-        InvalidRequest: Staging has no such format: Parquet and Arrow compress inside.
-    """
-    name = f"{container}.{compression}" if compression else container
-    for known in STAGING_FORMATS:
-        if known == name:
-            return known
-    raise InvalidRequest(f"{container} compressed with {compression} is not taken: {container} has its own compression")
 
 
 def check_body(body: bytes, staging_format: StagingFormat) -> None:

@@ -13,6 +13,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
+from icedb_log.ingest.formats import Compression, DataFormat, join_format
 from icedb_log.units import KIB, SECOND_MS
 from icedb_proto import ingest_pb2
 from icedb_service.access.access_file import ANYBODY, Identity, Verb
@@ -22,11 +23,10 @@ from icedb_service.logs import get_logger
 from icedb_service.tls import server_credentials
 
 from icedb_ingest.frontend.async_gate import AsyncGate
-from icedb_ingest.frontend.formats import Compression, Container, join_format
 from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.frontend.staging_gate import Offer
 
-CONTAINERS: Final[dict[int, Container]] = {
+CONTAINERS: Final[dict[int, DataFormat]] = {
     ingest_pb2.FORMAT_NDJSON: "ndjson",
     ingest_pb2.FORMAT_JSON: "json",
     ingest_pb2.FORMAT_CSV: "csv",

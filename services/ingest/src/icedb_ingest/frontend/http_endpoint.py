@@ -30,6 +30,7 @@ from icedb_log.errors import (
     Unauthenticated,
     Unavailable,
 )
+from icedb_log.ingest.formats import Compression, join_format
 from icedb_log.units import MIB, SECOND_MS
 from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import HttpAccess
@@ -57,13 +58,7 @@ from icedb_ingest.frontend.errors import (
     ProducerLeft,
     UnsupportedMedia,
 )
-from icedb_ingest.frontend.formats import (
-    Compression,
-    decompress,
-    join_format,
-    parse_content_encoding,
-    parse_content_type,
-)
+from icedb_ingest.frontend.formats import decompress, parse_content_encoding, parse_content_type
 from icedb_ingest.frontend.staging_gate import Accepted, BatchStatuses, Offer
 from icedb_ingest.frontend.webhooks import BATCH, CALLS, Credentials, EventGroups, Events, parse_payload, read_events
 

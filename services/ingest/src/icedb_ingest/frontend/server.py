@@ -11,6 +11,7 @@ from typing import Final
 from icedb_log.clock import Clock
 from icedb_log.ingest.pressure import PressureGate
 from icedb_log.store.store_clock import AlignedClock
+from icedb_log.table.stored_config import TableConfigs
 from icedb_log.units import KIB, SECOND_MS
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.credentials import GrpcAccess, HttpAccess
@@ -34,7 +35,7 @@ from icedb_ingest.frontend.grpc_endpoint import GrpcEndpoint, GrpcServer
 from icedb_ingest.frontend.http_endpoint import HttpEndpoint, make_app
 from icedb_ingest.frontend.metrics import FrontendMetrics
 from icedb_ingest.frontend.settings import FrontendSettings
-from icedb_ingest.frontend.staging_gate import BatchBounds, BatchStatuses, StagingGate, TableConfigs
+from icedb_ingest.frontend.staging_gate import MISSING_AGE_MS, BatchBounds, BatchStatuses, StagingGate
 from icedb_ingest.frontend.webhooks import Credentials, EventGroups
 
 STOP_MARGIN_S: Final = 15
@@ -48,7 +49,12 @@ def make_gate(
         warehouse,
         clock=clock,
         pressure=PressureGate(warehouse.store, clock=clock),
-        tables=TableConfigs(warehouse.store, clock=clock, max_age_ms=settings.frontend_table_cache_ms),
+        tables=TableConfigs(
+            warehouse.store,
+            clock=clock,
+            max_age_ms=settings.frontend_table_cache_ms,
+            missing_age_ms=MISSING_AGE_MS,
+        ),
         on_staged=on_staged,
         bounds=BatchBounds(settings.batch_max_decoded_bytes, settings.batch_max_rows),
     )
