@@ -57,7 +57,7 @@ NOT_A_RULE: Final = re.compile(r"(?<!\()(?<!\d, )(?<!\d to )(?<!\d and )\bS3\b|\
 """The store S3: without a bracket or another rule before it, or with another word behind it."""
 FEW: Final = 2
 """With fewer modules than this, those that cite a rule in their docstring count, too."""
-EXPLAINING: Final = frozenset({"errors", "model", "repair/fsck_codes"})
+EXPLAINING: Final = frozenset({"errors", "model", "repair/fsck_findings"})
 """Modules that say what a rule is about, and enforce none."""
 
 

@@ -17,8 +17,7 @@ from icedb_engine.writing.part_layout import PartLayout
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.repair.footers import Footer
-from icedb_log.repair.fsck_codes import CODES
-from icedb_log.repair.fsck_report import Counted, Finding, FsckReport
+from icedb_log.repair.fsck_findings import CODES, Counted, Finding, FsckReport
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.store.stores import open_warehouse
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse

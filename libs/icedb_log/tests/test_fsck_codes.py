@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from icedb_log.repair.fsck_codes import CODES
+from icedb_log.repair.fsck_findings import CODES
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[2] / "docs"

@@ -12,7 +12,7 @@ from icedb_log.clean.pins import unpin
 from icedb_log.errors import IceDBError, NotFound, Unavailable
 from icedb_log.log.fence import seal
 from icedb_log.repair.fsck import FsckOptions, fsck_table
-from icedb_log.repair.fsck_report import FsckReport
+from icedb_log.repair.fsck_findings import FsckReport
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault, ScriptedStore
 from icedb_sim.tables.lease_steps import put_lease
 from icedb_sim.tables.row_footers import RowFooterReader

@@ -8,7 +8,7 @@ from icedb_log.keys import TablePaths
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.model import LogFile
 from icedb_log.repair.fsck import FsckOptions, fsck_table
-from icedb_log.repair.fsck_report import FsckReport
+from icedb_log.repair.fsck_findings import FsckReport
 
 from icedb_sim.tables.row_footers import RowFooterReader
 from icedb_sim.tables.small_table import SmallTable

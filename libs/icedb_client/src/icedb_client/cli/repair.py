@@ -8,9 +8,8 @@ import typer
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
 from icedb_log.repair.fsck import FsckOptions, fsck_table
-from icedb_log.repair.fsck_codes import CODES, SEVERITIES, Severity
-from icedb_log.repair.fsck_objects import Progress as ShowProgress
-from icedb_log.repair.fsck_report import REPORT_VERSION, Counted, FsckReport
+from icedb_log.repair.fsck_data import Progress as ShowProgress
+from icedb_log.repair.fsck_findings import CODES, REPORT_VERSION, SEVERITIES, Counted, FsckReport, Severity
 from icedb_log.repair.rebuild import RebuildOptions, RebuildResult, rebuild_table, require_decided
 from icedb_log.repair.rebuild_record import Choice, Note, RebuildReport
 from rich.markup import escape

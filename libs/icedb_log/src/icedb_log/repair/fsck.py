@@ -3,7 +3,7 @@
 Order, which is what makes findings certain: the configuration; the log; fences and pins; all objects, by one listing;
 with ``--deep`` the footers; the log again; a second look at whatever is still suspect. What is reported as an error
 holds in the second log, and held when the first was read: a merge, a vacuum or a drop in between makes no finding
-(:mod:`icedb_log.repair.fsck_objects` says why for data files). It never stops at damage: each log file is read by
+(:mod:`icedb_log.repair.fsck_data` says why for data files). It never stops at damage: each log file is read by
 itself.
 
 Cost: a LIST for each thousand objects, two of the log, a GET for each log file and small record, and with ``--deep``
@@ -20,12 +20,10 @@ from icedb_log.errors import NotFound, UnsupportedFormat
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import DEFAULT_MAX_REFRESH_MS
 from icedb_log.repair.footers import FooterReader
-from icedb_log.repair.fsck_checks import check_log
-from icedb_log.repair.fsck_data import check_config, check_data
+from icedb_log.repair.fsck_data import Progress, Walk, check_config, check_data, no_progress, walk_objects
 from icedb_log.repair.fsck_deep import DeepLook, choose_sample, read_all_pages, read_deep, report_deep
-from icedb_log.repair.fsck_log import CheckedLog, LogChecker
-from icedb_log.repair.fsck_objects import Progress, Walk, no_progress, walk_objects
-from icedb_log.repair.fsck_report import MAX_LISTED, Findings, FsckReport
+from icedb_log.repair.fsck_findings import MAX_LISTED, Findings, FsckReport
+from icedb_log.repair.fsck_log import CheckedLog, LogChecker, check_log
 from icedb_log.repair.fsck_state import (
     check_fences,
     check_lost,
@@ -167,17 +165,17 @@ class _Fsck:
         try:
             stored = self._store.get(key)
         except NotFound:
-            self._found.add("config-unreadable", key, "it is not there: nobody finds the table any more")
+            self._found.add("config-unreadable:missing", key)
             return None
         self._etag = stored.info.etag
         try:
             config = decode_table_config(self._paths, stored.body)
         except UnsupportedFormat as error:
-            self._found.add("config-unreadable", key, str(error).removeprefix(f"{key}: "))
+            self._found.add("config-unreadable", key, problem=str(error).removeprefix(f"{key}: "))
             return None
         if config.dropped is not None:
-            state = {"trash": "it is in the trash", "purging": "it is being purged", "purged": "it was purged"}
-            self._found.add("dropped", key, state[config.dropped.state])
+            state = config.dropped.state
+            self._found.add("dropped" if state == "trash" else f"dropped:{state}", key)
         return config
 
     def _config_etag(self) -> str:
@@ -191,11 +189,7 @@ class _Fsck:
         store_ms = self._store.list_page(self._paths.config_key, limit=1).store_now_ms
         gap_ms = store_ms - asked_ms
         if abs(gap_ms) > MAX_HOST_GAP_MS:
-            self._found.add(
-                "store-clock",
-                self._paths.config_key,
-                f"the store's clock and this host's differ by {gap_ms / 60_000:,.0f} min, and one of them is wrong",
-            )
+            self._found.add("store-clock", self._paths.config_key, minutes=gap_ms / 60_000)
 
     def _look_deep(self, log: CheckedLog, walk: Walk, config: TableConfig | None) -> DeepLook:
         if self._options.footers is None:
@@ -212,18 +206,13 @@ class _Fsck:
     def _check_objects(self, walk: Walk) -> None:
         paths, found = self._paths, self._found
         for info in walk.strays:
-            found.add("stray-below-log", info.key, "readers list everything that begins with _log")
+            found.add("stray-below-log", info.key)
         for info in walk.unknown:
             if not info.key.startswith(paths.staging_prefix):
-                found.add("unknown-object", info.key, f"{info.size_bytes:,} bytes")
+                found.add("unknown-object", info.key, size_bytes=info.size_bytes)
         if walk.future:
             info, ahead_ms = walk.future[0]
-            found.add(
-                "store-clock",
-                info.key,
-                f"{len(walk.future)} objects are younger than the store's own clock, this one by "
-                f"{ahead_ms / 60_000:,.0f} min",
-            )
+            found.add("store-clock:objects", info.key, count=len(walk.future), minutes=ahead_ms / 60_000)
 
     def _report(self, log: CheckedLog | None, walk: Walk, look: DeepLook) -> FsckReport:
         figures = {"objects": walk.object_count, "footers": look.footer_count, "pages": look.page_count}

@@ -1,10 +1,20 @@
-"""Data files against the log: what is missing, what nobody names, what has another size, what does not fit the spec.
+"""Data files under ``icedb fsck``: what is missing, what nobody names, what has another size, what fits no partition.
 
-What is certain, and why, follows from the order of reads: :mod:`icedb_log.repair.fsck_objects`.
+All objects of a table are listed once and compared with what its log said before (J5's order turned round). The log is
+read, *then* the objects are listed, *then* the log is read again; what that makes certain:
+
+* A data file that is live in both logs was there all the time in between (W1, J2): if the listing does not show it, it
+  is dangling. (With one log only: it is merged and vacuumed between log and listing, and nothing is wrong.)
+* A data file that neither log names and that is too old to be committed any more (W3) is an orphan. (With the first log
+  only: it is committed meanwhile. With the second one only: it is listed, then vacuumed and stripped.)
+
+Costs one LIST for each thousand objects. Memory: a reference for each data file that the first log names, and what does
+not fit.
 """
 
+import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -13,13 +23,20 @@ from icedb_log.clean.guards import STORE_RESOLUTION_MS
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.keys import TablePaths
 from icedb_log.log.widening import is_widening
-from icedb_log.model import ListedLogFile
+from icedb_log.model import FileMarker, ListedLogFile
+from icedb_log.object_kinds import ObjectKind, find_kind
+from icedb_log.repair.fsck_findings import Findings
 from icedb_log.repair.fsck_log import CheckedLog
-from icedb_log.repair.fsck_objects import Walk
-from icedb_log.repair.fsck_report import Findings
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.object_store import ObjectInfo, ObjectStore
 from icedb_log.table.partition_path import parse_partition_path
 from icedb_log.table.table_config import PartitionField, TableConfig
+
+MAX_UNNAMED: Final = 100_000
+"""Unnamed data files that are looked at singly; more are only counted."""
+MAX_KEPT: Final = 10_000
+"""Objects of each other kind that are looked at singly."""
+FUTURE_MS: Final = 60_000
+"""An object that is this much younger than the store's own "now" shows that the store's clock cannot be trusted."""
 
 MAX_LOOKS: Final = 1000
 """Suspects that are looked at once more, singly."""
@@ -31,6 +48,114 @@ _VALUES: Final[Mapping[str, re.Pattern[str]]] = {
     "hour": re.compile(r"[+-]?\d{4,6}-\d\d-\d\d-\d\d"),
     "bucket": re.compile(r"\d{1,7}"),
 }
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with what is being done, how far it is, and how far it will go (``None``: nobody knows)."""
+
+
+def no_progress(stage: str, done: int, total: int | None) -> None:
+    """Nobody watches."""
+
+
+@dataclass(slots=True)
+class Walk:
+    """What is there.
+
+    Attributes:
+        prefix: What every key began with that was listed.
+        store_now_ms: The store's clock at the first page.
+        object_count: All objects.
+        missing: Data files of those that were looked for (live, dead, pinned) that the listing did not show.
+        resized: Live data files of another size than the log says, with that of the object.
+        unnamed: Data files that the first log does not name, at most ``MAX_UNNAMED``.
+        unnamed_count: All of these.
+        strays: Objects beside ``_log/`` that begin as it does.
+        unknown: Objects of no kind that this release knows.
+        future: Objects from the store's future, with how far they lie there.
+        by_kind: Other objects, by kind, at most ``MAX_KEPT`` of each.
+    """
+
+    prefix: str = ""
+    store_now_ms: int = 0
+    object_count: int = 0
+    missing: set[str] = dataclasses.field(default_factory=set)
+    resized: dict[str, int] = dataclasses.field(default_factory=dict)
+    unnamed: list[ObjectInfo] = dataclasses.field(default_factory=list)
+    unnamed_count: int = 0
+    strays: list[ObjectInfo] = dataclasses.field(default_factory=list)
+    unknown: list[ObjectInfo] = dataclasses.field(default_factory=list)
+    future: list[tuple[ObjectInfo, int]] = dataclasses.field(default_factory=list)
+    by_kind: dict[ObjectKind, list[ObjectInfo]] = dataclasses.field(default_factory=dict)
+
+    def of_kind(self, kind: ObjectKind) -> list[ObjectInfo]:
+        """Return the objects of a kind."""
+        return self.by_kind.get(kind, [])
+
+
+def walk_objects(
+    store: ObjectStore,
+    paths: TablePaths,
+    *,
+    live: Mapping[str, FileMarker],
+    named: set[str],
+    progress: Progress = no_progress,
+    page_size: int = 1000,
+) -> Walk:
+    """List everything below a table's prefix.
+
+    Args:
+        store: The object store.
+        paths: Keys of the table.
+        live: What the log listed as live, before.
+        named: All data files that somebody named before: live, dead, pinned. Becomes ``Walk.missing``.
+        progress: Told after each page.
+        page_size: Keys per page; smaller only in tests.
+
+    Raises:
+        Unavailable: The store did not answer.
+    """
+    walk = Walk(f"{paths.prefix}/", missing=named)
+    known = len(named)
+    token: str | None = None
+    while token is not None or not walk.object_count:
+        page = store.list_page(walk.prefix, token=token, limit=page_size)
+        walk.store_now_ms = walk.store_now_ms or page.store_now_ms
+        for info in page.objects:
+            _note(walk, paths, info, live)
+            if info.modified_ms > page.store_now_ms + FUTURE_MS:
+                walk.future.append((info, info.modified_ms - page.store_now_ms))
+        walk.object_count += len(page.objects)
+        for kept in (walk.strays, walk.unknown, walk.future):
+            del kept[MAX_KEPT:]
+        token = page.next_token
+        progress("objects", walk.object_count, max(known, walk.object_count))
+        if token is None:
+            break
+    return walk
+
+
+def _note(walk: Walk, paths: TablePaths, info: ObjectInfo, live: Mapping[str, FileMarker]) -> None:
+    key = info.key
+    marker = live.get(key)
+    if marker is not None and marker.size_bytes != info.size_bytes:
+        walk.resized[key] = info.size_bytes
+    if marker is not None or key in walk.missing:
+        walk.missing.discard(key)
+        return
+    kind = find_kind(paths, key)
+    if kind == "data_file":
+        walk.unnamed_count += 1
+        if len(walk.unnamed) < MAX_UNNAMED:
+            walk.unnamed.append(info)
+    elif key.startswith(f"{paths.prefix}/_log"):
+        if not key.startswith(paths.log_prefix):
+            walk.strays.append(info)
+    elif kind is None:
+        walk.unknown.append(info)
+    else:
+        kept = walk.by_kind.setdefault(kind, [])
+        if len(kept) < MAX_KEPT:
+            kept.append(info)
 
 
 def check_data(
@@ -60,37 +185,20 @@ def check_data(
     for path, size_bytes in walk.resized.items():
         marker = after.live.get(path)
         if marker is not None and marker.size_bytes != size_bytes:
-            found.add("size-mismatch", path, f"{size_bytes:,} bytes; the log says {marker.size_bytes:,}")
+            found.add("size-mismatch", path, found=size_bytes, logged=marker.size_bytes)
     if not (before.is_whole and after.is_whole):
         return
     look = _SecondLook(store, walk.prefix, threads)
-    _check_missing(found, look, walk, before=before, after=after, config=config)
-    _check_unnamed(found, look, walk, after=after, config=config)
-
-
-def _check_missing(
-    found: Findings,
-    look: "_SecondLook",
-    walk: Walk,
-    *,
-    before: CheckedLog,
-    after: CheckedLog,
-    config: TableConfig | None,
-) -> None:
-    lost = sorted(path for path in walk.missing if path in after.live and path in before.live)
-    for path in look.still_missing(lost):
+    for path in look.still_missing(walk.missing & after.live.keys() & before.live.keys()):
         rows = after.live[path].row_count
-        found.add("dangling", path, f"is live and not there: {'?' if rows is None else f'{rows:,}'} rows are lost")
-    if config is None:
-        return
-    early = sorted(path for path in walk.missing if path in before.dead and path in after.dead)
-    if not early:
-        return
-    gone_ms = _gone_from(after.readable, config.data_grace_ms)
-    early = [path for path in early if gone_ms.get(path, 0) > after.store_now_ms + STORE_RESOLUTION_MS]
-    for path in look.still_missing(early):
-        minutes = (gone_ms[path] - after.store_now_ms) / 60_000
-        found.add("dangling-dead", path, f"died, and went {minutes:,.1f} min or more before its grace period is over")
+        found.add("dangling", path, rows="?" if rows is None else f"{rows:,}")
+    early = walk.missing & before.dead & after.dead
+    if config is not None and early:
+        gone_ms = _gone_from(after.readable, config.data_grace_ms)
+        early = {path for path in early if gone_ms.get(path, 0) > after.store_now_ms + STORE_RESOLUTION_MS}
+        for path in look.still_missing(early):
+            found.add("dangling-dead", path, minutes=(gone_ms[path] - after.store_now_ms) / 60_000)
+    _check_unnamed(found, look, walk, after=after, config=config)
 
 
 def _gone_from(files: Iterable[ListedLogFile], grace_ms: int) -> dict[str, int]:
@@ -116,21 +224,15 @@ def _check_unnamed(
         return
     age_ms = config.orphan_age_ms if config is not None else 0
     old = {info.key: info for info in unnamed if info.modified_ms + age_ms <= walk.store_now_ms}
-    young = len(unnamed) - len(old)
+    young = [info for info in unnamed if info.key not in old]
     if young:
-        first = next(info for info in unnamed if info.key not in old)
-        found.add(
-            "orphan",
-            first.key,
-            f"{young} young data files that no log file names: about to be committed, or left by a run cut off",
-            severity="note",
-        )
+        found.add("orphan:young", young[0].key, count=len(young))
     gone = look.missing_now(sorted(old)[:MAX_LOOKS])
     for path in sorted(old.keys() - gone):
-        found.add("orphan", path, f"{old[path].size_bytes:,} bytes that no log file names")
+        found.add("orphan", path, size_bytes=old[path].size_bytes)
     unseen = walk.unnamed_count - len(walk.unnamed)
     if unseen:
-        found.add("orphan", (old and min(old)) or unnamed[0].key, f"and {unseen:,} more that the log did not name")
+        found.add("orphan:more", (old and min(old)) or unnamed[0].key, count=unseen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +249,9 @@ class _SecondLook:
     within: str
     threads: int
 
-    def still_missing(self, paths: list[str]) -> list[str]:
+    def still_missing(self, suspects: set[str]) -> list[str]:
         """Return the paths that are not there; for those beyond ``MAX_LOOKS`` the listing has to do."""
+        paths = sorted(suspects)
         gone = self.missing_now(paths[:MAX_LOOKS])
         rest = [path for path in paths[MAX_LOOKS:] if path.startswith(self.within)]
         return [path for path in paths[:MAX_LOOKS] if path in gone] + rest
@@ -171,38 +274,26 @@ class _SecondLook:
 
 def check_config(found: Findings, paths: TablePaths, log: CheckedLog, config: TableConfig) -> None:
     """The configuration against the log: name, partitions of live files, declared types, columns."""
+    key = paths.config_key
     if config.name != paths.name:
-        found.add("config-mismatch", paths.config_key, f"it is the configuration of table {config.name!r}")
-    schema = {column: sql_type for file in log.readable for column, sql_type in file.log.schema.items()}
-    widened = {column: sql_type for file in log.readable for column, sql_type in file.log.widened.items()}
+        found.add("config-mismatch:name", key, name=config.name)
+    newest = {column: sql_type for file in log.readable for column, sql_type in file.log.schema.items()}
+    newest |= {column: sql_type for file in log.readable for column, sql_type in file.log.widened.items()}
     for column, declared in config.declared.items():
-        known = widened.get(column, schema.get(column, declared))
+        known = newest.get(column, declared)
         if declared != known and not is_widening(known, declared):
-            found.add(
-                "config-mismatch", paths.config_key, f"column {column!r} is declared {declared}; the log says {known}"
-            )
-    if log.live and log.is_whole:
-        for field in config.partition:  # a sort column may be one that no row has yet
-            if field.column not in schema:
-                found.add(
-                    "config-mismatch",
-                    paths.config_key,
-                    f"column {field.column!r} makes partitions, and the log has none",
-                )
-    for partition, path in _first_of_partitions(paths, log).items():
-        problem = find_partition_problem(partition, config.partition)
-        if problem:
-            found.add("config-mismatch", path, problem)
-
-
-def _first_of_partitions(paths: TablePaths, log: CheckedLog) -> dict[str, str]:
-    """Return each partition of live data files, with one of them."""
-    start = len(paths.data_prefix)
+            found.add("config-mismatch:type", key, column=column, declared=declared, known=known)
+    for field in config.partition if log.live and log.is_whole else ():  # a sort column may be one that no row has yet
+        if field.column not in newest:
+            found.add("config-mismatch:column", key, column=field.column)
     partitions: dict[str, str] = {}
     for path in log.live:
         if path.startswith(paths.data_prefix):
-            partitions.setdefault(path[start:].rpartition("/")[0], path)
-    return partitions
+            partitions.setdefault(path.removeprefix(paths.data_prefix).rpartition("/")[0], path)
+    for partition, path in partitions.items():
+        problem = find_partition_problem(partition, config.partition)
+        if problem:
+            found.add("config-mismatch", path, problem=problem)
 
 
 def find_partition_problem(partition: str, spec: tuple[PartitionField, ...]) -> str | None:

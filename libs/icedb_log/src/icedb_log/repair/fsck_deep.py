@@ -6,15 +6,15 @@ asked of the log that is read last. Nothing here reads a row; with ``--pages`` a
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from icedb_log.keys import TablePaths
-from icedb_log.log.widening import is_widening
+from icedb_log.log.widening import fixed_columns, is_widening
 from icedb_log.model import ColumnStats, FileMarker
 from icedb_log.repair.footers import ColumnBounds, Footer, FooterReader, UnreadableFooter
+from icedb_log.repair.fsck_data import Progress, no_progress
+from icedb_log.repair.fsck_findings import Findings
 from icedb_log.repair.fsck_log import CheckedLog
-from icedb_log.repair.fsck_objects import Progress, no_progress
-from icedb_log.repair.fsck_report import Findings
 from icedb_log.repair.pages import PageReader
 from icedb_log.store.object_store import ObjectInfo
 from icedb_log.table.table_config import TableConfig
@@ -30,16 +30,14 @@ class Suspicion:
     """One contradiction between a footer and the log.
 
     Attributes:
-        code: Of the finding that it becomes if the file is still live.
+        kind: Of the finding that it becomes if the file is still live.
         path: The data file.
-        message: What is wrong.
-        also_live: Another data file that has to be live, too; empty: none.
+        values: What the words of the finding name; ``replaced``: another data file that has to be live, too.
     """
 
-    code: str
+    kind: str
     path: str
-    message: str
-    also_live: str = ""
+    values: Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -83,7 +81,6 @@ def read_deep(
         progress: Told now and then.
     """
     look = DeepLook()
-    schema = _effective_schema(log)
     columns = _columns_of_stats(log, config)
     for number, footer in enumerate(reader.read_footers(infos, bounds_of=columns), 1):
         if isinstance(footer, UnreadableFooter):
@@ -91,7 +88,7 @@ def read_deep(
         else:
             look.footer_count += 1
             if len(look.suspicions) < MAX_SUSPECTS:
-                look.suspicions.extend(compare(paths, footer, log.live[footer.info.key], schema=schema, log=log))
+                look.suspicions.extend(compare(paths, footer, log.live[footer.info.key], log))
         if number % PROGRESS_FILES == 0 or number == len(infos):
             progress("footers", number, len(infos))
     return look
@@ -108,7 +105,7 @@ def read_all_pages(
         infos: The files, with their real sizes.
         progress: Told now and then.
     """
-    known = {each.path for each in look.suspicions if each.code == "footer-unreadable"} | look.gone
+    known = {each.path for each in look.suspicions if each.kind == "footer-unreadable"} | look.gone
     whole = [info for info in infos if info.key not in known]
     for number, found in enumerate(reader.read_pages(whole), 1):
         path = found.info.key
@@ -118,7 +115,7 @@ def read_all_pages(
         if found.cause == "gone":
             look.gone.add(path)
         elif found.cause == "damaged":
-            look.suspicions.append(Suspicion("page-damaged", path, found.reason))
+            look.suspicions.append(Suspicion("page-damaged", path, {"problem": found.reason}))
         elif found.cause is not None:
             look.unanswered.append((path, found.reason))
         progress("pages", number, len(whole))
@@ -126,26 +123,17 @@ def read_all_pages(
 
 def report_deep(found: Findings, look: DeepLook, log: CheckedLog) -> None:
     """Report what still holds in a log that was read afterwards."""
-    for suspicion in look.suspicions:
-        if suspicion.path in log.live and (not suspicion.also_live or suspicion.also_live in log.live):
-            found.add(suspicion.code, suspicion.path, suspicion.message)
+    for each in look.suspicions:
+        if each.path in log.live and each.values.get("replaced", each.path) in log.live:
+            found.add(each.kind, each.path, **each.values)
     for path in sorted(look.gone):
         if path in log.live:  # W1: it was there at the listing, and is live after it was looked for
-            found.add("dangling", path, "is live, and went while it was looked at: its rows are lost")
+            found.add("dangling:just-now", path)
     if look.unsummed:
-        found.add(
-            "pages-unsummed",
-            look.unsummed[0],
-            f"{len(look.unsummed):,} files have pages without a checksum: a change in these may go unseen",
-        )
+        found.add("pages-unsummed", look.unsummed[0], count=len(look.unsummed))
     if look.unanswered:
         path, reason = look.unanswered[0]
-        found.add(
-            "not-checked",
-            path,
-            f"{len(look.unanswered)} files: the store did not answer ({reason[:200]})",
-            severity="warning",
-        )
+        found.add("not-checked:unanswered", path, count=len(look.unanswered), problem=reason[:200])
 
 
 def choose_sample(paths: list[str], count: int, seed: int) -> list[str]:
@@ -156,62 +144,41 @@ def choose_sample(paths: list[str], count: int, seed: int) -> list[str]:
     return sorted(paths[(start + number * len(paths) // count) % len(paths)] for number in range(count))
 
 
-def compare(
-    paths: TablePaths, footer: Footer, marker: FileMarker, *, schema: Mapping[str, str], log: CheckedLog
-) -> Iterator[Suspicion]:
+def compare(paths: TablePaths, footer: Footer, marker: FileMarker, log: CheckedLog) -> Iterator[Suspicion]:
     """Yield what a footer and its marker contradict each other in."""
     path = marker.path
     if marker.row_count is not None and marker.row_count != footer.row_count:
-        yield Suspicion("row-count-mismatch", path, f"{footer.row_count:,} rows; the log says {marker.row_count:,}")
-    yield from _compare_origin(paths, footer, path, log)
-    yield from _compare_types(paths, footer, path, schema)
+        yield Suspicion("row-count-mismatch", path, {"found": footer.row_count, "logged": marker.row_count})
+    origin = footer.origin
+    if origin.kind != "foreign" and origin.table == paths.name:  # imported: its name and partition were chosen here
+        partition = path.removeprefix(paths.data_prefix).rpartition("/")[0]
+        if origin.partition != partition:
+            values = {"written": origin.partition or "(none)", "found": partition or "(none)"}
+            yield Suspicion("partition-mismatch", path, values)
+        for replaced in origin.inputs:
+            if replaced in log.live:
+                yield Suspicion("input-still-live", path, {"kind": origin.kind, "replaced": replaced})
+    yield from _compare_types(paths, footer, path, log.schema)
     for column, stats in marker.stats.items():
         bounds = footer.bounds.get(column)
         problem = find_stats_problem(stats, bounds) if bounds is not None else None
         if problem:
-            yield Suspicion("statistics-mismatch", path, f"column {column!r}: {problem}")
-
-
-def _compare_origin(paths: TablePaths, footer: Footer, path: str, log: CheckedLog) -> Iterator[Suspicion]:
-    origin = footer.origin
-    if origin.kind == "foreign" or origin.table != paths.name:
-        return  # imported: its name and its partition were chosen here
-    partition = path.removeprefix(paths.data_prefix).rpartition("/")[0]
-    if origin.partition != partition:
-        yield Suspicion(
-            "partition-mismatch",
-            path,
-            f"it was written for partition {origin.partition or '(none)'} and lies in {partition or '(none)'}",
-        )
-    for replaced in origin.inputs:
-        if replaced in log.live:
-            yield Suspicion(
-                "input-still-live",
-                path,
-                f"a {origin.kind} made it from {replaced}, which is live, too",
-                also_live=replaced,
-            )
+            yield Suspicion("statistics-mismatch", path, {"column": column, "problem": problem})
 
 
 def _compare_types(paths: TablePaths, footer: Footer, path: str, schema: Mapping[str, str]) -> Iterator[Suspicion]:
     fields = {component.partition("=")[0].lower() for component in paths.partition_of(path).split("/")}
-    for column, sql_type in footer.columns.items():
-        known = schema.get(column)
+    for column, found in (*footer.columns.items(), *footer.odd_columns.items()):
+        known, is_odd = schema.get(column), column in footer.odd_columns
+        values = {"column": column, "found": found, "known": known}
         if known is None and column.lower() in fields:
-            yield Suspicion("path-column", path, f"column {column!r} ({sql_type}) repeats what its path says")
+            yield Suspicion("path-column", path, values)
+        elif is_odd:
+            yield Suspicion("type-mismatch:odd", path, values)
         elif known is None:
-            yield Suspicion("type-mismatch", path, f"column {column!r} ({sql_type}) is not in the schema")
-        elif sql_type != known and not is_widening(sql_type, known):
-            yield Suspicion("type-mismatch", path, f"column {column!r} is {sql_type}; the schema says {known}")
-    for column, words in footer.odd_columns.items():
-        if column not in schema and column.lower() in fields:
-            yield Suspicion("path-column", path, f"column {column!r} ({words}) repeats what its path says")
-            continue
-        yield Suspicion(
-            "type-mismatch",
-            path,
-            f"column {column!r} is {words}, which no column of a table is; the schema says {schema.get(column)}",
-        )
+            yield Suspicion("type-mismatch:unknown", path, values)
+        elif found != known and not is_widening(found, known):
+            yield Suspicion("type-mismatch", path, values)
 
 
 def find_stats_problem(stats: ColumnStats, bounds: ColumnBounds) -> str | None:
@@ -234,20 +201,10 @@ def find_stats_problem(stats: ColumnStats, bounds: ColumnBounds) -> str | None:
     return None
 
 
-def _effective_schema(log: CheckedLog) -> dict[str, str]:
-    schema: dict[str, str] = {}
-    widened: dict[str, str] = {}
-    for file in log.readable:
-        for column, sql_type in file.log.schema.items():
-            schema.setdefault(column, sql_type)
-        widened.update(file.log.widened)
-    return {**schema, **widened}
-
-
 def _columns_of_stats(log: CheckedLog, config: TableConfig | None) -> frozenset[str]:
     """Return the columns of which markers have statistics: by rule those of partitions and of the sort order."""
     if config is not None:
-        return frozenset((*config.sort, *(field.column for field in config.partition)))
+        return fixed_columns(config)
     return frozenset(column for marker in log.live.values() for column in marker.stats)
 
 
@@ -258,7 +215,7 @@ def _note_unreadable(look: DeepLook, footer: UnreadableFooter) -> None:
     elif footer.cause == "unanswered":
         look.unanswered.append((path, footer.reason))
     else:
-        look.suspicions.append(Suspicion("footer-unreadable", path, footer.reason))
+        look.suspicions.append(Suspicion("footer-unreadable", path, {"problem": footer.reason}))
 
 
 def _show(value: object) -> str:

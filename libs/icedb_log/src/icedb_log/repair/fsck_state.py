@@ -25,9 +25,9 @@ from icedb_log.log.fence import FenceState, read_fence_object
 from icedb_log.log.fold import read_horizon_ms
 from icedb_log.log.lost_commits import find_lost
 from icedb_log.model import LogView
+from icedb_log.repair.fsck_data import Walk
+from icedb_log.repair.fsck_findings import Findings
 from icedb_log.repair.fsck_log import CheckedLog
-from icedb_log.repair.fsck_objects import Walk
-from icedb_log.repair.fsck_report import Findings
 from icedb_log.repair.wire_check import is_log_key
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject, list_all
 from icedb_log.table.stored_config import read_table_config
@@ -82,35 +82,25 @@ def check_fences(
     present = {file.key for file in after.files}
     horizon_ms = read_horizon_ms(LogView(paths.name, after.readable, after.store_now_ms))
     for fact in facts:
-        key = paths.fence_key(fact.role)
+        key, state = paths.fence_key(fact.role), fact.state
         if fact.problem:
-            found.add("fence-unreadable", key, fact.problem)
+            found.add("fence-unreadable", key, problem=fact.problem)
             continue
-        if fact.state is None:
-            if any(
-                file.log.commit_id is not None and ("_m_" in file.key) == (fact.role == "merge")
-                for file in before.readable
-            ):
-                found.add("fence-missing", key, f"the log has commits of the role {fact.role}, and its fence is gone")
+        if state is None:
+            commits = (file.key for file in before.readable if file.log.commit_id is not None)
+            if any(("_m_" in name) == (fact.role == "merge") for name in commits):
+                found.add("fence-missing", key, role=fact.role)
             continue
-        commit = fact.state.commit
+        commit = state.commit
         if commit is not None and not is_log_key(paths, commit):
-            found.add("fence-unreadable", key, f"it announces {commit[:200]!r}, no log file of this table")
+            found.add("fence-unreadable:intent", key, commit=commit[:200])
         elif commit is not None and commit not in present and parse_log_key(commit).time_ms > horizon_ms:
             # R3: had it landed and been deleted since, its merge would be part of the horizon.
             age_ms = max(0, after.store_now_ms - fact.modified_ms)
-            found.add(
-                "fence-intent",
-                key,
-                f"{fact.state.owner} announced {commit} {age_ms / 60_000:,.0f} min ago, which is not in the log",
-            )
-        if config is not None and fact.state.incarnation != config.incarnation:
-            found.add(
-                "fence-unreadable",
-                key,
-                f"it is of another table of this name ({fact.state.incarnation or 'the first'}) than the configuration "
-                f"({config.incarnation or 'the first'})",
-            )
+            found.add("fence-intent", key, owner=state.owner, commit=commit, minutes=age_ms / 60_000)
+        if config is not None and state.incarnation != config.incarnation:
+            known = config.incarnation or "the first"
+            found.add("fence-unreadable:incarnation", key, found=state.incarnation or "the first", known=known)
 
 
 def check_lost_commits(
@@ -131,13 +121,13 @@ def check_lost_commits(
     view = LogView(paths.name, after.readable, after.store_now_ms)
     known = record.with_lost(find_lost(landed, view), view)
     for name in replace(record, lost=known).open_lost:
-        found.add("commit-lost", f"{paths.log_prefix}{name}.jsonl", _describe_lost(name, record))
-
-
-def _describe_lost(name: str, record: OrphanRecord) -> str:
-    known = record.lost.get(name)
-    since = "" if known is None else f"; found {format_ms(known.found_ms)}, and orphans are kept since"
-    return f"its fence says that it landed, at {format_ms(parse_log_key(name + '.jsonl').time_ms)}{since}"
+        lost = record.lost.get(name)
+        found.add(
+            "commit-lost" if lost is None else "commit-lost:found",
+            f"{paths.log_prefix}{name}.jsonl",
+            time=format_ms(parse_log_key(f"{name}.jsonl").time_ms),
+            found="" if lost is None else format_ms(lost.found_ms),
+        )
 
 
 def check_lost(found: Findings, paths: TablePaths, walk: Walk, *, fences: Iterable[FenceFact], has_pins: bool) -> None:
@@ -152,13 +142,7 @@ def check_lost(found: Findings, paths: TablePaths, walk: Walk, *, fences: Iterab
     has_merged = any(fact.role == "merge" and fact.state is not None and not fact.state.incarnation for fact in fences)
     has_landed = any(fact.state is not None and fact.state.landed for fact in fences)
     is_certain = has_merged or has_pins or has_landed
-    doubt = "" if is_certain else "; or the first commit is just under way, or was cut off"
-    found.add(
-        "log-lost",
-        paths.log_prefix,
-        f"{walk.unnamed_count:,} data files, and no log file{doubt}",
-        severity="error" if is_certain else "warning",
-    )
+    found.add("log-lost" if is_certain else "log-lost:doubtful", paths.log_prefix, count=walk.unnamed_count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +190,11 @@ def check_pins(found: Findings, store: ObjectStore, paths: TablePaths, facts: Pi
     lasting = {pin.key for pin in listed.pins if pin.status(listed.store_now_ms) in ("active", "late", "unreadable")}
     for key, problem in facts.problems.items():
         if key in lasting:
-            found.add("pin", key, problem, severity="warning")
+            found.add("pin:doubtful", key, problem=problem)
     for key, files in facts.files.items():
         gone = files & missing
         if gone and key in lasting:
-            found.add("pin", key, f"{len(gone)} of its {len(files)} data files are not there, the first is {min(gone)}")
+            found.add("pin", key, count=len(gone), files=len(files), path=min(gone))
 
 
 def check_state(
@@ -230,16 +214,14 @@ def check_state(
 def _check_staging(found: Findings, store: ObjectStore, paths: TablePaths, walk: Walk) -> None:
     for info in walk.unknown:
         if info.key.startswith(paths.staging_prefix):
-            found.add("staging-unknown", info.key, f"{info.size_bytes:,} bytes that are no batch")
+            found.add("staging-unknown", info.key, size_bytes=info.size_bytes)
     old = [info for info in walk.of_kind("staged_batch") if info.modified_ms + HOUR_MS <= walk.store_now_ms]
     still = {info.key for info in list_all(store, paths.staging_prefix).objects} if old else set()
     old = [info for info in old if info.key in still]  # the others were committed meanwhile
     if old:
         oldest = min(old, key=lambda info: info.modified_ms)
         hours = (walk.store_now_ms - oldest.modified_ms) / HOUR_MS
-        found.add(
-            "staging-old", oldest.key, f"{len(old)} batches wait for more than an hour, the oldest {hours:,.1f} h"
-        )
+        found.add("staging-old", oldest.key, count=len(old), hours=hours)
 
 
 def _check_quarantine(found: Findings, store: ObjectStore, paths: TablePaths, walk: Walk) -> None:
@@ -257,14 +239,14 @@ def _check_quarantine(found: Findings, store: ObjectStore, paths: TablePaths, wa
         reasons |= {batch_id_of(key) for key in now if is_reason(key)}
         for info in lonely:
             if info.key in now and entry_of_object(info.key) not in reasons:
-                found.add("quarantine-without-reason", info.key, "a payload, and no reason beside it")
+                found.add("quarantine-without-reason", info.key)
 
     def check(stored: StoredObject) -> None:
         if not parse_reason(stored.info, stored.body).fields:
             raise ValueError("not a reason")
 
     for info, error in _read_each(store, [info for info in there if is_reason(info.key)], check):
-        found.add("quarantine-without-reason", info.key, f"its reason cannot be read: {error}")
+        found.add("quarantine-without-reason:unreadable", info.key, problem=error)
 
 
 def _check_leases(found: Findings, store: ObjectStore, walk: Walk) -> None:
@@ -274,16 +256,14 @@ def _check_leases(found: Findings, store: ObjectStore, walk: Walk) -> None:
 
     young = [info for info in walk.of_kind("lease") if info.modified_ms + MAX_LEASE_TTL_MS > walk.store_now_ms]
     for info, error in _read_each(store, young, check):
-        found.add(
-            "lease", info.key, f"it cannot be understood ({error}), and holds every dead object until it is a day old"
-        )
+        found.add("lease", info.key, problem=error)
 
 
 def _check_imports(found: Findings, store: ObjectStore, walk: Walk) -> None:
     for info, error in _read_each(
         store, walk.of_kind("import_record"), lambda stored: decode_record(stored.info.key, stored.body)
     ):
-        found.add("import-record", info.key, str(error))
+        found.add("import-record", info.key, problem=error)
 
 
 def _check_erasures(found: Findings, store: ObjectStore, paths: TablePaths, walk: Walk) -> None:
@@ -291,16 +271,12 @@ def _check_erasures(found: Findings, store: ObjectStore, paths: TablePaths, walk
         erasure = decode_erasure(stored)
         age_ms = walk.store_now_ms - erasure.requested_ms
         if not erasure.is_closed and age_ms > LONG_ERASURE_MS:
-            found.add(
-                "erasure-open-long",
-                stored.info.key,
-                f"asked for {age_ms / HOUR_MS:,.0f} h ago, {erasure.state}, {len(erasure.open_targets)} objects have "
-                "still to go",
-            )
+            count = len(erasure.open_targets)
+            found.add("erasure-open-long", stored.info.key, hours=age_ms / HOUR_MS, state=erasure.state, count=count)
 
     still_open = [info for info in walk.of_kind("erasure") if info.key.startswith(paths.open_erasures_prefix)]
     for info, error in _read_each(store, still_open, check):
-        found.add("erasure-open-long", info.key, str(error))
+        found.add("erasure-open-long:unreadable", info.key, problem=error)
 
 
 def _check_views(found: Findings, store: ObjectStore, paths: TablePaths, walk: Walk) -> None:
@@ -314,19 +290,14 @@ def _check_views(found: Findings, store: ObjectStore, paths: TablePaths, walk: W
         except IceDBError as error:
             if not isinstance(error, HaltError):
                 raise
-            found.add("view-registration", info.key, str(error))
+            found.add("view-registration", info.key, problem=error)
             continue
         if registration is None:
             continue
         if not is_there:
-            found.add("view-registration", info.key, f"table {view} is no view of this one (any more)", severity="note")
+            found.add("view-registration:left", info.key, view=view)
         elif registration.state == "pending" and info.modified_ms + HOUR_MS <= walk.store_now_ms:
-            found.add(
-                "view-registration",
-                info.key,
-                "pending for more than an hour: no log file of an append is deleted until a feed has finished it",
-                severity="warning",
-            )
+            found.add("view-registration:pending", info.key)
 
 
 def _check_source(found: Findings, store: ObjectStore, paths: TablePaths, source: str) -> None:
@@ -334,19 +305,15 @@ def _check_source(found: Findings, store: ObjectStore, paths: TablePaths, source
         read_table_config(store, paths.sibling(source))
         registration = read_registration(store, paths.sibling(source), paths.name)
     except NotFound:
-        found.add("view-registration", paths.config_key, f"its source, table {source}, is not there: nothing feeds it")
+        found.add("view-registration:no-source", paths.config_key, source=source)
         return
     except HaltError:
         return  # fsck of the source says so
     if registration is None:
         age_ms = store.list_page(paths.config_key, limit=1).store_now_ms - store.head(paths.config_key).modified_ms
         if age_ms > HOUR_MS:
-            found.add(
-                "view-registration",
-                paths.sibling(source).view_key(paths.name),
-                f"table {source} does not know of its view {paths.name}: the janitor keeps no commit for it",
-                severity="warning",
-            )
+            key = paths.sibling(source).view_key(paths.name)
+            found.add("view-registration:unknown", key, source=source, view=paths.name)
 
 
 def _read_each(
