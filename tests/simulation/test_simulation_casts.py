@@ -6,7 +6,7 @@ import pytest
 from icedb_log.errors import NotFound
 from icedb_sim.simulation import actors
 from icedb_sim.simulation.cast import PLAIN, Cast
-from icedb_sim.simulation.moods import MOODS
+from icedb_sim.simulation.profiles import PROFILES
 from icedb_sim.simulation.schedule import ScheduleFailed, run_schedule
 from icedb_sim.simulation.shrink import check_seeds
 from icedb_sim.simulation.troupes import TROUPES, draw_cast
@@ -23,8 +23,8 @@ def test_every_rule_holds_in_many_schedules(first):
 
 def test_these_schedules_have_every_troupe():
     seen = Counter(name for seed in range(FIRST, FIRST + BLOCKS * BLOCK) for name, _ in draw_cast(seed).sizes)
-    assert seen.keys() >= TROUPES.keys() - MOODS.keys()
-    assert len(seen.keys() & MOODS.keys()) > len(MOODS) // 2, "of moods, which come with fewer seeds, most"
+    assert seen.keys() >= TROUPES.keys() - PROFILES.keys()
+    assert len(seen.keys() & PROFILES.keys()) > len(PROFILES) // 2, "of moods, which come with fewer seeds, most"
 
 
 @pytest.mark.parametrize("name", sorted(TROUPES))

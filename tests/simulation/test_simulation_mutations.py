@@ -28,7 +28,7 @@ from icedb_sim.rules.switches import (
     with_arguments,
 )
 from icedb_sim.simulation.cast import Cast
-from icedb_sim.simulation.moods import MOODS
+from icedb_sim.simulation.profiles import PROFILES
 from icedb_sim.simulation.schedule import run_schedule
 from icedb_sim.simulation.search import find_failure
 
@@ -105,8 +105,8 @@ def test_edited_code_that_does_not_run_is_no_proof():
 def test_moods_belong_to_rules_and_break_none():
     names = {rule.name for rule in ALL_RULES}
     assert names >= MOOD_OF_RULE.keys()
-    assert set(MOOD_OF_RULE.values()) <= MOODS.keys()
-    for name, mood in MOODS.items():
+    assert set(MOOD_OF_RULE.values()) <= PROFILES.keys()
+    for name, mood in PROFILES.items():
         sizes = {mood.wants: 2, name: 1} if mood.wants else {name: 1}
         run_schedule(7, Cast.of(sizes))
 

@@ -14,9 +14,9 @@ from icedb_sim.simulation.checks import CheckTroupe
 from icedb_sim.simulation.clocks import ClockTroupe
 from icedb_sim.simulation.erasures import ErasureTroupe
 from icedb_sim.simulation.leases import LeaseTroupe
-from icedb_sim.simulation.moods import MOODS, find_moods
 from icedb_sim.simulation.outsiders import OutsiderTroupe
 from icedb_sim.simulation.pins import PinTroupe
+from icedb_sim.simulation.profiles import PROFILES, Profile, find_profiles
 from icedb_sim.simulation.retention import RetentionTroupe
 from icedb_sim.simulation.reuse import ReuseTroupe
 from icedb_sim.simulation.serving import ServingTroupe
@@ -39,13 +39,13 @@ _ACTING: Final[tuple[type[Troupe], ...]] = (
     ViewTroupe,
 )
 
-TROUPES: Final[dict[str, type[Troupe]]] = {**{troupe.name: troupe for troupe in _ACTING}, **MOODS}
+TROUPES: Final[dict[str, type[Troupe] | Profile]] = {**{troupe.name: troupe for troupe in _ACTING}, **PROFILES}
 
 _MORE: Final = (0, 0, 0, 1, 1, 2)
 """How many troupes play: half of the schedules are plain."""
 
-_MOODS: Final = (0, 0, 0, 1)
-"""A quarter of the schedules has a mood."""
+_PROFILE_COUNTS: Final = (0, 0, 0, 1)
+"""A quarter of the schedules has a profile."""
 
 _SIZES: Final = (1, 2)
 _REUSE_RATE: Final = 0.1
@@ -55,12 +55,12 @@ _REUSE_RATE: Final = 0.1
 def draw_cast(seed: int) -> Cast:
     """Return the cast of a schedule for which nobody asked for another one. Does not move the other draws."""
     rng = random.Random(seed << 32 | zlib.crc32(b"cast"))
-    others = TROUPES.keys() - MOODS.keys() - {ReuseTroupe.name}
+    others = TROUPES.keys() - PROFILES.keys() - {ReuseTroupe.name}
     names = rng.sample(sorted(others), rng.choice(_MORE))
     alone = [name for name in names if TROUPES[name].plays_alone][:1]
     names = alone or names
-    moods = [name for name in find_moods(names) if MOODS[name].wants or not alone]
-    names += rng.sample(moods, min(len(moods), rng.choice(_MOODS)))
+    profiles = [name for name in find_profiles(names) if PROFILES[name].wants or not alone]
+    names += rng.sample(profiles, min(len(profiles), rng.choice(_PROFILE_COUNTS)))
     sizes = {name: rng.choice(_SIZES) for name in names}
     # Drawn by themselves, and last: they came late, and move no other draw.
     if not alone and random.Random(seed << 32 | zlib.crc32(b"reusers")).random() < _REUSE_RATE:
@@ -68,7 +68,7 @@ def draw_cast(seed: int) -> Cast:
     return Cast.of(sizes)
 
 
-def find_troupes(cast: Cast) -> tuple[type[Troupe], ...]:
+def find_troupes(cast: Cast) -> tuple[type[Troupe] | Profile, ...]:
     """Return the troupes of a cast.
 
     Raises:
