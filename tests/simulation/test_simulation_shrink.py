@@ -9,9 +9,8 @@ from icedb_sim.rules.mutations import mutated
 from icedb_sim.simulation.__main__ import main
 from icedb_sim.simulation.cast import PLAIN, Cast
 from icedb_sim.simulation.schedule import ScheduleFailed, run_schedule
-from icedb_sim.simulation.script import decode_replay, encode_replay
 from icedb_sim.simulation.search import find_failure
-from icedb_sim.simulation.shrink import FailureKind, shrink_failure
+from icedb_sim.simulation.shrink import FailureKind, decode_replay, encode_replay, shrink_failure
 from icedb_sim.simulation.troupes import TROUPES, draw_cast
 from icedb_sim.simulation.world import Script, Violation
 

@@ -16,8 +16,8 @@ from icedb_log.errors import InvalidRequest
 from icedb_sim.rules.catalogue import ALL_RULES
 from icedb_sim.simulation.cast import PLAIN, Cast
 from icedb_sim.simulation.schedule import ScheduleFailed, run_schedule
-from icedb_sim.simulation.script import decode_replay
 from icedb_sim.simulation.search import check_mutations
+from icedb_sim.simulation.shrink import decode_replay
 from icedb_sim.simulation.soak import Soak, run_soak
 from icedb_sim.simulation.troupes import find_troupes
 

@@ -30,12 +30,10 @@ from icedb_log.table.table_changes import alter_table_config
 from icedb_log.table.table_config import PartitionField, TableConfig
 
 from icedb_sim.fakes.faulty_store import FaultyStore
-from icedb_sim.simulation.audit import AuditWatch
 from icedb_sim.simulation.changes import Intent, IntentClock, RowTest, SimRowChanger
 from icedb_sim.simulation.data import BAD_BODY, ROW_BITS, SimBatchWriter, SimGroupMerger, encode_batch
-from icedb_sim.simulation.facts import SimBatch
-from icedb_sim.simulation.model import SimModel
-from icedb_sim.simulation.readers import SimReader
+from icedb_sim.simulation.facts import AuditWatch, SimBatch
+from icedb_sim.simulation.model import SimModel, SimReader
 from icedb_sim.simulation.settings import (
     MAX_STALL_MS,
     PATHS,

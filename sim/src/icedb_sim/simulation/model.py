@@ -6,20 +6,21 @@ every later reader has to agree with, whatever was merged, stripped and deleted 
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any
 
 import orjson
 from icedb_log.clean.leases import Lease
-from icedb_log.clock import parse_uuid7_ms
+from icedb_log.clock import Clock, parse_uuid7_ms
 from icedb_log.ingest.quarantine import is_reason
 from icedb_log.keys import parse_staged_key
 from icedb_log.log.codec import decode_log_file, decode_log_head
+from icedb_log.log.reader import LogHeadReader, LogReader
 from icedb_log.model import LogFile, LogHead, LogView, Snapshot
+from icedb_log.store.object_store import ObjectStore
 
 from icedb_sim.simulation.data import BAD_BODY
-from icedb_sim.simulation.facts import Counters, HeldLease, Landed, Promise, ReadMark, SimBatch
-from icedb_sim.simulation.quarantine import KeptBatches
-from icedb_sim.simulation.rows import RowTruth
+from icedb_sim.simulation.facts import Counters, HeldLease, KeptBatches, Landed, Promise, ReadMark, RowTruth, SimBatch
 from icedb_sim.simulation.settings import PATHS, Settings
 from icedb_sim.simulation.wire import WireFile, read_live, read_wire
 from icedb_sim.simulation.world import Violation
@@ -362,3 +363,35 @@ class SimModel:
     def live_truth(self) -> set[str]:
         """Return the data files that are live by everything that ever landed (S1)."""
         return self.named - self.dead
+
+
+class SimReader(LogReader):
+    """Fetches in the actor's own greenlet, and takes from the others what the same bytes decode to.
+
+    Args:
+        store: The store, as the actor sees it.
+        model: Has decoded everything that ever landed.
+        clock: The actor's.
+        max_refresh_ms: How long a read may take (R2).
+    """
+
+    def __init__(self, store: ObjectStore, model: SimModel, *, clock: Clock, max_refresh_ms: int) -> None:
+        super().__init__(store, PATHS, clock=clock, max_refresh_ms=max_refresh_ms, fetch_threads=1)
+        self._model = model
+
+    @cached_property
+    def heads(self) -> LogHeadReader:
+        """Reads the heads of the same log."""
+        return _HeadReader(self._store, self._model, clock=self._clock, max_refresh_ms=self._max_refresh_ms)
+
+    def _decode(self, key: str, body: bytes) -> LogFile:
+        return self._model.decode(key, body)
+
+
+class _HeadReader(LogHeadReader):
+    def __init__(self, store: ObjectStore, model: SimModel, *, clock: Clock, max_refresh_ms: int) -> None:
+        super().__init__(store, PATHS, clock=clock, max_refresh_ms=max_refresh_ms, fetch_threads=1)
+        self._model = model
+
+    def _decode(self, key: str, body: bytes, *, is_whole: bool) -> LogHead | None:
+        return self._model.decode_head(key, body, is_whole=is_whole)

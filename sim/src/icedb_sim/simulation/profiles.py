@@ -19,7 +19,7 @@ from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, DeleteReport, Object
 
 from icedb_sim.fakes.faulty_store import FaultyStore
 from icedb_sim.simulation.actors import Simulation
-from icedb_sim.simulation.cast import Backstage, Body, Troupe
+from icedb_sim.simulation.cast import Backstage, Body, Part, Troupe
 from icedb_sim.simulation.repeats import flush_by_size_for_ever, read_afresh_for_ever, send_again_for_ever
 from icedb_sim.simulation.settings import MINUTE_MS, SECOND_MS, FaultRates, Settings
 from icedb_sim.simulation.world import Actor, World
@@ -434,3 +434,25 @@ def find_profiles(names: Collection[str]) -> list[str]:
     """Return the profiles that suit some scenarios, by name."""
     own = [name for name, profile in PROFILES.items() if profile.wants in names]
     return own or [name for name, profile in PROFILES.items() if not profile.wants]
+
+
+_STEPS_MS: Final = (0, 5 * SECOND_MS, 60 * SECOND_MS, 150 * SECOND_MS)
+_DRIFT: Final = 0.005
+
+
+class ClockTroupe(Troupe):
+    """Nobody; but the clocks of all others go wrong. Any size is the same."""
+
+    name = "clocks"
+
+    @classmethod
+    def change_settings(cls, settings: Settings, seed: int) -> Settings:
+        """Let clocks jump by so much, and half of the time drift, too."""
+        return replace(
+            settings, clock_step_ms=_STEPS_MS[seed % 4], clock_drift=_DRIFT * (seed // 4 % 2 or not seed % 4)
+        )
+
+    def parts(self, count: int) -> tuple[Part, ...]:
+        """Return nobody."""
+        del count
+        return ()

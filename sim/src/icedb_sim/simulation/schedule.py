@@ -11,9 +11,8 @@ from icedb_log.table.stored_config import create_table
 from icedb_sim.fakes.faulty_store import FaultyStore
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.simulation.actors import BODIES, Simulation, next_name, spawn_actor
-from icedb_sim.simulation.audit import AuditWatch
 from icedb_sim.simulation.cast import Backstage, Cast, Troupe
-from icedb_sim.simulation.facts import Counters
+from icedb_sim.simulation.facts import AuditWatch, Counters
 from icedb_sim.simulation.model import SimModel
 from icedb_sim.simulation.quiesce import quiesce
 from icedb_sim.simulation.settings import PATHS, Settings, draw_settings

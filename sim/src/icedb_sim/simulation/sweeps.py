@@ -21,8 +21,8 @@ from icedb_log.units import HOUR_MS
 
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.simulation.actors import ORDINARY, Simulation
-from icedb_sim.simulation.audit import AuditWatch
 from icedb_sim.simulation.cast import Backstage, Part, Troupe
+from icedb_sim.simulation.facts import AuditWatch
 from icedb_sim.simulation.settings import ANY_SHARE, MINUTE_MS, PATHS, START_MS, Settings
 from icedb_sim.simulation.world import Actor, SimClock, Violation
 

@@ -11,12 +11,11 @@ from icedb_log.errors import InvalidRequest
 
 from icedb_sim.simulation.cast import Cast, Troupe
 from icedb_sim.simulation.checks import CheckTroupe
-from icedb_sim.simulation.clocks import ClockTroupe
 from icedb_sim.simulation.erasures import ErasureTroupe
 from icedb_sim.simulation.leases import LeaseTroupe
 from icedb_sim.simulation.outsiders import OutsiderTroupe
 from icedb_sim.simulation.pins import PinTroupe
-from icedb_sim.simulation.profiles import PROFILES, Profile, find_profiles
+from icedb_sim.simulation.profiles import PROFILES, ClockTroupe, Profile, find_profiles
 from icedb_sim.simulation.retention import RetentionTroupe
 from icedb_sim.simulation.reuse import ReuseTroupe
 from icedb_sim.simulation.serving import ServingTroupe
