@@ -1,7 +1,7 @@
 """Write a small table with something of everything that this release writes, as a golden folder.
 
 ``python tests/compat/make_golden.py REVISION`` writes ``tests/compat/golden/REVISION``: once for each revision of the format,
-by the code of that revision; ``docs/upgrades.md`` says when there is a new one. Same code, same bytes: the clock stands still.
+by the code of that revision; ``docs/internals/releases.md`` says when there is a new one. Same code, same bytes: the clock stands still.
 
 The objects of the store lie below ``objects/``, each under its key; ``times.json`` has LastModified of each, by the store's
 clock; ``expected.json`` says what a reader has to find. Rows are known by their ``id``.
