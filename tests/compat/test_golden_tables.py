@@ -367,9 +367,7 @@ def test_the_newest_golden_table_is_what_this_release_writes(make_golden):
     stored = shape_of(
         {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     )
-    remedy = (
-        f"is written by this release and not in golden/{NEWEST}: a new revision of the format, see docs/internals/releases.md"
-    )
+    remedy = f"is written by this release and not in golden/{NEWEST}: a new revision of the format, see docs/internals/releases.md"
     assert now.keys() == stored.keys(), remedy
     for kind, fields in stored.items():
         assert now[kind] - fields == set(), f"{kind}: {remedy}"
