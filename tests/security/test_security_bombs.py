@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from icedb_engine.errors import BatchRejected
 from icedb_engine.limits import FlushUnitLimits
-from icedb_engine.reading import page_bounds
-from icedb_engine.reading.typed_files import read_parquet
+from icedb_engine.reading import read_typed
+from icedb_engine.reading.read_typed import read_parquet
 from icedb_log.units import KIB, MIB
 
 LIMITS = FlushUnitLimits(batch_decoded_bytes=1 * MIB)
@@ -70,7 +70,7 @@ def test_a_dictionary_that_is_too_large_is_not_read(monkeypatch):
 
 def test_pages_without_number_are_not_read(monkeypatch):
     body = write_parquet(pa.table({"n": list(range(1000))}), data_page_size=1, write_batch_size=1, use_dictionary=False)
-    monkeypatch.setattr(page_bounds, "MAX_PAGES", 100)
+    monkeypatch.setattr(read_typed, "MAX_PAGES", 100)
     with pytest.raises(BatchRejected, match="more than 100 pages"):
         read_parquet(body, LIMITS)
 

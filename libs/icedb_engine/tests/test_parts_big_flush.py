@@ -218,7 +218,7 @@ def test_dictionaries_are_for_columns_of_few_values():
 def test_a_row_group_of_wide_rows_ends_early(make_table, monkeypatch):
     monkeypatch.setattr("icedb_engine.writing.part_files.ROW_GROUP_BYTES", 100_000)
     table = make_table(sort=("n",), row_group_rows=4096)
-    monkeypatch.setattr("icedb_engine.reading.event_frame.ROWS_PER_CHUNK", 2048)
+    monkeypatch.setattr("icedb_engine.reading.frame.ROWS_PER_CHUNK", 2048)
     body = "".join(json.dumps({"n": i, "text": f"{i}" * 40}) + "\n" for i in range(9000)).encode()
     (marker,) = table.flush(table.stage(body=body)).files
     metadata = table.parquet(marker).metadata

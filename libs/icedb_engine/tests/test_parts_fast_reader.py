@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from icedb_engine.reading import unit_sections
-from icedb_engine.reading.fast_times import read_counts, read_days, read_moments
-from icedb_engine.reading.unit_sections import UnitSections
+from icedb_engine.reading import frame
+from icedb_engine.reading.frame import UnitSections
+from icedb_engine.reading.read_fast import read_counts, read_days, read_moments
 
 SCHEMA = {"v": "VARCHAR", "i": "BIGINT", "f": "DOUBLE", "b": "BOOLEAN", "t": "TIMESTAMP", "d": "DATE"}
 MOMENTS = (
@@ -69,7 +69,7 @@ def bodies(draw):
 @pytest.fixture
 def fast_batches(monkeypatch):
     """Let units of any size try the fast reader; return the list of how many batches it took, each time."""
-    monkeypatch.setattr(unit_sections, "SAMPLE_LINES", 0)
+    monkeypatch.setattr(frame, "SAMPLE_LINES", 0)
     taken = []
     read_fast = UnitSections.read_fast
 

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from icedb_engine.reading.json_types import Kind
+from icedb_engine.reading.types import Kind
 from icedb_engine.units.append_unit import AppendUnit, append_unit
 from icedb_engine.writing.part_files import PartFileWriter
 from icedb_log.errors import InvariantViolated

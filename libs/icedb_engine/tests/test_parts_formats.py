@@ -14,8 +14,8 @@ import pyarrow.parquet.encryption as pe
 import pytest
 from backports import zstd
 from icedb_engine.limits import FlushUnitLimits
-from icedb_engine.reading.json_types import Kind
-from icedb_engine.reading.staged_bytes import decompress
+from icedb_engine.reading.batches import decompress
+from icedb_engine.reading.types import Kind
 from icedb_log.ingest.content import hash_content
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from icedb_engine.limits import FlushUnitLimits
-from icedb_engine.reading import unit_sections
+from icedb_engine.reading import frame
 from icedb_log.units import MIB
 
 GOOD = {"n": 1, "f": 0.5, "s": "a", "o": {"k": 1}}
@@ -19,7 +19,7 @@ LEVELS = 100_000
 @pytest.fixture(params=["exact", "fast"])
 def reader(request, monkeypatch):
     """Both readers of lines, whatever the size of the unit."""
-    monkeypatch.setattr(unit_sections, "SAMPLE_LINES", 0 if request.param == "fast" else 10**9)
+    monkeypatch.setattr(frame, "SAMPLE_LINES", 0 if request.param == "fast" else 10**9)
 
 
 def lines(*texts: str) -> bytes:

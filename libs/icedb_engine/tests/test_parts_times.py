@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from icedb_engine.imports.import_footers import FileRefused
 from icedb_engine.imports.import_inspect import inspect_file
-from icedb_engine.reading.unit_sections import SAMPLE_LINES
+from icedb_engine.reading.frame import SAMPLE_LINES
 from icedb_engine.units.typed_rows import EncodeUnit, open_typed_rows
 from icedb_log.errors import InvalidRequest
 from icedb_log.ingest.import_jobs import InspectJob

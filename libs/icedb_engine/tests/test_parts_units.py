@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from icedb_engine.limits import FlushUnitLimits, JobLimits
-from icedb_engine.reading.column_types import settle_types
-from icedb_engine.reading.json_types import Kind, infer_type
+from icedb_engine.reading.types import Kind, infer_type
+from icedb_engine.reading.widening import settle_types
 from icedb_engine.spark.spark_runner import run_unit
 from icedb_engine.units.merge_unit import MergeUnit
 from icedb_engine.units.work_units import FLUSH_RESULTS, FLUSH_UNITS, MERGE_RESULTS, encode, split_batches

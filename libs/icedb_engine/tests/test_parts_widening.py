@@ -5,8 +5,7 @@ from datetime import date, datetime
 import pyarrow as pa
 import pytest
 from icedb_engine.imports.import_footers import read_footer
-from icedb_engine.reading.column_types import unite_known
-from icedb_engine.reading.widening import WideningProof, Wish, find_inexact, find_widenable
+from icedb_engine.reading.widening import WideningProof, Wish, find_inexact, find_widenable, unite_known
 from icedb_log.errors import SchemaConflict
 from icedb_log.ingest.import_sources import SourceFile
 from icedb_log.jobs import FlushJob

@@ -11,7 +11,7 @@ from icedb_log.table.transforms import find_type_problem
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark_types
 
-from icedb_engine.reading.json_types import EXACT_DOUBLE_MAX
+from icedb_engine.reading.types import EXACT_DOUBLE_MAX
 
 ROWS_VIEW: Final = "_rows"
 SOURCE_FILES_VIEW: Final = "source_files"

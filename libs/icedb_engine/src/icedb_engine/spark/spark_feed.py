@@ -22,7 +22,7 @@ from icedb_engine.query.query_tasks import make_encode_task
 from icedb_engine.query.query_types import ROWS_VIEW, OutputColumn, read_output_columns, store_column
 from icedb_engine.query.user_sql import check_user_sql
 from icedb_engine.query.view_query import VIEW_QUERY
-from icedb_engine.reading.column_types import unite_known
+from icedb_engine.reading.widening import unite_known
 from icedb_engine.spark.spark_blobs import BLOB_SCHEMA, SparkBlobs
 from icedb_engine.spark.spark_files import file_errors, open_data_files
 from icedb_engine.spark.spark_jobs import SparkJobs

@@ -13,8 +13,7 @@ from icedb_log.jobs import FlushJob, FlushOutput
 from icedb_log.model import FileMarker
 
 from icedb_engine.limits import JobLimits
-from icedb_engine.reading.column_types import settle_types, unite_known
-from icedb_engine.reading.widening import make_proof
+from icedb_engine.reading.widening import make_proof, settle_types, unite_known
 from icedb_engine.spark.spark_blobs import SparkBlobs
 from icedb_engine.spark.spark_jobs import SparkJobs
 from icedb_engine.spark.spark_query import QueryRun

@@ -20,8 +20,7 @@ from icedb_engine.query.insert_query import QueryProblem, make_spark_schema, que
 from icedb_engine.query.query_tasks import make_decode_task, make_encode_task
 from icedb_engine.query.query_types import ROWS_VIEW, read_output_columns, store_column
 from icedb_engine.query.user_sql import check_user_sql
-from icedb_engine.reading.column_types import unite_known
-from icedb_engine.reading.widening import make_proof
+from icedb_engine.reading.widening import make_proof, unite_known
 from icedb_engine.spark.spark_blobs import BLOB_SCHEMA, SparkBlobs
 from icedb_engine.spark.spark_read import Batches, ReadUnit, UnitReader, bring_together
 from icedb_engine.spark.spark_runner import SparkRunner

@@ -9,9 +9,8 @@ from icedb_log.model import FileMarker
 from icedb_log.table.table_config import TableConfig
 
 from icedb_engine.limits import JobLimits, share_threads
-from icedb_engine.reading.column_types import settle_types
-from icedb_engine.reading.json_types import Kind, infer_type
-from icedb_engine.reading.widening import WideningProof, Wish
+from icedb_engine.reading.types import Kind, infer_type
+from icedb_engine.reading.widening import WideningProof, Wish, settle_types
 from icedb_engine.spark.spark_blobs import SparkBlobs
 from icedb_engine.units.flush_types import FlushUnit, FlushUnitResult
 from icedb_engine.units.work_units import FLUSH_RESULTS, encode

@@ -9,7 +9,7 @@ from icedb_log.clock import Clock
 from icedb_log.model import FileMarker
 from icedb_log.store.object_store import ObjectStore
 
-from icedb_engine.reading.unit_rows import open_unit
+from icedb_engine.reading.unit import open_unit
 from icedb_engine.units.flush_types import FlushUnit, FlushUnitResult
 from icedb_engine.writing.part_files import PartFileWriter
 from icedb_engine.writing.part_layout import make_flush_layout, require_parity

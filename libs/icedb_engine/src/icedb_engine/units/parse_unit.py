@@ -15,7 +15,7 @@ import pyarrow as pa
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.units import MIB
 
-from icedb_engine.reading.unit_rows import open_unit
+from icedb_engine.reading.unit import open_unit
 from icedb_engine.units.flush_types import Blob, FlushUnit, FlushUnitResult
 
 BLOB_BYTES: Final = 8 * MIB

@@ -18,7 +18,7 @@ from icedb_log.store.object_store import ObjectStore
 from icedb_engine.arrow_types import ARROW_TYPES
 from icedb_engine.engine import open_engine, open_scratch
 from icedb_engine.limits import EngineLimits
-from icedb_engine.reading.event_frame import ROWS_PER_CHUNK
+from icedb_engine.reading.frame import ROWS_PER_CHUNK
 from icedb_engine.sql import quote_name
 from icedb_engine.units.flush_types import PlannedBlob, WriteUnit, WriteUnitResult
 from icedb_engine.writing.part_files import ORDINAL, PartFileWriter

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from icedb_log.model import ColumnStats
 from icedb_log.table.column_bounds import encode_bounds
 
-from icedb_engine.reading.json_types import EXACT_DOUBLE_MAX
+from icedb_engine.reading.types import EXACT_DOUBLE_MAX
 
 _EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
 _DAYS: Final = (date.min.toordinal() - _EPOCH_ORDINAL, date.max.toordinal() - _EPOCH_ORDINAL)

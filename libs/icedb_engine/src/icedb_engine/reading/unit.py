@@ -1,19 +1,25 @@
-"""The batches of one unit: fetched side by side, checked, and ready as one sorted stream.
+"""The batches of one unit: fetched side by side, decoded, checked, and ready as one sorted stream.
 
-Batches are numbered by their place in the unit. At most a handful of staged objects is on its way at once, and
-reading ends when the unit has enough: what is left is for another unit.
+Batches are numbered by their place in the unit. At most a handful of staged objects is on its way at once, and reading
+ends when the unit has enough: what is left is for another unit.
+
+The checks that decide stop at the first thing that is wrong with a batch. Its producer wants to know all of it: so
+batches that were refused whole (``on_bad_rows = quarantine_batch``) are looked at once more, each on its own, as if
+their bad rows were to be set aside. Nothing is decided there, and what cannot be found out leaves the reason as it
+was.
 """
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from icedb_log.errors import NotFound
+from icedb_log.errors import NotFound, Unavailable
 from icedb_log.ingest.quarantine import bad_rows_key
 from icedb_log.jobs import SizeClass, StagedBatch
 from icedb_log.model import FileMarker
@@ -22,13 +28,115 @@ from icedb_log.units import MIB
 
 from icedb_engine.engine import open_engine, open_scratch
 from icedb_engine.errors import BatchRejected, BatchTooLarge
-from icedb_engine.limits import FlushUnitLimits, leave_memory
-from icedb_engine.reading.batch_checks import UnitChecks
-from icedb_engine.reading.event_frame import EventFrame
-from icedb_engine.reading.refused_batches import explain_refused
-from icedb_engine.reading.staged_batch import BatchContent, DecodedBatch, read_batch
+from icedb_engine.limits import EngineLimits, FlushUnitLimits, leave_memory
+from icedb_engine.reading.batches import (
+    BatchContent,
+    check_row_count,
+    decompress,
+    read_batch_lines,
+    split_format,
+)
+from icedb_engine.reading.check import UnitChecks
+from icedb_engine.reading.frame import EventFrame
+from icedb_engine.reading.read_json import read_json_document
+from icedb_engine.reading.read_typed import read_arrow, read_csv_cells, read_parquet
 from icedb_engine.units.flush_plan import count_prefix, estimate_bytes
 from icedb_engine.units.flush_types import BatchRejection, Blob, FlushUnit, FlushUnitResult, UnitBadRows
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedBatch:
+    """A staged object, decoded.
+
+    Attributes:
+        content: Its rows.
+        sha256: Of the decoded body, in hex: what tells it from other content (I8).
+    """
+
+    content: BatchContent
+    sha256: str
+
+
+def read_batch(body: bytes, staging_format: str, limits: FlushUnitLimits, *, splits_rows: bool = False) -> DecodedBatch:
+    """Decode a staged object.
+
+    Args:
+        body: The staged bytes.
+        staging_format: One of :data:`icedb_log.keys.STAGING_FORMATS`.
+        limits: The bounds of a batch.
+        splits_rows: Bad lines are set aside instead of rejecting the batch (``on_bad_rows = quarantine_rows``).
+
+    Raises:
+        BatchRejected: Not what its format says, or above a bound.
+    """
+    plain, codec = split_format(staging_format)
+    decoded = decompress(body, codec, limits, has_lines=plain == "ndjson")
+    content = _read_content(decoded, plain, limits, splits_rows=splits_rows)
+    return DecodedBatch(content, hashlib.sha256(decoded).hexdigest())
+
+
+def _read_content(decoded: bytes, plain: str, limits: FlushUnitLimits, *, splits_rows: bool) -> BatchContent:
+    if plain == "parquet":
+        return read_parquet(decoded, limits)
+    if plain == "arrow":
+        return read_arrow(decoded, limits)
+    if plain == "ndjson":
+        return read_batch_lines(decoded, limits, splits_rows=splits_rows)
+    read = read_json_document if plain == "json" else read_csv_cells
+    content = read(decoded, limits, splits_rows=splits_rows)
+    check_row_count(content.row_count + content.bad.row_count, limits)
+    return content
+
+
+MAX_EXPLAINED_BATCHES: Final = 100
+"""Of one unit; the others keep the first reason that was found."""
+MAX_EXPLAINED_BYTES: Final = 16 * MIB
+"""Decoded size of a batch that is looked at again."""
+_MEMORY_SHARE: Final = 4
+"""Of the unit's memory, beside what the unit itself holds."""
+
+
+def explain_refused(
+    unit: FlushUnit, batches: Mapping[int, BatchContent], types: Mapping[str, str], scratch: Path
+) -> dict[int, str]:
+    """Return the reason of refused batches, all their bad rows considered; those of which no row is bad are left out.
+
+    Args:
+        unit: That refused them.
+        batches: What they hold, by number.
+        types: Of all columns, as they are after the unit.
+        scratch: A folder.
+    """
+    small = [number for number, content in batches.items() if content.decoded_bytes <= MAX_EXPLAINED_BYTES]
+    reasons: dict[int, str] = {}
+    limits = replace(unit.engine, memory_bytes=unit.engine.memory_bytes // _MEMORY_SHARE)
+    try:
+        for number in small[:MAX_EXPLAINED_BATCHES]:
+            reason = _explain_one(unit, batches[number], types, limits=limits, scratch=scratch)
+            if reason:
+                reasons[number] = reason
+    except Unavailable:
+        pass  # too little room: the first reason is one as well
+    return reasons
+
+
+def _explain_one(
+    unit: FlushUnit, content: BatchContent, types: Mapping[str, str], *, limits: EngineLimits, scratch: Path
+) -> str:
+    config = unit.config.model_copy(update={"on_bad_rows": "quarantine_rows"})
+    while True:
+        with open_engine(limits, scratch) as engine:
+            frame = EventFrame(engine, {0: content}, unit.config.times)
+            refused = unit.refused_widenings
+            checks = UnitChecks(config, unit.paths, types, unit.limits, frame, refused_widenings=refused)
+            checks.run((0,), is_exact=True)
+        if checks.wishes:
+            types = {**types, **checks.wishes}  # what a wider column takes is not bad in itself
+            continue
+        bad = frame.batches[0].bad
+        is_about_rows = bad.row_count and (0 in checks.accepted or not frame.batches[0].row_count)
+        return bad.reason if is_about_rows else ""
+
 
 FETCHED_BYTES: Final = 64 * MIB
 """Estimated decoded size of the batches that are on their way at once; a larger one comes alone."""

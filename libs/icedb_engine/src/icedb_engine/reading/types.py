@@ -1,13 +1,17 @@
-"""From JSON values to SQL types: the one rule, as pure functions. In words: ``docs/types.md``.
+"""Which SQL type the values of a column become, and the SQL that casts them. Pure.
 
-The engine only counts what kinds of values a column of a batch has (:class:`Kind`, a set of bits per batch and
-column); what they mean together with the table's schema is decided here, batch after batch in the order in
-which they were staged, so that the same flush always ends the same way.
+Values are told apart by *kind*: what a JSON value is, or the text of a cell. A column has a *form* in each batch: how
+its values lie in the native engine. A raw value is the compact JSON text of one top-level value, as DuckDB's JSON
+reader gives it: strings with their quotes, NULL for null and for a missing key. A cast gives NULL where the value does
+not fit; the caller compares counts, so that no value is lost silently.
 """
 
 from collections.abc import Mapping
-from enum import IntFlag
+from enum import IntFlag, StrEnum
 from typing import Final
+
+from icedb_log.table.time_columns import TimeUnit
+from icedb_log.table.transforms import moment_sql
 
 EXACT_DOUBLE_MAX: Final = 2**53
 """Every integer up to here has an exact DOUBLE."""
@@ -187,3 +191,172 @@ class SchemaBuilder:
             self._known_kinds[column] = self._known_kinds.get(column, Kind(0)) | kinds
         elif kinds:
             self._new[column] = normalize_kinds(self._new.get(column, Kind(0)) | kinds)
+
+
+ISO_PATTERN: Final = r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?( ?([Zz]|[+-]\d{2}(:?\d{2})?))?)?"
+DATE_PATTERN: Final = r"\d{4}-\d{2}-\d{2}"
+_MIN_TIMESTAMP: Final = "TIMESTAMP '0001-01-01 00:00:00'"
+_MAX_TIMESTAMP: Final = "TIMESTAMP '9999-12-31 23:59:59.999999'"
+_SHORT_INTEGER_LENGTH: Final = 15
+"""Integers of so few characters lie within 2^53."""
+
+
+def kind_sql(raw: str) -> str:
+    """Return the SQL of a raw value's :class:`Kind`; 0 for NULL."""
+    whole = f"try_cast({raw} AS BIGINT)"
+    return (
+        f"CASE ascii({raw}) WHEN 34 THEN {Kind.STRING:d} WHEN 123 THEN {Kind.NESTED:d} WHEN 91 THEN {Kind.NESTED:d} "
+        f"WHEN 116 THEN {Kind.BOOLEAN:d} WHEN 102 THEN {Kind.BOOLEAN:d} ELSE CASE "
+        f"WHEN {raw} IS NULL THEN 0 "
+        f"WHEN NOT regexp_full_match({raw}, '-?[0-9]+') THEN {Kind.FRACTION:d} "
+        f"WHEN length({raw}) <= {_SHORT_INTEGER_LENGTH} THEN {Kind.INTEGER:d} "
+        f"WHEN {whole} IS NULL THEN {Kind.HUGE_INTEGER:d} "
+        f"WHEN {whole} BETWEEN -{EXACT_DOUBLE_MAX} AND {EXACT_DOUBLE_MAX} THEN {Kind.INTEGER:d} "
+        f"ELSE {Kind.LONG_INTEGER:d} END END"
+    )
+
+
+def cast_sql(raw: str, sql_type: str, unit: TimeUnit) -> str:
+    """Return the SQL of a raw value as ``sql_type``, NULL where it does not fit; ``unit`` is of TIMESTAMP's numbers."""
+    if sql_type == "VARCHAR":
+        return text_sql(raw)
+    if sql_type == "BOOLEAN":
+        return f"({raw} = 'true')"
+    if sql_type == "BIGINT":
+        return f"try_cast({raw} AS BIGINT)"
+    if sql_type == "DOUBLE":
+        return double_sql(raw)
+    text = text_sql(raw)
+    if sql_type == "DATE":
+        return date_sql(text)
+    number = moment_sql(f"try_cast({raw} AS BIGINT)", unit)
+    return years_sql(f"CASE WHEN ascii({raw}) = 34 THEN {iso_sql(text)} ELSE {number} END")
+
+
+def double_sql(number: str) -> str:
+    """Return the SQL of a number's text as a DOUBLE; NULL above its range, unless it says Infinity."""
+    value = f"try_cast({number} AS DOUBLE)"
+    return f"CASE WHEN isinf({value}) AND NOT contains({number}, 'I') THEN NULL ELSE {value} END"
+
+
+def date_sql(text: str) -> str:
+    """Return the SQL of text as a DATE; NULL where it is none."""
+    day = f"try_cast(CASE WHEN regexp_full_match({text}, '{DATE_PATTERN}') THEN {text} END AS DATE)"
+    return f"CASE WHEN {day} >= DATE '0001-01-01' THEN {day} END"
+
+
+def iso_sql(text: str) -> str:
+    """Return the SQL of ISO-8601 text as a moment, of any year; NULL where it is none."""
+    iso = f"CASE WHEN regexp_full_match({text}, '{ISO_PATTERN}') THEN {text} END"
+    return f"CAST(try_cast({iso} AS TIMESTAMPTZ) AS TIMESTAMP)"
+
+
+def years_sql(moment: str) -> str:
+    """Return the SQL of a moment; NULL outside the years 1 to 9999."""
+    return f"CASE WHEN {moment} BETWEEN {_MIN_TIMESTAMP} AND {_MAX_TIMESTAMP} THEN {moment} END"
+
+
+def text_sql(raw: str) -> str:
+    """Return the SQL of a raw value as text: a string without quotes and escapes, anything else as JSON."""
+    return (
+        f"CASE WHEN ascii({raw}) <> 34 THEN CAST({raw} AS VARCHAR) "
+        f"WHEN contains({raw}, '\\') THEN json_extract_string({raw}, '$') "
+        f"ELSE substring({raw}, 2, length({raw}) - 2) END"
+    )
+
+
+class Form(StrEnum):
+    """What a column of the engine holds before it is cast.
+
+    Raw JSON text, the text of a cell, the text of objects and arrays, or an SQL type.
+    """
+
+    JSON = "JSON"
+    CELL = "CELL"
+    NESTED = "NESTED"
+    VARCHAR = "VARCHAR"
+    BIGINT = "BIGINT"
+    DOUBLE = "DOUBLE"
+    BOOLEAN = "BOOLEAN"
+    TIMESTAMP = "TIMESTAMP"
+    DATE = "DATE"
+
+
+_KINDS: Final = {
+    Form.VARCHAR: Kind.STRING,
+    Form.NESTED: Kind.NESTED,
+    Form.DOUBLE: Kind.FRACTION,
+    Form.BOOLEAN: Kind.BOOLEAN,
+    Form.TIMESTAMP: Kind.TIMESTAMP,
+    Form.DATE: Kind.DATE,
+}
+_CELL_NUMBER: Final = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?"
+_FAILING: Final = {
+    "TIMESTAMP": (Form.JSON, Form.CELL, Form.VARCHAR, Form.BIGINT),
+    "DATE": (Form.JSON, Form.CELL, Form.VARCHAR),
+    "DOUBLE": (Form.JSON, Form.CELL),
+}
+
+
+def kinds_sql(column: str, form: Form) -> str:
+    """Return the SQL of one value's :class:`Kind`; 0 for NULL."""
+    if form == Form.JSON:
+        return kind_sql(column)
+    if form == Form.CELL:
+        return (
+            f"CASE WHEN {column} IS NULL THEN 0 WHEN regexp_full_match({column}, '{_CELL_NUMBER}') "
+            f"THEN {kind_sql(column)} WHEN {column} IN ('true', 'false') THEN {Kind.BOOLEAN:d} "
+            f"ELSE {Kind.STRING:d} END"
+        )
+    if form == Form.BIGINT:
+        return (
+            f"CASE WHEN {column} BETWEEN -{EXACT_DOUBLE_MAX} AND {EXACT_DOUBLE_MAX} THEN {Kind.INTEGER:d} "
+            f"WHEN {column} IS NULL THEN 0 ELSE {Kind.LONG_INTEGER:d} END"
+        )
+    return f"CASE WHEN {column} IS NULL THEN 0 ELSE {_KINDS[form]:d} END"
+
+
+def evidence_sql(column: str, form: Form) -> str:
+    """Return the SQL of the kinds of all values of a group of rows; NULL if there is none."""
+    if form in _KINDS:
+        return f"CASE WHEN count({column}) > 0 THEN {_KINDS[form]:d} END"
+    return f"bit_or({kinds_sql(column, form)})"
+
+
+def can_fail(form: Form, sql_type: str) -> bool:
+    """Return whether a value of the right kind may still not fit the type (a bad date, 1e999)."""
+    return form in _FAILING.get(sql_type, ())
+
+
+def is_cast(form: Form, sql_type: str | None) -> bool:
+    """Return whether values of this form have to be cast to be of the type; no for a column that is left out."""
+    return sql_type is not None and form != sql_type and (form, sql_type) != (Form.NESTED, "VARCHAR")
+
+
+def cast_form_sql(column: str, form: Form, sql_type: str, *, unit: TimeUnit) -> str:
+    """Return the SQL of a value as ``sql_type``, NULL where it does not fit; ``unit`` is of TIMESTAMP's numbers."""
+    if not is_cast(form, sql_type):
+        return column
+    if form == Form.JSON:
+        return cast_sql(column, sql_type, unit)
+    if form == Form.CELL:
+        return _cast_cell_sql(column, sql_type, unit)
+    if sql_type == "TIMESTAMP" and form in (Form.VARCHAR, Form.BIGINT):
+        return years_sql(iso_sql(column) if form == Form.VARCHAR else moment_sql(column, unit))
+    if sql_type == "DATE" and form == Form.VARCHAR:
+        return date_sql(column)
+    return f"try_cast({column} AS {sql_type})"
+
+
+def _cast_cell_sql(column: str, sql_type: str, unit: TimeUnit) -> str:
+    number = moment_sql(f"try_cast({column} AS BIGINT)", unit)
+    iso = iso_sql(column)
+    casts = {
+        "VARCHAR": column,
+        "BOOLEAN": f"({column} = 'true')",
+        "BIGINT": f"try_cast({column} AS BIGINT)",
+        "DOUBLE": double_sql(column),
+        "DATE": date_sql(column),
+        "TIMESTAMP": years_sql(f"CASE WHEN regexp_full_match({column}, '-?[0-9]+') THEN {number} ELSE {iso} END"),
+    }
+    return casts[sql_type]
