@@ -14,13 +14,20 @@ each data file.
 from dataclasses import dataclass
 from typing import Final
 
-from icedb_log.clean.orphan_record import read_orphan_record
 from icedb_log.clock import Clock
 from icedb_log.errors import NotFound, UnsupportedFormat
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import DEFAULT_MAX_REFRESH_MS
 from icedb_log.repair.footers import FooterReader
-from icedb_log.repair.fsck_data import Progress, Walk, check_config, check_data, no_progress, walk_objects
+from icedb_log.repair.fsck_data import (
+    Inspection,
+    Progress,
+    Walk,
+    check_config,
+    check_data,
+    no_progress,
+    walk_objects,
+)
 from icedb_log.repair.fsck_deep import DeepLook, choose_sample, read_all_pages, read_deep, report_deep
 from icedb_log.repair.fsck_findings import MAX_LISTED, Findings, FsckReport
 from icedb_log.repair.fsck_log import CheckedLog, LogChecker, check_log
@@ -134,27 +141,20 @@ class _Fsck:
         self._progress("log again", 0, None)
         after = checker.check()
         check_log(self._found, self._paths, after, config)
-        check_data(
-            self._found,
-            self._store,
-            walk,
-            before=before,
-            after=after,
-            config=config,
-            threads=self._options.fetch_threads,
-        )
+        threads = self._options.fetch_threads
+        seen = Inspection(self._store, self._paths, self._found, config, before, walk, after, threads)
+        check_data(seen)
         report_deep(self._found, look, after)
         if config is not None:
-            check_config(self._found, self._paths, after, config)
+            check_config(seen, config)
         same = config if config is not None and self._config_etag() == self._etag else None
-        check_fences(self._found, self._paths, fences, before=before, after=after, config=same)
+        check_fences(seen, fences, config=same)
         if not before.files and not after.files:
-            check_lost(self._found, self._paths, walk, fences=fences, has_pins=any(pins.files.values()))
+            check_lost(seen, fences, has_pins=any(pins.files.values()))
         elif config is None or same is not None:  # T4: a purge empties the log
-            record = read_orphan_record(self._store, self._paths)
-            check_lost_commits(self._found, self._paths, fences, record, after=after)
-        check_pins(self._found, self._store, self._paths, pins, walk.missing)
-        check_state(self._found, self._store, self._paths, walk, config=config)
+            check_lost_commits(seen, fences)
+        check_pins(seen, pins)
+        check_state(seen)
         self._check_objects(walk)
         return self._report(after, walk, look)
 

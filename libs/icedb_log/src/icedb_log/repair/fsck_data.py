@@ -158,47 +158,72 @@ def _note(walk: Walk, paths: TablePaths, info: ObjectInfo, live: Mapping[str, Fi
             kept.append(info)
 
 
-def check_data(
-    found: Findings,
-    store: ObjectStore,
-    walk: Walk,
-    *,
-    before: CheckedLog,
-    after: CheckedLog,
-    config: TableConfig | None,
-    threads: int,
-) -> None:
-    """Report what is missing, unnamed or resized.
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What a run has read of a table, and where its findings go.
 
-    Args:
+    Attributes:
+        store: The object store, for a second look at suspects.
+        paths: Keys of the table.
         found: Takes the findings.
-        store: For a second look at suspects.
-        walk: The objects, listed between the two logs.
-        before: The log before.
-        after: The log after.
         config: The configuration, if it can be read.
-        threads: How many looks at once.
-
-    Raises:
-        Unavailable: The store did not answer.
+        before: The log before the objects were listed.
+        walk: The objects.
+        after: The log after that.
+        threads: How many looks at once; 1: in the caller's thread.
     """
+
+    store: ObjectStore
+    paths: TablePaths
+    found: Findings
+    config: TableConfig | None
+    before: CheckedLog
+    walk: Walk
+    after: CheckedLog
+    threads: int
+
+    def still_missing(self, suspects: set[str]) -> list[str]:
+        """Return the paths that are not there; for those beyond ``MAX_LOOKS`` the listing has to do."""
+        paths = sorted(suspects)
+        gone = self.missing_now(paths[:MAX_LOOKS])
+        rest = [path for path in paths[MAX_LOOKS:] if path.startswith(self.walk.prefix)]
+        return [path for path in paths[:MAX_LOOKS] if path in gone] + rest
+
+    def missing_now(self, paths: list[str]) -> set[str]:
+        """Return the paths that are not there, each looked at by itself."""
+        if self.threads == 1 or len(paths) < 2:  # noqa: PLR2004 - one needs no pool
+            return {path for path in paths if self._is_missing(path)}
+        with ThreadPoolExecutor(min(self.threads, len(paths)), "icedb-fsck") as pool:
+            missing = pool.map(self._is_missing, paths)
+            return {path for path, is_missing in zip(paths, missing, strict=True) if is_missing}
+
+    def _is_missing(self, path: str) -> bool:
+        try:
+            self.store.head(path)
+        except (NotFound, InvalidRequest):  # a key that no store takes is never there
+            return True
+        return False
+
+
+def check_data(seen: Inspection) -> None:
+    """Report what is missing, unnamed or resized. Raises Unavailable."""
+    found, walk, before, after, config = seen.found, seen.walk, seen.before, seen.after, seen.config
     for path, size_bytes in walk.resized.items():
         marker = after.live.get(path)
         if marker is not None and marker.size_bytes != size_bytes:
             found.add("size-mismatch", path, found=size_bytes, logged=marker.size_bytes)
     if not (before.is_whole and after.is_whole):
         return
-    look = _SecondLook(store, walk.prefix, threads)
-    for path in look.still_missing(walk.missing & after.live.keys() & before.live.keys()):
+    for path in seen.still_missing(walk.missing & after.live.keys() & before.live.keys()):
         rows = after.live[path].row_count
         found.add("dangling", path, rows="?" if rows is None else f"{rows:,}")
     early = walk.missing & before.dead & after.dead
     if config is not None and early:
         gone_ms = _gone_from(after.readable, config.data_grace_ms)
         early = {path for path in early if gone_ms.get(path, 0) > after.store_now_ms + STORE_RESOLUTION_MS}
-        for path in look.still_missing(early):
+        for path in seen.still_missing(early):
             found.add("dangling-dead", path, minutes=(gone_ms[path] - after.store_now_ms) / 60_000)
-    _check_unnamed(found, look, walk, after=after, config=config)
+    _check_unnamed(seen)
 
 
 def _gone_from(files: Iterable[ListedLogFile], grace_ms: int) -> dict[str, int]:
@@ -215,10 +240,9 @@ def _gone_from(files: Iterable[ListedLogFile], grace_ms: int) -> dict[str, int]:
     return {path: max(time_ms, landed[path]) + grace_ms for path, time_ms in times.items()}
 
 
-def _check_unnamed(
-    found: Findings, look: "_SecondLook", walk: Walk, *, after: CheckedLog, config: TableConfig | None
-) -> None:
-    named = {marker.path for file in after.readable for marker in file.log.markers} if walk.unnamed else set()
+def _check_unnamed(seen: Inspection) -> None:
+    found, walk, config = seen.found, seen.walk, seen.config
+    named = {marker.path for file in seen.after.readable for marker in file.log.markers} if walk.unnamed else set()
     unnamed = [info for info in walk.unnamed if info.key not in named]
     if not unnamed:
         return
@@ -227,7 +251,7 @@ def _check_unnamed(
     young = [info for info in unnamed if info.key not in old]
     if young:
         found.add("orphan:young", young[0].key, count=len(young))
-    gone = look.missing_now(sorted(old)[:MAX_LOOKS])
+    gone = seen.missing_now(sorted(old)[:MAX_LOOKS])
     for path in sorted(old.keys() - gone):
         found.add("orphan", path, size_bytes=old[path].size_bytes)
     unseen = walk.unnamed_count - len(walk.unnamed)
@@ -235,46 +259,9 @@ def _check_unnamed(
         found.add("orphan:more", (old and min(old)) or unnamed[0].key, count=unseen)
 
 
-@dataclass(frozen=True, slots=True)
-class _SecondLook:
-    """Looks once more at objects that are suspect, each by itself.
-
-    Attributes:
-        store: The object store.
-        within: What the listing showed: keys that begin so.
-        threads: How many looks at once; 1: in the caller's thread.
-    """
-
-    store: ObjectStore
-    within: str
-    threads: int
-
-    def still_missing(self, suspects: set[str]) -> list[str]:
-        """Return the paths that are not there; for those beyond ``MAX_LOOKS`` the listing has to do."""
-        paths = sorted(suspects)
-        gone = self.missing_now(paths[:MAX_LOOKS])
-        rest = [path for path in paths[MAX_LOOKS:] if path.startswith(self.within)]
-        return [path for path in paths[:MAX_LOOKS] if path in gone] + rest
-
-    def missing_now(self, paths: list[str]) -> set[str]:
-        """Return the paths that are not there."""
-        if self.threads == 1 or len(paths) < 2:  # noqa: PLR2004 - one needs no pool
-            return {path for path in paths if self._is_missing(path)}
-        with ThreadPoolExecutor(min(self.threads, len(paths)), "icedb-fsck") as pool:
-            missing = pool.map(self._is_missing, paths)
-            return {path for path, is_missing in zip(paths, missing, strict=True) if is_missing}
-
-    def _is_missing(self, path: str) -> bool:
-        try:
-            self.store.head(path)
-        except (NotFound, InvalidRequest):  # a key that no store takes is never there
-            return True
-        return False
-
-
-def check_config(found: Findings, paths: TablePaths, log: CheckedLog, config: TableConfig) -> None:
+def check_config(seen: Inspection, config: TableConfig) -> None:
     """The configuration against the log: name, partitions of live files, declared types, columns."""
-    key = paths.config_key
+    found, paths, log, key = seen.found, seen.paths, seen.after, seen.paths.config_key
     if config.name != paths.name:
         found.add("config-mismatch:name", key, name=config.name)
     newest = {column: sql_type for file in log.readable for column, sql_type in file.log.schema.items()}

@@ -4,14 +4,14 @@ Each object is looked at by itself, and gone is no finding: others work meanwhil
 reported only when the first step is an hour old.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
 from icedb_log.clean.leases import MAX_LEASE_TTL_MS
-from icedb_log.clean.orphan_record import OrphanRecord
+from icedb_log.clean.orphan_record import read_orphan_record
 from icedb_log.clean.pins import list_pins
 from icedb_log.clock import format_ms
 from icedb_log.erasure.erasure_record import decode_erasure
@@ -25,9 +25,7 @@ from icedb_log.log.fence import FenceState, read_fence_object
 from icedb_log.log.fold import read_horizon_ms
 from icedb_log.log.lost_commits import find_lost
 from icedb_log.model import LogView
-from icedb_log.repair.fsck_data import Walk
-from icedb_log.repair.fsck_findings import Findings
-from icedb_log.repair.fsck_log import CheckedLog
+from icedb_log.repair.fsck_data import Inspection
 from icedb_log.repair.wire_check import is_log_key
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject, list_all
 from icedb_log.table.stored_config import read_table_config
@@ -69,16 +67,9 @@ def read_fences(store: ObjectStore, paths: TablePaths) -> tuple[FenceFact, ...]:
     return tuple(facts)
 
 
-def check_fences(
-    found: Findings,
-    paths: TablePaths,
-    facts: Iterable[FenceFact],
-    *,
-    before: CheckedLog,
-    after: CheckedLog,
-    config: TableConfig | None,
-) -> None:
-    """F1 to F4. ``before`` and ``after``: the log before and after the fences were read."""
+def check_fences(seen: Inspection, facts: Iterable[FenceFact], *, config: TableConfig | None) -> None:
+    """F1 to F4. The fences were read between both logs; ``config``: if it is still that of the beginning."""
+    found, paths, after = seen.found, seen.paths, seen.after
     present = {file.key for file in after.files}
     horizon_ms = read_horizon_ms(LogView(paths.name, after.readable, after.store_now_ms))
     for fact in facts:
@@ -87,7 +78,7 @@ def check_fences(
             found.add("fence-unreadable", key, problem=fact.problem)
             continue
         if state is None:
-            commits = (file.key for file in before.readable if file.log.commit_id is not None)
+            commits = (file.key for file in seen.before.readable if file.log.commit_id is not None)
             if any(("_m_" in name) == (fact.role == "merge") for name in commits):
                 found.add("fence-missing", key, role=fact.role)
             continue
@@ -103,18 +94,10 @@ def check_fences(
             found.add("fence-unreadable:incarnation", key, found=state.incarnation or "the first", known=known)
 
 
-def check_lost_commits(
-    found: Findings, paths: TablePaths, facts: Iterable[FenceFact], record: OrphanRecord, *, after: CheckedLog
-) -> None:
-    """F5: a commit that landed is in the log, or a merge replaced it.
-
-    Args:
-        found: Takes the findings.
-        paths: Keys of the table.
-        facts: The fences.
-        record: What sweeps and vacuums have found lost, read at any time.
-        after: The log, read after the fences.
-    """
+def check_lost_commits(seen: Inspection, facts: Iterable[FenceFact]) -> None:
+    """F5: a commit that landed is in the log, or a merge replaced it; the log was read after the fences."""
+    after, paths = seen.after, seen.paths
+    record = read_orphan_record(seen.store, paths)
     if not after.is_whole:
         return  # what a log file that cannot be read says of others is not known
     landed = [name for fact in facts if fact.state is not None for name in fact.state.landed]
@@ -122,7 +105,7 @@ def check_lost_commits(
     known = record.with_lost(find_lost(landed, view), view)
     for name in replace(record, lost=known).open_lost:
         lost = record.lost.get(name)
-        found.add(
+        seen.found.add(
             "commit-lost" if lost is None else "commit-lost:found",
             f"{paths.log_prefix}{name}.jsonl",
             time=format_ms(parse_log_key(f"{name}.jsonl").time_ms),
@@ -130,19 +113,20 @@ def check_lost_commits(
         )
 
 
-def check_lost(found: Findings, paths: TablePaths, walk: Walk, *, fences: Iterable[FenceFact], has_pins: bool) -> None:
+def check_lost(seen: Inspection, fences: Iterable[FenceFact], *, has_pins: bool) -> None:
     """S1: a log that has had a commit is never empty again; called if it is, before and after the objects were listed.
 
     What proves a commit: a pin that names files (an empty table can be pinned), a fence that says that one landed (F5),
     or a fence of merges, which nobody takes before there is something to merge (but a purge does, for the next table of
     the name). Data files alone may be of a first commit that was cut off.
     """
-    if not walk.unnamed_count:
+    count = seen.walk.unnamed_count
+    if not count:
         return
     has_merged = any(fact.role == "merge" and fact.state is not None and not fact.state.incarnation for fact in fences)
     has_landed = any(fact.state is not None and fact.state.landed for fact in fences)
     is_certain = has_merged or has_pins or has_landed
-    found.add("log-lost" if is_certain else "log-lost:doubtful", paths.log_prefix, count=walk.unnamed_count)
+    seen.found.add("log-lost" if is_certain else "log-lost:doubtful", seen.paths.log_prefix, count=count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,41 +166,39 @@ def read_pins(store: ObjectStore, paths: TablePaths) -> PinFacts:
     return PinFacts(files, problems)
 
 
-def check_pins(found: Findings, store: ObjectStore, paths: TablePaths, facts: PinFacts, missing: set[str]) -> None:
-    """J7. ``missing``: data files that a listing did not show which began after the pins were read."""
+def check_pins(seen: Inspection, facts: PinFacts) -> None:
+    """J7. The pins were read before the objects were listed."""
     if not facts.files and not facts.problems:
         return
-    listed = list_pins(store, paths)  # J7: one that is still active held its files all the time
+    found = seen.found
+    listed = list_pins(seen.store, seen.paths)  # J7: one that is still active held its files all the time
     lasting = {pin.key for pin in listed.pins if pin.status(listed.store_now_ms) in ("active", "late", "unreadable")}
     for key, problem in facts.problems.items():
         if key in lasting:
             found.add("pin:doubtful", key, problem=problem)
     for key, files in facts.files.items():
-        gone = files & missing
+        gone = files & seen.walk.missing
         if gone and key in lasting:
             found.add("pin", key, count=len(gone), files=len(files), path=min(gone))
 
 
-def check_state(
-    found: Findings, store: ObjectStore, paths: TablePaths, walk: Walk, *, config: TableConfig | None
-) -> None:
+def check_state(seen: Inspection) -> None:
     """Everything else that the walk met below ``_icedb``. Raises Unavailable."""
-    _check_staging(found, store, paths, walk)
-    _check_quarantine(found, store, paths, walk)
-    _check_leases(found, store, walk)
-    _check_imports(found, store, walk)
-    _check_erasures(found, store, paths, walk)
-    _check_views(found, store, paths, walk)
-    if config is not None and config.view_of is not None:
-        _check_source(found, store, paths, config.view_of)
+    _check_staging(seen)
+    _check_payloads(seen)
+    _check_records(seen)
+    _check_views(seen)
+    if seen.config is not None and seen.config.view_of is not None:
+        _check_source(seen, seen.config.view_of)
 
 
-def _check_staging(found: Findings, store: ObjectStore, paths: TablePaths, walk: Walk) -> None:
+def _check_staging(seen: Inspection) -> None:
+    found, walk, prefix = seen.found, seen.walk, seen.paths.staging_prefix
     for info in walk.unknown:
-        if info.key.startswith(paths.staging_prefix):
+        if info.key.startswith(prefix):
             found.add("staging-unknown", info.key, size_bytes=info.size_bytes)
     old = [info for info in walk.of_kind("staged_batch") if info.modified_ms + HOUR_MS <= walk.store_now_ms]
-    still = {info.key for info in list_all(store, paths.staging_prefix).objects} if old else set()
+    still = {info.key for info in list_all(seen.store, prefix).objects} if old else set()
     old = [info for info in old if info.key in still]  # the others were committed meanwhile
     if old:
         oldest = min(old, key=lambda info: info.modified_ms)
@@ -224,62 +206,63 @@ def _check_staging(found: Findings, store: ObjectStore, paths: TablePaths, walk:
         found.add("staging-old", oldest.key, count=len(old), hours=hours)
 
 
-def _check_quarantine(found: Findings, store: ObjectStore, paths: TablePaths, walk: Walk) -> None:
-    there = walk.of_kind("quarantine")
+def _check_payloads(seen: Inspection) -> None:
+    """I5: payload first, reason second."""
+    old_ms = seen.walk.store_now_ms - HOUR_MS
+    there = seen.walk.of_kind("quarantine")
+    payloads = [info for info in there if not is_reason(info.key) and info.modified_ms <= old_ms]
     reasons = {batch_id_of(info.key) for info in there if is_reason(info.key)}
-    lonely = [
-        info
-        for info in there
-        if not is_reason(info.key)
-        and entry_of_object(info.key) not in reasons
-        and info.modified_ms + HOUR_MS <= walk.store_now_ms  # I5: payload first, reason second
-    ]
+    lonely = [info for info in payloads if entry_of_object(info.key) not in reasons]
     if lonely:
-        now = {info.key for info in list_all(store, paths.quarantine_prefix).objects}
+        now = {info.key for info in list_all(seen.store, seen.paths.quarantine_prefix).objects}
         reasons |= {batch_id_of(key) for key in now if is_reason(key)}
         for info in lonely:
             if info.key in now and entry_of_object(info.key) not in reasons:
-                found.add("quarantine-without-reason", info.key)
-
-    def check(stored: StoredObject) -> None:
-        if not parse_reason(stored.info, stored.body).fields:
-            raise ValueError("not a reason")
-
-    for info, error in _read_each(store, [info for info in there if is_reason(info.key)], check):
-        found.add("quarantine-without-reason:unreadable", info.key, problem=error)
+                seen.found.add("quarantine-without-reason", info.key)
 
 
-def _check_leases(found: Findings, store: ObjectStore, walk: Walk) -> None:
-    def check(stored: StoredObject) -> None:
-        value = orjson.loads(stored.body)
-        int(value["at"]), int(value["ttl_ms"])
+def _check_records(seen: Inspection) -> None:
+    """Small objects, each read by itself; those that are gone meanwhile are none."""
+    of_kind, now_ms = seen.walk.of_kind, seen.walk.store_now_ms
 
-    young = [info for info in walk.of_kind("lease") if info.modified_ms + MAX_LEASE_TTL_MS > walk.store_now_ms]
-    for info, error in _read_each(store, young, check):
-        found.add("lease", info.key, problem=error)
-
-
-def _check_imports(found: Findings, store: ObjectStore, walk: Walk) -> None:
-    for info, error in _read_each(
-        store, walk.of_kind("import_record"), lambda stored: decode_record(stored.info.key, stored.body)
-    ):
-        found.add("import-record", info.key, problem=error)
-
-
-def _check_erasures(found: Findings, store: ObjectStore, paths: TablePaths, walk: Walk) -> None:
-    def check(stored: StoredObject) -> None:
+    def read_erasure(stored: StoredObject) -> None:
         erasure = decode_erasure(stored)
-        age_ms = walk.store_now_ms - erasure.requested_ms
+        age_ms, count = now_ms - erasure.requested_ms, len(erasure.open_targets)
         if not erasure.is_closed and age_ms > LONG_ERASURE_MS:
-            count = len(erasure.open_targets)
-            found.add("erasure-open-long", stored.info.key, hours=age_ms / HOUR_MS, state=erasure.state, count=count)
+            hours = age_ms / HOUR_MS
+            seen.found.add("erasure-open-long", stored.info.key, hours=hours, state=erasure.state, count=count)
 
-    still_open = [info for info in walk.of_kind("erasure") if info.key.startswith(paths.open_erasures_prefix)]
-    for info, error in _read_each(store, still_open, check):
-        found.add("erasure-open-long:unreadable", info.key, problem=error)
+    leases = [info for info in of_kind("lease") if info.modified_ms + MAX_LEASE_TTL_MS > now_ms]
+    erasures = [info for info in of_kind("erasure") if info.key.startswith(seen.paths.open_erasures_prefix)]
+    reasons = [info for info in of_kind("quarantine") if is_reason(info.key)]
+    reads: tuple[tuple[str, list[ObjectInfo], Callable[[StoredObject], object]], ...] = (
+        ("quarantine-without-reason:unreadable", reasons, _read_reason),
+        ("lease", leases, _read_lease),
+        ("import-record", of_kind("import_record"), lambda stored: decode_record(stored.info.key, stored.body)),
+        ("erasure-open-long:unreadable", erasures, read_erasure),
+    )
+    for kind, infos, read in reads:
+        for info in infos[:MAX_READS]:
+            try:
+                read(seen.store.get(info.key))
+            except NotFound:
+                continue
+            except (HaltError, ValueError, KeyError, TypeError, AttributeError) as error:
+                seen.found.add(kind, info.key, problem=error)
 
 
-def _check_views(found: Findings, store: ObjectStore, paths: TablePaths, walk: Walk) -> None:
+def _read_reason(stored: StoredObject) -> None:
+    if not parse_reason(stored.info, stored.body).fields:
+        raise ValueError("not a reason")
+
+
+def _read_lease(stored: StoredObject) -> None:
+    value = orjson.loads(stored.body)
+    int(value["at"]), int(value["ttl_ms"])
+
+
+def _check_views(seen: Inspection) -> None:
+    found, store, paths, walk = seen.found, seen.store, seen.paths, seen.walk
     for info in walk.of_kind("view")[:MAX_READS]:
         view = info.key.removeprefix(paths.views_prefix).removesuffix(".json")
         try:
@@ -300,7 +283,8 @@ def _check_views(found: Findings, store: ObjectStore, paths: TablePaths, walk: W
             found.add("view-registration:pending", info.key)
 
 
-def _check_source(found: Findings, store: ObjectStore, paths: TablePaths, source: str) -> None:
+def _check_source(seen: Inspection, source: str) -> None:
+    found, store, paths = seen.found, seen.store, seen.paths
     try:
         read_table_config(store, paths.sibling(source))
         registration = read_registration(store, paths.sibling(source), paths.name)
@@ -314,18 +298,3 @@ def _check_source(found: Findings, store: ObjectStore, paths: TablePaths, source
         if age_ms > HOUR_MS:
             key = paths.sibling(source).view_key(paths.name)
             found.add("view-registration:unknown", key, source=source, view=paths.name)
-
-
-def _read_each(
-    store: ObjectStore, infos: Sequence[ObjectInfo], check: Callable[[StoredObject], Any]
-) -> list[tuple[ObjectInfo, Exception]]:
-    """Read objects, and return those of which ``check`` makes nothing; those that are gone are none of them."""
-    bad: list[tuple[ObjectInfo, Exception]] = []
-    for info in infos[:MAX_READS]:
-        try:
-            check(store.get(info.key))
-        except NotFound:
-            continue
-        except (HaltError, ValueError, KeyError, TypeError, AttributeError) as error:
-            bad.append((info, error))
-    return bad
