@@ -25,6 +25,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.stored_config import create_table
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 
 from bench.harness import OURS, Figure
@@ -105,7 +106,7 @@ class SparkWork:
         has_more = True
         while has_more:
             has_more = flush_table(
-                warehouse.store, warehouse.table(TABLE), clock=clock, writer=writer, owner="bench"
+                Table.open(warehouse.store, warehouse.table(TABLE), clock=clock, owner="bench"), writer
             ).has_more
 
     def close(self) -> None:

@@ -21,8 +21,9 @@ from icedb_engine.spark.spark_session import SparkSettings, close_spark, open_sp
 from icedb_log.clock import SystemClock
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.store.stores import StoreSettings
+from icedb_log.table.table import Table
 
 from bench.harness import OURS, Figure
 from bench.merge_events import TABLE, MergeInput
@@ -93,7 +94,11 @@ class IceDB(_System):
         warehouse = settings.open()
         clock = SystemClock()
         merger = SparkGroupMerger(self._spark, settings, clock=clock)
-        merge_table(warehouse.store, warehouse.table(TABLE), clock=clock, merger=merger, owner="bench", full=True)
+        merge_table(
+            Table.open(warehouse.store, warehouse.table(TABLE), clock=clock, owner="bench"),
+            merger,
+            options=MergeOptions(full=True),
+        )
 
     def close(self) -> None:
         """End Spark."""

@@ -41,6 +41,7 @@ from icedb_log.repair.fsck import fsck_table
 from icedb_log.table.row_changes import delete_rows
 from icedb_log.table.status import read_status
 from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table import Table
 from icedb_log.table.table_changes import alter_table_config
 from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
@@ -297,7 +298,7 @@ def test_a_whole_life(golden, require_rows):
         snapshot = fold(golden.reader(paths).read())
         assert golden.store.dump(paths.data_prefix).keys() == {marker.path for marker in snapshot.live}
         assert len(golden.store.dump(paths.log_prefix)) <= 2
-        status = read_status(golden.store, paths, clock=golden.clock, reader=golden.reader(paths))
+        status = read_status(Table.open(golden.store, paths, clock=golden.clock, reader=golden.reader(paths)))
         assert status is not None
         assert [each for each in golden.run(fsck_table, paths).findings if each.severity == "error"] == []
     with contextlib.suppress(InvalidRequest):  # revisions without a trash have dropped nothing

@@ -19,6 +19,7 @@ from icedb_log.clock import SystemClock
 from icedb_log.errors import CommitConflict, Fenced, Unavailable
 from icedb_log.ingest.flush import FlushLimits, flush_table
 from icedb_log.store.stores import S3Options, StoreSettings
+from icedb_log.table.table import Table
 from icedb_log.warehouse import Warehouse
 from icedb_sim.tables.row_files import RowFileWriter
 
@@ -76,11 +77,8 @@ class StallingStore:
 
 def flush_once(warehouse, table=TABLE, *, max_batches=MAX_BATCHES):
     return flush_table(
-        warehouse.store,
-        warehouse.table(table),
-        clock=SystemClock(),
-        writer=RowFileWriter(warehouse.store, SystemClock()),
-        owner=str(os.getpid()),
+        Table.open(warehouse.store, warehouse.table(table), clock=SystemClock(), owner=str(os.getpid())),
+        RowFileWriter(warehouse.store, SystemClock()),
         limits=FlushLimits(max_batches=max_batches),
     )
 

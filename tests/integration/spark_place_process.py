@@ -28,9 +28,10 @@ from icedb_log.ingest.imports import ImportOptions, import_files
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.table.row_changes import delete_rows
 from icedb_log.table.stored_config import create_table
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_service.settings import SparkServiceSettings, load_settings
 
@@ -62,7 +63,7 @@ class Place:
         for chosen in numbers:
             body = "".join(f"{json.dumps(make_event(n))}\n" for n in chosen).encode()
             stage_batch(self.store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
-        return flush_table(self.store, paths, clock=CLOCK, writer=writer, owner="test")
+        return flush_table(Table.open(self.store, paths, clock=CLOCK, owner="test"), writer)
 
     def rows(self, paths):
         live = fold(LogReader(self.store, paths, clock=CLOCK).read()).live
@@ -76,9 +77,13 @@ class Place:
         spread = self.append(paths, *batches[1:], writer=self.spread)
         direct = self.append(paths, batches[0], writer=self.engine.writer)
         flushed = self.rows(paths)
-        merged = merge_table(self.store, paths, clock=CLOCK, merger=self.engine.merger, owner="test", full=True)
+        merged = merge_table(
+            Table.open(self.store, paths, clock=CLOCK, owner="test"),
+            self.engine.merger,
+            options=MergeOptions(full=True),
+        )
         deleted = delete_rows(
-            self.store, paths, clock=CLOCK, changer=self.engine.changer, owner="test", condition="n % 10 = 3"
+            Table.open(self.store, paths, clock=CLOCK, owner="test"), self.engine.changer, "n % 10 = 3"
         )
         return {
             "flushed": flushed,
@@ -107,12 +112,9 @@ class Place:
             [parse_pattern(f"{self.settings.store}/in/*.parquet")], open_store=opener, allowed=["s3://"]
         )
         import_files(
-            self.store,
-            paths,
-            clock=CLOCK,
-            importer=self.engine.importer,
-            owner="test",
-            sources=sources,
+            Table.open(self.store, paths, clock=CLOCK, owner="test"),
+            self.engine.importer,
+            sources,
             options=ImportOptions(),
         )
         return self.rows(paths)[1]

@@ -18,6 +18,7 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.pressure import Pressure, publish_halt, publish_pressure
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.staging import stage_batch
+from icedb_log.table.table import Table
 from icedb_log.units import MINUTE_MS
 from icedb_sim.rigs.frontend_rig import CLOCK, LIMIT_S, NDJSON, start_rig
 from icedb_sim.rigs.native_jobs import NativeWriter
@@ -207,7 +208,7 @@ def test_status_follows_a_batch(rig):
     good, bad = rig.post(LINES).json, rig.post(b'{"a":}\n').json
     assert rig.call("GET", good["status_url"]).json["status"] == "staged"
     paths = rig.warehouse.table("events")
-    result = flush_table(rig.store, paths, clock=CLOCK, writer=RowFileWriter(rig.store, CLOCK), owner="test")
+    result = flush_table(Table.open(rig.store, paths, clock=CLOCK, owner="test"), RowFileWriter(rig.store, CLOCK))
     assert result.batch_count == 1
     assert rig.call("GET", good["status_url"]).json == {
         "batch_id": good["batch_id"],
@@ -365,12 +366,12 @@ def test_i8_an_id_used_again_for_other_content_is_refused_in_whatever_format(rig
     assert rig.post(gzip.compress(b'{"a":1}\n'), Idempotency_Key=batch_id, Content_Encoding="gzip").status == 202
     writer = NativeWriter(rig.store, CLOCK)
     for _ in range(2):
-        flush_table(rig.store, paths, clock=CLOCK, writer=writer, owner="test")
+        flush_table(Table.open(rig.store, paths, clock=CLOCK, owner="test"), writer)
     assert rig.post(b'{"a":4}\n', Idempotency_Key=batch_id).status == 422
     assert rig.staged() == {}
     # The client's own staging passes no door.
     stage_batch(rig.store, paths, body=b'{"a":4}\n', staging_format="ndjson", batch_id=batch_id)
-    result = flush_table(rig.store, paths, clock=CLOCK, writer=writer, owner="test")
+    result = flush_table(Table.open(rig.store, paths, clock=CLOCK, owner="test"), writer)
     assert result.conflict_count == 1
     status = rig.call("GET", f"/v1/tables/events/batches/{batch_id}").json
     assert (status["status"], status["conflicts"]) == ("committed", 1)

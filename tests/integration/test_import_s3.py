@@ -21,11 +21,12 @@ from icedb_log.ingest.import_sources import list_sources, parse_pattern
 from icedb_log.ingest.imports import ImportOptions, import_files
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.store import s3
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.stored_config import create_table
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 
 pytestmark = [pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(300)]
@@ -88,12 +89,9 @@ class ImportingTable:
             allowed=["s3://", "file:///"],
         )
         return import_files(
-            self.store,
-            self.paths,
-            clock=CLOCK,
-            importer=self.importer,
-            owner="test",
-            sources=sources,
+            Table.open(self.store, self.paths, clock=CLOCK, owner="test"),
+            self.importer,
+            sources,
             options=ImportOptions(**options),
         )
 
@@ -107,7 +105,9 @@ class ImportingTable:
             return sorted(con.sql("SELECT ts, n, event, late FROM imported").fetchall())
 
     def merge_and_vacuum(self):
-        merged = merge_table(self.store, self.paths, clock=CLOCK, merger=self.merger, owner="test", full=True)
+        merged = merge_table(
+            Table.open(self.store, self.paths, clock=CLOCK, owner="test"), self.merger, options=MergeOptions(full=True)
+        )
         assert (merged.input_count, merged.output_count) == (DAYS * FILES_PER_DAY, DAYS)
         deleted = 0
         for _ in range(100):

@@ -32,6 +32,7 @@ from icedb_log.names import INGEST_FLUSH
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.stored_config import create_table
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_service.celery_app import make_app
 from icedb_service.redis_clients import open_redis
@@ -55,7 +56,7 @@ def flushes():
     return module
 
 
-class Table:
+class TableUnderTest:
     """A table, and what was acknowledged for it: rows by batch id."""
 
     def __init__(self, warehouse, name="events"):
@@ -120,7 +121,7 @@ def read_rows(body):
 def template(tmp_path_factory, flushes):
     """A table with batches that are committed, waiting, bad, and staged again after their commit."""
     folder = tmp_path_factory.mktemp("killed") / "template"
-    table = Table(StoreSettings(f"file://{folder}").open())
+    table = TableUnderTest(StoreSettings(f"file://{folder}").open())
     committed = table.stage()
     flushes.flush_once(table.warehouse)
     table.stage()
@@ -168,7 +169,7 @@ def test_flush_workers_without_a_lock_on_a_directory(tmp_path):
 
 
 def run_without_lock(settings, worker_count, *, batch_count):
-    table = Table(settings.open())
+    table = TableUnderTest(settings.open())
     env = os.environ | ({"ICEDB_S3_ENDPOINT": settings.s3.endpoint_url} if settings.s3 else {})
     command = [sys.executable, str(SCRIPT), "loop", settings.url, "events"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -209,12 +210,12 @@ def flush_without_spark(settings):
     writer = SparkBatchWriter(None, settings, clock=CLOCK)
     writer._runner = RunnerWithoutSpark(None, settings)
     paths = warehouse.table("events")
-    return flush_table(warehouse.store, paths, clock=CLOCK, writer=writer, owner="test")
+    return flush_table(Table.open(warehouse.store, paths, clock=CLOCK, owner="test"), writer)
 
 
 def test_a_batch_sent_twenty_times_at_once_is_committed_once(tmp_path):
     settings = StoreSettings(f"file://{tmp_path}")
-    table = Table(settings.open())
+    table = TableUnderTest(settings.open())
     batches = {new_batch_id(CLOCK): table.make_rows() for _ in range(6)}
     errors = []
     is_over = threading.Event()
@@ -292,7 +293,7 @@ def wait_until(condition, log):
 def test_a_broker_that_redelivers_while_the_flush_runs_is_harmless(tmp_path, how):
     with RedisServer() as redis:
         settings = ServiceSettings(store=f"file://{tmp_path / 'store'}", redis_url=redis.url)
-        table = Table(settings.store_settings.open())
+        table = TableUnderTest(settings.store_settings.open())
         app, client = make_app(settings), open_redis(redis.url, timeout_ms=1000)
         wakeups = Wakeups(app, client, settings=settings)
         with running_workers(tmp_path, settings, how) as marks:

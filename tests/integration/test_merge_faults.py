@@ -18,9 +18,10 @@ from icedb_log.errors import CommitOutcomeUnknown, Unavailable
 from icedb_log.jobs import MergedGroup
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import S3Options, StoreSettings
+from icedb_log.table.table import Table
 from icedb_service.redis_clients import LockLost, TableLock, open_redis
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 from icedb_sim.rigs.redis_server import RedisServer
@@ -48,7 +49,7 @@ class UnitMerger:
         return tuple(merged)
 
 
-class Table:
+class TableUnderTest:
     def __init__(self, warehouse, scratch):
         self.warehouse = warehouse
         self.store, self.paths = warehouse.store, warehouse.table("events")
@@ -60,7 +61,8 @@ class Table:
 
     def merge(self, **options):
         options = {"merger": self.merger, **options}
-        return merge_table(self.store, self.paths, clock=CLOCK, owner="test", full=True, **options)
+        table = Table.open(self.store, self.paths, clock=CLOCK, owner="test")
+        return merge_table(table, options.pop("merger"), options=MergeOptions(full=True), **options)
 
     def live(self):
         return fold(LogReader(self.store, self.paths, clock=CLOCK).read()).live
@@ -78,6 +80,7 @@ from icedb_log.jobs import MergeGroup
 from icedb_log.keys import TablePaths
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.model import FileMarker
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 from icedb_engine.limits import EngineLimits
 from icedb_engine.units.merge_unit import MergeUnit, merge_unit
@@ -172,7 +175,7 @@ def test_uploads_that_break_off_commit_nothing_and_the_next_run_succeeds(s3_serv
     with serving_in_thread(BreakingProxy(s3_server.endpoint_url)) as proxy:
         url = f"http://127.0.0.1:{proxy.server_address[1]}"
         options = S3Options(url, access_key_id="dev", secret_access_key="dev")
-        table = Table(StoreSettings(f"s3://{s3_server.bucket}/breaks", options).open(), tmp_path / "scratch")
+        table = TableUnderTest(StoreSettings(f"s3://{s3_server.bucket}/breaks", options).open(), tmp_path / "scratch")
         before, inputs = table.live(), table.data_keys()
         proxy.is_breaking = True
         with pytest.raises((Unavailable, CommitOutcomeUnknown)):
@@ -189,7 +192,7 @@ def test_uploads_that_break_off_commit_nothing_and_the_next_run_succeeds(s3_serv
 
 @pytest.mark.redis
 def test_redis_that_goes_away_during_a_merge_stops_it_before_its_commit(tmp_path):
-    table = Table(StoreSettings(f"file://{tmp_path}/store").open(), tmp_path / "scratch")
+    table = TableUnderTest(StoreSettings(f"file://{tmp_path}/store").open(), tmp_path / "scratch")
     before = table.live()
     with RedisServer() as server:
         client = open_redis(server.url, timeout_ms=200)

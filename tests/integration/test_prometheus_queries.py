@@ -30,6 +30,7 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.status import read_status
 from icedb_log.table.stored_config import create_table
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 
@@ -173,7 +174,7 @@ def warehouse(tmp_path) -> StoreSettings:
             body = encode_rows([{"id": number, "p": "a"}, {"id": -number, "p": "a"}])
             stage_batch(opened.store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(clock))
             writer = RowFileWriter(opened.store, clock)
-            flush_table(opened.store, paths, clock=clock, writer=writer, owner="test")
+            flush_table(Table.open(opened.store, paths, clock=clock, owner="test"), writer)
     paths = opened.table("broken")
     opened.store.put(f"{paths.log_prefix}1700000000000_{'a' * 32}.jsonl", b"not a log file")
     return settings
@@ -198,7 +199,7 @@ def snapshot_metrics_port(warehouse, tmp_path) -> Iterator[int]:
 
 def test_merge_lag_is_there_when_every_worker_is_dead(warehouse, snapshot_metrics_port, tmp_path):
     opened = warehouse.open()
-    truth = read_status(opened.store, opened.table(TABLE), clock=SystemClock())
+    truth = read_status(Table.open(opened.store, opened.table(TABLE), clock=SystemClock()))
     assert truth.merge_lag_files > 0
     dead = dict(zip(JOBS, find_free_ports(len(JOBS)), strict=True))
     (tmp_path / "prometheus").mkdir()

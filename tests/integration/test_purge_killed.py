@@ -14,6 +14,7 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.stored_config import create_table, read_table_config
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 
@@ -52,7 +53,7 @@ def test_a_purge_that_is_killed_goes_on(s3_server):
     create_table(store, paths, TableConfig.create(name="events"))
     body = encode_rows([{"n": 1}])
     stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
-    flush_table(store, paths, clock=CLOCK, writer=RowFileWriter(store, CLOCK), owner="test")
+    flush_table(Table.open(store, paths, clock=CLOCK, owner="test"), RowFileWriter(store, CLOCK))
     for _ in range(FILES):
         store.put(paths.data_key(partition="", file_id=CLOCK.new_id()), b"x")
     stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))

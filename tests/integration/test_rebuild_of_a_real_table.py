@@ -15,10 +15,11 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.row_changes import delete_rows
 from icedb_log.table.stored_config import create_table
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 
 pytestmark = pytest.mark.spark
@@ -58,10 +59,14 @@ class RealTable:
         ]
         body = "\n".join(json.dumps(row) for row in rows).encode()
         stage_batch(self.store, self.paths, body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
-        assert flush_table(self.store, self.paths, clock=CLOCK, writer=self.writer, owner="test").row_count == count
+        assert (
+            flush_table(Table.open(self.store, self.paths, clock=CLOCK, owner="test"), self.writer).row_count == count
+        )
 
     def merge(self):
-        merge_table(self.store, self.paths, clock=CLOCK, merger=self.changer, owner="test", full=True)
+        merge_table(
+            Table.open(self.store, self.paths, clock=CLOCK, owner="test"), self.changer, options=MergeOptions(full=True)
+        )
 
     def snapshot(self):
         return fold(LogReader(self.store, self.paths, clock=CLOCK).read())
@@ -77,7 +82,7 @@ def test_rows_are_the_same_when_the_log_was_destroyed(spark, tmp_path, capsys):
     table.flush(0, 60)
     table.flush(60, 60)
     table.merge()
-    delete_rows(table.store, table.paths, clock=CLOCK, changer=table.changer, owner="test", condition="id % 10 = 3")
+    delete_rows(Table.open(table.store, table.paths, clock=CLOCK, owner="test"), table.changer, "id % 10 = 3")
     table.flush(120, 30)
     rows, before = table.rows(), table.snapshot()
     assert len(rows) == 138

@@ -14,6 +14,7 @@ from icedb_engine.units.flush_types import FlushUnit
 from icedb_engine.units.flush_unit import flush_unit
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import CorruptLog, InvalidRequest
+from icedb_log.feed.feed_state import open_source
 from icedb_log.feed.feeds import feed_view
 from icedb_log.feed.views import create_view
 from icedb_log.ingest.flush import flush_table
@@ -21,9 +22,10 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.jobs import FlushOutput
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.stored_config import create_table
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 
 pytestmark = pytest.mark.spark
@@ -72,7 +74,9 @@ class Warehouse:
     def append(self, *rows):
         body = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
         stage_batch(self.store, self.paths, body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
-        assert flush_table(self.store, self.paths, clock=CLOCK, writer=self.writer, owner="test").row_count == len(rows)
+        assert flush_table(Table.open(self.store, self.paths, clock=CLOCK, owner="test"), self.writer).row_count == len(
+            rows
+        )
 
     def create_view(self, query=HOURLY, **more):
         config = TableConfig.create(
@@ -89,7 +93,8 @@ class Warehouse:
         create_view(self.store, self.warehouse.table(config.name), config, clock=CLOCK)
 
     def feed(self, name="hourly"):
-        return feed_view(self.store, self.warehouse.table(name), clock=CLOCK, feeder=self.feeder, owner="test")
+        view = Table.open(self.store, self.warehouse.table(name), clock=CLOCK, owner="test")
+        return feed_view(view, open_source(view), self.feeder)
 
     def rows(self, name):
         """Return all rows of a table as Arrow."""
@@ -144,12 +149,9 @@ def test_hourly_counts_are_those_of_all_rows(warehouse, spark):
     assert found == expected
     partial_count = warehouse.rows("hourly").num_rows
     merged = merge_table(
-        warehouse.store,
-        warehouse.warehouse.table("hourly"),
-        clock=CLOCK,
-        merger=warehouse.changer,
-        owner="test",
-        full=True,
+        Table.open(warehouse.store, warehouse.warehouse.table("hourly"), clock=CLOCK, owner="test"),
+        warehouse.changer,
+        options=MergeOptions(full=True),
     )
     assert merged.committed_key is not None
     rows = warehouse.rows("hourly")

@@ -16,11 +16,12 @@ from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, SchemaConflic
 from icedb_log.jobs import CountJob, RowChange
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.partition_filter import PartitionMatcher, parse_partition_filters
 from icedb_log.table.row_changes import delete_rows, rewrite_partitions
 from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table import Table
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 
 pytestmark = pytest.mark.spark
@@ -30,7 +31,7 @@ SCHEMA = {"ts": "TIMESTAMP", "User": "VARCHAR", "n": "BIGINT", "x": "DOUBLE", "a
 DAYS = ("2023-06-01", "2023-06-02", "2023-06-03")
 
 
-class Table:
+class TableUnderTest:
     """One table of three days; Spark changes it, DuckDB says what should be left."""
 
     def __init__(self, folder, spark, **options):
@@ -70,24 +71,19 @@ class Table:
 
     def delete(self, condition, **options):
         return delete_rows(
-            self.store, self.paths, clock=CLOCK, changer=self.changer, owner="t", condition=condition, **options
+            Table.open(self.store, self.paths, clock=CLOCK, owner="t"), self.changer, condition, **options
         )
 
     def rewrite(self, query, *partitions, **options):
         matches = PartitionMatcher(parse_partition_filters(partitions or [f"d={DAYS[0]}"]), self.config)
         return rewrite_partitions(
-            self.store,
-            self.paths,
-            clock=CLOCK,
-            changer=self.changer,
-            owner="t",
-            query=query,
-            matches=matches,
-            **options,
+            Table.open(self.store, self.paths, clock=CLOCK, owner="t"), self.changer, query, matches=matches, **options
         )
 
     def merge(self):
-        return merge_table(self.store, self.paths, clock=CLOCK, merger=self.changer, owner="t", full=True)
+        return merge_table(
+            Table.open(self.store, self.paths, clock=CLOCK, owner="t"), self.changer, options=MergeOptions(full=True)
+        )
 
     def footers(self):
         for marker in self.snapshot().live:
@@ -105,7 +101,7 @@ def make_rows(day, start, stop):
 
 @pytest.fixture
 def table(tmp_path, spark):
-    table = Table(tmp_path, spark)
+    table = TableUnderTest(tmp_path, spark)
     table.fill()
     return table
 
@@ -113,7 +109,7 @@ def table(tmp_path, spark):
 @pytest.fixture(scope="module")
 def unchanged(tmp_path_factory, spark):
     """A table that nobody manages to change."""
-    table = Table(tmp_path_factory.mktemp("unchanged"), spark)
+    table = TableUnderTest(tmp_path_factory.mktemp("unchanged"), spark)
     table.fill()
     return table
 
@@ -156,7 +152,7 @@ def test_false_and_null_stay_and_a_file_without_rows_has_no_successor(table):
 
 
 def test_narrow_wide_and_missing_columns_are_brought_to_the_schema(tmp_path, spark):
-    table = Table(tmp_path, spark, evolution="widen")
+    table = TableUnderTest(tmp_path, spark, evolution="widen")
     moment = "TIMESTAMP '2023-06-01' AS ts, 'a' AS \"User\""
     narrow = {"ts": "TIMESTAMP", "User": "VARCHAR", "x": "BIGINT", "at": "DATE"}
     table.add(f"SELECT {moment}, 7::INT AS x, DATE '2023-01-01' AS at", schema=narrow)
@@ -177,7 +173,7 @@ def test_narrow_wide_and_missing_columns_are_brought_to_the_schema(tmp_path, spa
 
 def test_an_aggregate_over_rounds_of_merges_is_that_over_all_rows(tmp_path, spark):
     query = "SELECT min(ts) AS ts, User, sum(n) AS n, max(ok) AS ok FROM source_files GROUP BY User"
-    table = Table(tmp_path, spark, merge_query=query, sort=("User",))
+    table = TableUnderTest(tmp_path, spark, merge_query=query, sort=("User",))
     everything = []
     for round_number in range(3):
         for day in DAYS[:2]:
@@ -201,7 +197,7 @@ def test_a_query_may_keep_the_newest_row_of_each_key(tmp_path, spark):
         "WITH ranked AS (SELECT *, row_number() OVER (PARTITION BY User ORDER BY ts DESC) AS place FROM source_files) "
         "SELECT * EXCEPT (place) FROM ranked WHERE place = 1"
     )
-    table = Table(tmp_path, spark, merge_query=query)
+    table = TableUnderTest(tmp_path, spark, merge_query=query)
     table.fill(DAYS[:2])
     table.merge()
     table.add("SELECT TIMESTAMP '2023-06-01 23:00:00' AS ts, 'u1' AS \"User\", -1 AS n")
@@ -227,7 +223,7 @@ def test_a_rewrite_replaces_the_rows_of_a_partition(table):
 
 
 def test_a_large_group_is_written_by_several_tasks_in_ranges(tmp_path, spark):
-    table = Table(tmp_path, spark, max_task_bytes=2048)
+    table = TableUnderTest(tmp_path, spark, max_task_bytes=2048)
     table.fill()
     before = table.rows()
     result = table.rewrite("SELECT * FROM _rows")
@@ -279,7 +275,7 @@ def test_a_condition_that_does_not_fit_changes_nothing(unchanged, condition, rea
 
 
 def test_a_merge_query_that_fails_stops_the_table_with_the_remedy(tmp_path, spark):
-    table = Table(tmp_path, spark, merge_query="SELECT ts, CAST(User AS BIGINT) AS n, User FROM source_files")
+    table = TableUnderTest(tmp_path, spark, merge_query="SELECT ts, CAST(User AS BIGINT) AS n, User FROM source_files")
     table.fill(DAYS[:1])
     with pytest.raises(SchemaConflict, match=r"merge_query: .*CAST_INVALID_INPUT.*table alter events --merge-query"):
         table.merge()
@@ -312,7 +308,7 @@ def test_files_that_cannot_be_read_are_named(table, tmp_path):
 
 
 def test_an_erasure_finds_what_spark_and_the_log_left_behind(tmp_path, spark):
-    table = Table(tmp_path, spark)
+    table = TableUnderTest(tmp_path, spark)
     for start in (0, 50):
         table.add(make_rows(DAYS[0], start, start + 50))
     harmless = table.add(make_rows(DAYS[1], 0, 1), DAYS[1])
@@ -323,7 +319,7 @@ def test_an_erasure_finds_what_spark_and_the_log_left_behind(tmp_path, spark):
     table.store.put(damaged, b"PAR1 no longer")
     condition = "`User` = 'u3' and n < 90"
     erasure_id = create_erasure(table.store, table.paths, condition=condition, clock=CLOCK).erasure_id
-    progress = advance_erasure(table.store, table.paths, erasure_id, clock=CLOCK, changer=table.changer, owner="t")
+    progress = advance_erasure(Table.open(table.store, table.paths, clock=CLOCK, owner="t"), table.changer, erasure_id)
     erasure = progress.erasure
     assert (erasure.state, progress.waits_for, erasure.row_count) == ("deleted", "janitor", 13)
     assert table.rows(where="\"User\" = 'u3' and n < 90") == []

@@ -8,10 +8,11 @@ from icedb_engine.spark.spark_merge import SparkGroupMerger
 from icedb_log.clock import SystemClock
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.stored_config import create_table
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 
 pytestmark = pytest.mark.spark
@@ -20,7 +21,7 @@ CLOCK = SystemClock()
 SCHEMA = "ts timestamp, event string, n int"
 
 
-class Table:
+class TableUnderTest:
     def __init__(self, spark, folder):
         self.spark = spark
         self.settings = StoreSettings(f"file://{folder}/wh")
@@ -50,12 +51,9 @@ class Table:
 
     def merge(self):
         merge_table(
-            self.store,
-            self.paths,
-            clock=CLOCK,
-            merger=SparkGroupMerger(self.spark, self.settings, clock=CLOCK),
-            owner="test",
-            full=True,
+            Table.open(self.store, self.paths, clock=CLOCK, owner="test"),
+            SparkGroupMerger(self.spark, self.settings, clock=CLOCK),
+            options=MergeOptions(full=True),
         )
 
     @property
@@ -65,7 +63,7 @@ class Table:
 
 @pytest.fixture
 def table(spark, tmp_path):
-    return Table(spark, tmp_path)
+    return TableUnderTest(spark, tmp_path)
 
 
 def test_one_snapshot_for_a_frame_and_filters_that_lose_nothing(table):

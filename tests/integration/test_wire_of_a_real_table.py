@@ -17,10 +17,11 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.stored_config import create_table
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 
 pytestmark = pytest.mark.spark
@@ -87,17 +88,22 @@ def test_a_real_table_is_read_alike_after_each_step(spark, tmp_path):
         for rows in batches:
             body = "\n".join(json.dumps(row) for row in rows).encode()
             stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
-        result = flush_table(store, paths, clock=CLOCK, writer=writer, owner="test")
+        result = flush_table(Table.open(store, paths, clock=CLOCK, owner="test"), writer)
         assert (result.rejected, result.batch_count) == ((), len(batches))
 
     stage_and_flush(make_rows(0, 100), make_rows(100, 100))
     check(200)
     stage_and_flush(make_rows(200, 100, later=1.5))
     check(300)
-    assert merge_table(store, paths, clock=CLOCK, merger=merger, owner="test").row_count == 300
+    assert merge_table(Table.open(store, paths, clock=CLOCK, owner="test"), merger).row_count == 300
     check(300)
     stage_and_flush(make_rows(300, 50))
-    assert merge_table(store, paths, clock=CLOCK, merger=merger, owner="test", full=True).row_count == 350
+    assert (
+        merge_table(
+            Table.open(store, paths, clock=CLOCK, owner="test"), merger, options=MergeOptions(full=True)
+        ).row_count
+        == 350
+    )
     check(350)
     deadline = time.monotonic() + VACUUM_DEADLINE_S
     while vacuum_table(store, paths, clock=CLOCK).waiting:

@@ -17,7 +17,8 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.ingest.imports import ImportOptions, import_files
 from icedb_log.table.partition_glob import select_partitions
 from icedb_log.table.partition_path import encode_partition_value
-from icedb_log.table.partition_removal import remove_chosen_partitions
+from icedb_log.table.partition_removal import remove_partitions
+from icedb_log.table.table import Table
 from icedb_sim.rigs.native_jobs import NativeChanger, NativeImporter
 from icedb_sim.tables.row_imports import describe_source
 from table_model import PLACES, TableModel, present
@@ -121,14 +122,10 @@ class ChangesOfRows(TableModel):
     def run_import(self, key, mode):
         source = describe_source(self.store, key)
         result = import_files(
-            self.store,
-            self.paths,
-            clock=self.clock,
-            importer=NativeImporter(self.store, self.clock),
-            owner="import",
-            sources=[replace(source, url=f"file://{source.url}")],
+            Table.open(self.store, self.paths, clock=self.clock, owner="import", reader=self.table.reader()),
+            NativeImporter(self.store, self.clock),
+            [replace(source, url=f"file://{source.url}")],
             options=ImportOptions(mode=mode),
-            reader=self.table.reader(),
         )
         self.clock.advance(1)
         return result
@@ -138,15 +135,11 @@ class ChangesOfRows(TableModel):
     def remove_partitions(self, place):
         there = any(place in ("*", row["p"]) for row in self.live)
         try:
-            result = remove_chosen_partitions(
-                self.store,
-                self.paths,
-                clock=self.clock,
-                owner="drop",
-                choose=lambda _, infos: select_partitions(
+            result = remove_partitions(
+                Table.open(self.store, self.paths, clock=self.clock, owner="drop", reader=self.table.reader()),
+                lambda _, infos: select_partitions(
                     "events", [f"p={place}"], [info.path for info in infos], may_match_all=True
                 ),
-                reader=self.table.reader(),
             )
         except InvalidRequest:
             assert not there
@@ -164,13 +157,9 @@ class ChangesOfRows(TableModel):
         erasure = create_erasure(self.store, self.paths, condition=condition, clock=self.clock)
         for _ in range(40):
             progress = advance_erasure(
-                self.store,
-                self.paths,
+                Table.open(self.store, self.paths, clock=self.clock, owner="erase", reader=self.table.reader()),
+                NativeChanger(self.store, self.clock),
                 erasure.erasure_id,
-                clock=self.clock,
-                changer=NativeChanger(self.store, self.clock),
-                owner="erase",
-                reader=self.table.reader(),
             )
             if progress.erasure.is_closed:
                 break

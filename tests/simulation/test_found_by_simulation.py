@@ -7,10 +7,11 @@ from icedb_log.errors import Fenced, InvalidRequest, Unavailable
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.log.fold import fold
-from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.store.store_clock import check_store_clock
 from icedb_log.table.drop_mark import BELIEVED_MS
 from icedb_log.table.stored_config import create_table
+from icedb_log.table.table import Table
 from icedb_log.table.table_changes import alter_table_config
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
@@ -105,13 +106,9 @@ def test_j4_a_lease_protects_from_tombstones_that_a_slow_clock_dated_back(table)
     pinned = [marker.path for marker in table.snapshot(as_of_ms=at_ms).live]
     slow = FakeClock(at_ms - 5_000, seed="slow")
     merged = merge_table(
-        table.store,
-        table.paths,
-        clock=slow,
-        merger=RowFileMerger(table.store, slow),
-        owner="slow",
-        full=True,
-        reader=table.reader(),
+        Table.open(table.store, table.paths, clock=slow, owner="slow", reader=table.reader()),
+        RowFileMerger(table.store, slow),
+        options=MergeOptions(full=True),
     )
     assert merged.input_count == 2
     table.clock.advance(2 * table.config.data_grace_ms)
@@ -150,7 +147,7 @@ def test_r1_a_dead_log_file_that_landed_behind_the_listing_does_not_look_deleted
         slow = FakeClock(table.clock.now_ms() - 5_000, seed="slow")
         table.stage([{"id": 3, "p": "a"}])
         writer = RowFileWriter(table.store, slow)
-        flush_table(table.store, table.paths, clock=slow, writer=writer, owner="slow", reader=table.reader())
+        flush_table(Table.open(table.store, table.paths, clock=slow, owner="slow", reader=table.reader()), writer)
         table.merge(full=True)
 
     table.store.script.append(Fault("list_page", None, key="_log/"))  # page 1 is seen before
@@ -178,7 +175,7 @@ def flush_aside(table):
     """Flush as another worker, whose calls meet no fault."""
     store = table.store.inner
     writer = RowFileWriter(store, table.clock)
-    return flush_table(store, table.paths, clock=table.clock, writer=writer, owner="other")
+    return flush_table(Table.open(store, table.paths, clock=table.clock, owner="other"), writer)
 
 
 def test_i5_j2_the_log_remembers_a_refusal_until_the_batch_has_left_staging():

@@ -10,6 +10,7 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.names import MERGE_MERGE
 from icedb_log.store.stores import open_warehouse
 from icedb_log.table.stored_config import create_table
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 
@@ -27,7 +28,7 @@ def url(tmp_path_factory):
         rows = [{"user": "busy", "n": number}] + [{"user": "quiet", "n": number}] * (number < 2)
         rows += [{"user": "once", "n": number}] * (number == 0)
         stage_batch(store, paths, body=encode_rows(rows), staging_format="ndjson", batch_id=new_batch_id(clock))
-        flush_table(store, paths, clock=clock, writer=RowFileWriter(store, clock), owner="test")
+        flush_table(Table.open(store, paths, clock=clock, owner="test"), RowFileWriter(store, clock))
     return url
 
 

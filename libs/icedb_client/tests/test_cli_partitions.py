@@ -16,6 +16,7 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import open_warehouse
 from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table import Table
 from icedb_log.units import DAY_MS
 from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 
@@ -39,7 +40,7 @@ def events(icedb, warehouse):
     clock = SystemClock()
     body = encode_rows([{"ts": ts, "user": user} for ts, user in rows])
     stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(clock))
-    flush_table(store, paths, clock=clock, writer=RowFileWriter(store, clock), owner="test")
+    flush_table(Table.open(store, paths, clock=clock, owner="test"), RowFileWriter(store, clock))
     return paths
 
 

@@ -13,6 +13,7 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.store.stores import open_warehouse
 from icedb_log.table.stored_config import load_any_config
+from icedb_log.table.table import Table
 from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 
 CLOCK = SystemClock()
@@ -29,11 +30,8 @@ def icedb(warehouse, run_icedb):
     run_icedb("table", "create", "events", "--partition", "event")
     stage(warehouse)
     flush_table(
-        warehouse.store,
-        warehouse.table("events"),
-        clock=CLOCK,
-        writer=RowFileWriter(warehouse.store, CLOCK),
-        owner="test",
+        Table.open(warehouse.store, warehouse.table("events"), clock=CLOCK, owner="test"),
+        RowFileWriter(warehouse.store, CLOCK),
     )
     return run_icedb
 

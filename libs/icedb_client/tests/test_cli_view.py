@@ -7,6 +7,7 @@ from icedb_client.client import Client
 from icedb_client.wakeups import TaskTimeout, WakeupSender
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import InvalidRequest
+from icedb_log.feed.feed_state import open_source
 from icedb_log.feed.feeds import feed_view
 from icedb_log.feed.views import read_registration
 from icedb_log.ingest.flush import flush_table
@@ -14,6 +15,7 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.store.object_store import list_all
 from icedb_log.store.stores import open_warehouse
 from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table import Table
 from icedb_sim.tables.row_feeds import RowFileFeeder
 from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 
@@ -58,12 +60,13 @@ def append(warehouse, *events):
     paths = warehouse.table("events")
     body = encode_rows([{"event": event} for event in events])
     stage_batch(warehouse.store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(CLOCK))
-    flush_table(warehouse.store, paths, clock=CLOCK, writer=RowFileWriter(warehouse.store, CLOCK), owner="test")
+    flush_table(Table.open(warehouse.store, paths, clock=CLOCK, owner="test"), RowFileWriter(warehouse.store, CLOCK))
 
 
 def feed(warehouse, name="counts"):
     feeder = RowFileFeeder(warehouse.store, CLOCK)
-    return feed_view(warehouse.store, warehouse.table(name), clock=CLOCK, feeder=feeder, owner="test")
+    view = Table.open(warehouse.store, warehouse.table(name), clock=CLOCK, owner="test")
+    return feed_view(view, open_source(view), feeder)
 
 
 def test_a_view_is_checked_created_shown_and_listed(icedb, warehouse, worker, view):

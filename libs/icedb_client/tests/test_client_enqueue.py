@@ -14,6 +14,7 @@ from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.jobs import BadRows, RejectedBatch
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
+from icedb_log.table.table import Table
 from icedb_sim.tables.row_files import RowFileWriter
 
 
@@ -168,9 +169,9 @@ def test_i8_waiting_tells_of_other_content_under_the_id_of_a_batch(client, creat
     batch_id = new_batch_id(clock)
     stage_batch(store, paths, body=b'{"ts":"2026-01-01"}', staging_format="ndjson", batch_id=batch_id)
     writer = RowFileWriter(store, clock)
-    flush_table(store, paths, clock=clock, writer=writer, owner="test")
+    flush_table(Table.open(store, paths, clock=clock, owner="test"), writer)
     stage_batch(store, paths, body=b'{"ts":"2026-01-02"}', staging_format="json", batch_id=batch_id)
-    flush_table(store, paths, clock=clock, writer=writer, owner="test")
+    flush_table(Table.open(store, paths, clock=clock, owner="test"), writer)
     report = client.wait_committed("events", [batch_id], timeout_ms=0)
     assert (report.committed, report.quarantined, report.bad_rows) == ((batch_id,), (), ())
     (entry,) = report.conflicts

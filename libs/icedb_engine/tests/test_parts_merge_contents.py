@@ -11,7 +11,8 @@ import pytest
 from icedb_engine.writing.part_files import PartFileWriter
 from icedb_log.errors import InvariantViolated, Unavailable
 from icedb_log.log.fold import fold
-from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge import MergeOptions, MergeWatch, merge_table
+from icedb_log.table.table import Table
 from icedb_sim.rigs.native_jobs import NativeMerger, NativeWriter
 from icedb_sim.tables.small_table import SmallTable
 
@@ -112,13 +113,10 @@ def test_what_duckdb_writes_is_compared(make_table, tmp_path):
 
 def run_merge(table, *, checks=None):
     return merge_table(
-        table.store,
-        table.paths,
-        clock=table.clock,
-        merger=NativeMerger(table.store, table.clock),
-        owner="merge",
-        full=True,
-        on_check=(checks if checks is not None else []).append,
+        Table.open(table.store, table.paths, clock=table.clock, owner="merge"),
+        NativeMerger(table.store, table.clock),
+        options=MergeOptions(full=True),
+        watch=MergeWatch(on_check=(checks if checks is not None else []).append),
     )
 
 

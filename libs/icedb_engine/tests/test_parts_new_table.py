@@ -9,9 +9,10 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.store.object_store import list_all
 from icedb_log.table.stored_config import create_table
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import NEW_TABLE_POLICIES, TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
@@ -34,13 +35,15 @@ class NewTable:
         self.clock.advance(1)
         self.store.calls.clear()
         writer = NativeWriter(self.store, self.clock)
-        result = flush_table(self.store, self.paths, clock=self.clock, writer=writer, owner="flush")
+        result = flush_table(Table.open(self.store, self.paths, clock=self.clock, owner="flush"), writer)
         self.clock.advance(1)
         return result
 
     def merge(self):
         merger = NativeMerger(self.store, self.clock)
-        merge_table(self.store, self.paths, clock=self.clock, merger=merger, owner="merge", full=True)
+        merge_table(
+            Table.open(self.store, self.paths, clock=self.clock, owner="merge"), merger, options=MergeOptions(full=True)
+        )
         self.clock.advance(1)
 
     def snapshot(self):

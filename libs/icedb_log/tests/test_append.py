@@ -5,6 +5,10 @@ from icedb_log.clock import new_batch_id
 from icedb_log.errors import InvalidRequest, Overloaded, Unavailable
 from icedb_log.ingest import append
 from icedb_log.ingest.append import AppendJob, append_files, check_columns, make_batch_id
+from icedb_log.log.fence import acquire_fence
+from icedb_log.log.reader import LogReader
+from icedb_log.table import commit as commits
+from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.row_files import write_rows
 from icedb_sim.tables.small_table import SmallTable
@@ -42,7 +46,7 @@ def write(table, *ids, batch_id=None, begun_ms=None, columns=None, commit_id=Non
 
 
 def commit(table, job, **options):
-    result = append_files(table.store, table.paths, job, clock=table.clock, owner="test", **options)
+    result = append_files(Table.open(table.store, table.paths, clock=table.clock, owner="test"), job, **options)
     table.clock.advance(1)
     return result
 
@@ -96,7 +100,7 @@ def test_an_id_grows_old_while_the_log_is_read(table, monkeypatch):
     table.append(2)
     table.merge(full=True)
     late = write(table, 1, batch_id=job.batch_id)
-    read_heads = append.LogReader.heads.func
+    read_heads = LogReader.heads.func
 
     class Sleepy:
         def __init__(self, reader):
@@ -107,7 +111,7 @@ def test_an_id_grows_old_while_the_log_is_read(table, monkeypatch):
             table.vacuum()
             return read_heads(self.reader).read()
 
-    monkeypatch.setattr(append.LogReader, "heads", property(Sleepy))
+    monkeypatch.setattr(LogReader, "heads", property(Sleepy))
     with pytest.raises(InvalidRequest, match="nobody can tell"):
         commit(table, late)
 
@@ -154,39 +158,39 @@ def test_an_unknown_outcome_is_settled_by_the_next_call(table):
 def test_who_loses_the_fence_tries_again_under_another_key(table, monkeypatch):
     job = write(table, 1)
     taken = []
-    real = append.acquire_fence
+    real = commits.acquire_fence
 
     def acquire(*args, **kwargs):
         fence = real(*args, **kwargs)
         if len(taken) < 2:
-            taken.append(real(*args, **{**kwargs, "owner": "rival"}))
+            taken.append(real(*args, **kwargs))
         return fence
 
-    monkeypatch.setattr(append, "acquire_fence", acquire)
+    monkeypatch.setattr(commits, "acquire_fence", acquire)
     assert commit(table, job).committed_key is not None
     assert ids(table) == [1]
 
 
 def test_who_loses_the_fence_for_ever_gives_up(table, monkeypatch):
-    real = append.acquire_fence
+    real = commits.acquire_fence
 
     def acquire(*args, **kwargs):
         fence = real(*args, **kwargs)
         real(*args, **kwargs)
         return fence
 
-    monkeypatch.setattr(append, "acquire_fence", acquire)
+    monkeypatch.setattr(commits, "acquire_fence", acquire)
     with pytest.raises(append.Fenced):
         commit(table, write(table, 1))
     assert ids(table) == []
 
 
 def test_a_flush_at_work_is_waited_for_and_a_dead_one_is_not(table):
-    append.acquire_fence(table.store, table.paths, "ingest", owner="flush", clock=table.clock)
+    acquire_fence(table.known("flush"), "ingest")
     before_ms = table.clock.now_ms()
     commit(table, write(table, 1), wait_ms=5000)
     assert table.clock.now_ms() - before_ms >= 5000
-    append.acquire_fence(table.store, table.paths, "ingest", owner="dead", clock=table.clock)
+    acquire_fence(table.known("dead"), "ingest")
     table.clock.advance(append.WORKING_MS + 1)
     before_ms = table.clock.now_ms()
     commit(table, write(table, 2), wait_ms=5000)
@@ -230,7 +234,7 @@ def test_a_strict_table_takes_declared_columns_only():
     with pytest.raises(InvalidRequest, match="takes declared columns only"):
         commit(table, write(table, 2, columns={"id": "BIGINT", "new": "BIGINT"}))
     with pytest.raises(InvalidRequest, match="'x' as DOUBLE"):
-        check_columns(table.paths, {"x": "BIGINT"}, known={}, config=table.config)
+        check_columns(table.known(), {"x": "BIGINT"}, known={})
 
 
 def test_new_columns_are_added(table):
@@ -241,7 +245,7 @@ def test_new_columns_are_added(table):
 def test_the_log_is_read_under_the_fence(table, monkeypatch):
     job = write(table, 1)
     rival = write(table, 1, batch_id=job.batch_id)
-    real = append.acquire_fence
+    real = commits.acquire_fence
     rivals = [rival]
 
     def acquire(*args, **kwargs):
@@ -249,6 +253,6 @@ def test_the_log_is_read_under_the_fence(table, monkeypatch):
             commit(table, rivals.pop())  # between this one's look around and its fence
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(append, "acquire_fence", acquire)
+    monkeypatch.setattr(commits, "acquire_fence", acquire)
     assert commit(table, job).is_duplicate
     assert ids(table) == [1]

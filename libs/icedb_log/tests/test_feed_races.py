@@ -5,6 +5,7 @@ from icedb_log.errors import Fenced, Unavailable
 from icedb_log.feed.feeds import FeedLimits
 from icedb_log.feed.views import detach_view
 from icedb_log.ingest.flush import flush_table
+from icedb_log.table.table import Table
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.scripted_store import Fault
 from icedb_sim.tables.row_feeds import RowFileFeeder
@@ -63,7 +64,7 @@ def test_a_feed_that_slept_since_before_its_fence_forgets_nothing_that_others_to
         slow = FakeClock(table.clock.now_ms() - 5_000, seed="slow")
         table.stage([{"id": 3, "p": "a"}])
         writer = RowFileWriter(table.store, slow)
-        flush_table(table.store, table.paths, clock=slow, writer=writer, owner="slow", reader=table.reader())
+        flush_table(Table.open(table.store, table.paths, clock=slow, owner="slow", reader=table.reader()), writer)
         view.feed(limits=one)  # takes the last one: by its name it is the oldest
         assert view.ids() == [3]
 

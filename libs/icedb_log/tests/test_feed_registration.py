@@ -108,7 +108,7 @@ def test_a_detached_view_holds_nothing_up_and_goes_on_from_where_it_is_attached(
     assert not detach_view(table.store, table.paths, "v", clock=table.clock)
     result = view.feed()
     assert (result.is_attached, result.committed_key) == (False, None)
-    assert not is_feed_needed(table.store, view.paths, config=view.config, readers=view.readers())
+    assert not is_feed_needed(*view.opened())
     table.append(3)
     assert register_view(table.store, table.paths, "v", clock=table.clock).state == "detached"
     table.merge(full=True)

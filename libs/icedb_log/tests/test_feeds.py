@@ -11,6 +11,7 @@ from icedb_log.feed.views import register_view
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
 from icedb_log.table.status import read_status
+from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.row_feeds import RowFileFeeder
 from icedb_sim.tables.small_table import SmallTable
@@ -161,11 +162,11 @@ def test_a_refusal_whose_record_was_not_written_is_recorded_by_the_next_feed(tab
     view.merge(full=True)
     grow_old(table)
     view.vacuum()
-    assert is_feed_needed(table.store, view.paths, config=view.config, readers=view.readers())
+    assert is_feed_needed(*view.opened())
     view.feed()
     assert len(table.keys(view.paths.refused_prefix)) == 1
     assert view.ids() == [2]
-    assert not is_feed_needed(table.store, view.paths, config=view.config, readers=view.readers())
+    assert not is_feed_needed(*view.opened())
 
 
 EFFECTS = [
@@ -295,17 +296,17 @@ def test_the_lag_is_the_age_of_the_oldest_commit_that_waits(table):
 def test_the_status_of_a_view_says_how_far_it_is_behind(table):
     view = SmallView(table)
     table.append(1)
-    state = read_status(table.store, view.paths, clock=table.clock)
+    state = read_status(Table.open(table.store, view.paths, clock=table.clock))
     assert (state.view.source, state.view.waiting_commits) == ("t", 1)
     assert table.status().view is None
     table.store.delete([table.paths.config_key])
-    assert read_status(table.store, view.paths, clock=table.clock).view.state == "broken"
+    assert read_status(Table.open(table.store, view.paths, clock=table.clock)).view.state == "broken"
 
 
 def test_a_view_that_its_source_does_not_know_is_registered_by_its_first_feed(table):
     view = SmallView(table, is_created=False)
     table.store.put(view.paths.config_key, view.config.model_dump_json().encode())
-    assert is_feed_needed(table.store, view.paths, config=view.config, readers=view.readers())
+    assert is_feed_needed(*view.opened())
     table.append(1)
     assert not view.feed().committed_key
     table.append(2)

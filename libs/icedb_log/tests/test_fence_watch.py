@@ -7,6 +7,7 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fence import acquire_fence
 from icedb_log.log.fence_watch import FENCE_LOOK_MS, FenceWatch
+from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.row_files import RowFileMerger, RowFileWriter, encode_rows
 from icedb_sim.tables.small_table import SmallTable
@@ -18,12 +19,12 @@ def table():
 
 
 def make_watch(table, check_alive=lambda: None):
-    fence = acquire_fence(table.store, table.paths, "merge", owner="me", clock=table.clock)
+    fence = acquire_fence(table.known("me"), "merge")
     return FenceWatch(fence, check_alive=check_alive, clock=table.clock)
 
 
 def overtake(table, role="merge"):
-    acquire_fence(table.store.inner, table.paths, role, owner="other", clock=table.clock)
+    acquire_fence(table.known("other", store=table.store.inner), role)
 
 
 def test_a_fence_that_passed_on_is_noticed_at_the_next_look(table):
@@ -106,5 +107,5 @@ def test_a_flush_job_can_ask_while_it_works(table):
 
     writer = AskingWriter(table.store, table.clock)
     with pytest.raises(Fenced, match="another ingest worker"):
-        flush_table(table.store, table.paths, clock=table.clock, writer=writer, owner="me")
+        flush_table(Table.open(table.store, table.paths, clock=table.clock, owner="me"), writer)
     assert table.view().files == ()

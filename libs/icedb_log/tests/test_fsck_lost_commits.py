@@ -389,7 +389,7 @@ def test_f5_the_next_table_of_a_name_has_a_history_of_its_own():
     table = SmallTable()
     table.append(1)
     assert landed(table)
-    acquire_fence(table.store, table.paths, "ingest", owner="purge", clock=table.clock, becomes="drop1")
+    acquire_fence(table.known("purge"), "ingest", becomes="drop1")
     assert (landed(table), state_of(table).incarnation) == ((), "drop1")
 
 

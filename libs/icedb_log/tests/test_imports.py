@@ -339,7 +339,7 @@ def test_w1_copies_come_before_the_record_and_the_record_before_the_commit(table
     table.run_import()
     written = [call.key for call in table.store.calls if call.method.startswith("put")]
     kinds = [key.split("/")[2] if "/_icedb/" not in key else key.split("/")[3] for key in written]
-    assert kinds == ["_data", "fence", "imports", "fence", "_log", "imports", "fence"]
+    assert kinds == ["_data", "fence", "imports", "fence", "_log", "fence", "imports"]
 
 
 def test_f2_the_log_is_read_after_the_fence_and_the_records_after_the_log(table):

@@ -16,6 +16,7 @@ from icedb_log.keys import TablePaths
 from icedb_log.log.fence import acquire_fence
 from icedb_log.merge.merge import MergeResult, merge_table
 from icedb_log.merge.merge_plan import MergeLimits
+from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.row_files import RowFileMerger, read_rows
 from icedb_sim.tables.small_table import SmallTable, try_each_call
@@ -180,12 +181,8 @@ def test_a_lost_lock_stops_the_merge_before_its_commit(table):
 
     with pytest.raises(Unavailable, match="lock is lost"):
         merge_table(
-            table.store,
-            table.paths,
-            clock=table.clock,
-            merger=RowFileMerger(table.store, table.clock),
-            owner="me",
-            check_alive=lost,
+            Table.open(table.store, table.paths, clock=table.clock, owner="me").watched_by(lost),
+            RowFileMerger(table.store, table.clock),
         )
     assert len(table.view().files) == 2
 
@@ -205,7 +202,7 @@ def test_an_input_that_is_gone_since_another_run_took_over_is_only_late(table):
     table.append(2)
 
     def overtake():
-        acquire_fence(table.store.inner, table.paths, "merge", owner="other", clock=table.clock)
+        acquire_fence(table.known("other", store=table.store.inner), "merge")
         table.store.inner.delete(live)
 
     live = [marker.path for marker in table.snapshot().live]

@@ -6,7 +6,8 @@ import pytest
 from icedb_log.errors import Fenced, HaltError, IceDBError, InvariantViolated, Unavailable
 from icedb_log.jobs import ContentCheck
 from icedb_log.log.fence import acquire_fence, read_fence
-from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge import MergeWatch, merge_table
+from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.row_files import RowFileMerger
 from icedb_sim.tables.small_table import SmallTable, try_each_call
@@ -130,7 +131,7 @@ def test_m6_a_run_that_lost_its_fence_notes_nothing(table):
     fence = []
 
     def take_over():
-        fence.append(acquire_fence(table.store.inner, table.paths, "merge", owner="rival", clock=table.clock))
+        fence.append(acquire_fence(table.known("rival", store=table.store.inner), "merge"))
 
     table.store.script = [Fault("put", None, "/_data/", before=take_over)]
     with pytest.raises(Fenced):
@@ -142,7 +143,7 @@ def test_m6_a_table_that_takes_over_the_name_begins_anew(table):
     with pytest.raises(Unavailable):
         merge(table, "p=a")
     assert noted(table)
-    acquire_fence(table.store, table.paths, "merge", owner="purge", clock=table.clock, becomes="another")
+    acquire_fence(table.known("purge"), "merge", becomes="another")
     assert noted(table) == ""
 
 
@@ -164,11 +165,8 @@ def test_what_was_compared_is_told_before_anything_is_committed(table):
         told.append((found, len(table.view().files)))
 
     merge_table(
-        table.store,
-        table.paths,
-        clock=table.clock,
-        merger=RowFileMerger(table.store, table.clock),
-        owner="merge",
-        on_check=check,
+        Table.open(table.store, table.paths, clock=table.clock, owner="merge"),
+        RowFileMerger(table.store, table.clock),
+        watch=MergeWatch(on_check=check),
     )
     assert told == [(ContentCheck(), 2)]

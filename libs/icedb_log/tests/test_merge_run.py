@@ -4,9 +4,11 @@ import contextlib
 
 import pytest
 from icedb_log.errors import Fenced, Unavailable
-from icedb_log.merge.merge import MergeResult, merge_table
+from icedb_log.jobs import never_stop
+from icedb_log.merge.merge import MergeOptions, MergeResult, MergeWatch, merge_table
 from icedb_log.merge.merge_plan import MergeIndex, MergeLimits
 from icedb_log.store.object_store import list_all
+from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Crash, Effect
 from icedb_sim.tables.row_files import RowFileMerger
 from icedb_sim.tables.small_table import SmallTable, try_each_call
@@ -33,16 +35,14 @@ def table():
     return make_table()
 
 
-def run(table, **options):
+def run(table, *, merger=None, check_alive=never_stop, index=None, **watch):
+    opened = Table.open(table.store, table.paths, clock=table.clock, owner="merge", reader=table.reader())
     return merge_table(
-        table.store,
-        table.paths,
-        clock=table.clock,
-        merger=options.pop("merger", None) or RowFileMerger(table.store, table.clock),
-        owner="merge",
-        limits=EACH_GROUP,
-        reader=table.reader(),
-        **options,
+        opened.watched_by(check_alive),
+        merger or RowFileMerger(table.store, table.clock),
+        options=MergeOptions(limits=EACH_GROUP),
+        watch=MergeWatch(**watch),
+        index=index,
     )
 
 

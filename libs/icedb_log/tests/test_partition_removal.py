@@ -4,8 +4,9 @@ import pytest
 from icedb_log.errors import Fenced, InvalidRequest, InvariantViolated, NotFound
 from icedb_log.jobs import MergedGroup, MergeGroup
 from icedb_log.keys import TablePaths
-from icedb_log.merge.merge_session import MergeSession
+from icedb_log.merge.exchange import ExchangeCommit
 from icedb_log.table.partition_removal import PartitionInfo, RemovalResult, list_partitions, remove_partitions
+from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.log_views import PATHS, dead, listed, live, view
 from icedb_sim.tables.small_table import SmallTable, try_each_call
@@ -134,7 +135,8 @@ def test_a_wrong_choice_takes_no_fence():
 def test_nothing_chosen_takes_no_fence():
     table = filled()
     result = remove_partitions(
-        table.store, table.paths, clock=table.clock, owner="drop", select=lambda info: info.row_count == 99
+        Table.open(table.store, table.paths, clock=table.clock, owner="drop"),
+        lambda _, infos: [info.path for info in infos if info.row_count == 99],
     )
     assert result == RemovalResult()
     assert (result.row_count, result.size_bytes) == (0, 0)
@@ -145,12 +147,8 @@ def test_what_a_rival_removed_first_is_not_removed_again():
     table = filled()
     table.store.script = [Fault("get", None, "/fence/merge", before=lambda: rival_of(table).drop("p=a"))]
     result = remove_partitions(
-        table.store,
-        table.paths,
-        clock=table.clock,
-        owner="drop",
-        select=lambda info: info.path == "p=a",
-        reader=table.reader(),
+        Table.open(table.store, table.paths, clock=table.clock, owner="drop", reader=table.reader()),
+        lambda _, infos: ["p=a"] if any(info.path == "p=a" for info in infos) else [],
     )
     assert result == RemovalResult()
 
@@ -163,13 +161,12 @@ def test_whatever_fails_all_is_removed_or_nothing(effect):
 
 def test_m3_a_plain_merge_may_not_remove():
     table = filled()
-    session = MergeSession(
-        table.store, table.paths, config=table.config, clock=table.clock, owner="merge", reader=table.reader()
-    )
-    (first, *_) = session.snapshot.live
-    partition = table.paths.partition_of(first.path)
-    for removed in (None, first.row_count):
-        group = MergedGroup(MergeGroup(partition, (first,)), (), rows_read=first.row_count, rows_removed=removed)
-        with pytest.raises(InvariantViolated, match="nobody asked for that"):
-            session.commit([group])
+    opened = Table.open(table.store, table.paths, clock=table.clock, owner="merge", reader=table.reader())
+    with ExchangeCommit(opened) as commit:
+        (first, *_) = commit.snapshot.live
+        partition = table.paths.partition_of(first.path)
+        for removed in (None, first.row_count):
+            group = MergedGroup(MergeGroup(partition, (first,)), (), rows_read=first.row_count, rows_removed=removed)
+            with pytest.raises(InvariantViolated, match="nobody asked for that"):
+                commit.land([group])
     assert table.ids() == [0, 1, 2, 10, 11, 12, 30]

@@ -161,7 +161,7 @@ def test_registrations_of_views_stay(table):
 
 def test_t4_a_seal_stays_for_as_long_as_requests_live(table):
     key = table.paths.log_key(time_ms=table.clock.now_ms(), commit_id="ab", is_merged=False)
-    fence = acquire_fence(table.store, table.paths, "ingest", owner="asleep", clock=table.clock)
+    fence = acquire_fence(table.known("asleep"), "ingest")
     fence._advance(commit=key)
     drop(table, force=True)
     purge(table)

@@ -15,6 +15,7 @@ from icedb_log.clean.trash_list import read_trash
 from icedb_log.errors import HaltError, IceDBError, InvalidRequest, NotFound
 from icedb_log.log.fence import acquire_fence
 from icedb_log.table.stored_config import create_table, load_any_config
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
@@ -316,12 +317,12 @@ def test_t6_a_creation_and_the_last_sweep_at_once():
 
 def test_t4_the_fences_of_two_lives_are_one():
     table = make_old()
-    before = acquire_fence(table.store, table.paths, "merge", owner="asleep", clock=table.clock)
+    before = acquire_fence(table.known("asleep"), "merge")
     live_again(someone_else(table))
     with pytest.raises(IceDBError, match="took the fence"):
         before.confirm()
     with pytest.raises(IceDBError, match="dropped and purged since this run began"):
-        acquire_fence(table.store, table.paths, "merge", owner="old", clock=table.clock)
+        acquire_fence(table.known("old"), "merge")
 
 
 def test_t4_a_purge_of_an_earlier_life_cannot_take_the_fences_of_a_later_one():
@@ -336,13 +337,7 @@ def test_t4_a_purge_of_an_earlier_life_cannot_take_the_fences_of_a_later_one():
     create(table)
     with pytest.raises(IceDBError, match="dropped and purged since this run began"):
         acquire_fence(
-            table.store,
-            table.paths,
-            "ingest",
-            owner="purge",
-            clock=table.clock,
-            incarnation=first.incarnation,
-            becomes=first.dropped.drop_id,
+            Table.of(first, table.store, table.paths, clock=table.clock), "ingest", becomes=first.dropped.drop_id
         )
     table.append(1)
     assert table.ids() == [1]

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from icedb_log.errors import IceDBError, InvariantViolated
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge_session import MergeSession
+from icedb_log.merge.exchange import ExchangeCommit
 from icedb_log.store.object_store import DeleteReport, FailedDelete
+from icedb_log.table.table import Table
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.rules.catalogue import RULES
@@ -120,10 +121,9 @@ class History:
 
     def fold(self, step):
         table = self.table
-        session = MergeSession(
-            table.store, table.paths, config=table.config, clock=table.clock, owner="fold", reader=table.reader()
-        )
-        session.commit([], folded_log_keys=[file.key for file in session.view.files])
+        opened = Table.open(table.store, table.paths, clock=table.clock, owner="fold", reader=table.reader())
+        with ExchangeCommit(opened) as commit:
+            commit.land([], folded_log_keys=[file.key for file in commit.view.files])
 
     def delete(self, step):
         assert self.table.delete(f"k = {step.number}").rows_removed == self.count(lambda _, k, __: k == step.number)

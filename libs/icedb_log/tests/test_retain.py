@@ -3,6 +3,7 @@
 import pytest
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.table.retain import retain_table
+from icedb_log.table.table import Table
 from icedb_log.table.table_changes import alter_table_config
 from icedb_log.table.table_config import PartitionField
 from icedb_log.units import DAY_MS, HOUR_MS
@@ -23,7 +24,9 @@ def table():
 
 
 def retain(table, **options):
-    return retain_table(table.store, table.paths, clock=table.clock, owner="retain", reader=table.reader(), **options)
+    return retain_table(
+        Table.open(table.store, table.paths, clock=table.clock, owner="retain", reader=table.reader()), **options
+    )
 
 
 def test_a_refused_plan_takes_no_fence_and_a_forced_one_is_done(table):

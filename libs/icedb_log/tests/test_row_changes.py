@@ -9,6 +9,7 @@ from icedb_log.errors import Fenced, InvalidRequest, InvariantViolated, NotFound
 from icedb_log.keys import TablePaths
 from icedb_log.table import row_changes
 from icedb_log.table.row_changes import ChangeResult
+from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.row_files import RowFileChanger, read_rows
 from icedb_sim.tables.small_table import SmallTable, try_each_call
@@ -224,14 +225,11 @@ def test_jobs_are_small_and_the_commit_is_one():
     alive = []
     with patch.object(row_changes, "MAX_FILES_PER_COUNT", 1), patch.object(row_changes, "MAX_GROUPS_PER_JOB", 1):
         result = row_changes.delete_rows(
-            table.store,
-            table.paths,
-            clock=table.clock,
-            changer=RowFileChanger(table.store, table.clock),
-            owner="delete",
-            condition="id > 1",
-            check_alive=lambda: alive.append(len(table.view().files)),
-            reader=table.reader(),
+            Table.open(table.store, table.paths, clock=table.clock, owner="delete", reader=table.reader()).watched_by(
+                lambda: alive.append(len(table.view().files))
+            ),
+            RowFileChanger(table.store, table.clock),
+            "id > 1",
         )
     assert (result.scanned_count, result.rows_removed, result.partitions) == (4, 6, ("p=a", "p=b", "p=c"))
     assert len(alive) >= 8

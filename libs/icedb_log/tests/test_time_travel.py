@@ -13,9 +13,10 @@ from icedb_log.errors import BelowHorizon
 from icedb_log.ingest.flush import flush_table
 from icedb_log.keys import parse_log_key
 from icedb_log.log.fold import fold
-from icedb_log.merge.merge import merge_table
-from icedb_log.table.partition_removal import remove_chosen_partitions
+from icedb_log.merge.merge import MergeOptions, merge_table
+from icedb_log.table.partition_removal import remove_partitions
 from icedb_log.table.row_changes import delete_rows
+from icedb_log.table.table import Table
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.lease_steps import put_lease
@@ -72,23 +73,22 @@ class History:
     def run(self, step: Step) -> None:
         kind, number, skew_ms = step
         table, clock = self.table, FakeClock(self.table.clock.now_ms() + skew_ms, seed=str(len(self.rows)) + kind)
-        at = {"clock": clock, "owner": kind, "reader": table.reader()}
+        opened = Table.open(table.store, table.paths, clock=clock, owner=kind, reader=table.reader())
         partition = PARTITIONS[number % len(PARTITIONS)]
         before = set(table.keys(table.paths.log_prefix))
         if kind == "append":
             table.stage([{"id": len(self.rows), "p": partition}])
-            flush_table(table.store, table.paths, writer=RowFileWriter(table.store, clock), **at)
+            flush_table(opened, RowFileWriter(table.store, clock))
             self._commit(before, born=Row(len(self.rows), partition, 0))
         elif kind == "merge":
-            merge_table(table.store, table.paths, merger=RowFileMerger(table.store, clock), full=number % 2 == 0, **at)
+            merge_table(opened, RowFileMerger(table.store, clock), options=MergeOptions(full=number % 2 == 0))
             self._commit(before)
         elif kind == "delete":
-            changer = RowFileChanger(table.store, clock)
-            delete_rows(table.store, table.paths, changer=changer, condition=f"id = {number}", **at)
+            delete_rows(opened, RowFileChanger(table.store, clock), f"id = {number}")
             self._commit(before, gone=lambda row: row.number == number)
         elif kind == "drop":
             choose = lambda _, infos: [info.path for info in infos if info.path == f"p={partition}"]  # noqa: E731
-            remove_chosen_partitions(table.store, table.paths, choose=choose, **at)
+            remove_partitions(opened, choose)
             self._commit(before, gone=lambda row: row.partition == partition)
         elif kind in ("vacuum", "cut"):
             if kind == "cut":  # deleted, and not stripped: the horizon is not written down yet

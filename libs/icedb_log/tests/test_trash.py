@@ -11,6 +11,7 @@ from icedb_log.feed.views import detach_view, read_registration, register_view
 from icedb_log.table.drop_mark import Dropped
 from icedb_log.table.status import read_status
 from icedb_log.table.stored_config import create_table, load_any_config, read_table_config
+from icedb_log.table.table import Table
 from icedb_log.table.table_changes import alter_table_config
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.scripted_store import Effect, Fault
@@ -301,7 +302,7 @@ def test_a_detached_view_outlives_its_source_and_can_be_attached_to_the_next_one
     detach_view(table.store, table.paths, "v", clock=table.clock)
     drop(table, FORCED)
     for _ in range(2):
-        status = read_status(table.store, view.paths, clock=table.clock)
+        status = read_status(Table.open(table.store, view.paths, clock=table.clock))
         assert (status.view.state, status.view.waiting_commits, view.ids()) == ("detached", 0, [10])
         purge_table(table.store, table.paths, clock=table.clock, owner="janitor")
     table.clock.advance(table.config.log_grace_ms)

@@ -24,6 +24,7 @@ from icedb_log.ingest.idempotency import bind_key, hash_body
 from icedb_log.ingest.quarantine import reason_key
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.table.stored_config import create_table
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
 from icedb_service.settings import load_settings
@@ -161,7 +162,7 @@ def test_status_knows_what_the_log_says(bench):
     statuses = BatchStatuses(bench.store, clock=bench.clock)
     good, bad = (bench.accept(body).batch_id for body in (bench.lines, b'{"a":}'))
     writer = RowFileWriter(bench.store, bench.clock)
-    result = flush_table(bench.store, bench.paths, clock=bench.clock, writer=writer, owner="test")
+    result = flush_table(Table.open(bench.store, bench.paths, clock=bench.clock, owner="test"), writer)
     assert (result.batch_count, len(result.rejected)) == (1, 1)
     assert statuses.look_up(bench.paths, good) == BatchStatus("committed")
     assert statuses.look_up(bench.paths, bad).state == "quarantined"
@@ -208,8 +209,8 @@ def test_i8_an_id_is_bound_to_one_content_over_all_formats_before_it_is_accepted
     packed = bench.accept(gzip.compress(bench.lines), format="ndjson.gz", batch_id=batch_id)
     assert packed.batch_id == batch_id
     writer = RowFileWriter(bench.store, bench.clock)
-    flush_table(bench.store, bench.paths, clock=bench.clock, writer=writer, owner="test")
-    flush_table(bench.store, bench.paths, clock=bench.clock, writer=writer, owner="test")
+    flush_table(Table.open(bench.store, bench.paths, clock=bench.clock, owner="test"), writer)
+    flush_table(Table.open(bench.store, bench.paths, clock=bench.clock, owner="test"), writer)
     with pytest.raises(KeyReused):
         bench.accept(b'{"a":4}\n', batch_id=batch_id)
     assert bench.staged_ids() == []
@@ -244,12 +245,12 @@ def test_i8_the_status_of_an_id_says_how_many_other_contents_wait(bench):
     statuses = BatchStatuses(bench.store, clock=bench.clock)
     batch_id = bench.accept().batch_id
     writer = RowFileWriter(bench.store, bench.clock)
-    flush_table(bench.store, bench.paths, clock=bench.clock, writer=writer, owner="test")
+    flush_table(Table.open(bench.store, bench.paths, clock=bench.clock, owner="test"), writer)
     assert statuses.look_up(bench.paths, batch_id) == BatchStatus("committed")
     for number in (2, 3):
         body = b'{"a":%d}\n' % number
         stage_batch(bench.store, bench.paths, body=body, staging_format="ndjson", batch_id=batch_id)
-        flush_table(bench.store, bench.paths, clock=bench.clock, writer=writer, owner="test")
+        flush_table(Table.open(bench.store, bench.paths, clock=bench.clock, owner="test"), writer)
     assert statuses.look_up(bench.paths, batch_id) == BatchStatus("committed", conflicts=2)
 
 

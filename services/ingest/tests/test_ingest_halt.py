@@ -12,6 +12,7 @@ from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
 from icedb_log.store.object_store import delete_or_raise
 from icedb_log.table.status import read_status
+from icedb_log.table.table import Table
 from icedb_log.table.table_changes import alter_table_config
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
@@ -56,7 +57,7 @@ class Halting:
         return True
 
     def status(self):
-        return read_status(self.store, self.paths, clock=self.clock)
+        return read_status(Table.open(self.store, self.paths, clock=self.clock))
 
 
 @pytest.fixture

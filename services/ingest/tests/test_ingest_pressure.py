@@ -18,10 +18,11 @@ from icedb_log.ingest.pressure import (
 )
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.log.codec import encode_log_file
-from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.model import LogFile
 from icedb_log.names import INGEST_FLUSH, MERGE_MERGE
 from icedb_log.store.object_store import list_all
+from icedb_log.table.table import Table
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
 from icedb_sim.rigs.task_context import MemoryContext
@@ -106,12 +107,9 @@ def test_there_and_back(ingest, gate):
 
     assert ingest.commit() == 60_000
     merge_table(
-        ingest.store,
-        ingest.paths,
-        clock=ingest.clock,
-        merger=ingest.context.engine.merger,
-        owner="merge",
-        full=True,
+        Table.open(ingest.store, ingest.paths, clock=ingest.clock, owner="merge"),
+        ingest.context.engine.merger,
+        options=MergeOptions(full=True),
     )
     assert ingest.log_files() == 8
     ingest.clock.advance(3000)
@@ -227,7 +225,11 @@ def test_the_whole_log_is_read_only_where_the_backlog_may_matter(context):
     for _ in range(3):
         ingest.commit()
     assert ingest.said().reason == "8 data files to merge, backlog_files_slow is 8"
-    merge_table(ingest.store, ingest.paths, clock=ingest.clock, merger=context.engine.merger, owner="merge", full=True)
+    merge_table(
+        Table.open(ingest.store, ingest.paths, clock=ingest.clock, owner="merge"),
+        context.engine.merger,
+        options=MergeOptions(full=True),
+    )
     ingest.flush()
     assert ingest.said() is None
     assert not reads_whole_log()

@@ -10,10 +10,11 @@ from icedb_log.ingest.idempotency import KEEP_MS
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.codec import encode_log_file
 from icedb_log.log.fence import FenceState, read_fence, write_fence
-from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.model import LogFile
 from icedb_log.names import JANITOR_VACUUM, MERGE_ERASE
 from icedb_log.store.object_store import DeleteReport, FailedDelete, list_all
+from icedb_log.table.table import Table
 from icedb_service.redis_clients import LockBusy
 from icedb_sim.rigs.task_context import MemoryContext
 from icedb_sim.tables.row_files import encode_rows
@@ -39,9 +40,13 @@ def fill_and_merge(context, count=4):
     for number in range(count):
         body = encode_rows([{"n": number}])
         stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
-        flush_table(store, paths, clock=context.clock, writer=context.engine.writer, owner="test")
+        flush_table(Table.open(store, paths, clock=context.clock, owner="test"), context.engine.writer)
         context.clock.advance(10)
-    merge_table(store, paths, clock=context.clock, merger=context.engine.merger, owner="test", full=True)
+    merge_table(
+        Table.open(store, paths, clock=context.clock, owner="test"),
+        context.engine.merger,
+        options=MergeOptions(full=True),
+    )
 
 
 def data_keys(context):
@@ -229,5 +234,7 @@ def test_a_record_that_cannot_be_written_does_not_fail_the_vacuum(context):
 def ask_and_advance(context):
     store, paths = context.warehouse.store, context.warehouse.table("events")
     erasure = create_erasure(store, paths, condition="n = 2", clock=context.clock)
-    advance_erasure(store, paths, erasure.erasure_id, clock=context.clock, changer=context.engine.changer, owner="test")
+    advance_erasure(
+        Table.open(store, paths, clock=context.clock, owner="test"), context.engine.changer, erasure.erasure_id
+    )
     return erasure.erasure_id

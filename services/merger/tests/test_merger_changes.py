@@ -8,6 +8,7 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.names import MERGE_CHANGE
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField
 from icedb_merger.changes import ChangeTasks
 from icedb_merger.metrics import MergeMetrics
@@ -24,7 +25,7 @@ def context():
     for number in range(4):
         body = encode_rows([{"p": place, "n": number} for place in "ab"])
         stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
-        flush_table(store, paths, clock=context.clock, writer=context.engine.writer, owner="test")
+        flush_table(Table.open(store, paths, clock=context.clock, owner="test"), context.engine.writer)
         context.clock.advance(1)
     return context
 

@@ -8,6 +8,7 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.names import INGEST_FLUSH, MERGE_ERASE
+from icedb_log.table.table import Table
 from icedb_merger.erasures import ErasureTasks
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
@@ -43,11 +44,8 @@ def stage(context, *numbers):
 def flush(context, *numbers):
     stage(context, *numbers)
     flush_table(
-        context.warehouse.store,
-        context.warehouse.table("events"),
-        clock=context.clock,
-        writer=context.engine.writer,
-        owner="test",
+        Table.open(context.warehouse.store, context.warehouse.table("events"), clock=context.clock, owner="test"),
+        context.engine.writer,
     )
     context.clock.advance(1)
 

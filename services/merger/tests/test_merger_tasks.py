@@ -10,6 +10,7 @@ from icedb_log.jobs import ContentCheck
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.names import MERGE_COLD, MERGE_MERGE
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
@@ -39,7 +40,7 @@ def append_rows(context, rows, *, table):
     store, paths = context.warehouse.store, context.warehouse.table(table)
     body = encode_rows(rows)
     stage_batch(store, paths, body=body, staging_format="ndjson", batch_id=new_batch_id(context.clock))
-    flush_table(store, paths, clock=context.clock, writer=context.engine.writer, owner="test")
+    flush_table(Table.open(store, paths, clock=context.clock, owner="test"), context.engine.writer)
     context.clock.advance(1)
 
 

@@ -24,12 +24,15 @@ from icedb_log.clean.leases import FETCH_THREADS, LeaseReader
 from icedb_log.clean.pins import PinReader
 from icedb_log.clock import Clock
 from icedb_log.errors import NotFound, Overloaded, Unavailable
+from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
 from icedb_log.serving.table_cache import CONFIG_MAX_AGE_MS, CachedTable, TableCache, TableState
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.store_clock import SteadyTime
 from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table import Table
+from icedb_log.table.table_config import TableConfig
 from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import FEW_TABLES, READ_THREADS, Warehouse
 
@@ -59,13 +62,28 @@ class LogReaders:
         self._steady: dict[str, SteadyTime] = {}
         self._lock = threading.Lock()
 
+    def open(
+        self, store: ObjectStore, paths: TablePaths, *, owner: str = "", check_alive: CheckAlive = never_stop
+    ) -> Table:
+        """Open a table with the reader that is kept of it.
+
+        Raises:
+            NotFound: No such table.
+        """
+        config = read_table_config(store, paths)
+        reader = self._reader_of(store, paths, config)
+        return Table.of(config, store, paths, clock=self._clock, owner=owner, reader=reader).watched_by(check_alive)
+
     def of_table(self, store: ObjectStore, paths: TablePaths) -> LogReader:
         """Return the table's reader, a new one if its log files' grace period has changed (R2).
 
         Raises:
             NotFound: No such table.
         """
-        max_refresh_ms = read_table_config(store, paths).log_grace_ms // 2
+        return self._reader_of(store, paths, read_table_config(store, paths))
+
+    def _reader_of(self, store: ObjectStore, paths: TablePaths, config: TableConfig) -> LogReader:
+        max_refresh_ms = config.log_grace_ms // 2
         with self._lock:
             kept = self._kept.get(paths.prefix)
             if kept is None or kept.max_refresh_ms != max_refresh_ms:

@@ -14,15 +14,11 @@ from icedb_log.ingest.append import (
     append_files,
     check_columns,
     make_batch_id,
-    read_store_clock,
 )
 from icedb_log.ingest.idempotency import Binding, bind_key, hash_body, mark_staged, read_binding
-from icedb_log.keys import TablePaths
 from icedb_log.log.fold import union_schema
-from icedb_log.log.reader import LogReader
 from icedb_log.store.object_store import ObjectStore
-from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table import Table
 
 from icedb_spark.batch_write import IceDBWriter, WrittenFiles
 from icedb_spark.values import WriteOptions
@@ -44,19 +40,18 @@ def plan_write(schema: Any, options: WriteOptions, *, clock: Clock) -> IceDBWrit
         Unavailable: The store did not answer.
     """
     warehouse = options.place.store.open()
-    store, paths = warehouse.store, warehouse.table(options.place.table)
-    config = read_table_config(store, paths)
-    require_takes_batches(config)
+    table = Table.open(warehouse.store, warehouse.table(options.place.table), clock=clock, owner="spark")
+    require_takes_batches(table.config)
     # W3: before any file is begun, by the store's clock.
-    begun_ms = read_store_clock(store, paths)
-    reader = LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
-    known = union_schema(paths.name, reader.heads.read().files).effective
-    columns = _read_columns(schema, paths, config, known)
-    binding = None if options.write_id is None else read_binding(store, paths, key=_WRITE_KEYS + options.write_id)
+    begun_ms = table.read_store_clock()
+    known = union_schema(table.name, table.read_heads().files).effective
+    columns = _read_columns(schema, table, known)
+    key = None if options.write_id is None else _WRITE_KEYS + options.write_id
+    binding = None if key is None else read_binding(table.store, table.paths, key=key)
     return IceDBWriter(
         options,
-        paths,
-        config,
+        table.paths,
+        table.config,
         columns=columns,
         commit_id=clock.new_id(),
         begun_ms=begun_ms,
@@ -64,31 +59,31 @@ def plan_write(schema: Any, options: WriteOptions, *, clock: Clock) -> IceDBWrit
     )
 
 
-def _read_columns(schema: Any, paths: TablePaths, config: TableConfig, known: Mapping[str, str]) -> dict[str, str]:
+def _read_columns(schema: Any, table: Table, known: Mapping[str, str]) -> dict[str, str]:
+    config = table.config
     table_columns = {**known, **{name: kind for name, kind in config.declared.items() if name not in known}}
     found = read_output_columns(
         schema, config, known=table_columns, max_columns=MAX_TABLE_COLUMNS, widens=True, what="write"
     )
     columns = {column.name: column.sql_type for column in found}
-    check_columns(paths, columns, known=known, config=config)
+    check_columns(table, columns, known=known)
     return columns
 
 
 def commit_write(writer: IceDBWriter, written: Sequence[WrittenFiles], task_count: int) -> None:
     """Make the files of a write live: one commit, or nothing. Raises as :meth:`IceDBWriter.commit`."""
-    paths, write_id = writer.paths, writer.options.write_id
+    name, write_id = writer.paths.name, writer.options.write_id
     if writer.is_done:
-        _log.info("write committed before", table=paths.name, write_id=write_id)
+        _log.info("write committed before", table=name, write_id=write_id)
         return
     if len(written) != task_count:
-        raise Unavailable(f"table {paths.name}: Spark lost what a task wrote; nothing was committed, write again")
+        raise Unavailable(f"table {name}: Spark lost what a task wrote; nothing was committed, write again")
     problem = next((each.problem for each in written if each.problem is not None), None)
     if problem is not None:
         raise InvalidRequest(problem)
-    clock = SystemClock()
-    store = writer.options.place.store.open().store
-    batch_id = make_batch_id(clock, store_now_ms=read_store_clock(store, paths))
-    binding = None if write_id is None else _bind(store, paths, write_id, batch_id=batch_id, clock=clock)
+    table = Table.open(writer.options.place.store.open().store, writer.paths, clock=SystemClock(), owner="spark")
+    batch_id = make_batch_id(table.clock, store_now_ms=table.read_store_clock())
+    binding = None if write_id is None else _bind(table, write_id, batch_id=batch_id)
     job = AppendJob(
         files=tuple(file for each in written for file in each.read()),
         columns=writer.columns,
@@ -97,12 +92,12 @@ def commit_write(writer: IceDBWriter, written: Sequence[WrittenFiles], task_coun
         begun_ms=writer.begun_ms,
         incarnation=writer.config.incarnation,
     )
-    result = append_files(store, paths, job, clock=clock, owner="spark", wait_ms=writer.options.wait_ms)
+    result = append_files(table, job, wait_ms=writer.options.wait_ms)
     if binding is not None:
-        _remember(store, binding)
+        _remember(table.store, binding)
     _log.info(
         "write committed",
-        table=paths.name,
+        table=name,
         batch_id=job.batch_id,
         files=len(job.files),
         rows=sum(marker.row_count or 0 for marker in job.files),
@@ -110,9 +105,14 @@ def commit_write(writer: IceDBWriter, written: Sequence[WrittenFiles], task_coun
     )
 
 
-def _bind(store: ObjectStore, paths: TablePaths, write_id: str, *, batch_id: str, clock: Clock) -> Binding:
+def _bind(table: Table, write_id: str, *, batch_id: str) -> Binding:
     return bind_key(
-        store, paths, key=_WRITE_KEYS + write_id, content_sha256=_CONTENT, clock=clock, preferred_id=batch_id
+        table.store,
+        table.paths,
+        key=_WRITE_KEYS + write_id,
+        content_sha256=_CONTENT,
+        clock=table.clock,
+        preferred_id=batch_id,
     )
 
 

@@ -10,12 +10,11 @@ from typing import Any, Final
 
 from icedb_log.errors import HaltError, IceDBError
 from icedb_log.feed.feed_jobs import ViewFeeder
-from icedb_log.feed.feed_state import FeedReaders, is_feed_needed
+from icedb_log.feed.feed_state import is_feed_needed
 from icedb_log.feed.feeds import FeedResult, feed_view
 from icedb_log.feed.views import list_view_names, read_registration, source_of
 from icedb_log.keys import TablePaths
 from icedb_log.names import INGEST_FEED
-from icedb_log.table.stored_config import read_table_config
 from icedb_log.units import MINUTE_MS, SECOND_MS
 from icedb_service.logs import get_logger
 from icedb_service.readers import LogReaders
@@ -167,31 +166,23 @@ class FeedTasks:
 
     def _needs_feed(self, paths: TablePaths, *, now_ms: int) -> bool:
         store = self._context.warehouse.store
-        config = read_table_config(store, paths)
-        if config.view_of is None:
+        view = self._tools.readers.open(store, paths)
+        if view.config.view_of is None:
             self._no_view_ms[paths.name] = now_ms
             return False
-        source = source_of(paths, config)
+        source = source_of(paths, view.config)
         registration = read_registration(store, source, paths.name)
         if registration is not None and registration.state == "detached":
             return False  # its source may be dropped
-        return is_feed_needed(store, paths, config=config, readers=self._readers_of(paths, source))
+        return is_feed_needed(view, self._tools.readers.open(store, source))
 
     def _feed_once(self, paths: TablePaths) -> FeedResult:
         store = self._context.warehouse.store
         feeder: ViewFeeder = self._context.engine.feeder
         started_ms = self._context.clock.monotonic_ms()
-        readers = self._readers_of(paths, source_of(paths, read_table_config(store, paths)))
         with self._context.lock(paths.name) as lock:
-            result = feed_view(
-                store,
-                paths,
-                clock=self._context.clock,
-                feeder=feeder,
-                owner=self._context.owner,
-                readers=readers,
-                check_alive=lock.check_alive,
-            )
+            view = self._tools.readers.open(store, paths, owner=self._context.owner, check_alive=lock.check_alive)
+            result = feed_view(view, self._tools.readers.open(store, source_of(paths, view.config)), feeder)
         self._metrics.record_feed(result, duration_ms=self._context.clock.monotonic_ms() - started_ms)
         if result.committed_key:
             self._tools.watch.record_commit(paths.name, file_count=result.file_count)
@@ -204,7 +195,3 @@ class FeedTasks:
                 mitigation="its rows stay in the source, and out of the view; the other commits are fed",
             )
         return result
-
-    def _readers_of(self, paths: TablePaths, source: TablePaths) -> FeedReaders:
-        store, readers = self._context.warehouse.store, self._tools.readers
-        return FeedReaders(readers.of_table(store, paths), readers.of_table(store, source))

@@ -14,7 +14,6 @@ from icedb_log.keys import TablePaths
 from icedb_log.names import MERGE_MERGE
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.stores import S3Options, StoreSettings
-from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import TableConfig
 from icedb_service.readers import LogReaders
 from icedb_service.redis_clients import LockBusy
@@ -85,10 +84,9 @@ class ImportTasks:
         nothing; the same request again imports what is missing, and nothing twice.
         """
         store, paths = self._context.warehouse.store, self._context.warehouse.table(table)
-        config = read_table_config(store, paths)
-        options = _make_options(config, mode, partition, dry_run=dry_run, changed=changed, assume=assume)
-        reader = self._readers.of_table(store, paths)
-        log_files = len(reader.read().files)
+        opened = self._readers.open(store, paths, owner=self._context.owner)
+        options = _make_options(opened.config, mode, partition, dry_run=dry_run, changed=changed, assume=assume)
+        log_files = len(opened.read_log().files)
         if log_files >= MAX_LOG_FILES and not dry_run:
             raise Unavailable(
                 f"table {table}: the log has {log_files} files and takes no more than {MAX_LOG_FILES}: merges and "
@@ -100,14 +98,10 @@ class ImportTasks:
             allowed=self._allowed(options, store, paths),
         )
         result = import_files(
-            store,
-            paths,
-            clock=self._context.clock,
-            importer=self._context.engine.importer,
-            owner=self._context.owner,
-            sources=found,
+            opened.renewed(),
+            self._context.engine.importer,
+            found,
             options=options,
-            reader=reader,
             hold=lambda: self._hold(table),
         )
         if not dry_run:

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.feed.feed_state import read_source_schema
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import Need
@@ -70,7 +71,8 @@ class QueryTasks:
         if config.view_of is None:
             return self._context.engine.check_insert_query(config)
         warehouse = self._context.warehouse
-        source_schema = read_source_schema(warehouse.store, warehouse.table(config.view_of), clock=self._context.clock)
+        source = Table.open(warehouse.store, warehouse.table(config.view_of), clock=self._context.clock)
+        source_schema = read_source_schema(source)
         return self._context.engine.check_view_query(config, source_schema)
 
 

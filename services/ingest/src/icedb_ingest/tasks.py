@@ -240,14 +240,9 @@ class IngestTasks:
         started_ms = self._context.clock.monotonic_ms()
         with self._context.lock(paths.name) as lock:
             result = flush_table(
-                store,
-                paths,
-                clock=self._context.clock,
-                writer=self._context.engine.writer,
-                owner=self._context.owner,
+                self._readers.open(store, paths, owner=self._context.owner, check_alive=lock.check_alive),
+                self._context.engine.writer,
                 limits=self._sizes.limit(paths.name, takes, self._limits.of_table(paths.name)),
-                reader=self._readers.of_table(store, paths),
-                check_alive=lock.check_alive,
             )
         self._metrics.record(result, duration_ms=self._context.clock.monotonic_ms() - started_ms)
         self._record_sizes(paths.name, takes, result)

@@ -5,11 +5,10 @@ from typing import Any, Final, Protocol, get_args
 
 from celery import Celery
 from icedb_log.errors import InvalidRequest
-from icedb_log.jobs import RowChanger, never_stop
+from icedb_log.jobs import CheckAlive, RowChanger, never_stop
 from icedb_log.names import MERGE_CHANGE
 from icedb_log.table.partition_filter import PartitionMatcher, parse_partition_filters
 from icedb_log.table.row_changes import ChangeResult, delete_rows, rewrite_partitions
-from icedb_log.table.stored_config import read_table_config
 from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import needs
 from icedb_service.readers import LogReaders
@@ -80,22 +79,27 @@ class ChangeTasks:
         return Work(is_idle=is_idle, details={"kind": kind, "dry_run": dry_run, **_details(cause, result)})
 
     def _run(
-        self, table: str, kind: ChangeCause, sql: str, partitions: Sequence[str] | None, **options: Any
+        self,
+        table: str,
+        kind: ChangeCause,
+        sql: str,
+        partitions: Sequence[str] | None,
+        *,
+        check_alive: CheckAlive,
+        dry_run: bool,
     ) -> ChangeResult:
-        store, paths = self._context.warehouse.store, self._context.warehouse.table(table)
-        options = {
-            "clock": self._context.clock,
-            "changer": self._context.engine.changer,
-            "owner": self._context.owner,
-            "reader": self._readers.of_table(store, paths),
-            **options,
-        }
+        store, paths, changer = (
+            self._context.warehouse.store,
+            self._context.warehouse.table(table),
+            self._context.engine.changer,
+        )
+        opened = self._readers.open(store, paths, owner=self._context.owner, check_alive=check_alive)
         if kind == "delete":
-            return delete_rows(store, paths, condition=sql, **options)
+            return delete_rows(opened, changer, sql, dry_run=dry_run)
         if not isinstance(partitions, list) or not all(isinstance(text, str) for text in partitions):
             raise InvalidRequest(f"table {table}: a rewrite needs a list of partition filters; an empty one means all")
-        matches = PartitionMatcher(parse_partition_filters(partitions), read_table_config(store, paths))
-        return rewrite_partitions(store, paths, query=sql, matches=matches, **options)
+        matches = PartitionMatcher(parse_partition_filters(partitions), opened.config)
+        return rewrite_partitions(opened, changer, sql, matches=matches, dry_run=dry_run)
 
 
 def _details(kind: ChangeCause, result: ChangeResult) -> dict[str, Any]:

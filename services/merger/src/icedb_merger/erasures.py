@@ -7,7 +7,7 @@ from icedb_log.erasure.erasure_record import Erasure
 from icedb_log.erasure.erasure_run import ErasureProgress, advance_erasure
 from icedb_log.erasure.erasures import list_open_ids, read_erasure
 from icedb_log.errors import IceDBError, NotFound
-from icedb_log.jobs import CheckAlive, RowChanger
+from icedb_log.jobs import CheckAlive, RowChanger, never_stop
 from icedb_log.keys import TablePaths
 from icedb_log.names import INGEST_FLUSH, MERGE_ERASE
 from icedb_log.table.row_changes import delete_rows
@@ -123,21 +123,16 @@ class ErasureTasks:
             with self._context.lock(paths.name) as lock:
                 progress = self._step(paths, erasure_id, check_alive=lock.check_alive)
         else:
-            progress = self._step(paths, erasure_id, check_alive=None)
+            progress = self._step(paths, erasure_id, check_alive=never_stop)
         self._account(before, progress)
         return progress
 
-    def _step(self, paths: TablePaths, erasure_id: str, *, check_alive: CheckAlive | None) -> ErasureProgress:
+    def _step(self, paths: TablePaths, erasure_id: str, *, check_alive: CheckAlive) -> ErasureProgress:
         store = self._context.warehouse.store
         return advance_erasure(
-            store,
-            paths,
+            self._readers.open(store, paths, owner=self._context.owner, check_alive=check_alive),
+            self._context.engine.changer,
             erasure_id,
-            clock=self._context.clock,
-            changer=self._context.engine.changer,
-            owner=self._context.owner,
-            check_alive=check_alive,
-            reader=self._readers.of_table(store, paths),
         )
 
     def _account(self, before: Erasure, progress: ErasureProgress) -> None:
@@ -158,14 +153,10 @@ class ErasureTasks:
     def _preview(self, paths: TablePaths, condition: str) -> Work:
         store = self._context.warehouse.store
         result = delete_rows(
-            store,
-            paths,
-            clock=self._context.clock,
-            changer=self._context.engine.changer,
-            owner=self._context.owner,
-            condition=condition,
+            self._readers.open(store, paths, owner=self._context.owner),
+            self._context.engine.changer,
+            condition,
             dry_run=True,
-            reader=self._readers.of_table(store, paths),
         )
         return Work(
             is_idle=not result.rows_removed,

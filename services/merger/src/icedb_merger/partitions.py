@@ -8,7 +8,7 @@ from icedb_log.keys import TablePaths
 from icedb_log.model import LogView
 from icedb_log.names import MERGE_DROP_PARTITIONS, MERGE_RETAIN
 from icedb_log.table.partition_glob import select_partitions
-from icedb_log.table.partition_removal import PartitionInfo, RemovalResult, remove_chosen_partitions
+from icedb_log.table.partition_removal import PartitionInfo, RemovalResult, remove_partitions
 from icedb_log.table.retain import retain_table
 from icedb_log.table.retention import count_kept
 from icedb_log.table.stored_config import read_table_config
@@ -93,15 +93,10 @@ class PartitionTasks:
 
         store, paths = self._context.warehouse.store, self._context.warehouse.table(table)
         with self._context.lock(table) as lock:
-            removal = remove_chosen_partitions(
-                store,
-                paths,
-                clock=self._context.clock,
-                owner=self._context.owner,
-                choose=choose,
+            removal = remove_partitions(
+                self._readers.open(store, paths, owner=self._context.owner, check_alive=lock.check_alive),
+                choose,
                 dry_run=dry_run,
-                check_alive=lock.check_alive,
-                reader=self._readers.of_table(store, paths),
             )
         self._metrics.record_removal("drop", removal)
         return Work(is_idle=not removal.partitions, details=_details(removal))
@@ -116,13 +111,8 @@ class PartitionTasks:
         try:
             with self._context.lock(table) as lock:
                 result = retain_table(
-                    store,
-                    paths,
-                    clock=self._context.clock,
-                    owner=self._context.owner,
+                    self._readers.open(store, paths, owner=self._context.owner, check_alive=lock.check_alive),
                     force=force,
-                    check_alive=lock.check_alive,
-                    reader=self._readers.of_table(store, paths),
                 )
         except LockBusy:
             self._schedule.forget(table)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.clock import Clock
+from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.keys import TablePaths
-from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge_plan import Lane, MergeIndex, plan_merge
 from icedb_log.store.object_store import ObjectStore
-from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table import Table
 from icedb_service.readers import LogReaders
 
 MAX_INDEXES: Final = 64
@@ -17,15 +17,15 @@ MAX_INDEXES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class TableLog:
-    """A table's log as this worker knows it.
+class IndexedTable:
+    """A table whose log this worker knows.
 
     Attributes:
-        reader: Reads what is new.
+        table: Its reader reads what is new.
         index: Is brought up to date by each plan.
     """
 
-    reader: LogReader
+    table: Table
     index: MergeIndex
 
 
@@ -42,20 +42,20 @@ class TableLogs:
         self._readers = LogReaders(clock)
         self._indexes: OrderedDict[str, MergeIndex] = OrderedDict()
 
-    def of_table(self, paths: TablePaths) -> TableLog:
-        """Return what is known of a table; a new index if its configuration has changed.
+    def open(self, paths: TablePaths, *, owner: str = "", check_alive: CheckAlive = never_stop) -> IndexedTable:
+        """Open a table with what is known of it; with a new index if its configuration has changed.
 
         Raises:
             NotFound: No such table.
         """
-        config = read_table_config(self._store, paths)
+        table = self._readers.open(self._store, paths, owner=owner, check_alive=check_alive)
         index = self._indexes.get(paths.prefix)
-        if index is None or index.config != config:
-            index = self._indexes[paths.prefix] = MergeIndex(paths, config)
+        if index is None or index.config != table.config:
+            index = self._indexes[paths.prefix] = MergeIndex(paths, table.config)
         self._indexes.move_to_end(paths.prefix)
         while len(self._indexes) > MAX_INDEXES:
             self._indexes.popitem(last=False)
-        return TableLog(self._readers.of_table(self._store, paths), index)
+        return IndexedTable(table, index)
 
     def has_work(self, paths: TablePaths, lane: Lane) -> bool:
         """Say whether a lane would do something now. Costs one listing and the log files that are new.
@@ -65,6 +65,6 @@ class TableLogs:
             HaltError: The log cannot be read.
             Unavailable: The store did not answer.
         """
-        log = self.of_table(paths)
-        view = log.reader.read()
-        return not plan_merge(view, paths=paths, config=log.index.config, lane=lane, index=log.index).is_empty
+        opened = self.open(paths)
+        view, index = opened.table.read_log(), opened.index
+        return not plan_merge(view, paths=paths, config=index.config, lane=lane, index=index).is_empty

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from celery import Celery
 from icedb_log.jobs import GroupMerger
 from icedb_log.keys import TablePaths
-from icedb_log.merge.merge import MergeResult, merge_table
+from icedb_log.merge.merge import MergeOptions, MergeResult, MergeWatch, merge_table
 from icedb_log.merge.merge_plan import COLD_LIMITS, HOT_LIMITS, Lane, MergeLimits
 from icedb_log.names import MERGE_COLD, MERGE_MERGE, MERGE_RETAIN, MERGE_SWEEP
 from icedb_service.access.access_file import Verb
@@ -158,28 +158,23 @@ class MergeTasks:
             totals.add(result)
             self._metrics.record(label, result)
 
-        log = self._logs.of_table(paths)
         while True:
             lock.check_alive()
+            opened = self._logs.open(paths, owner=self._context.owner, check_alive=lock.check_alive)
             result = merge_table(
-                self._context.warehouse.store,
-                paths,
-                clock=clock,
-                merger=self._context.engine.merger,
-                owner=self._context.owner,
-                lane=lane,
-                full=label == "full",
-                limits=replace(
-                    limits,
-                    max_bytes=max(1, limits.max_bytes - totals.bytes_in),
-                    max_files=max(1, limits.max_files - totals.files_in),
+                opened.table,
+                self._context.engine.merger,
+                options=MergeOptions(
+                    lane=lane,
+                    full=label == "full",
+                    limits=replace(
+                        limits,
+                        max_bytes=max(1, limits.max_bytes - totals.bytes_in),
+                        max_files=max(1, limits.max_files - totals.files_in),
+                    ),
                 ),
-                has_time=has_time,
-                on_commit=count,
-                on_check=self._metrics.record_check,
-                check_alive=lock.check_alive,
-                reader=log.reader,
-                index=log.index,
+                watch=MergeWatch(has_time=has_time, on_commit=count, on_check=self._metrics.record_check),
+                index=opened.index,
             )
             # A commit may have made a larger tier worth a merge: only a run without one says "nothing left".
             if result.committed_key is None:

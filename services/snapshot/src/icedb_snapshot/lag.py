@@ -16,6 +16,7 @@ from icedb_log.log.fold import Folded
 from icedb_log.log.reader import LogReader
 from icedb_log.serving.table_cache import TableCache
 from icedb_log.table.status import read_status
+from icedb_log.table.table import Table
 from icedb_log.warehouse import Warehouse
 from icedb_service.logs import get_logger
 
@@ -122,10 +123,7 @@ class LagExporter:
             table = self._tables.table(name)
             state = table.read(max_staleness_ms=0)
             status = read_status(
-                self._warehouse.store,
-                paths,
-                clock=self._clock,
-                reader=table.read_source().reader,
+                Table.open(self._warehouse.store, paths, clock=self._clock, reader=table.read_source().reader),
                 read_source=self._read_source,
                 leases=self._leases.setdefault(name, LeaseReader(fetch_threads=FETCH_THREADS)),
                 folded=Folded(state.view, state.snapshot),

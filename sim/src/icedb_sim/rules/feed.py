@@ -9,7 +9,7 @@ VIEW_RULES: Final = played_by(
     breaks(
         "V1",
         "a feed names only what it has taken itself",
-        edit("feed.feeds:_FeedRun._commit", ("*(name for name in state.names if name in present), ", "")),
+        edit("feed.feeds:_FeedRun._names_taken", ("*(name for name in state.names if name in present), ", "")),
     ),
     breaks(
         "V1",
@@ -22,12 +22,12 @@ VIEW_RULES: Final = played_by(
         edit(
             "feed.feeds:feed_view",
             (
-                "    run = _FeedRun(store",
+                "    with AppendCommit(view) as commit:",
                 code(
+                    "    from dataclasses import replace",
                     "    from types import SimpleNamespace as _Fixed",
-                    "    early = _Fixed(heads=_Fixed(read=lambda: seen))",
-                    "    readers = FeedReaders(readers.view, early)",
-                    "    run = _FeedRun(store",
+                    "    source = replace(source, reader=_Fixed(heads=_Fixed(read=lambda: seen)))",
+                    "    with AppendCommit(view) as commit:",
                 ),
             ),
         ),
@@ -42,7 +42,7 @@ VIEW_RULES: Final = played_by(
         "reasons that are not written down are forgotten by the next feed",
         edit(
             "feed.feeds:_FeedRun.feed",
-            ("self._record_refusals(state, find_unrecorded(self.store, self.paths, state))", "pass"),
+            ("self._record_refusals(state, find_unrecorded(self.view, state))", "pass"),
         ),
     ),
 )

@@ -12,7 +12,7 @@ from icedb_log.keys import parse_staged_key
 from icedb_sim.rules.mutations import breaks, code, edit, played_by
 from icedb_sim.rules.switches import Other, answers, around, careless, instead, with_store
 
-_LIST: Final = "staged = list_staged(store, paths, limit=limits.listed_batches, skip=limits.skip)"
+_LIST: Final = "staged = list_staged(table.store, table.paths, limit=limits.listed_batches, skip=limits.skip)"
 
 
 def _without_payloads(store: Any) -> object:
@@ -37,12 +37,12 @@ INGEST_RULES: Final = (
         "I2",
         "staged batches are deleted before the commit",
         edit(
-            "ingest.flush:_Run.decide",
+            "ingest.flush:_decide",
             (
-                "committed_key = self._commit(",
+                "committed_key = commit.land(",
                 code(
-                    "delete_or_raise(self.store, [batch.key for batch in output.accepted])",
-                    "        committed_key = self._commit(",
+                    "delete_or_raise(table.store, [batch.key for batch in output.accepted])",
+                    "        committed_key = commit.land(",
                 ),
             ),
         ),
@@ -53,10 +53,10 @@ INGEST_RULES: Final = (
         edit(
             "ingest.flush:flush_table",
             (
-                "    view = reader.heads.read()  # F2\n",
-                f"    {_LIST}\n    view = reader.heads.read()\n",
+                "    with AppendCommit(table) as commit:\n",
+                f"    {_LIST}\n    with AppendCommit(table) as commit:\n",
             ),
-            (f"    {_LIST}\n    sorted", "    sorted"),
+            (f"        {_LIST}\n        sorted", "        sorted"),
         ),
     ),
     breaks(
@@ -78,13 +78,13 @@ INGEST_RULES: Final = (
         "I5",
         "a batch is moved to quarantine before the commit that refuses it",
         edit(
-            "ingest.flush:_Run.decide",
+            "ingest.flush:_decide",
             (
                 "    committed_key: str | None = None\n",
                 code(
                     "    committed_key: str | None = None",
                     "    for refusal in rejected:",
-                    "        quarantine_batch(self.store, self.paths, rejected=refusal, clock=self.clock)",
+                    "        quarantine_batch(table.store, table.paths, rejected=refusal, clock=table.clock)",
                     "",
                 ),
             ),
@@ -98,7 +98,7 @@ INGEST_RULES: Final = (
     breaks(
         "I5",
         "the reason of bad rows is written without a look at the fence",
-        edit("ingest.flush:_Run._quarantine_bad_rows", ("    self.fence.confirm()\n    for bad", "    for bad")),
+        edit("ingest.flush:_quarantine_bad_rows", ("    commit.fence.confirm()\n    for bad", "    for bad")),
     ),
     breaks(
         "I5",
@@ -109,11 +109,11 @@ INGEST_RULES: Final = (
         "I5",
         "the reason of bad rows is written after the commit",
         edit(
-            "ingest.flush:_Run.decide",
-            ("        self._quarantine_bad_rows(output, commit_id)\n", ""),
+            "ingest.flush:_decide",
+            ("        _quarantine_bad_rows(commit, output)\n", ""),
             (
-                "        self.fence.release()\n",
-                "        self.fence.release()\n        self._quarantine_bad_rows(output, commit_id)\n",
+                "        committed_key = commit.land(log).key\n",
+                "        committed_key = commit.land(log).key\n        _quarantine_bad_rows(commit, output)\n",
             ),
         ),
     ),
@@ -136,7 +136,7 @@ INGEST_RULES: Final = (
         "I6",
         "what a flush leaves out for its size is cleared from staging",
         edit(
-            "ingest.flush:_Run.decide",
+            "ingest.flush:_decide",
             ("[batch.key for batch in output.accepted]", "[b.key for b in (*output.accepted, *output.left_out)]"),
         ),
     ),
@@ -190,32 +190,30 @@ OUTSIDER_RULES: Final = played_by(
         "A1",
         "the log is read before the fence is taken",
         edit(
-            "ingest.append:_AppendRun.commit_once",
-            ("    fence = acquire_fence(", "    early = reader.heads.read()\n    fence = acquire_fence("),
-            ("view = reader.heads.read()  # F2", "view = early"),
+            "table.commit:Commit.__enter__",
+            (
+                "    self.fence = acquire_fence(",
+                "    self._role == 'ingest' and self._read_log()\n    self.fence = acquire_fence(",
+            ),
+            ("        self._read_log()  # F2", "        self._role == 'ingest' or self._read_log()  # F2"),
         ),
     ),
     breaks(
         "A2",
         "a commit under the same id is not looked for",
         edit(
-            "ingest.append:_AppendRun.commit_once",
-            (
-                "is_duplicate = any(self._job.batch_id in file.log.batch_ids for file in view.files)",
-                "is_duplicate = False",
-            ),
+            "ingest.append:_commit_once",
+            ("if any(job.batch_id in file.log.batch_ids for file in commit.log.files):", "if False:"),
         ),
     ),
     breaks(
         "A2",
         "an id may be of any age",
-        edit(
-            "ingest.append:_AppendRun._require_young_id", ("if now_ms >= id_ms + config.retry_window_ms:", "if False:")
-        ),
+        edit("ingest.append:_require_young_id", ("if now_ms >= id_ms + table.config.retry_window_ms:", "if False:")),
     ),
     breaks(
         "A3",
         "files may be of any age",
-        edit("ingest.append:_AppendRun._require_young_files", ("if age_ms > config.orphan_age_ms // 2:", "if False:")),
+        edit("ingest.append:_require_young_files", ("if age_ms > limit_ms:", "if False:")),
     ),
 )

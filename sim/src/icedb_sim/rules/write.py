@@ -9,13 +9,13 @@ from icedb_sim.rules.mutations import breaks, code, edit, keeps, played_by
 from icedb_sim.rules.switches import answers, around
 
 _DELETE_OUTPUTS: Final = (
-    "    committed = self._fence.commit(log, last_check=within)",
+    "    committed = self._put(log)",
     code(
         "    try:",
-        "        committed = self._fence.commit(log, last_check=within)",
+        "        committed = self._put(log)",
         "    except Exception as error:",
         "        if type(error).__name__ in ('CommitConflict', 'Fenced'):",
-        "            self._fence._store.delete([marker.path for group in merged for marker in group.outputs])",
+        "            self.table.store.delete([marker.path for group in merged for marker in group.outputs])",
         "        raise",
     ),
 )
@@ -67,12 +67,12 @@ WRITE_RULES: Final = (
         "W2",
         "a refusal is taken for a lost commit, whose outputs are deleted",
         _REFUSED_IS_LOST,
-        edit("merge.merge_session:MergeSession.commit", _DELETE_OUTPUTS),
+        edit("merge.exchange:ExchangeCommit.land", _DELETE_OUTPUTS),
     ),
     keeps(
         "W2",
         "outputs are deleted when a commit was certainly refused",
-        edit("merge.merge_session:MergeSession.commit", _DELETE_OUTPUTS),
+        edit("merge.exchange:ExchangeCommit.land", _DELETE_OUTPUTS),
     ),
     keeps("W2", "a refusal is taken for a lost commit, whose outputs stay", _REFUSED_IS_LOST),
     breaks(
@@ -100,21 +100,24 @@ WRITE_RULES: Final = (
         "F2",
         "a merge is planned from a log read before the fence",
         edit(
-            "merge.merge_session:MergeSession.__init__",
+            "table.commit:Commit.__enter__",
             (
-                "    self._fence: Final[HeldFence] =",
-                "    self.view: Final[LogView] = reader.read()\n    self._fence: Final[HeldFence] =",
+                "    self.fence = acquire_fence(",
+                "    self._role == 'merge' and self._read_log()\n    self.fence = acquire_fence(",
             ),
-            ("    self.view: Final[LogView] = reader.read()  # F2", "    # F2"),
+            ("        self._read_log()  # F2", "        self._role == 'merge' or self._read_log()  # F2"),
         ),
     ),
     breaks(
         "F2",
         "a flush reads the log before the fence",
         edit(
-            "ingest.flush:flush_table",
-            ("    fence = acquire_fence(", "    view = reader.heads.read()\n    fence = acquire_fence("),
-            ("    view = reader.heads.read()  # F2\n", ""),
+            "table.commit:Commit.__enter__",
+            (
+                "    self.fence = acquire_fence(",
+                "    self._role == 'ingest' and self._read_log()\n    self.fence = acquire_fence(",
+            ),
+            ("        self._read_log()  # F2", "        self._role == 'ingest' or self._read_log()  # F2"),
         ),
     ),
     breaks(
@@ -203,17 +206,17 @@ MERGE_RULES: Final = (
     breaks(
         "S2",
         "a column becomes wider without a look at what merges have committed since",
-        edit("ingest.widening_commit:WideningCommit.commit", ("self._require_proven(columns)", "pass")),
+        edit("table.commit:AppendCommit.land", ("self._require_proven(wider)", "pass")),
     ),
     breaks(
         "S2",
         "a column becomes wider by a commit that the fence of merges does not announce",
-        edit("ingest.widening_commit:WideningCommit.commit", (", beside=merging", "")),
+        edit("table.commit:AppendCommit.land", (", beside=merging", "")),
     ),
     breaks(
         "S2",
         "a column becomes wider under the fence of ingest alone",
-        edit("ingest.flush:_Run._commit", ("if proven:", "if False:")),
+        edit("table.commit:AppendCommit.land", ("if not wider:", "if True:")),
     ),
     keeps(
         "R3",
@@ -284,34 +287,34 @@ CHANGE_RULES: Final = (
         "M4",
         "a removal commits what it planned before the fence",
         edit(
-            "table.partition_removal:remove_chosen_partitions",
-            ("chosen = _plan(session.view, paths, choose)", "chosen = planned"),
+            "table.partition_removal:remove_partitions",
+            ("chosen = _plan(commit.view, table.paths, choose)", "chosen = planned"),
         ),
     ),
     breaks(
         "M4",
         "a deletion rewrites what it found before the fence",
-        edit("table.row_changes:delete_rows", ("hits = counter.find_hits(session.snapshot)", "hits = hits")),
+        edit("table.row_changes:delete_rows", ("hits = counter.find_hits(commit.snapshot)", "hits = hits")),
     ),
     breaks(
         "M4",
         "a removal commits without the fence",
         edit(
-            "table.partition_removal:remove_chosen_partitions",
+            "table.partition_removal:remove_partitions",
             (
-                "    session = MergeSession(\n",
+                "    with ExchangeCommit(table) as commit:\n",
                 code(
                     "    from icedb_log.log.codec import encode_log_file",
                     "    from icedb_log.merge.merge_log import build_merge_log",
-                    "    view = reader.read()",
+                    "    view, paths, clock = table.read_log(), table.paths, table.clock",
                     "    chosen = _plan(view, paths, choose)",
                     "    merged = [_remove(path, markers) for path, markers in chosen.items()]",
                     "    log = build_merge_log(",
                     "        view, merged=merged, folded_log_keys=(), commit_id=clock.new_id(), now_ms=clock.now_ms())",
                     "    key = paths.log_key(time_ms=log.time_ms, commit_id=log.commit_id, is_merged=True)",
-                    "    store.put_if_absent(key, encode_log_file(log))",
+                    "    table.store.put_if_absent(key, encode_log_file(log))",
                     "    return _result(chosen)",
-                    "    session = MergeSession(\n",
+                    "    with ExchangeCommit(table) as commit:\n",
                 ),
             ),
         ),
@@ -320,29 +323,29 @@ CHANGE_RULES: Final = (
         "M4",
         "changes of rows have a fence of their own",
         edit(
-            "merge.merge_session:MergeSession.__init__",
+            "table.commit:Commit.__enter__",
             (
-                'store, paths, "merge", owner',
-                'store, paths, "ingest" if "changer" in owner else "merge", owner',
+                "acquire_fence(self.table, self._role)",
+                'acquire_fence(self.table, "ingest" if "changer" in self.table.owner else self._role)',
             ),
         ),
     ),
     breaks(
         "M6",
         "outputs with other values are committed",
-        edit("merge.merge_session:MergeSession._require_same_contents", ("if found is None:", "if True:")),
+        edit("merge.exchange:ExchangeCommit._require_same_contents", ("if found is None:", "if True:")),
     ),
     breaks(
         "M6",
         "a merge that differs is tried again for ever",
-        edit("merge.merge_session:MergeSession._require_same_contents", ("if self._fence.differed:", "if False:")),
+        edit("merge.exchange:ExchangeCommit._require_same_contents", ("if self.fence.differed:", "if False:")),
     ),
     breaks(
         "M6",
         "any commit makes a difference forgotten",
         edit(
-            "merge.merge_session:MergeSession._forget_difference",
-            ("and self._fence.differed not in live - inputs", ""),
+            "merge.exchange:ExchangeCommit._before_release",
+            ("and self.fence.differed not in live - inputs", ""),
         ),
     ),
 )
@@ -435,10 +438,10 @@ RETENTION_RULES: Final = played_by(
         "the policy is read before the fence is taken",
         edit(
             "table.retain:retain_table",
-            ("        config = read_table_config(store, paths)\n", ""),
+            ("        config = table.renewed().config\n", ""),
             (
                 "    plans: list[RetentionPlan] = []\n",
-                "    plans: list[RetentionPlan] = []\n    config = read_table_config(store, paths)\n",
+                "    plans: list[RetentionPlan] = []\n    config = table.renewed().config\n",
             ),
         ),
     ),

@@ -21,11 +21,12 @@ from icedb_log.ingest.quarantine_ops import retry_quarantined
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import merge_table
-from icedb_log.merge.merge_plan import Lane, MergeIndex, MergeLimits
+from icedb_log.merge.merge import MergeOptions, merge_table
+from icedb_log.merge.merge_plan import MergeIndex, MergeLimits
 from icedb_log.table.partition_filter import PartitionFilter, PartitionMatcher
 from icedb_log.table.partition_removal import remove_partitions
 from icedb_log.table.row_changes import delete_rows, rewrite_partitions
+from icedb_log.table.table import Table
 from icedb_log.table.table_changes import alter_table_config
 from icedb_log.table.table_config import PartitionField, TableConfig
 
@@ -106,7 +107,7 @@ def flush_for_ever(sim: Simulation, actor: Actor) -> None:
         try_run(
             sim,
             actor,
-            lambda: flush_table(sim.store, PATHS, clock=clock, writer=writer, owner=actor.name, reader=reader),
+            lambda: flush_table(Table.open(sim.store, PATHS, clock=clock, owner=actor.name, reader=reader), writer),
         )
 
 
@@ -118,9 +119,13 @@ def merge_for_ever(sim: Simulation, actor: Actor) -> None:
     while True:
         dice = rng.random()
         limits = MergeLimits(commit_bytes=rng.choice((1, 1 << 30)))
-        run = partial(merge_table, sim.store, PATHS, clock=clock, merger=merger, owner=actor.name, reader=reader)
-        lane: Lane = "cold" if dice > 0.8 else "hot"
-        try_run(sim, actor, partial(run, full=dice < 0.1, lane=lane, limits=limits, index=index))
+        options = MergeOptions(lane="cold" if dice > 0.8 else "hot", full=dice < 0.1, limits=limits)
+
+        def run(options: MergeOptions = options) -> object:
+            table = Table.open(sim.store, PATHS, clock=clock, owner=actor.name, reader=reader)
+            return merge_table(table, merger, options=options, index=index)
+
+        try_run(sim, actor, run)
 
 
 def clean_for_ever(sim: Simulation, actor: Actor) -> None:
@@ -214,34 +219,20 @@ def _change(sim: Simulation, actor: Actor, reader: LogReader) -> None:
     try:
         if what.startswith("delete"):
             delete_rows(
-                sim.store,
-                PATHS,
-                clock=clock,
-                changer=changer,
-                owner=actor.name,
-                condition=test.to_sql(),
-                reader=reader,
+                Table.open(sim.store, PATHS, clock=clock, owner=actor.name, reader=reader), changer, test.to_sql()
             )
         elif what.startswith("rewrite"):
             matches = PartitionMatcher((PartitionFilter.equals("p", partition[2:]),), _PARTITIONED)
             rewrite_partitions(
-                sim.store,
-                PATHS,
-                clock=clock,
-                changer=changer,
-                owner=actor.name,
-                query=test.to_sql(),
+                Table.open(sim.store, PATHS, clock=clock, owner=actor.name, reader=reader),
+                changer,
+                test.to_sql(),
                 matches=matches,
-                reader=reader,
             )
         else:
             remove_partitions(
-                sim.store,
-                PATHS,
-                clock=clock,
-                owner=actor.name,
-                select=lambda info: info.path == partition,
-                reader=reader,
+                Table.open(sim.store, PATHS, clock=clock, owner=actor.name, reader=reader),
+                lambda _, infos: [info.path for info in infos if info.path == partition],
             )
     except InvalidRequest:
         return  # it took too long (W3)

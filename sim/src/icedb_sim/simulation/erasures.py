@@ -18,6 +18,7 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.keys import parse_log_key, parse_staged_key
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.reader import LogReader
+from icedb_log.table.table import Table
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
 from icedb_sim.simulation.cast import Backstage, Part, Troupe
@@ -191,13 +192,9 @@ def _advance(sim: Simulation, actor: Actor, reader: LogReader, erasure_id: str) 
     clock: Clock = IntentClock(sim.world, actor.skew_ms, intent=intent, intents=model.removed.intents)
     try:
         advance_erasure(
-            sim.store,
-            PATHS,
+            Table.open(sim.store, PATHS, clock=clock, owner=actor.name, reader=reader),
+            SimRowChanger(sim.store, clock),
             erasure_id,
-            clock=clock,
-            changer=SimRowChanger(sim.store, clock),
-            owner=actor.name,
-            reader=reader,
         )
     except InvalidRequest:
         return  # it took too long (W3)

@@ -14,10 +14,11 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.feed.budget import Budget
 from icedb_log.feed.follower import Follower, PositionLost
 from icedb_log.feed.position import read_position
-from icedb_log.ingest.append import AppendJob, append_files, make_batch_id, read_store_clock
+from icedb_log.ingest.append import AppendJob, append_files, make_batch_id
 from icedb_log.keys import log_name
 from icedb_log.log.codec import decode_log_file
 from icedb_log.model import FileMarker
+from icedb_log.table.table import Table
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
 from icedb_sim.simulation.cast import Backstage, Part, Troupe
@@ -163,14 +164,18 @@ def _draw_write(sim: Simulation) -> Write:
 
 
 def _name_write(sim: Simulation, clock: SimClock, write: Write, pending: list[Write]) -> None:
-    write.batch_id = make_batch_id(clock, store_now_ms=read_store_clock(sim.store, PATHS))
+    write.batch_id = make_batch_id(clock, store_now_ms=_store_now_ms(sim))
     rows = frozenset(row for part in write.rows.values() for row in part)
     sim.model.batches[write.batch_id] = SimBatch(write.batch_id, b"", rows)
     pending.append(write)
 
 
+def _store_now_ms(sim: Simulation) -> int:
+    return sim.store.list_page(PATHS.config_key, limit=1).store_now_ms
+
+
 def _write_files(sim: Simulation, clock: SimClock, write: Write) -> WrittenFiles:
-    begun_ms = read_store_clock(sim.store, PATHS)
+    begun_ms = _store_now_ms(sim)
     files = tuple(
         write_rows(sim.store, PATHS, partition=partition, rows=rows, clock=clock, time_ms=clock.now_ms())
         for partition, rows in write.rows.items()
@@ -182,7 +187,7 @@ def _append(sim: Simulation, clock: SimClock, write: Write, written: WrittenFile
     job = AppendJob(written.files, {write.column: "BIGINT"}, write.batch_id, clock.new_id(), written.begun_ms, "")
     wait_ms = sim.world.rng.choice((0, 0, 5000))
     result = append_files(
-        sim.store, PATHS, job, clock=clock, owner=owner, reader=sim.make_reader(clock), wait_ms=wait_ms
+        Table.open(sim.store, PATHS, clock=clock, owner=owner, reader=sim.make_reader(clock)), job, wait_ms=wait_ms
     )
     if result.is_duplicate and write.batch_id not in sim.model.committed:
         raise Violation(f"batch {write.batch_id} is called a duplicate, but was never committed (A2)")

@@ -13,6 +13,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import merge_table
 from icedb_log.store.object_store import ObjectInfo, list_all
+from icedb_log.table.table import Table
 
 from icedb_sim.simulation.actors import Simulation
 from icedb_sim.simulation.data import SimBatchWriter, SimGroupMerger
@@ -76,13 +77,13 @@ def _content(sim: Simulation) -> frozenset[ObjectInfo]:
 def _work_off(sim: Simulation, clock: SimClock, reader: LogReader) -> None:
     writer, merger = SimBatchWriter(sim.store, clock), SimGroupMerger(sim.store, clock)
     for _ in range(_MAX_RUNS):
-        flushed = flush_table(sim.store, PATHS, clock=clock, writer=writer, owner="rest", reader=reader)
+        flushed = flush_table(Table.open(sim.store, PATHS, clock=clock, owner="rest", reader=reader), writer)
         if not (flushed.has_more or flushed.committed_key or flushed.rejected or flushed.duplicate_count):
             break
     else:
         raise Violation("flushes never come to rest (I2)")
     for _ in range(_MAX_RUNS):
-        merged = merge_table(sim.store, PATHS, clock=clock, merger=merger, owner="rest", reader=reader)
+        merged = merge_table(Table.open(sim.store, PATHS, clock=clock, owner="rest", reader=reader), merger)
         if merged.committed_key is None:
             break
     else:

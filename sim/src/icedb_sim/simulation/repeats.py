@@ -8,6 +8,7 @@ from typing import Final
 from icedb_log.ingest.flush import FlushLimits, flush_table
 from icedb_log.jobs import SizeClass
 from icedb_log.log.fold import fold
+from icedb_log.table.table import Table
 
 from icedb_sim.simulation.actors import Simulation, enqueue, make_batch, try_run
 from icedb_sim.simulation.data import SimBatchWriter
@@ -48,12 +49,12 @@ def flush_by_size_for_ever(sim: Simulation, actor: Actor) -> None:
     """Flush small batches and one large one in turn, and remember what was found to be of the other size (I6)."""
     clock = SimClock(sim.world, actor.skew_ms)
     reader, writer = sim.make_reader(clock), SimBatchWriter(sim.store, clock)
-    flush = partial(flush_table, sim.store, PATHS, clock=clock, writer=writer, owner=actor.name, reader=reader)
     left_out: dict[str, frozenset[str]] = {}
 
     def run(sizes: SizeClass) -> None:
         known = left_out.get(sizes.takes, frozenset())
-        result = flush(limits=FlushLimits(sizes=sizes, skip=known))
+        table = Table.open(sim.store, PATHS, clock=clock, owner=actor.name, reader=reader)
+        result = flush_table(table, writer, limits=FlushLimits(sizes=sizes, skip=known))
         left_out[sizes.takes] = known.union(result.left_out)
 
     for sizes in cycle((_SMALL, replace(_SMALL, takes="large"))):

@@ -7,7 +7,7 @@ rows of all of them keep coming. Rows that are in no hour (``p=a``) must never g
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import cache
 from typing import Final
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from icedb_log.model import FileMarker
 from icedb_log.table.retain import retain_table
 from icedb_log.table.retention import MAX_CLOCK_DIFFERENCE_MS, MAX_SHARE
 from icedb_log.table.stored_config import decode_table_config
+from icedb_log.table.table import Table
 from icedb_log.table.table_changes import alter_table_config
 from icedb_log.table.table_config import PartitionField
 from icedb_log.units import HOUR_MS
@@ -107,7 +108,7 @@ class RetentionTroupe(Troupe):
         clock = IntentClock(
             sim.world, 0, intent=replace(_intent(is_forced=True), is_at_rest=True), intents=sim.model.removed.intents
         )
-        retain_table(sim.store, PATHS, clock=clock, owner="rest", force=True)
+        retain_table(Table.open(sim.store, PATHS, clock=clock, owner="rest"), force=True)
 
     def check(self, sim: Simulation) -> None:
         """Check that nothing is left whose time has come."""
@@ -172,8 +173,8 @@ class RetentionTroupe(Troupe):
         intent = _intent(is_forced=rng.random() < _FORCE_RATE, is_off=is_off)
         skew_ms = actor.skew_ms + rng.choice((-_OFF_MS, _OFF_MS)) * is_off
         clock = IntentClock(sim.world, skew_ms, intent=intent, intents=sim.model.removed.intents)
-        run = partial(retain_table, sim.store, PATHS, clock=clock, owner=actor.name, reader=reader)
-        run(force=intent.is_forced, dry_run=rng.random() < 0.1)
+        table = Table.open(sim.store, PATHS, clock=clock, owner=actor.name, reader=reader)
+        retain_table(table, force=intent.is_forced, dry_run=rng.random() < 0.1)
 
 
 @cache

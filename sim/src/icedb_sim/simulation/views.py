@@ -4,6 +4,7 @@ It is the troupe ``feeders``.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -13,17 +14,18 @@ from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.feed.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
-from icedb_log.feed.feed_state import FeedReaders
+from icedb_log.feed.feed_state import open_source
 from icedb_log.feed.feeds import FeedLimits, feed_view
 from icedb_log.feed.views import create_view
 from icedb_log.keys import log_name, parse_log_key
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.model import FileMarker
 from icedb_log.store.object_store import ObjectStore, list_all
 from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
@@ -161,6 +163,14 @@ class SimViewFeeder:
         return FeedOutput(files, job.schema, tuple(taken), tuple(refused), (), len(rows), len(rows))
 
 
+@dataclass(frozen=True, slots=True)
+class FeedReaders:
+    """Readers of a view's log and its source's, kept by an actor from one run to the next."""
+
+    view: LogReader
+    source: LogReader
+
+
 def feed_for_ever(sim: Simulation, actor: Actor) -> None:
     """Create the view, feed it, merge it and clean it, again and again."""
     clock, rng = SimClock(sim.world, actor.skew_ms), sim.world.rng
@@ -171,17 +181,7 @@ def feed_for_ever(sim: Simulation, actor: Actor) -> None:
         if dice > 0.9:
             run = partial(vacuum_table, sim.store, VIEW, clock=clock, reader=readers.view)
         elif dice > 0.7:
-            merger = SimGroupMerger(sim.store, clock)
-            run = partial(
-                merge_table,
-                sim.store,
-                VIEW,
-                clock=clock,
-                merger=merger,
-                owner=actor.name,
-                reader=readers.view,
-                full=dice > 0.8,
-            )
+            run = partial(_merge, sim, clock, readers, actor.name, full=dice > 0.8)
         _try(sim, actor, run)
 
 
@@ -195,7 +195,7 @@ def work_off_view(sim: Simulation) -> None:
     else:
         raise Violation("feeds never come to rest (V1)")
     merger = SimGroupMerger(sim.store, clock)
-    merge_table(sim.store, VIEW, clock=clock, merger=merger, owner="rest", reader=readers.view)
+    merge_table(Table.open(sim.store, VIEW, clock=clock, owner="rest", reader=readers.view), merger)
     vacuum_table(sim.store, VIEW, clock=clock, reader=readers.view)
     sweep_orphans(sim.store, VIEW, clock=clock, reader=readers.view, policy=ANY_SHARE)
 
@@ -216,20 +216,19 @@ def check_view(sim: Simulation, watch: ViewTroupe) -> None:
         raise Violation(f"refused commits without a record, or the reverse: {sorted(refused ^ recorded)[:1]} (V5)")
 
 
+def _merge(sim: Simulation, clock: SimClock, readers: FeedReaders, owner: str, *, full: bool) -> None:
+    view = Table.open(sim.store, VIEW, clock=clock, owner=owner, reader=readers.view)
+    merge_table(view, SimGroupMerger(sim.store, clock), options=MergeOptions(full=full))
+
+
 def _feed(sim: Simulation, clock: SimClock, readers: FeedReaders, owner: str, *, max_commits: int) -> bool:
     try:
         read_table_config(sim.store, VIEW)
     except NotFound:
         _create(sim, clock)
-    result = feed_view(
-        sim.store,
-        VIEW,
-        clock=clock,
-        feeder=SimViewFeeder(sim.store, clock),
-        owner=owner,
-        limits=FeedLimits(max_commits=max_commits),
-        readers=readers,
-    )
+    view = Table.open(sim.store, VIEW, clock=clock, owner=owner, reader=readers.view)
+    source = open_source(view, reader=readers.source)
+    result = feed_view(view, source, SimViewFeeder(sim.store, clock), limits=FeedLimits(max_commits=max_commits))
     return result.committed_key is not None
 
 

@@ -9,6 +9,7 @@ from icedb_log.jobs import FlushJob, FlushOutput, MergedGroup, MergeJob, RowChan
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.store.object_store import ObjectStore, list_all
+from icedb_log.table.table import Table
 
 from icedb_sim.tables.row_files import RowFileChanger, RowFileWriter, read_live_rows, read_rows, write_rows
 from icedb_sim.tables.small_table import SmallTable
@@ -88,13 +89,9 @@ def advance(
 ) -> ErasureProgress:
     """Carry an erasure on."""
     progress = advance_erasure(
-        table.store,
-        table.paths,
+        Table.open(table.store, table.paths, clock=table.clock, owner="erase", reader=table.reader()),
+        changer or StatsChanger(table.store, table.clock),
         erasure_id,
-        clock=table.clock,
-        changer=changer or StatsChanger(table.store, table.clock),
-        owner="erase",
-        reader=table.reader(),
     )
     table.clock.advance(1)
     return progress

@@ -16,7 +16,7 @@ LOG: Final = "/_log/"
 
 def acquire(table: SmallTable, role: Role = "ingest", owner: str = "me") -> HeldFence:
     """Acquire a fence."""
-    return acquire_fence(table.store, table.paths, role, owner=owner, clock=table.clock)
+    return acquire_fence(table.known(owner), role)
 
 
 def make_log(table: SmallTable, name: str = "x") -> LogFile:

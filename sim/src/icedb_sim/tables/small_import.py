@@ -6,6 +6,7 @@ from typing import Any
 
 from icedb_log.ingest.import_records import read_records
 from icedb_log.ingest.imports import ImportLimits, ImportOptions, ImportResult, import_files
+from icedb_log.table.table import Table
 
 from icedb_sim.tables.row_files import encode_rows
 from icedb_sim.tables.row_imports import RowFileImporter, describe_source
@@ -35,15 +36,11 @@ class ImportTable(SmallTable):
         """Import some files; without keys, all below ``in/``. Options may be given field by field."""
         sources = [describe_source(self.store, key) for key in keys or self.keys("in/")]
         result = import_files(
-            self.store,
-            self.paths,
-            clock=self.clock,
-            importer=RowFileImporter(self.store, self.clock),
-            owner="import",
-            sources=sources,
+            Table.open(self.store, self.paths, clock=self.clock, owner="import", reader=self.reader()),
+            RowFileImporter(self.store, self.clock),
+            sources,
             options=options or ImportOptions(**fields),
             limits=limits,
-            reader=self.reader(),
             hold=hold,
         )
         self.clock.advance(1)

@@ -7,23 +7,24 @@ from typing import Any
 from icedb_log.clean.orphan_plan import OrphanPolicy
 from icedb_log.clean.orphans import OrphanResult, sweep_orphans
 from icedb_log.clean.vacuum import VacuumResult, vacuum_table
-from icedb_log.clock import new_batch_id
+from icedb_log.clock import Clock, new_batch_id
 from icedb_log.errors import IceDBError
 from icedb_log.ingest.flush import FlushLimits, FlushResult, flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import MergeResult, merge_table
+from icedb_log.merge.merge import MergeOptions, MergeResult, merge_table
 from icedb_log.merge.merge_plan import MergeLimits
 from icedb_log.model import LogView, Snapshot
 from icedb_log.repair.rebuild import RebuildOptions, RebuildResult, rebuild_table
 from icedb_log.store.object_store import ObjectStore, list_all
 from icedb_log.table.partition_filter import PartitionMatcher, parse_partition_filters
 from icedb_log.table.partition_glob import select_partitions
-from icedb_log.table.partition_removal import RemovalResult, remove_chosen_partitions
+from icedb_log.table.partition_removal import RemovalResult, remove_partitions
 from icedb_log.table.row_changes import ChangeResult, delete_rows, rewrite_partitions
 from icedb_log.table.status import TableStatus, read_status
 from icedb_log.table.stored_config import create_table
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 
@@ -75,6 +76,16 @@ class SmallTable:
         self.config = TableConfig.create(name=name, **{**DEFAULTS, **config})
         create_table(self.store, self.paths, self.config)
 
+    def opened(self, owner: str = "", *, clock: Clock | None = None, reader: LogReader | None = None) -> Table:
+        """Open the table as an operation takes it: reads the configuration."""
+        return Table.open(
+            self.store, self.paths, clock=clock or self.clock, owner=owner, reader=reader or self.reader()
+        )
+
+    def known(self, owner: str = "", *, store: ObjectStore | None = None) -> Table:
+        """Return the table as an operation takes it, without a look at the store."""
+        return Table.of(self.config, store or self.store, self.paths, clock=self.clock, owner=owner)
+
     def stage(self, rows: Sequence[Row], *, batch_id: str | None = None) -> str:
         """Stage a batch and return its id."""
         return self.stage_bytes(encode_rows(rows), batch_id=batch_id)
@@ -90,13 +101,9 @@ class SmallTable:
         """Flush once."""
         writer = writer or RowFileWriter(self.store, self.clock, self._has_footers)
         result = flush_table(
-            self.store,
-            self.paths,
-            clock=self.clock,
-            writer=writer,
-            owner="flush",
+            self.opened("flush"),
+            writer,
             limits=limits,
-            reader=self.reader(),
         )
         self.clock.advance(1)
         return result
@@ -112,14 +119,9 @@ class SmallTable:
         """Merge once."""
         merger = merger or RowFileMerger(self.store, self.clock, self._has_footers)
         result = merge_table(
-            self.store,
-            self.paths,
-            clock=self.clock,
-            merger=merger,
-            owner="merge",
-            full=full,
-            limits=limits,
-            reader=self.reader(),
+            self.opened("merge"),
+            merger,
+            options=MergeOptions(full=full, limits=limits),
         )
         self.clock.advance(1)
         return result
@@ -127,14 +129,10 @@ class SmallTable:
     def delete(self, condition: str, *, dry_run: bool = False, changer: RowFileChanger | None = None) -> ChangeResult:
         """Delete rows once."""
         result = delete_rows(
-            self.store,
-            self.paths,
-            clock=self.clock,
-            changer=changer or RowFileChanger(self.store, self.clock, self._has_footers),
-            owner="delete",
-            condition=condition,
+            self.opened("delete"),
+            changer or RowFileChanger(self.store, self.clock, self._has_footers),
+            condition,
             dry_run=dry_run,
-            reader=self.reader(),
         )
         self.clock.advance(1)
         return result
@@ -144,31 +142,23 @@ class SmallTable:
     ) -> ChangeResult:
         """Rewrite partitions once; ``filters`` as :func:`parse_partition_filters` takes them."""
         result = rewrite_partitions(
-            self.store,
-            self.paths,
-            clock=self.clock,
-            changer=changer or RowFileChanger(self.store, self.clock, self._has_footers),
-            owner="rewrite",
-            query=query,
+            self.opened("rewrite"),
+            changer or RowFileChanger(self.store, self.clock, self._has_footers),
+            query,
             matches=PartitionMatcher(parse_partition_filters(filters), self.config),
             dry_run=dry_run,
-            reader=self.reader(),
         )
         self.clock.advance(1)
         return result
 
     def drop(self, *globs: str, dry_run: bool = False, may_match_all: bool = True) -> RemovalResult:
         """Remove partitions once."""
-        result = remove_chosen_partitions(
-            self.store,
-            self.paths,
-            clock=self.clock,
-            owner="drop",
-            choose=lambda _, infos: select_partitions(
+        result = remove_partitions(
+            self.opened("drop"),
+            lambda _, infos: select_partitions(
                 self.paths.name, globs, [info.path for info in infos], may_match_all=may_match_all
             ),
             dry_run=dry_run,
-            reader=self.reader(),
         )
         self.clock.advance(1)
         return result
@@ -206,7 +196,7 @@ class SmallTable:
 
     def status(self) -> TableStatus:
         """Read the figures."""
-        return read_status(self.store, self.paths, clock=self.clock, reader=self.reader())
+        return read_status(self.opened())
 
     def reader(self, *, page_size: int = 1000) -> LogReader:
         """Return a reader without threads, so that calls come in one order."""

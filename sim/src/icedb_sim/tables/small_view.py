@@ -3,15 +3,15 @@
 from typing import Any
 
 from icedb_log.clean.vacuum import VacuumResult, vacuum_table
-from icedb_log.feed.feed_state import FeedReaders, ViewLag, read_view_lag
+from icedb_log.feed.feed_state import ViewLag, open_source, read_view_lag
 from icedb_log.feed.feeds import FeedLimits, FeedResult, feed_view
 from icedb_log.feed.views import create_view
 from icedb_log.keys import TablePaths
 from icedb_log.log.fold import fold, newest_feed
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import MergeResult, merge_table
+from icedb_log.merge.merge import MergeOptions, MergeResult, merge_table
 from icedb_log.model import FeedState, LogView, Snapshot
-from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 
 from icedb_sim.tables.row_feeds import RowFileFeeder
@@ -57,15 +57,7 @@ class SmallView:
 
     def feed(self, *, limits: FeedLimits | None = None, feeder: RowFileFeeder | None = None) -> FeedResult:
         """Feed it once."""
-        result = feed_view(
-            self.store,
-            self.paths,
-            clock=self.clock,
-            feeder=feeder or RowFileFeeder(self.store, self.clock),
-            owner="feed",
-            limits=limits,
-            readers=self.readers(),
-        )
+        result = feed_view(*self.opened("feed"), feeder or RowFileFeeder(self.store, self.clock), limits=limits)
         self.clock.advance(1)
         return result
 
@@ -80,13 +72,9 @@ class SmallView:
         """Merge the view once."""
         merger = RowFileMerger(self.store, self.clock)
         result = merge_table(
-            self.store,
-            self.paths,
-            clock=self.clock,
-            merger=merger,
-            owner="merge",
-            full=full,
-            reader=self.reader(self.paths),
+            Table.open(self.store, self.paths, clock=self.clock, owner="merge", reader=self.reader(self.paths)),
+            merger,
+            options=MergeOptions(full=full),
         )
         self.clock.advance(1)
         return result
@@ -99,12 +87,12 @@ class SmallView:
 
     def lag(self) -> ViewLag:
         """Read how far it is behind."""
-        config = read_table_config(self.store, self.paths)
-        return read_view_lag(self.store, self.paths, config=config, readers=self.readers())
+        return read_view_lag(*self.opened())
 
-    def readers(self) -> FeedReaders:
-        """Return fresh readers without threads."""
-        return FeedReaders(self.reader(self.paths), self.reader(self.source))
+    def opened(self, owner: str = "") -> tuple[Table, Table]:
+        """Open the view and its source with fresh readers, without threads."""
+        view = Table.open(self.store, self.paths, clock=self.clock, owner=owner, reader=self.reader(self.paths))
+        return view, open_source(view, reader=self.reader(self.source))
 
     def reader(self, paths: TablePaths) -> LogReader:
         """Return a reader without threads, so that calls come in one order."""

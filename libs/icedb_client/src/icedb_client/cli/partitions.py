@@ -10,9 +10,10 @@ from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView
 from icedb_log.names import MERGE_DROP_PARTITIONS, MERGE_RETAIN
 from icedb_log.table.partition_glob import decode_partition, select_partitions
-from icedb_log.table.partition_removal import PartitionInfo, RemovalResult, list_partitions, remove_chosen_partitions
+from icedb_log.table.partition_removal import PartitionInfo, RemovalResult, list_partitions, remove_partitions
 from icedb_log.table.retain import RetentionResult, retain_table
 from icedb_log.table.retention import KeptReason, count_kept
+from icedb_log.table.table import Table
 from rich.markup import escape
 from typer.core import TyperGroup
 
@@ -143,7 +144,8 @@ def expire(
             Task(MERGE_RETAIN, table, arguments, as_json).run(client, wait_ms=wait_ms)
             return
         result = retain_table(
-            client.warehouse.store, client.warehouse.table(table), clock=SystemClock(), owner="dry run", dry_run=True
+            Table.open(client.warehouse.store, client.warehouse.table(table), clock=SystemClock(), owner="dry run"),
+            dry_run=True,
         )
     document = {
         "table": table,
@@ -170,12 +172,9 @@ def _plan_drop(client: Client, table: str, globs: list[str], *, may_match_all: b
     def choose(_view: LogView, infos: tuple[PartitionInfo, ...]) -> Collection[str]:
         return select_partitions(table, globs, [info.path for info in infos], may_match_all=may_match_all)
 
-    return remove_chosen_partitions(
-        client.warehouse.store,
-        client.warehouse.table(table),
-        clock=SystemClock(),
-        owner="dry run",
-        choose=choose,
+    return remove_partitions(
+        Table.open(client.warehouse.store, client.warehouse.table(table), clock=SystemClock(), owner="dry run"),
+        choose,
         dry_run=True,
     )
 

@@ -8,6 +8,7 @@ from icedb_log.clock import SystemClock
 from icedb_log.errors import HaltError, TableHalted
 from icedb_log.feed.feed_state import ViewLag
 from icedb_log.table.status import TableStatus, read_status
+from icedb_log.table.table import Table
 from rich.markup import escape
 
 from icedb_client.cli.output import (
@@ -42,7 +43,9 @@ def status(
     with open_client(context, table=table) as client:
         for name in (table,) if table is not None else client.warehouse.list_tables():
             try:
-                found[name] = read_status(client.warehouse.store, client.warehouse.table(name), clock=SystemClock())
+                found[name] = read_status(
+                    Table.open(client.warehouse.store, client.warehouse.table(name), clock=SystemClock())
+                )
             except HaltError as error:
                 found[name] = error
     if as_json:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from icedb_log.clock import SystemClock
 from icedb_log.errors import HaltError
-from icedb_log.feed.feed_state import ViewLag, open_readers, read_view_lag
+from icedb_log.feed.feed_state import ViewLag, read_view_lag
 from icedb_log.feed.views import (
     detach_view,
     is_view_there,
@@ -17,7 +17,7 @@ from icedb_log.feed.views import (
 )
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectStore
-from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table import Table
 from rich.markup import escape
 
 from icedb_client.cli.output import (
@@ -121,11 +121,10 @@ def _read_lag(store: ObjectStore, source: TablePaths, name: str) -> ViewLag:
     if not is_view_there(store, source, name):
         return ViewLag(name, source.name, GONE, 0, 0, 0)
     paths = source.sibling(name)
-    clock = SystemClock()
-    configs = (read_table_config(store, paths), read_table_config(store, source))
+    view = Table.open(store, paths, clock=SystemClock())
+    of_source = view.other(source)
     try:
-        readers = open_readers(store, paths, source, configs=configs, clock=clock)
-        return read_view_lag(store, paths, config=configs[0], readers=readers)
+        return read_view_lag(view, of_source)
     except HaltError as error:
         print_error(f"view {name} is halted: {error}")
         return ViewLag(name, source.name, "halted", 0, 0, 0)

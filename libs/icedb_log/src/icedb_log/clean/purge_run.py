@@ -25,6 +25,7 @@ from icedb_log.log.fence import acquire_fence
 from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, DeleteFailure, FailedDelete, ObjectInfo, ObjectStore
 from icedb_log.table.drop_mark import Dropped
 from icedb_log.table.stored_config import load_any_config
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MINUTE_MS
 
@@ -120,18 +121,11 @@ class PurgeRun:
 
     def purge(self, *, audit: AuditLog | None, check_alive: Callable[[], None] | None) -> PurgeResult:
         """Take the fences, delete what goes, and say so in the mark. Raises as ``purge_table``."""
+        table = Table.of(self._config, self._store, self._paths, clock=self._clock, owner=f"purge {self._owner}")
         for role in ROLES:
             # T4: from here on nobody commits who knew the table: what was under way has landed or is sealed, and who
             # comes later has another incarnation in mind.
-            acquire_fence(
-                self._store,
-                self._paths,
-                role,
-                owner=f"purge {self._owner}",
-                clock=self._clock,
-                incarnation=self._config.incarnation,
-                becomes=self._drop_id,
-            )
+            acquire_fence(table, role, becomes=self._drop_id)
         now_ms = self._store.list_page(self._paths.config_key, limit=1).store_now_ms
         self._before = read_progress(self._store, self._paths, drop_id=self._drop_id) or PurgeProgress(
             self._drop_id, now_ms

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from icedb_log.clean.guards import STORE_RESOLUTION_MS
-from icedb_log.clock import Clock
 from icedb_log.erasure.erasure_deletion import MAX_RUNS, RunRecorder, with_fates, with_run
 from icedb_log.erasure.erasure_record import DeletionRun, Erasure, ErasureTarget, NamedObjects, mark_gone
 from icedb_log.erasure.erasure_scan import (
@@ -25,15 +24,11 @@ from icedb_log.erasure.erasure_scan import (
 )
 from icedb_log.erasure.erasures import change_erasure, close_erasure, find_closed, read_erasure
 from icedb_log.errors import Fenced, InvalidRequest, NotFound
-from icedb_log.jobs import CheckAlive, RowChanger, never_stop
-from icedb_log.keys import TablePaths
+from icedb_log.jobs import RowChanger
 from icedb_log.log.fence import acquire_fence
-from icedb_log.log.reader import LogReader
 from icedb_log.model import FileMarker
-from icedb_log.store.object_store import ObjectStore
 from icedb_log.table.row_changes import delete_rows
-from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table import Table
 
 MAX_PROBES: Final = 16
 """Targets that are looked for one by one before all data objects are listed."""
@@ -59,31 +54,16 @@ class ErasureProgress:
     has_changed: bool
 
 
-def advance_erasure(
-    store: ObjectStore,
-    paths: TablePaths,
-    erasure_id: str,
-    *,
-    clock: Clock,
-    changer: RowChanger,
-    owner: str,
-    check_alive: CheckAlive | None = None,
-    reader: LogReader | None = None,
-) -> ErasureProgress:
+def advance_erasure(table: Table, changer: RowChanger, erasure_id: str) -> ErasureProgress:
     """Carry one erasure on as far as it goes now. Idempotent; any number of runs may overlap.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
-        erasure_id: Of the record.
-        clock: This host's clock; decides nothing about times in the record.
+        table: The table. This host's clock decides nothing about times in the record.
         changer: Counts and rewrites.
-        owner: Who runs this, for the fence object.
-        check_alive: Called before each step of the deletion; raises if the run should stop. Saves work only.
-        reader: A reader to reuse, with its cache.
+        erasure_id: Of the record.
 
     Raises:
-        NotFound: No such table or erasure, or a live data file is missing.
+        NotFound: No such erasure, or a live data file is missing.
         InvalidRequest: The condition fits no more, although rows may have been deleted by it already.
         Fenced: Another run took over; it goes on.
         CommitConflict: Others kept changing something; run again.
@@ -91,18 +71,9 @@ def advance_erasure(
         HaltError: The table needs a person.
         Unavailable: A server did not answer.
     """
+    store, paths = table.store, table.paths
     before = read_erasure(store, paths, erasure_id)
-    config = read_table_config(store, paths)
-    run = _ErasureRun(
-        store,
-        paths,
-        config=config,
-        clock=clock,
-        changer=changer,
-        owner=owner,
-        check_alive=check_alive or never_stop,
-        reader=reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2),
-    )
+    run = _ErasureRun(table, changer)
     try:
         erasure, waits_for, count = run.advance(before)
     except NotFound:
@@ -116,26 +87,13 @@ def advance_erasure(
 class _ErasureRun:
     """What a step of an erasure needs."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        paths: TablePaths,
-        *,
-        config: TableConfig,
-        clock: Clock,
-        changer: RowChanger,
-        owner: str,
-        check_alive: CheckAlive,
-        reader: LogReader,
-    ) -> None:
-        self._store: Final = store
-        self._paths: Final = paths
-        self._config: Final = config
-        self._clock: Final = clock
+    def __init__(self, table: Table, changer: RowChanger) -> None:
+        self._table: Final = table
+        self._store: Final = table.store
+        self._paths: Final = table.paths
+        self._config: Final = table.config
+        self._reader: Final = table.reader
         self._changer: Final = changer
-        self._owner: Final = owner
-        self._check_alive: Final = check_alive
-        self._reader: Final = reader
 
     def advance(self, erasure: Erasure) -> tuple[Erasure, WaitsFor, int]:
         if erasure.state == "requested":
@@ -170,16 +128,7 @@ class _ErasureRun:
             return erasure
         recorder = RunRecorder(self._changer, lambda run: self._note_run(erasure, run))
         try:
-            delete_rows(
-                self._store,
-                self._paths,
-                clock=self._clock,
-                changer=recorder,
-                owner=self._owner,
-                condition=erasure.condition,
-                check_alive=self._check_alive,
-                reader=self._reader,
-            )
+            delete_rows(self._table, recorder, erasure.condition)
         except InvalidRequest as error:
             reason = str(error)
             erasure = self._settle_runs(self._change(erasure, lambda now: now))
@@ -210,14 +159,7 @@ class _ErasureRun:
         open_ids = {run.commit_id for run in erasure.runs if run.has_landed is None}
         if not open_ids:
             return erasure
-        acquire_fence(
-            self._store,
-            self._paths,
-            "merge",
-            owner=self._owner,
-            clock=self._clock,
-            incarnation=self._config.incarnation,
-        ).release()
+        acquire_fence(self._table, "merge").release()
         view = self._reader.read()
         return self._change(erasure, lambda now: with_fates(now, view, over=open_ids))
 
@@ -281,7 +223,7 @@ class _ErasureRun:
             condition=erasure.condition,
             config=self._config,
             schema=objects.snapshot.schema,
-            check_alive=self._check_alive,
+            check_alive=self._table.check_alive,
         )
 
     # ── look ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -8,11 +8,9 @@ here. Safe under any number of concurrent feeds, flushes, merges and janitors, w
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import orjson
 
-from icedb_log.clock import Clock
 from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, NotFound, PreconditionFailed, Unavailable
 from icedb_log.feed.feed_jobs import (
     FeedJob,
@@ -22,23 +20,15 @@ from icedb_log.feed.feed_jobs import (
     ViewFeeder,
     require_commits_accounted,
 )
-from icedb_log.feed.feed_state import FeedReaders, find_unrecorded, open_readers, read_feed_state, unite_source_schema
-from icedb_log.feed.views import Registration, find_unfed, register_view, source_of
+from icedb_log.feed.feed_state import find_unrecorded, read_feed_state, unite_source_schema
+from icedb_log.feed.views import Registration, find_unfed, register_view
 from icedb_log.ingest.pressure import MAX_LOG_FILES
-from icedb_log.jobs import CheckAlive, never_stop
-from icedb_log.keys import TablePaths, log_name
+from icedb_log.keys import log_name
 from icedb_log.log.codec import decode_log_file
-from icedb_log.log.fence import HeldFence, acquire_fence
-from icedb_log.log.fence_watch import FenceWatch
-from icedb_log.log.fold import union_schema
-from icedb_log.log.invariants import require_append, require_schema_carried
 from icedb_log.log.reader import naming_remedy
-from icedb_log.log.widening import grow_schema, state_inexact
-from icedb_log.model import FeedState, ListedLogHead, LogFile, LogHeads
-from icedb_log.stopwatch import Stopwatch
-from icedb_log.store.object_store import ObjectStore
-from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table_config import TableConfig
+from icedb_log.model import FeedState, ListedLogHead, LogHeads
+from icedb_log.table.commit import Added, AppendCommit
+from icedb_log.table.table import Table
 from icedb_log.units import MIB
 
 
@@ -84,56 +74,34 @@ class FeedResult:
     is_log_full: bool = False
 
 
-def feed_view(
-    store: ObjectStore,
-    paths: TablePaths,
-    *,
-    clock: Clock,
-    feeder: ViewFeeder,
-    owner: str,
-    limits: FeedLimits | None = None,
-    readers: FeedReaders | None = None,
-    check_alive: CheckAlive | None = None,
-) -> FeedResult:
+def feed_view(view: Table, source: Table, feeder: ViewFeeder, *, limits: FeedLimits | None = None) -> FeedResult:
     """Take the oldest commits of a view's source that the view has not taken, in one commit.
 
     Exactly once: what was taken stands in the commit that has the rows (V1), and only the owner of the view's
     ``ingest`` fence commits. A run that fails anywhere leaves the commits to the next one.
 
     Args:
-        store: The object store.
-        paths: Keys of the view.
-        clock: This host's clock.
+        view: The view.
+        source: Its source (:func:`~icedb_log.feed.feed_state.open_source`).
         feeder: Runs the query.
-        owner: Who runs this, for the fence object.
         limits: Bounds of the run.
-        readers: To be reused, with their caches.
-        check_alive: Called while the query runs; raises if the run should stop (a lost lock). Saves work only.
 
     Raises:
-        InvalidRequest: The table is no view.
-        NotFound: No such view, or its source is gone.
         Fenced: Another feed took over; drop the job.
         CommitConflict: The commit certainly did not land; run again.
         CommitOutcomeUnknown: Nobody knows yet; the next run settles it.
         HaltError: The view needs a person.
         Unavailable: A server did not answer, or the job took too long (W3).
     """
-    config = read_table_config(store, paths)
-    source = source_of(paths, config)
-    source_config = read_table_config(store, source)
-    registration = register_view(store, source, paths.name, clock=clock)
+    registration = register_view(view.store, source.paths, view.name, clock=view.clock)
     if registration.state == "detached":
         return FeedResult(is_attached=False)
-    readers = readers or open_readers(store, paths, source, configs=(config, source_config), clock=clock)
-    seen = readers.source.heads.read()
-    state = read_feed_state(readers.view.heads.read())
-    if not find_unfed(seen.files, registration, state.names) and not find_unrecorded(store, paths, state):
+    seen = source.read_heads()
+    state = read_feed_state(view.read_heads())
+    if not find_unfed(seen.files, registration, state.names) and not find_unrecorded(view, state):
         return FeedResult()
-    fence = acquire_fence(store, paths, "ingest", owner=owner, clock=clock, incarnation=config.incarnation)
-    watch = FenceWatch(fence, check_alive=check_alive or never_stop, clock=clock)
-    run = _FeedRun(store, paths, config, source, source_config, clock, feeder, fence, readers, watch, Stopwatch(clock))
-    return run.feed(registration, limits or FeedLimits())
+    with AppendCommit(view) as commit:
+        return _FeedRun(view, source, feeder, commit).feed(registration, limits or FeedLimits())
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,34 +116,26 @@ class _Taken:
 class _FeedRun:
     """What one feed works with once it holds the fence."""
 
-    store: ObjectStore
-    paths: TablePaths
-    config: TableConfig
-    source: TablePaths
-    source_config: TableConfig
-    clock: Clock
+    view: Table
+    source: Table
     feeder: ViewFeeder
-    fence: HeldFence
-    readers: FeedReaders
-    still_mine: FenceWatch
-    stopwatch: Stopwatch
+    commit: AppendCommit
 
     def feed(self, registration: Registration, limits: FeedLimits) -> FeedResult:
-        view = self.readers.view.heads.read()  # F2
-        state = read_feed_state(view)
+        state = read_feed_state(self.commit.log)
         # V5: before anything that could forget the reasons.
-        self._record_refusals(state, find_unrecorded(self.store, self.paths, state))
+        self._record_refusals(state, find_unrecorded(self.view, state))
         # WARN: V2: the source's log is listed after the fence was acquired. The other way round: a commit is listed,
         # another feed takes it, its log file is merged and vacuumed, a third feed forgets its name, and this one, with
         # the fence after that, does not find the name among those that were taken: rows twice.
-        source = self.readers.source.heads.read()
+        source = self.source.read_heads()
         unfed = find_unfed(source.files, registration, state.names)
-        if len(view.files) >= MAX_LOG_FILES:
+        if len(self.commit.log.files) >= MAX_LOG_FILES:
             return FeedResult(waiting_count=len(unfed), is_log_full=True)
         taken = self._read_commits(source.files, unfed, limits)
         if not taken.commits:
             return FeedResult()
-        return self._commit(taken, view, source, state)
+        return self._commit(taken, source, state)
 
     def _read_commits(self, files: Sequence[ListedLogHead], unfed: Sequence[str], limits: FeedLimits) -> _Taken:
         by_key = {file.key: file for file in files}
@@ -191,57 +151,38 @@ class _FeedRun:
 
     def _read_commit(self, file: ListedLogHead) -> SourceCommit:
         try:
-            body = self.store.get(file.key, if_match=file.etag).body
+            body = self.source.store.get(file.key, if_match=file.etag).body
         except (NotFound, PreconditionFailed) as error:
             raise self._gone(file.key) from error
-        with naming_remedy(self.source):
+        with naming_remedy(self.source.paths):
             log = decode_log_file(file.key, body)
         # V2: as appended; what was merged or removed since is in the store as long as this log file is (J2, V4).
         return SourceCommit(log_name(file.key), log.time_ms, tuple(marker for marker in log.markers if marker.is_live))
 
-    def _commit(self, taken: _Taken, view: LogHeads, source: LogHeads, state: FeedState) -> FeedResult:
-        known = union_schema(self.paths.name, view.files)
-        commit_id = self.clock.new_id()
+    def _commit(self, taken: _Taken, source: LogHeads, state: FeedState) -> FeedResult:
+        known = self.commit.known
         output = FeedOutput((), known.effective, taken.commits, (), (), 0, 0)
         if any(commit.files for commit in taken.commits):
             job = FeedJob(
-                paths=self.paths,
-                config=self.config,
+                paths=self.view.paths,
+                config=self.view.config,
                 schema=known.effective,
-                source=self.source,
-                source_schema=unite_source_schema(self.source_config, source),
+                source=self.source.paths,
+                source_schema=unite_source_schema(self.source.config, source),
                 commits=taken.commits,
-                commit_id=commit_id,
-                time_ms=self.clock.now_ms(),
-                check_alive=self.still_mine,
+                commit_id=self.commit.commit_id,
+                time_ms=self.view.clock.now_ms(),
+                check_alive=self.commit.still_mine,
             )
             output = self._run(job)  # W1: data files first
-        grown = known
-        if output.files:
-            grown = grow_schema(self.paths.name, known, after=output.schema, config=self.config)
         refused = {each.commit.name: each.reason for each in output.refused}
-        present = {log_name(file.key) for file in source.files}
-        decided = [*(commit.name for commit in output.taken), *refused]
         feed = FeedState(
             sequence=state.sequence + 1,
-            # V1: a name whose log file is gone is gone for good (W2, F4), and needs no remembering.
-            names=tuple(sorted({*(name for name in state.names if name in present), *decided})),
+            names=self._names_taken(state, source, decided=[*(commit.name for commit in output.taken), *refused]),
             refused=refused,
         )
-        log = LogFile(
-            time_ms=self.clock.now_ms(),
-            schema=grown.logged,
-            widened=grown.widened,
-            inexact=state_inexact(grown, output.files),
-            markers=output.files,
-            commit_id=commit_id,
-            feed=feed,
-        )
-        require_schema_carried(self.paths, log, known=known)
-        require_append(self.paths, log, known=())
-        within = partial(self.stopwatch.require_within, self.config.orphan_age_ms // 2, table=self.paths.name)
-        committed = self.fence.commit(log, last_check=within)  # W3
-        self.fence.release()
+        schema = output.schema if output.files else None
+        committed = self.commit.land(self.commit.build(Added(files=output.files, schema=schema, feed=feed)))
         self._record_refusals(feed, tuple(refused))  # V5: only now
         return FeedResult(
             committed_key=committed.key,
@@ -254,33 +195,38 @@ class _FeedRun:
             waiting_count=taken.waiting_count + len(output.deferred),
         )
 
+    def _names_taken(self, state: FeedState, source: LogHeads, *, decided: Sequence[str]) -> tuple[str, ...]:
+        """Return the names of what was taken (V1). One whose log file is gone is gone for good (W2, F4): forgotten."""
+        present = {log_name(file.key) for file in source.files}
+        return tuple(sorted({*(name for name in state.names if name in present), *decided}))
+
     def _run(self, job: FeedJob) -> FeedOutput:
         try:
             output = self.feeder.feed_rows(job)
         except NotFound as error:
             # WARN: V4 keeps log file and data files until the commit is taken, and not for a run that slept since it
             # read the log file: another feed took the commit meanwhile, or the view was detached.
-            self.fence.confirm()
+            self.commit.fence.confirm()
             for commit in job.commits:
                 self._require_there(commit)
             raise CorruptLog(
-                f"view {self.paths.name}: a data file of its source {self.source.name} is gone although a log file "
-                f"names it: {error}. Restore it, or detach the view: icedb view detach {self.paths.name}"
+                f"view {self.view.name}: a data file of its source {self.source.name} is gone although a log file "
+                f"names it: {error}. Restore it, or detach the view: icedb view detach {self.view.name}"
             ) from error
         require_commits_accounted(job, output)
         return output
 
     def _require_there(self, commit: SourceCommit) -> None:
         """Raise Unavailable if the log file of a commit is gone: its data files may be, then (J2)."""
-        key = f"{self.source.log_prefix}{commit.name}.jsonl"
+        key = f"{self.source.paths.log_prefix}{commit.name}.jsonl"
         try:
-            self.store.head(key)
+            self.source.store.head(key)
         except NotFound as error:
             raise self._gone(key) from error
 
     def _gone(self, key: str) -> Unavailable:
         return Unavailable(
-            f"view {self.paths.name}: {key} went away while it was read: a vacuum that did not know of the view, or "
+            f"view {self.view.name}: {key} went away while it was read: a vacuum that did not know of the view, or "
             "knew it as detached, deleted it; the next feed goes on with what is there"
         )
 
@@ -288,17 +234,17 @@ class _FeedRun:
         """Write down why commits were refused. The content follows from the log: whoever comes second is done."""
         for name in names:
             body = {
-                "view": self.paths.name,
+                "view": self.view.name,
                 "source": self.source.name,
                 "log_file": name,
                 "reason": state.refused[name],
             }
             try:
-                self.store.put_if_absent(self.paths.refused_key(name), orjson.dumps(body))
+                self.view.store.put_if_absent(self.view.paths.refused_key(name), orjson.dumps(body))
             except PreconditionFailed:
                 continue
             except CommitOutcomeUnknown as error:
                 raise Unavailable(
-                    f"view {self.paths.name}: the store did not confirm {self.paths.refused_key(name)}; the reason "
+                    f"view {self.view.name}: the store did not confirm {self.view.paths.refused_key(name)}; the reason "
                     "stands in the log until the next feed has written it"
                 ) from error

@@ -7,24 +7,18 @@ any lock: the wait is there to save the work of others, nothing is built on it.
 """
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.clock import Clock, format_ms, parse_uuid7_ms
-from icedb_log.errors import CommitConflict, Fenced, IceDBError, InvalidRequest, Overloaded, Unavailable
+from icedb_log.errors import CommitConflict, Fenced, InvalidRequest, Overloaded, Unavailable
 from icedb_log.feed.views import require_takes_batches
 from icedb_log.ingest.pressure import MAX_LOG_FILES
-from icedb_log.keys import TablePaths
-from icedb_log.log.fence import FenceState, acquire_fence, read_fence_object
-from icedb_log.log.fold import union_schema
-from icedb_log.log.invariants import require_append, require_schema_carried
-from icedb_log.log.reader import LogReader
-from icedb_log.log.widening import grow_schema, state_inexact
-from icedb_log.model import FileMarker, LogFile, LogHeads
-from icedb_log.store.object_store import ObjectStore
-from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table_config import TableConfig
+from icedb_log.log.fence import FenceState, read_fence_object
+from icedb_log.model import FileMarker
+from icedb_log.table.commit import Added, AppendCommit
+from icedb_log.table.table import Table
 from icedb_log.units import MINUTE_MS, SECOND_MS
 
 COMMIT_ATTEMPTS: Final = 8
@@ -74,32 +68,19 @@ class AppendResult:
     is_duplicate: bool
 
 
-def append_files(
-    store: ObjectStore,
-    paths: TablePaths,
-    job: AppendJob,
-    *,
-    clock: Clock,
-    owner: str,
-    reader: LogReader | None = None,
-    wait_ms: int = DEFAULT_WAIT_MS,
-) -> AppendResult:
+def append_files(table: Table, job: AppendJob, *, wait_ms: int = DEFAULT_WAIT_MS) -> AppendResult:
     """Make data files live in one commit.
 
     Idempotent for the same batch id, as long as the log is sure to remember it (A2): a second call, with the same
     files or with others, finds the commit of the first and changes nothing.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: The table.
         job: The files.
-        clock: This host's clock.
-        owner: Who runs this, for the fence object.
-        reader: A reader to reuse, with its caches.
         wait_ms: How long to wait for a flush or an import that seems to be at work; 0 takes the fence from it.
 
     Raises:
-        NotFound: No such table, or it was dropped.
+        NotFound: The table was dropped.
         InvalidRequest: The table is a view, or another one than the files were laid out for; its columns do not fit;
             the batch id is so old, or lies so far in the future, that nobody can tell whether it was committed. Nothing
             was committed.
@@ -110,128 +91,82 @@ def append_files(
         HaltError: The table needs a person.
         Unavailable: The store did not answer, or the files are too old to be committed safely (W3).
     """
-    run = _AppendRun(store, paths, job, clock=clock, owner=owner, reader=reader)
-    _wait_for_others(store, paths, clock=clock, wait_ms=wait_ms)
+    last_time_ms = 0
+
+    def next_time_ms() -> int:
+        """Return another time for each attempt, and so another key: the one before may be sealed."""
+        nonlocal last_time_ms
+        last_time_ms = max(table.clock.now_ms(), last_time_ms + 1)
+        return last_time_ms
+
+    _wait_for_others(table, wait_ms=wait_ms)
     for attempt in range(1, COMMIT_ATTEMPTS + 1):
         try:
-            return run.commit_once()
+            return _commit_once(table.renewed(), job, next_time_ms=next_time_ms)
         except (Fenced, CommitConflict):
             # Certainly refused: no log file names these files, and none can any more.
             if attempt == COMMIT_ATTEMPTS:
                 raise
-            clock.sleep_ms(min(_FIRST_BACKOFF_MS << attempt, _MAX_BACKOFF_MS))
+            table.clock.sleep_ms(min(_FIRST_BACKOFF_MS << attempt, _MAX_BACKOFF_MS))
     raise AssertionError  # the loop returns or raises
 
 
-class _AppendRun:
-    """The state of one call of :func:`append_files`."""
-
-    def __init__(
-        self,
-        store: ObjectStore,
-        paths: TablePaths,
-        job: AppendJob,
-        *,
-        clock: Clock,
-        owner: str,
-        reader: LogReader | None,
-    ) -> None:
-        self._store = store
-        self._paths = paths
-        self._job = job
-        self._clock = clock
-        self._owner = owner
-        self._reader = reader
-        self._last_time_ms = 0
-
-    def commit_once(self) -> AppendResult:
-        config = read_table_config(self._store, self._paths)
-        self._require_same_table(config)
-        require_takes_batches(config)
-        reader = self._reader or LogReader(
-            self._store, self._paths, clock=self._clock, max_refresh_ms=config.log_grace_ms // 2
-        )
-        fence = acquire_fence(
-            self._store, self._paths, "ingest", owner=self._owner, clock=self._clock, incarnation=config.incarnation
-        )
-        try:
-            view = reader.heads.read()  # F2
-            is_duplicate = any(self._job.batch_id in file.log.batch_ids for file in view.files)  # A2
-            log = None if is_duplicate else self._plan(view, config)
-        except IceDBError:
-            fence.release()
-            raise
-        committed_key = None
-        if log is not None:
-            committed_key = fence.commit(log, last_check=lambda: self._require_young_files(config)).key  # W3
-        fence.release()
-        return AppendResult(committed_key, is_duplicate)
-
-    def _plan(self, view: LogHeads, config: TableConfig) -> LogFile | None:
+def _commit_once(table: Table, job: AppendJob, *, next_time_ms: Callable[[], int]) -> AppendResult:
+    _require_same_table(table, job)
+    require_takes_batches(table.config)
+    with AppendCommit(table, commit_id=job.commit_id) as commit:
+        if any(job.batch_id in file.log.batch_ids for file in commit.log.files):  # A2
+            return AppendResult(None, is_duplicate=True)
         # WARN: A2: the clock is read after the log. Before it: an append lands under this id, and this one reads the
         # clock and sleeps; the commit is merged and vacuumed, the log does not know the id any more: rows twice.
-        self._require_young_id(config, now_ms=read_store_clock(self._store, self._paths))
-        if not self._job.files:
-            return None
-        if len(view.files) >= MAX_LOG_FILES:
+        _require_young_id(table, job, now_ms=table.read_store_clock())
+        if not job.files:
+            return AppendResult(None, is_duplicate=False)
+        if len(commit.log.files) >= MAX_LOG_FILES:
             raise Overloaded(
-                f"table {self._paths.name}: its log has {len(view.files)} files and takes no commit until merges and "
+                f"table {table.name}: its log has {len(commit.log.files)} files and takes no commit until merges and "
                 "the vacuum have brought it down; write again later"
             )
-        known = union_schema(self._paths.name, view.files)
-        after = check_columns(self._paths, self._job.columns, known=known.effective, config=config)
-        grown = grow_schema(self._paths.name, known, after=after, config=config)
-        # Another key at each attempt: the one before may be sealed.
-        self._last_time_ms = max(self._clock.now_ms(), self._last_time_ms + 1)
-        log = LogFile(
-            time_ms=self._last_time_ms,
-            schema=grown.logged,
-            widened=grown.widened,
-            inexact=state_inexact(grown, self._job.files),
-            markers=self._job.files,
-            commit_id=self._job.commit_id,
-            batch_ids=(self._job.batch_id,),
+        after = check_columns(table, job.columns, known=commit.known.effective)
+        added = Added(files=job.files, schema=after, batch_ids=(job.batch_id,))
+        log = commit.build(added, time_ms=next_time_ms())
+        committed = commit.land(log, last_check=lambda: _require_young_files(table, job))  # W3
+        return AppendResult(committed.key, is_duplicate=False)
+
+
+def _require_same_table(table: Table, job: AppendJob) -> None:
+    if table.config.incarnation != job.incarnation:
+        raise InvalidRequest(
+            f"table {table.name}: it was dropped since this write began, and a table of that name is another one: "
+            "nothing was committed"
         )
-        require_schema_carried(self._paths, log, known=known)
-        require_append(self._paths, log, known=())
-        return log
-
-    def _require_same_table(self, config: TableConfig) -> None:
-        if config.incarnation != self._job.incarnation:
-            raise InvalidRequest(
-                f"table {self._paths.name}: it was dropped since this write began, and a table of that name is another "
-                "one: nothing was committed"
-            )
-
-    def _require_young_id(self, config: TableConfig, *, now_ms: int) -> None:
-        """Raise InvalidRequest unless a commit under this id would still be in the log (A2)."""
-        id_ms = parse_uuid7_ms(self._job.batch_id)
-        if now_ms >= id_ms + config.retry_window_ms:
-            raise InvalidRequest(
-                f"table {self._paths.name}: batch {self._job.batch_id} was begun at {format_ms(id_ms)}, and the log "
-                f"remembers a commit for {config.log_grace_ms} ms: nobody can tell any more whether an earlier try "
-                "landed, and nothing was committed. Look whether its rows are there; if not, write them under a new id"
-            )
-        if id_ms > now_ms + config.id_skew_ms:
-            raise InvalidRequest(
-                f"table {self._paths.name}: batch {self._job.batch_id} was made {id_ms - now_ms} ms in the store's "
-                f"future, at most {config.id_skew_ms} ms are allowed: set this host's clock; nothing was committed"
-            )
-
-    def _require_young_files(self, config: TableConfig) -> None:
-        age_ms = read_store_clock(self._store, self._paths) - self._job.begun_ms
-        if age_ms > config.orphan_age_ms // 2:
-            # W3: the orphan sweep may be about to delete these files; half the orphan age is the margin.
-            raise Unavailable(
-                f"table {self._paths.name}: the data files of this write are up to {age_ms} ms old, more than half the "
-                f"orphan age ({config.orphan_age_ms // 2} ms): not committed. Write in smaller parts, or raise "
-                "orphan_age_ms"
-            )
 
 
-def read_store_clock(store: ObjectStore, paths: TablePaths) -> int:
-    """Return the store's time now, unix ms. One request. Raises Unavailable."""
-    return store.list_page(paths.config_key, limit=1).store_now_ms
+def _require_young_id(table: Table, job: AppendJob, *, now_ms: int) -> None:
+    """Raise InvalidRequest unless a commit under this id would still be in the log (A2)."""
+    id_ms = parse_uuid7_ms(job.batch_id)
+    if now_ms >= id_ms + table.config.retry_window_ms:
+        raise InvalidRequest(
+            f"table {table.name}: batch {job.batch_id} was begun at {format_ms(id_ms)}, and the log remembers a commit "
+            f"for {table.config.log_grace_ms} ms: nobody can tell any more whether an earlier try landed, and nothing "
+            "was committed. Look whether its rows are there; if not, write them under a new id"
+        )
+    if id_ms > now_ms + table.config.id_skew_ms:
+        raise InvalidRequest(
+            f"table {table.name}: batch {job.batch_id} was made {id_ms - now_ms} ms in the store's future, at most "
+            f"{table.config.id_skew_ms} ms are allowed: set this host's clock; nothing was committed"
+        )
+
+
+def _require_young_files(table: Table, job: AppendJob) -> None:
+    age_ms = table.read_store_clock() - job.begun_ms
+    limit_ms = table.config.orphan_age_ms // 2
+    if age_ms > limit_ms:
+        # W3: the orphan sweep may be about to delete these files; half the orphan age is the margin.
+        raise Unavailable(
+            f"table {table.name}: the data files of this write are up to {age_ms} ms old, more than half the orphan "
+            f"age ({limit_ms} ms): not committed. Write in smaller parts, or raise orphan_age_ms"
+        )
 
 
 def make_batch_id(clock: Clock, *, store_now_ms: int) -> str:
@@ -239,50 +174,49 @@ def make_batch_id(clock: Clock, *, store_now_ms: int) -> str:
     return str(uuid.UUID(hex=f"{store_now_ms:012x}{clock.new_id()[12:]}"))
 
 
-def check_columns(
-    paths: TablePaths, columns: Mapping[str, str], *, known: Mapping[str, str], config: TableConfig
-) -> dict[str, str]:
+def check_columns(table: Table, columns: Mapping[str, str], *, known: Mapping[str, str]) -> dict[str, str]:
     """Return the columns of a table after an append, with types. Pure.
 
     Args:
-        paths: Keys of the table.
+        table: The table.
         columns: Columns of the appended files.
         known: What the log says now.
-        config: The table's configuration.
 
     Raises:
         InvalidRequest: A type is another one, a name differs only in case, or there is no room for a column.
     """
+    config = table.config
     after = {**known, **{name: kind for name, kind in config.declared.items() if name not in known}}
     spelling = {name.lower(): name for name in after}
     for name, sql_type in columns.items():
         there = spelling.setdefault(name.lower(), name)
         if there != name or after.get(name, sql_type) != sql_type:
             raise InvalidRequest(
-                f"table {paths.name}: column {name!r} is {sql_type} in this write, and the table has {there!r} as "
+                f"table {table.name}: column {name!r} is {sql_type} in this write, and the table has {there!r} as "
                 f"{after.get(there)}: write it with the table's name and type. Nothing was committed"
             )
         if name not in after and config.evolution == "strict":
             raise InvalidRequest(
-                f"table {paths.name}: it takes declared columns only (evolution strict), and {name!r} is none: leave "
+                f"table {table.name}: it takes declared columns only (evolution strict), and {name!r} is none: leave "
                 "it out, or declare it (icedb table alter). Nothing was committed"
             )
         after[name] = sql_type
     if len(after) > MAX_TABLE_COLUMNS:
-        raise InvalidRequest(f"table {paths.name}: it would have {len(after)} columns, {MAX_TABLE_COLUMNS} at most")
+        raise InvalidRequest(f"table {table.name}: it would have {len(after)} columns, {MAX_TABLE_COLUMNS} at most")
     return after
 
 
-def _wait_for_others(store: ObjectStore, paths: TablePaths, *, clock: Clock, wait_ms: int) -> None:
+def _wait_for_others(table: Table, *, wait_ms: int) -> None:
     """Wait while a flush or an import seems to be at work: taking its fence would cost it its work."""
-    key = paths.fence_key("ingest")
+    store = table.store
+    key = table.paths.fence_key("ingest")
     waited_ms = 0
     while waited_ms < wait_ms:
         now_ms = store.list_page(key, limit=1).store_now_ms
         state, info = read_fence_object(store, key)
         if state is None or info is None or not _is_working(state) or now_ms - info.modified_ms > WORKING_MS:
             return
-        clock.sleep_ms(_POLL_MS)
+        table.clock.sleep_ms(_POLL_MS)
         waited_ms += _POLL_MS
 
 

@@ -5,11 +5,8 @@ point: fence, log, *then* staging. What becomes of a batch is decided by the com
 it made live and those that it refused. Safe under any number of concurrent flushes, without any lock.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
-from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, InvariantViolated
 from icedb_log.feed.views import require_takes_batches
 from icedb_log.ingest.content import DIGEST_CHARS
@@ -17,28 +14,20 @@ from icedb_log.ingest.flush_checks import require_accounted, require_bad_rows, r
 from icedb_log.ingest.quarantine import find_reason, mark_rows_landed, quarantine_rows
 from icedb_log.ingest.refusals import Settled, quarantine_again, quarantine_batch, settle_copy
 from icedb_log.ingest.staging import list_staged
-from icedb_log.ingest.widening_commit import WideningCommit
 from icedb_log.jobs import (
     BatchWriter,
-    CheckAlive,
     FlushJob,
     FlushOutput,
     RejectedBatch,
     SizeClass,
     StagedBatch,
-    never_stop,
 )
-from icedb_log.keys import TablePaths, parse_staged_key
-from icedb_log.log.fence import Committed, HeldFence, acquire_fence
-from icedb_log.log.fence_watch import FenceWatch
-from icedb_log.log.fold import fold, union_schema
-from icedb_log.log.invariants import require_append, require_schema_carried
-from icedb_log.log.reader import LogReader
-from icedb_log.log.widening import LoggedSchema, grow_schema, state_inexact
-from icedb_log.model import FileMarker, LogFile, LogHeads
-from icedb_log.stopwatch import Stopwatch
-from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, ObjectStore, delete_or_raise
-from icedb_log.table.stored_config import read_table_config
+from icedb_log.keys import parse_staged_key
+from icedb_log.log.fold import fold
+from icedb_log.model import LogHeads, LogView
+from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, delete_or_raise
+from icedb_log.table.commit import Added, AppendCommit
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
 
@@ -106,36 +95,19 @@ class FlushResult:
     left_out: tuple[str, ...] = ()
 
 
-def flush_table(
-    store: ObjectStore,
-    paths: TablePaths,
-    *,
-    clock: Clock,
-    writer: BatchWriter,
-    owner: str,
-    limits: FlushLimits | None = None,
-    reader: LogReader | None = None,
-    check_alive: CheckAlive | None = None,
-) -> FlushResult:
+def flush_table(table: Table, writer: BatchWriter, *, limits: FlushLimits | None = None) -> FlushResult:
     """Commit what is staged for a table, in one log file.
 
     Exactly once: a batch whose id is in the log is not written again (I3), and only the owner of the ``ingest``
-    fence commits. A run that fails anywhere leaves the batches staged; the next run takes them.
+    fence commits. A run that fails anywhere leaves the batches staged; the next run takes them. A flush reads the heads
+    of the log; whole log files only if a column is to become wider.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
-        clock: This host's clock.
+        table: The table.
         writer: Turns batches into data files.
-        owner: Who runs this, for the fence object.
         limits: Bounds of the run.
-        reader: A reader to reuse, with its caches. A flush reads heads; whole log files only if a column is to become
-            wider.
-        check_alive: Called while the batches are read and written; raises if the run should stop (a lost lock). Saves
-            work only.
 
     Raises:
-        NotFound: No such table.
         Fenced: Another flush took over; drop the job.
         CommitConflict: The commit certainly did not land; run again.
         CommitOutcomeUnknown: Nobody knows yet; the next run settles it.
@@ -143,30 +115,24 @@ def flush_table(
         Unavailable: A server did not answer, or the job took too long (W3).
     """
     limits = limits or FlushLimits()
-    config = read_table_config(store, paths)
-    if not list_staged(store, paths, limit=1, skip=limits.skip).batches:
+    if not list_staged(table.store, table.paths, limit=1, skip=limits.skip).batches:
         return FlushResult()
-    reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
-    fence = acquire_fence(store, paths, "ingest", owner=owner, clock=clock, incarnation=config.incarnation)
-    view = reader.heads.read()  # F2
-    # WARN: staging is listed after the log was read. The other way round: a batch is listed, another flush commits
-    # it, its log file is merged and vacuumed, and this log read does not know its id any more: rows twice.
-    staged = list_staged(store, paths, limit=limits.listed_batches, skip=limits.skip)
-    sorted_out = _sort_out(staged.batches, view, config=config, limits=limits)
-    watch = FenceWatch(fence, check_alive=check_alive or never_stop, clock=clock)
-    conflict_count, left_count = _settle_decided(store, paths, sorted_out, view, clock=clock, still_mine=watch)
-    found = FlushResult(
-        duplicate_count=len(sorted_out.duplicates) + len(sorted_out.refused) - left_count,
-        conflict_count=conflict_count,
-        unknown_count=len(staged.unknown),
-        has_more=staged.has_more or sorted_out.has_more,
-        left_out=sorted_out.left_out,
-    )
-    if not (sorted_out.taken or sorted_out.late):
-        return found
-    widening = WideningCommit(store, paths, clock, owner, config.incarnation, reader, view)
-    run = _Run(store, paths, clock, config, writer, fence, reader, watch, limits.sizes, widening)
-    return run.decide(sorted_out, found=found, known=union_schema(paths.name, view.files))
+    with AppendCommit(table) as commit:
+        # WARN: staging is listed after the log was read. The other way round: a batch is listed, another flush commits
+        # it, its log file is merged and vacuumed, and this log read does not know its id any more: rows twice.
+        staged = list_staged(table.store, table.paths, limit=limits.listed_batches, skip=limits.skip)
+        sorted_out = _sort_out(staged.batches, commit.log, config=table.config, limits=limits)
+        conflict_count, left_count = _settle_decided(commit, sorted_out)
+        found = FlushResult(
+            duplicate_count=len(sorted_out.duplicates) + len(sorted_out.refused) - left_count,
+            conflict_count=conflict_count,
+            unknown_count=len(staged.unknown),
+            has_more=staged.has_more or sorted_out.has_more,
+            left_out=sorted_out.left_out,
+        )
+        if not (sorted_out.taken or sorted_out.late):
+            return found
+        return _decide(commit, writer, sorted_out, found=found, sizes=limits.sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,21 +145,14 @@ class _SortedOut:
     left_out: tuple[str, ...]
 
 
-def _settle_decided(
-    store: ObjectStore,
-    paths: TablePaths,
-    sorted_out: _SortedOut,
-    view: LogHeads,
-    *,
-    clock: Clock,
-    still_mine: CheckAlive,
-) -> tuple[int, int]:
+def _settle_decided(commit: AppendCommit, sorted_out: _SortedOut) -> tuple[int, int]:
     """Clear staging of what the log has decided; return how many were other content, and how many have to stay (I8)."""
-    known = {batch_id: content for file in view.files for batch_id, content in file.log.contents.items()}
+    store, paths, clock = commit.table.store, commit.table.paths, commit.table.clock
+    known = {batch_id: content for file in commit.log.files for batch_id, content in file.log.contents.items()}
     settled: list[Settled] = []
     gone: list[str] = []
     for batch in sorted_out.duplicates:
-        still_mine()  # each costs a GET
+        commit.still_mine()  # each costs a GET
         # WARN: not by the id alone: another content under it would vanish, though it was accepted.
         found = settle_copy(store, paths, batch.key, known=known.get(batch.batch_id, ""), clock=clock)
         settled.append(found)
@@ -207,10 +166,10 @@ def _settle_decided(
 
 
 def _sort_out(
-    batches: tuple[StagedBatch, ...], view: LogHeads, *, config: TableConfig, limits: FlushLimits
+    batches: tuple[StagedBatch, ...], log: LogHeads | LogView, *, config: TableConfig, limits: FlushLimits
 ) -> _SortedOut:
-    committed_ids = {batch_id for file in view.files for batch_id in file.log.batch_ids}
-    refused_ids = {batch_id for file in view.files for batch_id in file.log.refused_ids}
+    committed_ids = {batch_id for file in log.files for batch_id in file.log.batch_ids}
+    refused_ids = {batch_id for file in log.files for batch_id in file.log.refused_ids}
     decided: set[str] = set()
     has_more = False
     taken: list[StagedBatch] = []
@@ -273,139 +232,103 @@ def refuse_stale_id(batch: StagedBatch, config: TableConfig) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """What one flush works with once it holds the fence and knows the log."""
-
-    store: ObjectStore
-    paths: TablePaths
-    clock: Clock
-    config: TableConfig
-    writer: BatchWriter
-    fence: HeldFence
-    reader: LogReader
-    still_mine: FenceWatch
-    sizes: SizeClass | None
-    widening: WideningCommit
-
-    def decide(self, sorted_out: _SortedOut, *, found: FlushResult, known: LoggedSchema) -> FlushResult:
-        """Write, commit, and clear staging of what the commit decided."""
-        stopwatch = Stopwatch(self.clock)
-        commit_id = self.clock.new_id()
-        output = FlushOutput((), known.effective, (), (), (), 0)
-        if sorted_out.taken:
-            output = self._write(sorted_out.taken, known=known, commit_id=commit_id)  # W1: data files first
-        rejected = (*sorted_out.late, *output.rejected)
-        committed_key: str | None = None
-        if output.accepted or rejected:
-            log = self._build_log(output, rejected, known=known, commit_id=commit_id)
-            self._quarantine_bad_rows(output, commit_id)
-            within = partial(stopwatch.require_within, self.config.orphan_age_ms // 2, table=self.paths.name)
-            committed_key = self._commit(log, known=known, last_check=within).key  # W3
-            self.fence.release()
-        if output.accepted:
-            delete_or_raise(self.store, [batch.key for batch in output.accepted])  # I2: only now
-        moved = [
-            quarantine_batch(self.store, self.paths, rejected=refusal, clock=self.clock)  # I5: only now
-            for refusal in rejected
-        ]
-        found = replace(found, conflict_count=found.conflict_count + moved.count("conflict"))
-        for bad in output.bad_rows:
-            mark_rows_landed(self.store, self.paths, batch_id=bad.batch.batch_id, commit_id=commit_id)
-        return self._result(found, output, rejected, committed_key)
-
-    def _commit(self, log: LogFile, *, known: LoggedSchema, last_check: Callable[[], None]) -> Committed:
-        proven = log.widened.keys() - known.widened.keys() - self.config.declared.keys()
-        if proven:  # S2
-            return self.widening.commit(self.fence, log, columns=proven, last_check=last_check)
-        return self.fence.commit(log, last_check=last_check)
-
-    def _write(self, batches: tuple[StagedBatch, ...], *, known: LoggedSchema, commit_id: str) -> FlushOutput:
-        if self.sizes is None or self.sizes.takes == "small":
-            return self._run_job(batches, known=known, commit_id=commit_id)
-        for place, batch in enumerate(batches):
-            output = self._run_job((batch,), known=known, commit_id=commit_id)  # I6: a large one is alone
-            if not output.left_out:
-                return replace(output, left_out=batches[:place], deferred=batches[place + 1 :])
-        return FlushOutput((), known.effective, (), (), (), 0, left_out=batches)
-
-    def _run_job(self, batches: tuple[StagedBatch, ...], *, known: LoggedSchema, commit_id: str) -> FlushOutput:
-        job = FlushJob(
-            paths=self.paths,
-            config=self.config,
-            schema=known.effective,
-            batches=batches,
-            commit_id=commit_id,
-            time_ms=self.clock.now_ms(),
-            read_live=self._read_live,
-            check_alive=self.still_mine,
-            sizes=self.sizes,
-            inexact=known.inexact,
+def _decide(
+    commit: AppendCommit, writer: BatchWriter, sorted_out: _SortedOut, *, found: FlushResult, sizes: SizeClass | None
+) -> FlushResult:
+    """Write, commit, and clear staging of what the commit decided."""
+    table = commit.table
+    output = FlushOutput((), commit.known.effective, (), (), (), 0)
+    if sorted_out.taken:
+        output = _write(commit, writer, sorted_out.taken, sizes=sizes)  # W1: data files first
+    rejected = (*sorted_out.late, *output.rejected)
+    committed_key: str | None = None
+    if output.accepted or rejected:
+        log = commit.build(
+            Added(
+                files=output.files,
+                schema=output.schema if output.accepted else None,
+                batch_ids=tuple(batch.batch_id for batch in output.accepted),
+                refused_ids=tuple(refusal.batch.batch_id for refusal in rejected),
+                contents={batch_id: sha256[:DIGEST_CHARS] for batch_id, sha256 in output.contents.items()},  # I8
+                looked_up=output.inexact,
+            )
         )
-        output = self.writer.write_batches(job)
-        require_accounted(self.paths, job, output)
-        require_bad_rows(self.paths, job, output)
-        require_contents(self.paths, output)
-        return output
+        _quarantine_bad_rows(commit, output)
+        committed_key = commit.land(log).key
+    if output.accepted:
+        delete_or_raise(table.store, [batch.key for batch in output.accepted])  # I2: only now
+    moved = [
+        quarantine_batch(table.store, table.paths, rejected=refusal, clock=table.clock)  # I5: only now
+        for refusal in rejected
+    ]
+    for bad in output.bad_rows:
+        mark_rows_landed(table.store, table.paths, batch_id=bad.batch.batch_id, commit_id=commit.commit_id)
+    return replace(
+        found,
+        committed_key=committed_key,
+        batch_count=len(output.accepted),
+        row_count=output.row_count,
+        file_count=len(output.files),
+        partition_count=len({table.paths.partition_of(marker.path) for marker in output.files}),
+        size_bytes=sum(marker.size_bytes for marker in output.files),
+        bad_row_count=sum(bad.row_count for bad in output.bad_rows),
+        rejected=rejected,
+        conflict_count=found.conflict_count + moved.count("conflict"),
+        deferred_count=len(output.deferred),
+        has_more=found.has_more or bool(output.deferred),
+        left_out=(*found.left_out, *(batch.batch_id for batch in output.left_out)),
+    )
 
-    def _read_live(self) -> tuple[FileMarker, ...]:
-        """Read the log whole: rows are only ever added under the fence that this run holds."""
-        return tuple(fold(self.reader.read()).live)
 
-    def _build_log(
-        self, output: FlushOutput, rejected: tuple[RejectedBatch, ...], *, known: LoggedSchema, commit_id: str
-    ) -> LogFile:
-        grown = known
-        if output.accepted:
-            grown = grow_schema(self.paths.name, known, after=output.schema, config=self.config)
-        log = LogFile(
-            time_ms=self.clock.now_ms(),
-            schema=grown.logged,
-            markers=output.files,
-            commit_id=commit_id,
-            batch_ids=tuple(batch.batch_id for batch in output.accepted),
-            widened=grown.widened,
-            inexact=state_inexact(grown, output.files, looked_up=output.inexact),
-            refused_ids=tuple(refusal.batch.batch_id for refusal in rejected),
-            contents={batch_id: sha256[:DIGEST_CHARS] for batch_id, sha256 in output.contents.items()},  # I8
-        )
-        require_schema_carried(self.paths, log, known=known)
-        # The heads name no data files, so names are only compared with each other: fresh ids are unique (W1).
-        require_append(self.paths, log, known=())
-        return log
+def _write(
+    commit: AppendCommit, writer: BatchWriter, batches: tuple[StagedBatch, ...], *, sizes: SizeClass | None
+) -> FlushOutput:
+    if sizes is None or sizes.takes == "small":
+        return _run_job(commit, writer, batches, sizes=sizes)
+    for place, batch in enumerate(batches):
+        output = _run_job(commit, writer, (batch,), sizes=sizes)  # I6: a large one is alone
+        if not output.left_out:
+            return replace(output, left_out=batches[:place], deferred=batches[place + 1 :])
+    return FlushOutput((), commit.known.effective, (), (), (), 0, left_out=batches)
 
-    def _quarantine_bad_rows(self, output: FlushOutput, commit_id: str) -> None:
-        if not output.bad_rows:
-            return
-        # WARN: look, confirm, write on condition. A run that slept through a takeover would otherwise write over what
-        # the other flush said of a batch: that it was refused whole, for one.
-        found = [find_reason(self.store, self.paths, bad.batch.batch_id) for bad in output.bad_rows]
-        self.fence.confirm()
-        for bad, old in zip(output.bad_rows, found, strict=True):
-            etag = None if old is None else old.etag
-            try:
-                quarantine_rows(self.store, self.paths, bad=bad, replaces=etag, commit_id=commit_id, clock=self.clock)
-            except InvariantViolated:
-                # T5: a run that sleeps since it confirmed finds them purged; the purge has its fence, then.
-                self.fence.confirm()
-                raise
 
-    def _result(
-        self, found: FlushResult, output: FlushOutput, rejected: tuple[RejectedBatch, ...], committed_key: str | None
-    ) -> FlushResult:
-        return FlushResult(
-            committed_key=committed_key,
-            batch_count=len(output.accepted),
-            row_count=output.row_count,
-            file_count=len(output.files),
-            partition_count=len({self.paths.partition_of(marker.path) for marker in output.files}),
-            size_bytes=sum(marker.size_bytes for marker in output.files),
-            bad_row_count=sum(bad.row_count for bad in output.bad_rows),
-            rejected=rejected,
-            duplicate_count=found.duplicate_count,
-            conflict_count=found.conflict_count,
-            deferred_count=len(output.deferred),
-            unknown_count=found.unknown_count,
-            has_more=found.has_more or bool(output.deferred),
-            left_out=(*found.left_out, *(batch.batch_id for batch in output.left_out)),
-        )
+def _run_job(
+    commit: AppendCommit, writer: BatchWriter, batches: tuple[StagedBatch, ...], *, sizes: SizeClass | None
+) -> FlushOutput:
+    table = commit.table
+    job = FlushJob(
+        paths=table.paths,
+        config=table.config,
+        schema=commit.known.effective,
+        batches=batches,
+        commit_id=commit.commit_id,
+        time_ms=table.clock.now_ms(),
+        # The log as a whole: rows are only ever added under the fence that this run holds.
+        read_live=lambda: tuple(fold(table.read_log()).live),
+        check_alive=commit.still_mine,
+        sizes=sizes,
+        inexact=commit.known.inexact,
+    )
+    output = writer.write_batches(job)
+    require_accounted(table.paths, job, output)
+    require_bad_rows(table.paths, job, output)
+    require_contents(table.paths, output)
+    return output
+
+
+def _quarantine_bad_rows(commit: AppendCommit, output: FlushOutput) -> None:
+    if not output.bad_rows:
+        return
+    store, paths, clock = commit.table.store, commit.table.paths, commit.table.clock
+    # WARN: look, confirm, write on condition. A run that slept through a takeover would otherwise write over what
+    # the other flush said of a batch: that it was refused whole, for one.
+    found = [find_reason(store, paths, bad.batch.batch_id) for bad in output.bad_rows]
+    commit.fence.confirm()
+    for bad, old in zip(output.bad_rows, found, strict=True):
+        etag = None if old is None else old.etag
+        try:
+            quarantine_rows(store, paths, bad=bad, replaces=etag, commit_id=commit.commit_id, clock=clock)
+        except InvariantViolated:
+            # T5: a run that sleeps since it confirmed finds them purged; the purge has its fence, then.
+            commit.fence.confirm()
+            raise

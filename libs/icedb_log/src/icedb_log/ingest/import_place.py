@@ -11,7 +11,6 @@ from functools import partial
 from typing import Final, Protocol
 
 from icedb_log.clean.orphan_record import read_orphan_record
-from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.ingest.import_jobs import CopyOutput, FileImporter, InspectedFile, PlacedFile, RefusedFile
 from icedb_log.ingest.import_records import (
@@ -29,7 +28,7 @@ from icedb_log.keys import TablePaths
 from icedb_log.model import LogView
 from icedb_log.stopwatch import Stopwatch
 from icedb_log.store.object_store import ObjectStore
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table import Table
 
 HEAD_THREADS: Final = 16
 _CHANGED: Final = (
@@ -101,24 +100,15 @@ class CopyPlacement:
     """
 
     def __init__(
-        self,
-        store: ObjectStore,
-        paths: TablePaths,
-        config: TableConfig,
-        *,
-        clock: Clock,
-        importer: FileImporter,
-        takes_changed: bool,
-        assumed: Assumption | None,
+        self, table: Table, importer: FileImporter, *, takes_changed: bool, assumed: Assumption | None
     ) -> None:
-        self._store = store
-        self._paths = paths
-        self._config = config
-        self._clock = clock
+        self._table = table
+        self._store = table.store
+        self._paths = table.paths
         self._importer = importer
         self._takes_changed = takes_changed
         self._assumed: Assumption | None = assumed
-        self._stopwatch = Stopwatch(clock)
+        self._stopwatch = Stopwatch(table.clock)
 
     def sort_out(self, sources: Sequence[SourceFile], view: LogView) -> SortedSources:
         """Leave out what committed records name. Raises InvalidRequest for the table's own files."""
@@ -147,7 +137,7 @@ class CopyPlacement:
 
     def place(self, files: tuple[InspectedFile, ...]) -> CopyOutput:
         """Copy (N1). The time until the commit is measured from here (W3)."""
-        self._stopwatch = Stopwatch(self._clock)
+        self._stopwatch = Stopwatch(self._table.clock)
         return self._importer.copy_files(self._paths, files)
 
     def confirm(self, placed: Sequence[PlacedFile], view: LogView) -> ConfirmedFiles:
@@ -163,7 +153,7 @@ class CopyPlacement:
         files = tuple(each for each in new if self._takes_changed or each.file.source.url not in imported)
         changed = (each.file.source.url for each in new if not self._takes_changed and each.file.source.url in imported)
         last_check = partial(
-            self._stopwatch.require_within, self._config.orphan_age_ms // 2, table=self._paths.name
+            self._stopwatch.require_within, self._table.config.orphan_age_ms // 2, table=self._paths.name
         )  # W3
         refused = tuple(RefusedFile(url, _CHANGED) for url in changed)
         return ConfirmedFiles(files, refused, len(placed) - len(new), last_check)
@@ -171,7 +161,7 @@ class CopyPlacement:
     def announce(self, placed: Sequence[PlacedFile], *, commit_id: str) -> Callable[[], None]:
         """Write the pending record. Raises CommitOutcomeUnknown, Unavailable: then nothing may be committed."""
         record = ImportRecord(
-            import_id=self._clock.new_id(),
+            import_id=self._table.clock.new_id(),
             state="pending",
             commit_id=commit_id,
             sources=tuple(ImportedSource(each.file.source.url, each.file.source.etag, each.path) for each in placed),
@@ -187,12 +177,12 @@ class InPlacePlacement:
     named, in a log read under the fence, was never live, and may be made live once.
     """
 
-    def __init__(self, store: ObjectStore, paths: TablePaths, config: TableConfig, *, clock: Clock) -> None:
-        self._store = store
-        self._paths = paths
-        self._clock = clock
-        self._limit_ms = config.orphan_age_ms // 2
-        self._own_url = data_url(store, paths)
+    def __init__(self, table: Table) -> None:
+        self._store = table.store
+        self._paths = table.paths
+        self._clock = table.clock
+        self._limit_ms = table.config.orphan_age_ms // 2
+        self._own_url = data_url(table.store, table.paths)
 
     def sort_out(self, sources: Sequence[SourceFile], view: LogView) -> SortedSources:
         """Leave out what the log names, live or dead (N4). Raises InvalidRequest for files elsewhere."""

@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
-from icedb_log.clock import Clock
 from icedb_log.errors import CommitConflict, Fenced
 from icedb_log.feed.views import require_takes_batches
 from icedb_log.ingest.import_jobs import FileImporter, ImportMode, InspectedFile, InspectJob, PlacedFile, RefusedFile
@@ -20,16 +19,10 @@ from icedb_log.ingest.import_place import CopyPlacement, InPlacePlacement, Place
 from icedb_log.ingest.import_records import Assumption
 from icedb_log.ingest.import_schema import settle_files
 from icedb_log.ingest.import_sources import SourceFile
-from icedb_log.keys import TablePaths
-from icedb_log.log.fence import acquire_fence
 from icedb_log.log.fold import union_schema
-from icedb_log.log.invariants import require_append, require_schema_carried
-from icedb_log.log.reader import LogReader
-from icedb_log.log.widening import LoggedSchema, grow_schema, state_inexact
-from icedb_log.model import EMPTY, FileMarker, LogFile
-from icedb_log.store.object_store import ObjectStore
-from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table_config import TableConfig
+from icedb_log.model import EMPTY, FileMarker
+from icedb_log.table.commit import Added, AppendCommit
+from icedb_log.table.table import Table
 from icedb_log.units import MIB
 
 COMMIT_ATTEMPTS: Final = 3
@@ -107,16 +100,12 @@ class ImportResult:
 
 
 def import_files(
-    store: ObjectStore,
-    paths: TablePaths,
-    *,
-    clock: Clock,
+    table: Table,
     importer: FileImporter,
-    owner: str,
     sources: Sequence[SourceFile],
+    *,
     options: ImportOptions | None = None,
     limits: ImportLimits | None = None,
-    reader: LogReader | None = None,
     hold: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> ImportResult:
     """Import files into a table, in one commit or in a few.
@@ -125,19 +114,14 @@ def import_files(
     each file imported or not, never half or twice; the next run finds out which.
 
     Args:
-        store: The object store of the table.
-        paths: Keys of the table.
-        clock: This host's clock.
+        table: The table.
         importer: Reads footers and copies objects.
-        owner: Who runs this, for the fence object.
         sources: The files, each once.
         options: What is asked for.
         limits: Bounds of one commit.
-        reader: A reader to reuse, with its cache.
         hold: A lock that is held around each commit. Saves work only.
 
     Raises:
-        NotFound: No such table.
         InvalidRequest: The table is a view, a file lies where this mode cannot take it from, or nobody can tell
             whether an earlier import landed (``assumed``).
         Fenced: Other workers took the fence again and again; run again.
@@ -147,23 +131,13 @@ def import_files(
         Unavailable: A server did not answer, or the copies took too long to be committed safely (W3).
     """
     options = options or ImportOptions()
-    config = read_table_config(store, paths)
-    require_takes_batches(config)
+    require_takes_batches(table.config)
     placement: Placement = (
-        InPlacePlacement(store, paths, config, clock=clock)
+        InPlacePlacement(table)
         if options.mode == "in_place"
-        else CopyPlacement(
-            store,
-            paths,
-            config,
-            clock=clock,
-            importer=importer,
-            takes_changed=options.takes_changed,
-            assumed=options.assumed,
-        )
+        else CopyPlacement(table, importer, takes_changed=options.takes_changed, assumed=options.assumed)
     )
-    reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
-    run = _ImportRun(store, paths, config, clock=clock, placement=placement, owner=owner, reader=reader)
+    run = _ImportRun(table, placement)
     run.result.is_dry_run = options.is_dry_run
     files = run.inspect(sources, importer, options)
     if options.is_dry_run:
@@ -181,37 +155,23 @@ def import_files(
 class _ImportRun:
     """The state of one call of :func:`import_files`."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        paths: TablePaths,
-        config: TableConfig,
-        *,
-        clock: Clock,
-        placement: Placement,
-        owner: str,
-        reader: LogReader,
-    ) -> None:
-        self._store = store
-        self._paths = paths
-        self._config = config
-        self._clock = clock
+    def __init__(self, table: Table, placement: Placement) -> None:
+        self._table = table
         self._placement = placement
-        self._owner = owner
-        self._reader = reader
         self.result = ImportResult()
 
     def inspect(
         self, sources: Sequence[SourceFile], importer: FileImporter, options: ImportOptions
     ) -> tuple[InspectedFile, ...]:
         """Return the files that can be imported and are not yet, as far as can be told without the fence."""
-        view = self._reader.read()
+        view = self._table.read_log()
         sorted_out = self._placement.sort_out(sources, view)
         self.result.refused.extend(sorted_out.refused)
         self.result.imported_before_count += sorted_out.imported_before_count
         if not sorted_out.wanted:
             return ()
-        job = InspectJob(self._paths, self._config, sorted_out.wanted, options.partition, options.mode)
+        table = self._table
+        job = InspectJob(table.paths, table.config, sorted_out.wanted, options.partition, options.mode)
         output = importer.inspect_files(job)
         self.result.refused.extend(output.refused)
         filled = [file for file in output.files if file.row_count]
@@ -219,7 +179,7 @@ class _ImportRun:
         problems = [(file, self._placement.find_problem(file)) for file in filled]
         self.result.refused.extend(RefusedFile(file.source.url, reason) for file, reason in problems if reason)
         good = [file for file, reason in problems if not reason]
-        settled = settle_files(good, schema=union_schema(self._paths.name, view.files).effective, config=self._config)
+        settled = settle_files(good, schema=union_schema(table.name, view.files).effective, config=table.config)
         self.result.refused.extend(settled.refused)
         return settled.files
 
@@ -237,37 +197,26 @@ class _ImportRun:
                 return
 
     def _commit_once(self, placed: Sequence[PlacedFile]) -> None:
-        fence = acquire_fence(
-            self._store,
-            self._paths,
-            "ingest",
-            owner=self._owner,
-            clock=self._clock,
-            incarnation=self._config.incarnation,
-        )
-        view = self._reader.read()  # F2
-        confirmed = self._placement.confirm(placed, view)
-        known = union_schema(self._paths.name, view.files)
-        settled = settle_files([each.file for each in confirmed.files], schema=known.effective, config=self._config)
-        fitting = {file.source.url for file in settled.files}
-        taken = [each for each in confirmed.files if each.file.source.url in fitting]
-        if taken:
-            grown = grow_schema(self._paths.name, known, after=settled.schema, config=self._config)
-            log = self._make_log(taken, grown)
-            require_schema_carried(self._paths, log, known=known)
-            require_append(self._paths, log, known=named_in(view))
-            confirm_landed = self._placement.announce(taken, commit_id=log.commit_id or "")
-            committed = fence.commit(log, last_check=confirmed.last_check)  # W3
-            self.result.committed_keys.append(committed.key)
-            confirm_landed()
-        fence.release()
+        with AppendCommit(self._table, reads_whole_log=True) as commit:
+            confirmed = self._placement.confirm(placed, commit.whole_log)
+            files = [each.file for each in confirmed.files]
+            settled = settle_files(files, schema=commit.known.effective, config=self._table.config)
+            fitting = {file.source.url for file in settled.files}
+            taken = [each for each in confirmed.files if each.file.source.url in fitting]
+            if taken:
+                added = Added(files=self._make_markers(taken), schema=settled.schema)
+                log = commit.build(added, named=named_in(commit.whole_log))
+                confirm_landed = self._placement.announce(taken, commit_id=commit.commit_id)
+                committed = commit.land(log, last_check=confirmed.last_check)  # W3
+                self.result.committed_keys.append(committed.key)
+                confirm_landed()
         self.result.add(taken)
         self.result.imported_before_count += confirmed.imported_before_count
         self.result.refused.extend([*confirmed.refused, *settled.refused])
 
-    def _make_log(self, taken: Sequence[PlacedFile], schema: LoggedSchema) -> LogFile:
-        now_ms = self._clock.now_ms()
-        markers = tuple(
+    def _make_markers(self, taken: Sequence[PlacedFile]) -> tuple[FileMarker, ...]:
+        now_ms = self._table.clock.now_ms()
+        return tuple(
             FileMarker(
                 path=each.path,
                 size_bytes=each.size_bytes,
@@ -277,14 +226,6 @@ class _ImportRun:
                 inexact=each.file.inexact,
             )
             for each in taken
-        )
-        return LogFile(
-            time_ms=now_ms,
-            schema=schema.logged,
-            widened=schema.widened,
-            inexact=state_inexact(schema, markers),
-            markers=markers,
-            commit_id=self._clock.new_id(),
         )
 
 

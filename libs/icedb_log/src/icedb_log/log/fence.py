@@ -30,6 +30,7 @@ from icedb_log.log.codec import decode_log_file, decode_log_head, encode_log_fil
 from icedb_log.log.lost_commits import add_landed
 from icedb_log.model import LogFile
 from icedb_log.store.object_store import ObjectInfo, ObjectStore
+from icedb_log.table.table import Table
 
 MAX_ACQUIRE_ATTEMPTS = 20
 MAX_SETTLE_ATTEMPTS = 8
@@ -72,15 +73,13 @@ class Committed:
 class HeldFence:
     """An acquired fence. Valid until another owner acquires it; only a commit finds out. Not thread-safe."""
 
-    def __init__(
-        self, store: ObjectStore, paths: TablePaths, role: Role, *, state: FenceState, etag: str, clock: Clock
-    ) -> None:
-        self._store = store
-        self._paths = paths
+    def __init__(self, table: Table, role: Role, *, state: FenceState, etag: str) -> None:
+        self._store = table.store
+        self._paths = table.paths
+        self._clock = table.clock
         self._role: Role = role
         self._state = state
         self._etag = etag
-        self._clock = clock
 
     @property
     def epoch(self) -> int:
@@ -243,33 +242,23 @@ class HeldFence:
         )
 
 
-def acquire_fence(
-    store: ObjectStore,
-    paths: TablePaths,
-    role: Role,
-    *,
-    owner: str,
-    clock: Clock,
-    incarnation: str = "",
-    becomes: str | None = None,
-) -> HeldFence:
+def acquire_fence(table: Table, role: Role, *, becomes: str | None = None) -> HeldFence:
     """Become the one committer of a role (F1). The log must be read only after this returned (F2).
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: The table as the caller knows it: which one it is, its configuration says (T4). Its owner is made unique
+            here.
         role: ``ingest`` or ``merge``.
-        owner: Who asks, for people; made unique here.
-        clock: For the unique part and for back-off.
-        incarnation: That of the configuration which the caller goes by (T4).
         becomes: For a purge: the incarnation from now on. A fence that says so already is taken, too.
 
     Raises:
         Fenced: The table was dropped meanwhile, and purged: it is another one now, if there is one.
         Unavailable: The store did not answer, or others kept taking the fence.
     """
+    store, paths, clock = table.store, table.paths, table.clock
+    incarnation = table.config.incarnation
     key = paths.fence_key(role)
-    unique_owner = f"{owner}/{clock.new_id()}"
+    unique_owner = f"{table.owner}/{clock.new_id()}"
     for attempt in range(MAX_ACQUIRE_ATTEMPTS):
         _back_off(clock, attempt)
         current, etag = read_fence(store, key)
@@ -302,7 +291,7 @@ def acquire_fence(
         except CommitOutcomeUnknown:
             continue
         if new_etag is not None:
-            return HeldFence(store, paths, role, state=state, etag=new_etag, clock=clock)
+            return HeldFence(table, role, state=state, etag=new_etag)
     raise Unavailable(
         f"table {paths.name}: the {role} fence {key} was taken by others {MAX_ACQUIRE_ATTEMPTS} times; try again later"
     )

@@ -9,15 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from icedb_log.clock import Clock
-from icedb_log.jobs import CheckAlive, ContentCheck, GroupMerger, MergedGroup, MergeGroup, RowChange
-from icedb_log.keys import TablePaths
-from icedb_log.log.reader import LogReader
+from icedb_log.jobs import ContentCheck, GroupMerger, MergedGroup, MergeGroup, RowChange
+from icedb_log.merge.exchange import ExchangeCommit, Exchanged
 from icedb_log.merge.merge_plan import Lane, MergeIndex, MergeLimits, plan_merge
-from icedb_log.merge.merge_session import MergeCommit, MergeSession
-from icedb_log.store.object_store import ObjectStore
-from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +59,43 @@ class MergeResult:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class MergeOptions:
+    """What a merge run is asked for.
+
+    Attributes:
+        lane: Which merges.
+        full: Merge everything below the target size, whatever the lane; log files that list a data file twice become
+            one that does not.
+        limits: Bounds of the run; those of the lane if not given.
+    """
+
+    lane: Lane = "hot"
+    full: bool = False
+    limits: MergeLimits | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MergeWatch:
+    """Who looks on while a merge run works.
+
+    Attributes:
+        has_time: Asked between commits; the run ends when it says no.
+        on_commit: Told what each commit did, when it has landed.
+        on_check: Told of each group what its footers prove of its values, before anything is committed (M6).
+    """
+
+    has_time: Callable[[], bool] = lambda: True
+    on_commit: Callable[["MergeResult"], None] = lambda _: None
+    on_check: Callable[[ContentCheck], None] = lambda _: None
+
+
 def merge_table(
-    store: ObjectStore,
-    paths: TablePaths,
-    *,
-    clock: Clock,
+    table: Table,
     merger: GroupMerger,
-    owner: str,
-    lane: Lane = "hot",
-    full: bool = False,
-    limits: MergeLimits | None = None,
-    has_time: Callable[[], bool] = lambda: True,
-    on_commit: Callable[[MergeResult], None] = lambda _: None,
-    on_check: Callable[[ContentCheck], None] = lambda _: None,
-    check_alive: CheckAlive | None = None,
-    reader: LogReader | None = None,
+    *,
+    options: MergeOptions | None = None,
+    watch: MergeWatch | None = None,
     index: MergeIndex | None = None,
 ) -> MergeResult:
     """Merge what is worth it in a table, in as many commits as its size asks for.
@@ -87,24 +104,13 @@ def merge_table(
     table as its last commit left it; data files of the commit that did not land are orphans (J5).
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
-        clock: This host's clock.
+        table: The table.
         merger: Rewrites the groups, with the table's ``merge_query`` if it has one.
-        owner: Who runs this, for the fence object.
-        lane: Which merges.
-        full: Merge everything below the target size, whatever the lane; log files that list a data file twice become
-            one that does not.
-        limits: Bounds of the run; those of the lane if not given.
-        has_time: Asked between commits; the run ends when it says no.
-        on_commit: Told what each commit did, when it has landed.
-        on_check: Told of each group what its footers prove of its values, before anything is committed (M6).
-        check_alive: Called before each step; raises if the run should stop (a lost lock). Saves work only.
-        reader: A reader to reuse, with its cache.
+        options: What is asked for.
+        watch: Who looks on.
         index: Of the same table, kept from an earlier run; ignored if the configuration has changed since.
 
     Raises:
-        NotFound: No such table.
         Fenced: Another merger took over; drop the job.
         CommitConflict: The commit certainly did not land; run again.
         CommitOutcomeUnknown: Nobody knows yet; the next run settles it.
@@ -112,62 +118,71 @@ def merge_table(
         Unavailable: A server did not answer, or the job took too long to be committed safely (W3); or outputs do not
             hold what their inputs hold, for the first time (M6).
     """
-    config = read_table_config(store, paths)
-    reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
+    options, watch = options or MergeOptions(), watch or MergeWatch()
+    config = table.config
     if index is None or (index.config is not config and index.config != config):
-        index = MergeIndex(paths, config)
-    plan_run = partial(plan_merge, paths=paths, config=config, lane=lane, full=full, limits=limits, index=index)
-    if plan_run(reader.read()).is_empty:
-        return MergeResult()
-
-    open_session = partial(
-        MergeSession, store, paths, config=config, clock=clock, owner=owner, reader=reader, check_alive=check_alive
+        index = MergeIndex(table.paths, config)
+    plan_run = partial(
+        plan_merge,
+        paths=table.paths,
+        config=config,
+        lane=options.lane,
+        full=options.full,
+        limits=options.limits,
+        index=index,
     )
-    session = open_session()
-    plan = plan_run(session.view)  # F2: only what was read under the fence counts
-    if plan.is_empty:
+    if plan_run(table.read_log()).is_empty:
         return MergeResult()
-    done = MergeResult(has_more=plan.has_more)
-    for number, groups in enumerate(plan.commits or ((),)):
-        if number:
-            session = open_session()
-            if not _are_live(groups, session):
-                return replace(done, has_more=True)  # somebody else merges here, too: plan again
-        folded = plan.folded_log_keys if number == 0 else ()
-        is_last = number + 1 >= len(plan.commits)
-        made = _commit(session, merger, groups, folded=folded, config=config, on_check=on_check)
-        if plan.has_more or not is_last:
-            made = replace(made, has_more=True)
-        on_commit(made)
-        done = done.plus(made)
-        if not is_last and not has_time():
+    run = _MergeRun(merger, watch, config.merge_query)
+    with ExchangeCommit(table) as commit:
+        plan = plan_run(commit.view)  # F2: only what was read under the fence counts
+        if plan.is_empty:
+            return MergeResult()
+        first, *rest = plan.commits or ((),)
+        made = run.commit(commit, first, folded=plan.folded_log_keys, has_more=plan.has_more or bool(rest))
+    done = made
+    for number, groups in enumerate(rest, 1):
+        if not watch.has_time():
             break
+        with ExchangeCommit(table) as commit:
+            if not _are_live(groups, commit):
+                return replace(done, has_more=True)  # somebody else merges here, too: plan again
+            is_last = number == len(rest)
+            done = done.plus(run.commit(commit, groups, has_more=plan.has_more or not is_last))
     return done
 
 
-def _are_live(groups: Sequence[MergeGroup], session: MergeSession) -> bool:
-    live = {marker.path for marker in session.snapshot.live}
+def _are_live(groups: Sequence[MergeGroup], commit: ExchangeCommit) -> bool:
+    live = {marker.path for marker in commit.snapshot.live}
     return all(marker.path in live for group in groups for marker in group.inputs)
 
 
-def _commit(
-    session: MergeSession,
-    merger: GroupMerger,
-    groups: tuple[MergeGroup, ...],
-    *,
-    folded: tuple[str, ...],
-    config: TableConfig,
-    on_check: Callable[[ContentCheck], None],
-) -> MergeResult:
-    change = None if config.merge_query is None else RowChange("merge_query", config.merge_query)
-    merged = session.run(merger, groups, change=change)
-    for group in merged:
-        on_check(group.contents)
-    committed = session.commit(merged, folded_log_keys=folded, may_change_rows=change is not None)
-    return _result(merged, committed)
+@dataclass(frozen=True, slots=True)
+class _MergeRun:
+    merger: GroupMerger
+    watch: MergeWatch
+    query: str | None
+
+    def commit(
+        self,
+        commit: ExchangeCommit,
+        groups: tuple[MergeGroup, ...],
+        *,
+        folded: tuple[str, ...] = (),
+        has_more: bool,
+    ) -> MergeResult:
+        """Merge some groups in one commit."""
+        change = None if self.query is None else RowChange("merge_query", self.query)
+        merged = commit.run(self.merger, groups, change=change)
+        for group in merged:
+            self.watch.on_check(group.contents)
+        exchanged = commit.land(merged, folded_log_keys=folded, may_change_rows=change is not None)
+        made = replace(_result(merged, exchanged), has_more=has_more)
+        self.watch.on_commit(made)
+        return made
 
 
-def _result(merged: Sequence[MergedGroup], committed: MergeCommit) -> MergeResult:
+def _result(merged: Sequence[MergedGroup], committed: Exchanged) -> MergeResult:
     inputs = [marker for group in merged for marker in group.group.inputs]
     outputs = [marker for group in merged for marker in group.outputs]
     return MergeResult(

@@ -24,6 +24,7 @@ from icedb_log.repair.rebuild_plan import RebuildPlan, make_report, plan_rebuild
 from icedb_log.repair.rebuild_record import DamagedEntry, RebuildReport, Side, close_report, put_report, read_reports
 from icedb_log.store.object_store import ObjectStore, list_all
 from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 
 MAX_FORGET_ATTEMPTS: Final = 5
@@ -177,14 +178,7 @@ class _Run:
         return RebuildResult(report.model_copy(update={"state": "done"}), has_committed=True)
 
     def _acquire(self, role: Literal["ingest", "merge"]) -> HeldFence:
-        return acquire_fence(
-            self.store,
-            self.paths,
-            role,
-            owner=self.owner,
-            clock=self.clock,
-            incarnation=self.config.incarnation,
-        )
+        return acquire_fence(Table.of(self.config, self.store, self.paths, clock=self.clock, owner=self.owner), role)
 
     def _call_off_sweeps(self) -> None:
         """Let no orphan sweep delete anything until the new log names it (B5).

@@ -9,15 +9,12 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from icedb_log.clock import Clock
-from icedb_log.jobs import CheckAlive, MergedGroup, MergeGroup
+from icedb_log.jobs import MergedGroup, MergeGroup
 from icedb_log.keys import TablePaths
 from icedb_log.log.fold import fold
-from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge_session import MergeSession
+from icedb_log.merge.exchange import ExchangeCommit
 from icedb_log.model import FileMarker, LogView
-from icedb_log.store.object_store import ObjectStore
-from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,57 +76,17 @@ def list_partitions(view: LogView, paths: TablePaths) -> tuple[PartitionInfo, ..
     return tuple(_describe(path, markers) for path, markers in sorted(_by_partition(view, paths).items()))
 
 
-def remove_partitions(
-    store: ObjectStore,
-    paths: TablePaths,
-    *,
-    clock: Clock,
-    owner: str,
-    select: Callable[[PartitionInfo], bool],
-    dry_run: bool = False,
-    check_alive: CheckAlive | None = None,
-    reader: LogReader | None = None,
-) -> RemovalResult:
-    """Remove the partitions for which ``select`` is true. Otherwise as :func:`remove_chosen_partitions`."""
-    return remove_chosen_partitions(
-        store,
-        paths,
-        clock=clock,
-        owner=owner,
-        choose=lambda _, infos: {info.path for info in infos if select(info)},
-        dry_run=dry_run,
-        check_alive=check_alive,
-        reader=reader,
-    )
-
-
-def remove_chosen_partitions(
-    store: ObjectStore,
-    paths: TablePaths,
-    *,
-    clock: Clock,
-    owner: str,
-    choose: ChoosePartitions,
-    dry_run: bool = False,
-    check_alive: CheckAlive | None = None,
-    reader: LogReader | None = None,
-) -> RemovalResult:
+def remove_partitions(table: Table, choose: ChoosePartitions, *, dry_run: bool = False) -> RemovalResult:
     """Remove partitions in one commit.
 
     What is flushed into a partition while the run works stays. Idempotent in effect: repeated, it finds nothing.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
-        clock: This host's clock.
-        owner: Who runs this, for the fence object.
+        table: The table.
         choose: Which partitions; may raise.
         dry_run: Say what would be removed: no fence, nothing written.
-        check_alive: Called before each step; raises if the run should stop (a lost lock). Saves work only.
-        reader: A reader to reuse, with its cache.
 
     Raises:
-        NotFound: No such table.
         Fenced: Another run took over; drop the job.
         CommitConflict: The commit certainly did not land; run again.
         CommitOutcomeUnknown: Nobody knows yet; the next run settles it.
@@ -137,19 +94,14 @@ def remove_chosen_partitions(
         Unavailable: The store did not answer.
         IceDBError: What ``choose`` raises.
     """
-    config = read_table_config(store, paths)
-    reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
-    planned = _plan(reader.read(), paths, choose)
+    planned = _plan(table.read_log(), table.paths, choose)
     if dry_run or not planned:
         return _result(planned)
-    session = MergeSession(
-        store, paths, config=config, clock=clock, owner=owner, reader=reader, check_alive=check_alive
-    )
-    chosen = _plan(session.view, paths, choose)
-    if not chosen:
-        return RemovalResult()
-    merged = [_remove(path, markers) for path, markers in chosen.items()]
-    committed = session.commit(merged, may_change_rows=True)
+    with ExchangeCommit(table) as commit:
+        chosen = _plan(commit.view, table.paths, choose)
+        if not chosen:
+            return RemovalResult()
+        committed = commit.land([_remove(path, markers) for path, markers in chosen.items()], may_change_rows=True)
     return _result(chosen, committed_key=committed.key, commit_ms=committed.time_ms)
 
 

@@ -10,21 +10,18 @@ only files that came later are counted under it.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, InvariantViolated
-from icedb_log.jobs import CheckAlive, CountJob, MergedGroup, MergeGroup, RowChange, RowChanger, never_stop
+from icedb_log.jobs import CountJob, MergedGroup, MergeGroup, RowChange, RowChanger
 from icedb_log.keys import TablePaths
 from icedb_log.log.fold import fold
-from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge_session import MergeCommit, MergeSession
+from icedb_log.merge.exchange import ExchangeCommit
 from icedb_log.model import FileMarker, Snapshot
-from icedb_log.store.object_store import ObjectStore
 from icedb_log.table.partition_filter import PartitionMatcher, read_partition_values
-from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 
 _T = TypeVar("_T")
@@ -69,18 +66,7 @@ class ChangeResult:
     output_bytes: int = 0
 
 
-def delete_rows(
-    store: ObjectStore,
-    paths: TablePaths,
-    *,
-    clock: Clock,
-    changer: RowChanger,
-    owner: str,
-    condition: str,
-    dry_run: bool = False,
-    check_alive: CheckAlive | None = None,
-    reader: LogReader | None = None,
-) -> ChangeResult:
+def delete_rows(table: Table, changer: RowChanger, condition: str, *, dry_run: bool = False) -> ChangeResult:
     """Delete the rows for which a condition is true, in all partitions, in one commit.
 
     Rows that were committed before the run reads the log are meant; a batch that is flushed while it works stays.
@@ -88,62 +74,40 @@ def delete_rows(
     left has no successor. Idempotent in effect: repeated, it finds no rows.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
-        clock: This host's clock.
+        table: The table.
         changer: Counts and rewrites.
-        owner: Who runs this, for the fence object.
         condition: Spark SQL over the table's columns; rows for which it is false or null stay.
         dry_run: Count only: no fence, nothing written.
-        check_alive: Called before each step; raises if the run should stop (a lost lock). Saves work only.
-        reader: A reader to reuse, with its cache.
 
     Raises:
         InvalidRequest: The condition does not fit the table, or the files cannot be rewritten in the time that a
             commit may take (W3); nothing was changed.
-        NotFound: No such table, or a live data file is missing.
+        NotFound: A live data file is missing.
         Fenced: Another run took over; drop the job.
         CommitConflict: The commit certainly did not land; run again.
         CommitOutcomeUnknown: Nobody knows yet; the next run settles it.
         HaltError: The table needs a person; also if the counts disagree, and then nothing was committed.
         Unavailable: A server did not answer.
     """
-    run = _Run(
-        store,
-        paths,
-        clock=clock,
-        changer=changer,
-        change=RowChange("delete", condition),
-        check_alive=check_alive,
-        reader=reader,
-    )
+    run = _Run(table, changer, RowChange("delete", condition))
     counter = _RowCounter(run)
-    run.check(run.snapshot)
-    hits = counter.find_hits(run.snapshot)
+    snapshot = fold(table.read_log())
+    run.check(snapshot)
+    hits = counter.find_hits(snapshot)
     if dry_run or not hits:
-        return _planned(paths, hits, counter=counter)
-    session = run.open_session(owner)
-    run.check(session.snapshot)
-    hits = counter.find_hits(session.snapshot)
-    merged: list[MergedGroup] = []
-    for group in run.rewrite(session, _pack_hits(paths, hits, config=run.config)):
-        _require_counted(paths, group, counts=counter.counts)
-        merged.append(group)
-    return _commit(session, merged, scanned_count=len(counter.counts))
+        return _planned(table.paths, hits, counter=counter)
+    with ExchangeCommit(table) as commit:
+        run.check(commit.snapshot)
+        hits = counter.find_hits(commit.snapshot)
+        merged: list[MergedGroup] = []
+        for group in run.rewrite(commit, _pack_hits(table.paths, hits, config=table.config)):
+            _require_counted(table.paths, group, counts=counter.counts)
+            merged.append(group)
+        return _land(commit, merged, scanned_count=len(counter.counts))
 
 
 def rewrite_partitions(
-    store: ObjectStore,
-    paths: TablePaths,
-    *,
-    clock: Clock,
-    changer: RowChanger,
-    owner: str,
-    query: str,
-    matches: PartitionMatcher,
-    dry_run: bool = False,
-    check_alive: CheckAlive | None = None,
-    reader: LogReader | None = None,
+    table: Table, changer: RowChanger, query: str, *, matches: PartitionMatcher, dry_run: bool = False
 ) -> ChangeResult:
     """Replace the rows of partitions by what a query makes of them, in one commit.
 
@@ -151,103 +115,61 @@ def rewrite_partitions(
     idempotent: the query runs on its own result if it is asked for again.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
-        clock: This host's clock.
+        table: The table.
         changer: Runs the query.
-        owner: Who runs this, for the fence object.
         query: Spark SQL over ``_rows``.
         matches: Which partitions.
         dry_run: Say which files would be rewritten: no fence, nothing written, the query is checked but does not run.
-        check_alive: Called before each step; raises if the run should stop (a lost lock). Saves work only.
-        reader: A reader to reuse, with its cache.
 
     Raises:
         InvalidRequest: The query does not fit the table, or cannot be done in the time that a commit may take (W3);
             nothing was changed.
         IceDBError: As :func:`delete_rows`.
     """
-    run = _Run(
-        store,
-        paths,
-        clock=clock,
-        changer=changer,
-        change=RowChange("rewrite", query),
-        check_alive=check_alive,
-        reader=reader,
-    )
-    run.check(run.snapshot)
-    groups = _whole_partitions(paths, run.snapshot, matches)
+    run = _Run(table, changer, RowChange("rewrite", query))
+    snapshot = fold(table.read_log())
+    run.check(snapshot)
+    groups = _whole_partitions(table.paths, snapshot, matches)
     if dry_run or not groups:
-        return _planned(paths, [marker for group in groups for marker in group.inputs], counter=None)
-    session = run.open_session(owner)
-    run.check(session.snapshot)
-    merged = list(run.rewrite(session, _whole_partitions(paths, session.snapshot, matches)))
-    return _commit(session, merged, scanned_count=0)
+        return _planned(table.paths, [marker for group in groups for marker in group.inputs], counter=None)
+    with ExchangeCommit(table) as commit:
+        run.check(commit.snapshot)
+        merged = list(run.rewrite(commit, _whole_partitions(table.paths, commit.snapshot, matches)))
+        return _land(commit, merged, scanned_count=0)
 
 
 class _Run:
     """What a change needs from its beginning to its end."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        paths: TablePaths,
-        *,
-        clock: Clock,
-        changer: RowChanger,
-        change: RowChange,
-        check_alive: CheckAlive | None,
-        reader: LogReader | None,
-    ) -> None:
-        self.paths: Final = paths
+    def __init__(self, table: Table, changer: RowChanger, change: RowChange) -> None:
+        self.table: Final = table
         self.changer: Final = changer
         self.change: Final = change
-        self.config: Final = read_table_config(store, paths)
-        self.check_alive: Final[Callable[[], None]] = check_alive or never_stop
-        self._store: Final = store
-        self._clock: Final = clock
-        self._reader: Final = reader or LogReader(
-            store, paths, clock=clock, max_refresh_ms=self.config.log_grace_ms // 2
-        )
         self._checked_schema: Mapping[str, str] | None = None
-        self.snapshot: Final = fold(self._reader.read())
 
     def check(self, snapshot: Snapshot) -> None:
         """Let the engine check the change, once for each schema. Raises InvalidRequest."""
         if self._checked_schema != snapshot.schema:
-            self.check_alive()
-            self.changer.check_change(self.config, snapshot.schema, self.change)
+            self.table.check_alive()
+            self.changer.check_change(self.table.config, snapshot.schema, self.change)
             self._checked_schema = snapshot.schema
 
-    def open_session(self, owner: str) -> MergeSession:
-        """Acquire the fence and read the log under it (F2)."""
-        return MergeSession(
-            self._store,
-            self.paths,
-            config=self.config,
-            clock=self._clock,
-            owner=owner,
-            reader=self._reader,
-            check_alive=self.check_alive,
-        )
-
-    def rewrite(self, session: MergeSession, groups: Sequence[MergeGroup]) -> Iterator[MergedGroup]:
+    def rewrite(self, commit: ExchangeCommit, groups: Sequence[MergeGroup]) -> Iterator[MergedGroup]:
         """Write the new data files of all groups, some at a time."""
-        begun_ms = self._clock.monotonic_ms()
+        begun_ms = self.table.clock.monotonic_ms()
         done = 0
         for some in _batched(groups, MAX_GROUPS_PER_JOB):
-            yield from session.run(self.changer, some, change=self.change)
+            yield from commit.run(self.changer, some, change=self.change)
             done += len(some)
-            self._require_time(self._clock.monotonic_ms() - begun_ms, done=done, total=len(groups))
+            self._require_time(self.table.clock.monotonic_ms() - begun_ms, done=done, total=len(groups))
 
     def _require_time(self, elapsed_ms: int, *, done: int, total: int) -> None:
         """Stop as soon as the commit would come too late: it would be refused after the rest of the work (W3)."""
-        limit_ms = self.config.orphan_age_ms // 2
+        limit_ms = self.table.config.orphan_age_ms // 2
         if elapsed_ms <= limit_ms:
             return
         raise InvalidRequest(
-            f"table {self.paths.name}: {done} of {total} groups of data files were rewritten in {elapsed_ms} ms; one "
+            f"table {self.table.name}: {done} of {total} groups of data files were rewritten in {elapsed_ms} ms; one "
             f"commit may take half the orphan age ({limit_ms} ms), so nothing was changed. Change fewer partitions at "
             "a time (a condition on the partition columns), or raise orphan_age_ms"
         )
@@ -266,20 +188,22 @@ class _RowCounter:
 
     def find_hits(self, snapshot: Snapshot) -> list[FileMarker]:
         """Return the live data files that hold such rows, ascending by path."""
-        run = self._run
+        run, table = self._run, self._run.table
         if any(snapshot.schema[column] != sql_type for column, sql_type in self._schema.items()):
             self.counts.clear()
         self._schema = snapshot.schema
-        candidates = run.changer.select_files(run.paths, run.config, run.change, snapshot.live)
+        candidates = run.changer.select_files(table.paths, table.config, run.change, snapshot.live)
         unknown = [marker for marker in candidates if marker.path not in self.counts]
         for files in _batched(unknown, MAX_FILES_PER_COUNT):
-            run.check_alive()
+            run.table.check_alive()
             counts = run.changer.count_rows(
-                CountJob(run.paths, run.config, snapshot.schema, run.change, tuple(files), run.check_alive)
+                CountJob(
+                    run.table.paths, run.table.config, snapshot.schema, run.change, tuple(files), run.table.check_alive
+                )
             )
             if len(counts) != len(files):
                 raise InvariantViolated(
-                    f"table {run.paths.name}: rows were to be counted in {len(files)} data files, and {len(counts)} "
+                    f"table {table.name}: rows were to be counted in {len(files)} data files, and {len(counts)} "
                     "counts came back; nothing was changed"
                 )
             self.counts.update((marker.path, count) for marker, count in zip(files, counts, strict=True))
@@ -335,10 +259,10 @@ def _require_counted(paths: TablePaths, merged: MergedGroup, *, counts: Mapping[
         )
 
 
-def _commit(session: MergeSession, merged: Sequence[MergedGroup], *, scanned_count: int) -> ChangeResult:
+def _land(commit: ExchangeCommit, merged: Sequence[MergedGroup], *, scanned_count: int) -> ChangeResult:
     if not merged:
         return ChangeResult(scanned_count=scanned_count)  # another run has removed what was there before the fence
-    committed: MergeCommit = session.commit(merged, may_change_rows=True)
+    committed = commit.land(merged, may_change_rows=True)
     inputs = [marker for group in merged for marker in group.group.inputs]
     outputs = [marker for group in merged for marker in group.outputs]
     rows_read = sum(group.rows_read for group in merged)

@@ -4,10 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from icedb_log.clean.leases import Lease, LeaseReader
-from icedb_log.clock import Clock
 from icedb_log.erasure.erasures import find_oldest_open
 from icedb_log.errors import HaltError, NotFound
-from icedb_log.feed.feed_state import FeedReaders, ViewLag, count_refused, read_view_lag
+from icedb_log.feed.feed_state import ViewLag, count_refused, read_view_lag
 from icedb_log.feed.views import read_registration, source_of
 from icedb_log.ingest.pressure import Pressure, measure_pressure, read_pressure
 from icedb_log.ingest.quarantine import batch_id_of, is_bad_rows, is_reason
@@ -26,9 +25,9 @@ from icedb_log.merge.small_files import (
     measure_small_files,
 )
 from icedb_log.model import FileMarker, LogView, Snapshot
-from icedb_log.store.object_store import ObjectStore, list_all
+from icedb_log.store.object_store import list_all
 from icedb_log.table.same_table import require_same_table
-from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 
 
@@ -101,11 +100,8 @@ class TableStatus:
 
 
 def read_status(
-    store: ObjectStore,
-    paths: TablePaths,
+    table: Table,
     *,
-    clock: Clock,
-    reader: LogReader | None = None,
     read_source: Callable[[TablePaths], LogReader] | None = None,
     leases: LeaseReader | None = None,
     folded: Folded | None = None,
@@ -113,22 +109,17 @@ def read_status(
     """Read a table's figures. Costs five listings, three small reads and the log files that the reader does not know.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
-        clock: This host's clock.
-        reader: A reader to reuse, with its cache.
+        table: The table.
         read_source: Returns a reader of the source of a view, to be reused.
         leases: A reader of the table's leases to reuse, with its cache.
         folded: The log as it was read a moment ago: then it is not read and folded again.
 
     Raises:
-        NotFound: No such table.
         HaltError: The log cannot be read.
         Unavailable: The store did not answer.
     """
-    config = read_table_config(store, paths)
-    reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
-    view = folded.view if folded is not None else reader.read()
+    store, paths, config = table.store, table.paths, table.config
+    view = folded.view if folded is not None else table.read_log()
     snapshot = folded.snapshot if folded is not None else fold(view)
     waiting = measure_backlog(view, snapshot, paths=paths, config=config)
     staged = list_all(store, paths.staging_prefix)
@@ -159,9 +150,9 @@ def read_status(
         merge_lag_bytes=waiting.size_bytes,
         open_erasures=erasure_count,
         oldest_erasure_ms=max(0, view.store_now_ms - asked_ms) if asked_ms else 0,
-        lost_commits=_find_lost(store, paths, config=config, view=view, reader=reader),
+        lost_commits=_find_lost(table, view),
         leases=(leases or LeaseReader()).read(store, paths).leases,
-        view=None if config.view_of is None else _read_view(store, paths, config, reader, read_source, clock=clock),
+        view=None if config.view_of is None else _read_view(table, read_source),
         last_commit_ms=snapshot.last_commit_ms,
         horizon_ms=snapshot.horizon_ms,
         store_now_ms=view.store_now_ms,
@@ -169,39 +160,27 @@ def read_status(
     )
 
 
-def _find_lost(
-    store: ObjectStore, paths: TablePaths, *, config: TableConfig, view: LogView, reader: LogReader
-) -> tuple[str, ...]:
+def _find_lost(table: Table, view: LogView) -> tuple[str, ...]:
     """Return the commits that fences prove to be lost (F5): mostly by two small reads."""
-    landed = read_landed(store, paths)
+    landed = read_landed(table.store, table.paths)
     if not find_lost(landed, view):
         return ()
-    lost = find_lost(landed, reader.read())  # what landed after the log was read is no loss
+    lost = find_lost(landed, table.read_log())  # what landed after the log was read is no loss
     if lost:
-        require_same_table(store, paths, config)  # T4: a purge empties the log
+        require_same_table(table.store, table.paths, table.config)  # T4: a purge empties the log
     return lost
 
 
-def _read_view(
-    store: ObjectStore,
-    paths: TablePaths,
-    config: TableConfig,
-    reader: LogReader,
-    read_source: Callable[[TablePaths], LogReader] | None,
-    *,
-    clock: Clock,
-) -> ViewLag:
-    source = source_of(paths, config)
+def _read_view(view: Table, read_source: Callable[[TablePaths], LogReader] | None) -> ViewLag:
+    paths = source_of(view.paths, view.config)
     try:
-        registration = read_registration(store, source, paths.name)
+        registration = read_registration(view.store, paths, view.name)
         if registration is not None and registration.state == "detached":
             # Its source may have been dropped since, and purged: the registration is still there.
-            return ViewLag(paths.name, source.name, "detached", 0, 0, count_refused(store, paths))
-        of_source = read_source(source) if read_source else LogReader(store, source, clock=clock)
-        read_table_config(store, source)
-        return read_view_lag(store, paths, config=config, readers=FeedReaders(reader, of_source))
+            return ViewLag(view.name, paths.name, "detached", 0, 0, count_refused(view))
+        return read_view_lag(view, view.other(paths, reader=read_source(paths) if read_source else None))
     except (NotFound, HaltError):  # the source's own trouble: the view's figures are there all the same
-        return ViewLag(paths.name, source.name, "broken", 0, 0, 0)
+        return ViewLag(view.name, paths.name, "broken", 0, 0, 0)
 
 
 def measure_backlog(view: LogView, snapshot: Snapshot, *, paths: TablePaths, config: TableConfig) -> Backlog:

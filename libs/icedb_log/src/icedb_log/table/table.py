@@ -1,0 +1,109 @@
+"""One table as a run works on it: where it lies, how it is configured, how its log is read, who works.
+
+Every operation on a table takes one of these. It is opened anew for each run, since the run goes by the configuration
+that it read at its beginning (T4: a fence tells whether the table is still the same one); the reader, which keeps what
+it has parsed of the log, is handed from one to the next.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from icedb_log.clock import Clock
+from icedb_log.jobs import CheckAlive, never_stop
+from icedb_log.keys import TablePaths
+from icedb_log.log.reader import LogReader
+from icedb_log.model import LogHeads, LogView
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table_config import TableConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table, and who works on it. Holds nothing open; may be copied and dropped at will.
+
+    Attributes:
+        store: The object store.
+        paths: Keys of the table.
+        clock: This host's clock.
+        config: The configuration, as it was read when the table was opened.
+        reader: Reads the log, and keeps what it has parsed.
+        owner: Who works, for the fence object and for people.
+        check_alive: Raises if the work should stop (a lost lock, a worker that is told to end). Saves work only: what
+            keeps a run that has lost its fence from committing is the commit itself (F3).
+    """
+
+    store: ObjectStore
+    paths: TablePaths
+    clock: Clock
+    config: TableConfig
+    reader: LogReader = field(compare=False)
+    owner: str = ""
+    check_alive: CheckAlive = field(default=never_stop, compare=False)
+
+    @classmethod
+    def open(
+        cls, store: ObjectStore, paths: TablePaths, *, clock: Clock, owner: str = "", reader: LogReader | None = None
+    ) -> Self:
+        """Read a table's configuration: one request.
+
+        Args:
+            store: The object store.
+            paths: Keys of the table.
+            clock: This host's clock.
+            owner: Who is going to work on it.
+            reader: A reader to use again, with its cache; a fresh one if not given.
+
+        Raises:
+            NotFound: No such table, or it is dropped.
+            UnsupportedFormat: Its configuration is not one that this release understands.
+            Unavailable: The store did not answer.
+        """
+        return cls.of(read_table_config(store, paths), store, paths, clock=clock, owner=owner, reader=reader)
+
+    @classmethod
+    def of(
+        cls,
+        config: TableConfig,
+        store: ObjectStore,
+        paths: TablePaths,
+        *,
+        clock: Clock,
+        owner: str = "",
+        reader: LogReader | None = None,
+    ) -> Self:
+        """Return the table whose configuration was just read: no request. As :meth:`open`."""
+        if reader is None:
+            # R2: a refresh has to end within half the log's grace period.
+            reader = LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
+        return cls(store, paths, clock, config, reader, owner)
+
+    @property
+    def name(self) -> str:
+        """Name of the table."""
+        return self.paths.name
+
+    def renewed(self) -> Self:
+        """Return the table with its configuration as it is now: one request. Raises as :meth:`open`."""
+        return replace(self, config=read_table_config(self.store, self.paths))
+
+    def watched_by(self, check_alive: CheckAlive) -> Self:
+        """Return the table with another answer to whether the work should go on."""
+        return replace(self, check_alive=check_alive)
+
+    def other(self, paths: TablePaths, *, reader: LogReader | None = None) -> Self:
+        """Open another table of the same store, with the same owner. Raises as :meth:`open`."""
+        other = self.open(self.store, paths, clock=self.clock, owner=self.owner, reader=reader)
+        return replace(other, check_alive=self.check_alive)
+
+    def read_log(self) -> LogView:
+        """Read the whole log. Raises as :meth:`LogReader.read`."""
+        return self.reader.read()
+
+    def read_heads(self) -> LogHeads:
+        """Read the heads of the log: ids and schema, without a look at any data file."""
+        return self.reader.heads.read()
+
+    def read_store_clock(self) -> int:
+        """Return the store's time now, unix ms: one request. Raises Unavailable."""
+        return self.store.list_page(self.paths.config_key, limit=1).store_now_ms
