@@ -133,7 +133,7 @@ def test_a_mutation_is_undone():
         is_now("clean.drop:BELIEVED_MS", "soon"),
         *early("log.fold:fold", "log.fold:union_schema", lambda snapshot: None)[:1],
     ],
-    ids=str,
+    ids=[f"case {number}" for number in range(10)],
 )
 def test_a_stand_in_that_does_not_fit_says_so(switch):
     with pytest.raises(InvariantViolated, match="mend the rule"), switched(switch):
