@@ -24,6 +24,7 @@ from icedb_log.clock import new_batch_id
 from icedb_log.erasure.erasure_run import advance_erasure
 from icedb_log.erasure.erasures import create_erasure
 from icedb_log.errors import BelowHorizon, Unavailable
+from icedb_log.feed.feed_state import open_source
 from icedb_log.feed.feeds import feed_view
 from icedb_log.feed.follower import Follower
 from icedb_log.feed.views import create_view
@@ -34,11 +35,12 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.jobs import ContentCheck
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.store.object_store import list_all
-from icedb_log.table.partition_removal import remove_chosen_partitions
+from icedb_log.table.partition_removal import remove_partitions
 from icedb_log.table.row_changes import delete_rows
 from icedb_log.table.stored_config import create_table
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.table.time_columns import PLAUSIBLE_FROM_MS, PLAUSIBLE_TO_MS
 from icedb_log.warehouse import Warehouse
@@ -64,6 +66,10 @@ CONFIG = {
     "orphan_age_ms": 3 * DATA_GRACE_MS,
     "seal_age_ms": 24 * DATA_GRACE_MS,
 }
+
+
+def feed_once(view, feeder):
+    return feed_view(view, open_source(view), feeder)
 
 
 class WrongMerger(NativeMerger):
@@ -104,6 +110,13 @@ class Story:
         self.clock.advance(1)
         return result
 
+    def work(self, function, *args, owner, paths=None, **options):
+        """Run an operation on a table."""
+        table = Table.open(self.store, paths or self.paths, clock=self.clock, owner=owner)
+        result = function(table, *args, **options)
+        self.clock.advance(1)
+        return result
+
     def row(self, number, *, day=1, user="ann", **values):
         return {"id": number, "ts": f"2026-09-{day:02d}T08:00:{number % 60:02d}Z", "user": user, **values}
 
@@ -116,7 +129,7 @@ class Story:
         return batch_id
 
     def flush(self, paths=None):
-        result = self.run(flush_table, paths, writer=NativeWriter(self.store, self.clock), owner="flush@golden")
+        result = self.work(flush_table, NativeWriter(self.store, self.clock), paths=paths, owner="flush@golden")
         self.clock.advance(1000)
         return result
 
@@ -135,7 +148,7 @@ class Story:
 
     def merge(self, paths=None, **options):
         merger = NativeMerger(self.store, self.clock)
-        return self.run(merge_table, paths, merger=merger, owner="merge@golden", **options)
+        return self.work(merge_table, merger, paths=paths, owner="merge@golden", options=MergeOptions(**options))
 
     # The steps, in their order.
 
@@ -195,19 +208,16 @@ class Story:
 
     def delete_and_remove(self):
         changer = NativeChanger(self.store, self.clock)
-        self.run(delete_rows, changer=changer, owner="delete@golden", condition="id = 2")
+        self.work(delete_rows, changer, "id = 2", owner="delete@golden")
         self.ids.discard(2)
         self.remember()
-        self.run(
-            remove_chosen_partitions,
-            owner="drop@golden",
-            choose=lambda _, infos: {"d=2026-09-03"} & {i.path for i in infos},
-        )
+        choose = lambda _, infos: {"d=2026-09-03"} & {i.path for i in infos}  # noqa: E731
+        self.work(remove_partitions, choose, owner="drop@golden")
         self.ids.discard(6)
         self.remember()
 
     def feed(self):
-        self.run(feed_view, self.copy, feeder=NativeFeeder(self.store, self.clock), owner="feed@golden")
+        self.work(feed_once, NativeFeeder(self.store, self.clock), paths=self.copy, owner="feed@golden")
         self.copied = self.ids - self.before_view
 
     def grow_old(self):
@@ -277,7 +287,7 @@ class Story:
 
     def carry_on_erasure(self):
         changer = NativeChanger(self.store, self.clock)
-        self.run(advance_erasure, erasure_id=self.expected["erasure"], changer=changer, owner="erase@golden")
+        self.work(advance_erasure, changer, self.expected["erasure"], owner="erase@golden")
         self.ids -= {4, 14}
         self.remember()
 
@@ -292,7 +302,8 @@ class Story:
     def differ(self):
         """A merge is refused by its contents; the fence remembers it, and its outputs stay."""
         with contextlib.suppress(Unavailable):
-            self.run(merge_table, merger=WrongMerger(self.store, self.clock), owner="merge@golden", full=True)
+            merger = WrongMerger(self.store, self.clock)
+            self.work(merge_table, merger, owner="merge@golden", options=MergeOptions(full=True))
         assert b'"differed"' in self.inner.get(self.paths.fence_key("merge")).body
 
     def crash(self):

@@ -24,6 +24,7 @@ from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.erasure.erasure_run import advance_erasure
 from icedb_log.erasure.erasures import note_deletions
 from icedb_log.errors import InvalidRequest
+from icedb_log.feed.feed_state import open_source
 from icedb_log.feed.feeds import feed_view
 from icedb_log.feed.follower import Follower
 from icedb_log.feed.position import read_position
@@ -36,7 +37,7 @@ from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.log.fence import read_fence
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.repair.fsck import fsck_table
 from icedb_log.table.row_changes import delete_rows
 from icedb_log.table.status import read_status
@@ -59,6 +60,10 @@ OFTEN = {REVISIONS[0], "r3", "r5_0_1_0", NEWEST}
 LIVES = [each if each in OFTEN else pytest.param(each, marks=pytest.mark.soak) for each in REVISIONS]
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
+
+
+def feed_once(view, feeder):
+    return feed_view(view, open_source(view), feeder)
 
 
 class Golden:
@@ -99,6 +104,13 @@ class Golden:
         self.clock.advance(1)
         return result
 
+    def work(self, function, *args, owner, paths=None, **options):
+        """Run an operation on a table."""
+        table = Table.open(self.store, paths or self.paths, clock=self.clock, owner=owner)
+        result = function(table, *args, **options)
+        self.clock.advance(1)
+        return result
+
     def stage(self, *rows, batch_id=None):
         body = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
         batch_id = batch_id or new_batch_id(self.clock)
@@ -107,10 +119,16 @@ class Golden:
         return batch_id
 
     def flush(self):
-        return self.run(flush_table, writer=NativeWriter(self.store, self.clock), owner="flush@now")
+        return self.work(flush_table, NativeWriter(self.store, self.clock), owner="flush@now")
 
     def merge(self, paths=None, **options):
-        return self.run(merge_table, paths, merger=NativeMerger(self.store, self.clock), owner="merge@now", **options)
+        return self.work(
+            merge_table,
+            NativeMerger(self.store, self.clock),
+            paths=paths,
+            owner="merge@now",
+            options=MergeOptions(**options),
+        )
 
     def clean(self):
         """Vacuum and sweep every table, as the janitor does; tell open erasures what is gone."""
@@ -124,12 +142,12 @@ class Golden:
         if "erasure" not in self.expected:
             return True
         changer = NativeChanger(self.store, self.clock)
-        options = {"erasure_id": self.expected["erasure"], "changer": changer, "owner": "erase@now"}
-        return self.run(advance_erasure, **options).erasure.is_closed
+        progress = self.work(advance_erasure, changer, self.expected["erasure"], owner="erase@now")
+        return progress.erasure.is_closed
 
     def feed(self):
         if self.has_view:
-            self.run(feed_view, self.copy, feeder=NativeFeeder(self.store, self.clock), owner="feed@now")
+            self.work(feed_once, NativeFeeder(self.store, self.clock), paths=self.copy, owner="feed@now")
 
 
 @pytest.fixture(params=REVISIONS)
@@ -248,7 +266,7 @@ def test_a_whole_life(golden, require_rows):
     golden.merge(full=True)
     require_rows()
     changer = NativeChanger(golden.store, golden.clock)
-    removed = golden.run(delete_rows, changer=changer, owner="delete@now", condition="id = 16 OR id = 30")
+    removed = golden.work(delete_rows, changer, "id = 16 OR id = 30", owner="delete@now")
     assert removed.rows_removed == 2
     golden.ids -= {16, 30}
     require_rows()

@@ -13,7 +13,7 @@ from icedb_log.ingest.imports import import_files
 from icedb_log.log.fold import fold
 from icedb_log.repair.rebuild import rebuild_table
 from icedb_log.table.file_pruning import FilePruner
-from icedb_log.table.partition_removal import remove_chosen_partitions
+from icedb_log.table.partition_removal import remove_partitions
 from icedb_log.table.retain import retain_table
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_changes import alter_table_config
@@ -151,7 +151,7 @@ def test_a_whole_life(table, create, require_alike, tmp_path):
     url = f"file://{table.store.root}"
     source = SourceFile(url, info.key, f"{url}/{info.key}", info.etag, info.size_bytes, info.modified_ms, is_named=True)
     importer = NativeImporter(table.store, table.clock)
-    assert table.run(import_files, importer=importer, owner="import", sources=[source]).refused == []
+    assert table.work(import_files, importer, [source], owner="import").refused == []
     require_alike([1, 2, 4, 5, 6, 80_000, 90_000])
 
     # A log file that is lost: rebuilt from footers, with the partitions that the numbers say.
@@ -162,14 +162,12 @@ def test_a_whole_life(table, create, require_alike, tmp_path):
     table.run(rebuild_table, footers=ParquetFooterReader(table.store), owner="rebuild")
     require_alike([1, 2, 4, 5, 6, 80_000, 90_000])
     assert table.problems() == []
-    removed = table.run(
-        remove_chosen_partitions, owner="drop", choose=lambda _, infos: {i.path for i in infos if i.path == NEXT}
-    )
+    removed = table.work(remove_partitions, lambda _, infos: {i.path for i in infos if i.path == NEXT}, owner="drop")
     assert len(removed.removed_paths) == 1
     require_alike([1, 2, 4, 5, 6])
     alter_table_config(table.store, table.paths, {"retention_ms": 24 * 3_600_000}, clock=table.clock)
     table.clock.advance(24 * 3_600_000)
-    assert table.run(retain_table, owner="retain").removal.removed_paths == ()
+    assert table.work(retain_table, owner="retain").removal.removed_paths == ()
     table.clock.advance(24 * 3_600_000)
-    assert len(table.run(retain_table, owner="retain").removal.removed_paths) == 1
+    assert len(table.work(retain_table, owner="retain").removal.removed_paths) == 1
     assert fold(table.reader().read()).live == ()

@@ -5,7 +5,7 @@ from icedb_client import Client
 from icedb_log.clean.orphans import sweep_orphans
 from icedb_log.errors import BelowHorizon, InvalidRequest, SchemaConflict
 from icedb_log.log.fold import fold
-from icedb_log.table.partition_removal import remove_chosen_partitions
+from icedb_log.table.partition_removal import remove_partitions
 
 DAY = "u=a/d=2023-06-07"
 OTHER = "u=b/d=2023-06-08"
@@ -119,7 +119,7 @@ def test_a_partition_that_no_key_of_ours_may_have_keeps_no_other_from_being_merg
     with pytest.raises(InvalidRequest, match=r"u=x@example\.org"):
         table.delete("n = 1")
     assert {each.code for each in table.problems()} == {"foreign-path"}
-    table.run(remove_chosen_partitions, owner="drop", choose=lambda _, infos: {i.path for i in infos if "@" in i.path})
+    table.work(remove_partitions, lambda _, infos: {i.path for i in infos if "@" in i.path}, owner="drop")
     assert table.numbers() == [10, 11, 12, 13]
 
 

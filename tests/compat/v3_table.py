@@ -14,12 +14,13 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
-from icedb_log.merge.merge import merge_table
+from icedb_log.merge.merge import MergeOptions, merge_table
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.repair.rebuild import RebuildOptions, rebuild_table
 from icedb_log.table.partition_filter import PartitionMatcher
 from icedb_log.table.row_changes import delete_rows, rewrite_partitions
 from icedb_log.table.stored_config import create_table, read_table_config
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
@@ -128,6 +129,13 @@ class V3Table:
         self.clock.advance(5)
         return result
 
+    def work(self, function, *args, owner, paths=None, **options):
+        """Run an operation on a table."""
+        table = Table.open(self.store, paths or self.paths, clock=self.clock, owner=owner)
+        result = function(table, *args, **options)
+        self.clock.advance(5)
+        return result
+
     def time_of(self, number):
         return f"2023-06-07T09:00:{number % 60:02d}Z"
 
@@ -135,19 +143,21 @@ class V3Table:
         rows = [{"u": "a", "ts": self.time_of(n), "n": n} for n in numbers]
         body = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
         stage_batch(self.store, self.paths, body=body, staging_format="ndjson", batch_id=new_batch_id(self.clock))
-        return self.run(flush_table, writer=NativeWriter(self.store, self.clock), owner="flush")
+        return self.work(flush_table, NativeWriter(self.store, self.clock), owner="flush")
 
     def merge(self, **options):
-        return self.run(merge_table, merger=NativeMerger(self.store, self.clock), owner="merge", **options)
+        return self.work(
+            merge_table, NativeMerger(self.store, self.clock), owner="merge", options=MergeOptions(**options)
+        )
 
     def delete(self, condition):
         changer = NativeChanger(self.store, self.clock)
-        return self.run(delete_rows, changer=changer, owner="delete", condition=condition)
+        return self.work(delete_rows, changer, condition, owner="delete")
 
     def rewrite(self, query):
         matches = PartitionMatcher((), read_table_config(self.store, self.paths))
         changer = NativeChanger(self.store, self.clock)
-        return self.run(rewrite_partitions, changer=changer, owner="rewrite", query=query, matches=matches)
+        return self.work(rewrite_partitions, changer, query, matches=matches, owner="rewrite")
 
     def rebuild(self, **options):
         footers = ParquetFooterReader(self.store)
