@@ -13,8 +13,7 @@ from dataclasses import replace
 
 import duckdb
 import pytest
-from icedb_client.clickhouse import to_clickhouse
-from icedb_client.clickhouse.statement import KEY_PLACEHOLDER, SECRET_PLACEHOLDER
+from icedb_client.clickhouse import KEY_PLACEHOLDER, SECRET_PLACEHOLDER, to_clickhouse
 from icedb_client.client import Client
 from icedb_client.settings import ClientSettings
 from icedb_log.store.stores import open_warehouse

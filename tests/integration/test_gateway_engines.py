@@ -6,7 +6,7 @@ import duckdb
 import polars as pl
 import pyarrow.dataset as ds
 import pytest
-from icedb_client.duck_connection import load_httpfs
+from icedb_client.duck import load_httpfs
 from icedb_log.clock import SystemClock
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.warehouse import Warehouse

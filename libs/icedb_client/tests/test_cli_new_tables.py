@@ -4,7 +4,7 @@ import json
 
 import pytest
 from icedb_client.client import Client
-from icedb_client.commits import CommitReport
+from icedb_client.delivery import CommitReport
 from icedb_log.ingest.quarantine import QuarantinedBatch, bad_rows_key, quarantine_rows
 from icedb_log.jobs import BadRows, RowFault, StagedBatch
 from icedb_log.store.stores import open_warehouse

@@ -1,9 +1,7 @@
 """Snapshots as ClickHouse SQL: quoting, types, conditions. Whether ClickHouse agrees is asked in a soak test."""
 
 import pytest
-from icedb_client.clickhouse import to_clickhouse
-from icedb_client.clickhouse.condition import translate
-from icedb_client.clickhouse.statement import KEY_PLACEHOLDER, SECRET_PLACEHOLDER
+from icedb_client.clickhouse import KEY_PLACEHOLDER, SECRET_PLACEHOLDER, to_clickhouse, translate
 from icedb_client.snapshots import DataFile, Snapshot
 from icedb_log.errors import InvalidRequest
 from icedb_log.store.stores import S3Options

@@ -9,7 +9,7 @@ from icedb_client import AsyncClient, AsyncSnapshot, Client, Snapshot
 from icedb_client.settings import ClientSettings
 from icedb_log.errors import InvalidRequest, NotFound
 
-NOT_AWAITED = {"warehouse", "workers", "door", "answerer", "wakes"}
+NOT_AWAITED = {"warehouse", "workers", "gate", "answerer", "wakes"}
 """Properties, and what the command line needs."""
 
 

@@ -7,8 +7,9 @@ from datetime import date, datetime
 
 import pytest
 from backports import zstd
-from icedb_client import batches, text_files
-from icedb_client.batches import encode_rows, wrap_bytes
+from icedb_client import bodies as batches
+from icedb_client import files as text_files
+from icedb_client.bodies import encode_rows, wrap_bytes
 from icedb_client.files import split_file
 from icedb_log.errors import InvalidRequest
 

@@ -3,15 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from icedb_client.read_lease import (
-    SLOW_BYTES_PER_S,
-    ReadLease,
-    hold_while_reading,
-    may_take_long,
-    take_hold,
-    take_lease,
-)
-from icedb_client.read_requests import AcquireLease, LeaseInfo, ReleaseLease, RenewLease, TableInfo, TableRequest
+from icedb_client.reads import SLOW_BYTES_PER_S, ReadLease, hold_while_reading, may_take_long, take_hold, take_lease
+from icedb_client.requests import AcquireLease, LeaseInfo, ReleaseLease, RenewLease, TableInfo, TableRequest
 from icedb_client.snapshots import SnapshotRequest
 from icedb_log.errors import BelowHorizon, NotFound, PermissionDenied, Unavailable
 

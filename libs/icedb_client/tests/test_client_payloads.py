@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from backports import zstd
-from icedb_client.payloads import PREVIEW_BYTES, format_of_key, preview_lines
+from icedb_client.files import PREVIEW_BYTES, format_of_key, preview_lines
 from pyarrow import ipc
 
 

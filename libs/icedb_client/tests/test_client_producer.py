@@ -13,7 +13,7 @@ import pytest
 from backports import zstd
 from icedb_client import producer as producer_module
 from icedb_client.delivery import Undelivered
-from icedb_client.producer_buffer import BufferFull, ProducerOptions, RowBuffer, UnsentRows
+from icedb_client.producer import BufferFull, ProducerOptions, RowBuffer, UnsentRows
 from icedb_log.clock import parse_uuid7_ms
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Overloaded, Unavailable
 from icedb_log.ingest.pressure import Pressure, publish_pressure
@@ -182,7 +182,7 @@ def test_retries_end_with_the_retry_window(client, create, warehouse, clock):
 def test_what_is_refused_for_good_is_not_tried_again(client, warehouse, puts):
     producer = client.producer("events")
     warehouse.store.delete([warehouse.table("events").config_key])
-    client.door._configs._known.clear()
+    client.gate._configs._known.clear()
     producer.send({"n": 1})
     with pytest.raises(UnsentRows, match="does not exist"):
         producer.flush()

@@ -6,7 +6,7 @@ from pathlib import Path
 import duckdb
 import pytest
 from icedb_client.client import Client
-from icedb_client.duck_connection import lock, open_duckdb
+from icedb_client.duck import lock, open_duckdb
 from icedb_client.settings import ClientSettings
 from icedb_client.snapshots import to_filters
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable, UnsupportedFormat

@@ -7,8 +7,8 @@ import json
 
 import pytest
 from backports import zstd
-from icedb_client import text_files
-from icedb_client.batches import wrap_bytes
+from icedb_client import files as text_files
+from icedb_client.bodies import wrap_bytes
 from icedb_client.files import format_of_name, split_file
 from icedb_log.errors import InvalidRequest
 

@@ -5,8 +5,8 @@ from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
 from icedb_client.file_list import MarkerFiles, WireFiles
+from icedb_client.requests import to_ms
 from icedb_client.settings import ClientSettings, load_client_settings
-from icedb_client.times import to_ms
 from icedb_log.errors import InvalidRequest
 from icedb_log.model import FileMarker
 from icedb_proto import snapshot_pb2 as pb

@@ -6,7 +6,7 @@ import random
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from icedb_client.pages import ParquetPageReader
+from icedb_client.footers import ParquetPageReader
 from icedb_log.parquet import pages
 from icedb_log.parquet.pages import DamagedPages, check_page_sums, read_chunks, read_pages
 from icedb_log.store.object_store import ObjectInfo

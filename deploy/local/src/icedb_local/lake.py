@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 import duckdb
 from icedb_client import Client, ClientSettings, Snapshot
-from icedb_client.duck_connection import open_duckdb
+from icedb_client.duck import open_duckdb
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 from icedb_log.keys import TablePaths

@@ -2,11 +2,9 @@
 
 from icedb_client.async_client import AsyncClient, AsyncSnapshot
 from icedb_client.client import Client, QueryResult
-from icedb_client.commits import CommitReport
-from icedb_client.delivery import EnqueuedBatch, Undelivered, Wait
-from icedb_client.producer import Producer
-from icedb_client.producer_buffer import BufferFull, ProducerCounters, ProducerOptions, UnsentBatch, UnsentRows
-from icedb_client.read_requests import Changes, LeaseInfo, SnapshotEvent, TableInfo
+from icedb_client.delivery import CommitReport, EnqueuedBatch, Undelivered, Wait
+from icedb_client.producer import BufferFull, Producer, ProducerCounters, ProducerOptions, UnsentBatch, UnsentRows
+from icedb_client.requests import Changes, LeaseInfo, SnapshotEvent, TableInfo
 from icedb_client.settings import ClientSettings
 from icedb_client.snapshots import DataFile, Snapshot
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from icedb_log.errors import InvalidRequest
 
-from icedb_client.batches import MAX_BATCH_BYTES, BatchBody
+from icedb_client.bodies import MAX_BATCH_BYTES, BatchBody
 
 if TYPE_CHECKING:
     import pyarrow as pa

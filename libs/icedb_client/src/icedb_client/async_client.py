@@ -5,29 +5,107 @@ Has no code of its own for what a client does. What asks the snapshot service is
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, asynccontextmanager
 from functools import update_wrapper
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, cast
 
 from icedb_log.errors import InvalidRequest
 
-from icedb_client.awaiting import entering_in_thread, in_thread, iterate_in_thread, iterating_in_thread
 from icedb_client.client import Client
-from icedb_client.read_requests import Answerer, Request, SnapshotEvent
 from icedb_client.reads import Reads, check_names
+from icedb_client.requests import Answerer, Request, SnapshotEvent
 from icedb_client.snapshots import Snapshot
 
 if TYPE_CHECKING:
     from icedb_log.store.stores import S3Options
 
-    from icedb_client.aio_snapshots import AioSnapshots
     from icedb_client.file_list import FileList
-    from icedb_client.read_requests import LeaseInfo
+    from icedb_client.grpc_snapshots import AioSnapshots
+    from icedb_client.requests import LeaseInfo
 
 _Given = ParamSpec("_Given")
 _Answer = TypeVar("_Answer")
+_Other = TypeVar("_Other")
+_Item = TypeVar("_Item")
+_Wrapped = TypeVar("_Wrapped")
+_END: Final = object()
+
+
+class _Wrapper(Protocol):
+    @property
+    def wrapped(self) -> Any: ...
+
+
+def in_thread(
+    method: Callable[Concatenate[_Wrapped, _Given], _Answer],
+) -> Callable[Concatenate[_Wrapper, _Given], Awaitable[_Answer]]:
+    """Run a method in a thread."""
+
+    async def call(self: _Wrapper, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Answer:
+        return await asyncio.to_thread(method, self.wrapped, *args, **kwargs)
+
+    update_wrapper(call, method)
+    return call
+
+
+def iterating_in_thread(
+    method: Callable[Concatenate[_Wrapped, _Given], Iterator[_Item]],
+) -> Callable[Concatenate[_Wrapper, _Given], AsyncIterator[_Item]]:
+    """Take each item of an iterator in a thread."""
+
+    def call(self: _Wrapper, /, *args: _Given.args, **kwargs: _Given.kwargs) -> AsyncIterator[_Item]:
+        return iterate_in_thread(lambda: method(self.wrapped, *args, **kwargs))
+
+    update_wrapper(call, method)
+    return call
+
+
+async def iterate_in_thread(begin: Callable[[], Iterator[_Item]]) -> AsyncGenerator[_Item, None]:
+    """Begin an iterator in a thread, take its items there, and close it when nobody wants more."""
+    items = await asyncio.to_thread(begin)
+    taken: asyncio.Future[Any] | None = None
+    try:
+        while True:
+            taken = asyncio.ensure_future(asyncio.to_thread(next, items, cast("_Item", _END)))
+            item = await asyncio.shield(taken)
+            if item is _END:
+                return
+            yield item
+    finally:
+        if taken is not None and not taken.done():
+            # The caller went away in the middle: the thread ends its step, then the iterator may be closed.
+            taken.add_done_callback(lambda _done: _close(items))
+        else:
+            await asyncio.to_thread(_close, items)
+
+
+def entering_in_thread(
+    method: Callable[Concatenate[_Wrapped, _Given], AbstractContextManager[_Answer]],
+    adapt: Callable[[_Answer], _Other],
+) -> Callable[Concatenate[_Wrapper, _Given], AbstractAsyncContextManager[_Other]]:
+    """Enter and leave a block in threads; ``adapt`` makes of what it gives what the caller gets."""
+
+    @asynccontextmanager
+    async def enter(self: _Wrapper, /, *args: _Given.args, **kwargs: _Given.kwargs) -> AsyncIterator[_Other]:
+        block = method(self.wrapped, *args, **kwargs)
+        answer = await asyncio.to_thread(block.__enter__)
+        try:
+            yield adapt(answer)
+        except BaseException as error:
+            if not await asyncio.to_thread(block.__exit__, type(error), error, error.__traceback__):
+                raise
+        else:
+            await asyncio.to_thread(block.__exit__, None, None, None)
+
+    update_wrapper(enter, method)
+    return enter
+
+
+def _close(items: Iterator[Any]) -> None:
+    if isinstance(items, Generator):
+        items.close()
 
 
 class AsyncSnapshot:
@@ -147,7 +225,7 @@ class AsyncClient:
         await asyncio.to_thread(self.wrapped.close)
 
     async def ask(self, request: Request[Any]) -> Any:
-        """Return the answer to a request; see :class:`icedb_client.read_requests.Answerer`."""
+        """Return the answer to a request; see :class:`icedb_client.requests.Answerer`."""
         if self.wrapped.settings.snapshot_address is None:
             return await asyncio.to_thread(self.wrapped.answerer.ask, request)
         return await self._service().ask(request)
@@ -179,7 +257,7 @@ class AsyncClient:
     def _service(self) -> "AioSnapshots":
         loop = asyncio.get_running_loop()
         if self._aio is None:
-            from icedb_client.aio_snapshots import AioSnapshots  # noqa: PLC0415 - gRPC only if it is used
+            from icedb_client.grpc_snapshots import AioSnapshots  # noqa: PLC0415 - gRPC only if it is used
 
             self._aio = AioSnapshots(self.wrapped.settings, clock=self.wrapped.clock, answerer=self.wrapped.answerer)
             self._loop = loop

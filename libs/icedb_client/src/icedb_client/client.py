@@ -19,14 +19,19 @@ from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
 
 from icedb_client.arrow_bodies import open_arrow, split_arrow
-from icedb_client.commits import CommitReport, wait_committed
-from icedb_client.delivery import DEFAULT_RETRY_MS, Delivery, EnqueuedBatch, StagingDoor, Wait
-from icedb_client.files import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS, split_file
-from icedb_client.one_batch import to_body
-from icedb_client.producer import Producer
-from icedb_client.producer_buffer import ProducerOptions, UnsentBatch
-from icedb_client.read_requests import Answerer, AnswerT, Request
+from icedb_client.delivery import (
+    DEFAULT_RETRY_MS,
+    CommitReport,
+    Delivery,
+    EnqueuedBatch,
+    StagingGate,
+    Wait,
+    wait_committed,
+)
+from icedb_client.files import DEFAULT_BATCH_BYTES, DEFAULT_BATCH_ROWS, split_file, to_body
+from icedb_client.producer import Producer, ProducerOptions, UnsentBatch
 from icedb_client.reads import QueryResult, Reads
+from icedb_client.requests import Answerer, AnswerT, Request
 from icedb_client.settings import ClientSettings, load_client_settings
 
 if TYPE_CHECKING:
@@ -79,7 +84,7 @@ class Client(Reads):
         self._grpc: GrpcSnapshots | None = None
         self._from_store: StoreReads | None = None
         self._sender: WakeupSender | None = None
-        self._door: StagingDoor | None = None
+        self._gate: StagingGate | None = None
         self._lock = threading.RLock()
 
     def __enter__(self) -> Self:
@@ -118,12 +123,12 @@ class Client(Reads):
             return self._sender
 
     @property
-    def door(self) -> StagingDoor:
+    def gate(self) -> StagingGate:
         """Where every batch goes through. Raises InvalidRequest if no store is set."""
         with self._lock:
-            if self._door is None:
-                self._door = StagingDoor(self.warehouse, clock=self.clock, wake=self._wake)
-            return self._door
+            if self._gate is None:
+                self._gate = StagingGate(self.warehouse, clock=self.clock, wake=self._wake)
+            return self._gate
 
     def table_config(self, table: str) -> TableConfig:
         """Read a table's configuration. Raises InvalidRequest, NotFound, Unavailable."""
@@ -158,8 +163,8 @@ class Client(Reads):
             Overloaded: The table takes no batches now; call again after its ``retry_after_ms``.
             Unavailable: The store did not confirm; call again with the same ``batch_id``.
         """
-        self.door.check(table)
-        return self.door.stage(table, to_body(rows, data_format), batch_id or new_batch_id(self.door.clock))
+        self.gate.check(table)
+        return self.gate.stage(table, to_body(rows, data_format), batch_id or new_batch_id(self.gate.clock))
 
     def enqueue_file(
         self,
@@ -201,12 +206,12 @@ class Client(Reads):
             Overloaded: The table had no room for a batch in time; it was not sent.
             Undelivered: The store did not confirm a batch in time; it may be there all the same.
         """
-        self.door.config(table)
+        self.gate.config(table)
         bodies = split_file(
             source, batch_rows=batch_rows, batch_bytes=batch_bytes, first_row=first_row, data_format=data_format
         )
         for body in bodies:
-            delivery = Delivery(self.door, table, body, retry_ms=retry_ms, on_wait=on_wait, batch_id=batch_id)
+            delivery = Delivery(self.gate, table, body, retry_ms=retry_ms, on_wait=on_wait, batch_id=batch_id)
             yield delivery.run()
             batch_id = None
 
@@ -237,13 +242,13 @@ class Client(Reads):
             Overloaded: The table had no room for a batch in time; it was not sent.
             Undelivered: The store did not confirm a batch in time; it may be there all the same.
         """
-        self.door.config(table)
+        self.gate.config(table)
         schema, batches = open_arrow(data)
         bodies = split_arrow(
             schema, ((batch, 0) for batch in batches), batch_rows=batch_rows, batch_bytes=batch_bytes, first_row=1
         )
         for body in bodies:
-            yield Delivery(self.door, table, body, retry_ms=retry_ms).run()
+            yield Delivery(self.gate, table, body, retry_ms=retry_ms).run()
 
     def producer(
         self,
@@ -269,9 +274,9 @@ class Client(Reads):
             NotFound: No such table.
             Unavailable: The store did not answer.
         """
-        self.door.config(table)
+        self.gate.config(table)
         chosen = options if options is not None else ProducerOptions.of(bounds)
-        return Producer(self.door, table, options=chosen, on_accepted=on_accepted, on_failed=on_failed)
+        return Producer(self.gate, table, options=chosen, on_accepted=on_accepted, on_failed=on_failed)
 
     def wait_committed(self, table: str, batch_ids: Iterable[str], *, timeout_ms: int = 60 * SECOND_MS) -> CommitReport:
         """Wait until batches are committed or quarantined, at most ``timeout_ms``; 0 looks once.
@@ -282,7 +287,7 @@ class Client(Reads):
             NotFound: No such table.
             Unavailable: The store did not answer.
         """
-        self.door.config(table)
+        self.gate.config(table)
         return wait_committed(
             self.warehouse.store, self.warehouse.table(table), batch_ids, clock=self.clock, timeout_ms=timeout_ms
         )

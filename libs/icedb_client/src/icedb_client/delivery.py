@@ -1,26 +1,36 @@
-"""From a body to an accepted batch: the door that every batch of this client goes through, and its retries.
+"""From a body to an accepted batch, its retries, and what became of it: committed, in quarantine, or still staged.
 
 Keeps three rules: a batch is staged only for a table that is there, and only while the table takes batches
 (back-pressure); what was once sent is sent again under the same id (I1); and not beyond the table's retry window,
 after which the flush would refuse it (I3).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import Overloaded, Unavailable
 from icedb_log.feed.views import require_takes_batches
-from icedb_log.ingest.pressure import PressureGate
+from icedb_log.ingest.pressure import PressureGate, read_pressure
+from icedb_log.ingest.quarantine import (
+    QuarantinedBatch,
+    batch_id_of_object,
+    entry_of_object,
+    find_reason,
+    is_reason,
+)
 from icedb_log.ingest.staging import stage_batch
+from icedb_log.keys import TablePaths
+from icedb_log.log.reader import LogReader
+from icedb_log.store.object_store import ObjectStore, list_all
 from icedb_log.store.store_clock import AlignedClock
 from icedb_log.table.stored_config import TableConfigs
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MINUTE_MS, SECOND_MS
 from icedb_log.warehouse import Warehouse
 
-from icedb_client.batches import BatchBody
+from icedb_client.bodies import BatchBody
 
 CONFIG_MAX_AGE_MS: Final = MINUTE_MS
 DEFAULT_RETRY_MS: Final = 5 * MINUTE_MS
@@ -84,7 +94,7 @@ class Wait:
     attempt: int
 
 
-class StagingDoor:
+class StagingGate:
     """Lets batches in. Thread-safe.
 
     Args:
@@ -97,7 +107,7 @@ class StagingDoor:
         self.clock: Clock = AlignedClock(clock, warehouse.store, may_ask=True)  # I3: ids have the store's time
         self._warehouse = warehouse
         self._wake = wake
-        self._gate = PressureGate(warehouse.store, clock=clock)
+        self._pressure = PressureGate(warehouse.store, clock=clock)
         self._configs = TableConfigs(warehouse.store, clock=clock, max_age_ms=CONFIG_MAX_AGE_MS)
 
     def check(self, table: str) -> TableConfig:
@@ -112,7 +122,7 @@ class StagingDoor:
             Unavailable: The store did not answer.
         """
         config = self.config(table)
-        self._gate.check(self._warehouse.table(table))
+        self._pressure.check(self._warehouse.table(table))
         return config
 
     def config(self, table: str) -> TableConfig:
@@ -150,10 +160,10 @@ class StagingDoor:
 
 
 class Delivery:
-    """One batch on its way through the door, sent again until it is in or its time is over.
+    """One batch on its way through the gate, sent again until it is in or its time is over.
 
     Args:
-        door: Where it goes.
+        gate: Where it goes.
         table: Name of the table.
         body: What is staged.
         retry_ms: How long to go on after the first failure. Never beyond the table's retry window.
@@ -166,7 +176,7 @@ class Delivery:
 
     def __init__(
         self,
-        door: StagingDoor,
+        gate: StagingGate,
         table: str,
         body: BatchBody,
         *,
@@ -176,10 +186,10 @@ class Delivery:
     ) -> None:
         self.batch_id: str | None = None
         self._given_id = batch_id
-        self._door = door
+        self._gate = gate
         self._table = table
         self._body = body
-        self._end_ms = door.clock.monotonic_ms() + retry_ms
+        self._end_ms = gate.clock.monotonic_ms() + retry_ms
         self._on_wait = on_wait
 
     def run(self) -> EnqueuedBatch:
@@ -199,9 +209,9 @@ class Delivery:
                 if self.batch_id is None:
                     self._begin()
                 assert self.batch_id is not None  # noqa: S101 - set by _begin
-                return self._door.stage(self._table, self._body, self.batch_id)
+                return self._gate.stage(self._table, self._body, self.batch_id)
             except Unavailable as error:
-                clock = self._door.clock
+                clock = self._gate.clock
                 left_ms = self._end_ms - clock.monotonic_ms()
                 if left_ms <= 0:
                     if self.batch_id is None:
@@ -214,8 +224,8 @@ class Delivery:
 
     def _begin(self) -> None:
         """Choose the id once the table takes batches: the retry window begins with the id (I3)."""
-        config = self._door.check(self._table)
-        clock = self._door.clock
+        config = self._gate.check(self._table)
+        clock = self._gate.clock
         self.batch_id = self._given_id or new_batch_id(clock)
         age_ms = clock.now_ms() - parse_uuid7_ms(self.batch_id)
         window_ms = config.retry_window_ms - config.retry_window_ms // WINDOW_PARTS_LEFT - max(0, age_ms)
@@ -226,3 +236,85 @@ def _pause_ms(error: Unavailable, attempt: int) -> int:
     if isinstance(error, Overloaded):
         return max(FIRST_PAUSE_MS, error.retry_after_ms)
     return min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS << min(attempt - 1, 16))
+
+
+FIRST_POLL_MS: Final = 50
+LONGEST_POLL_MS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReport:
+    """What became of batches.
+
+    Attributes:
+        committed: Ids of batches whose rows every new snapshot has.
+        quarantined: Batches that cannot be committed, with the reason.
+        bad_rows: Of committed batches: the rows that could not be, with the reason.
+        waiting: Ids of batches that are still staged.
+        conflicts: Other contents that were accepted under ids of these batches: in quarantine, not in the table.
+        halted: Why the table commits nothing, as its ingest worker said; then nobody waited any longer. Else empty.
+        unknown: Ids of which neither staging, the log nor quarantine knows: never accepted, or decided longer ago than
+            log files are kept.
+    """
+
+    committed: tuple[str, ...]
+    quarantined: tuple[QuarantinedBatch, ...]
+    waiting: tuple[str, ...]
+    bad_rows: tuple[QuarantinedBatch, ...] = ()
+    unknown: tuple[str, ...] = ()
+    conflicts: tuple[QuarantinedBatch, ...] = ()
+    halted: str = ""
+
+
+def wait_committed(
+    store: ObjectStore, paths: TablePaths, batch_ids: Iterable[str], *, clock: Clock, timeout_ms: int
+) -> CommitReport:
+    """Wait until no batch is staged any more, at most ``timeout_ms``; see :meth:`Client.wait_committed`."""
+    asked = tuple(dict.fromkeys(batch_ids))
+    deadline_ms = clock.monotonic_ms() + timeout_ms
+    pause_ms = FIRST_POLL_MS
+    seen: set[str] = set()
+    halted = ""
+    while True:
+        listing = list_all(store, paths.staging_prefix)
+        names = (info.key.rpartition("/")[2] for info in listing.objects)
+        staged = {name.partition(".")[0] for name in names}
+        waiting = tuple(batch_id for batch_id in asked if batch_id in staged)
+        seen.update(waiting)
+        left_ms = deadline_ms - clock.monotonic_ms()
+        said = read_pressure(store, paths) if waiting else None
+        halted = "" if said is None else said.find_halt(store_now_ms=listing.store_now_ms)
+        if not waiting or left_ms <= 0 or halted:
+            break
+        clock.sleep_ms(min(pause_ms, left_ms))
+        pause_ms = min(LONGEST_POLL_MS, pause_ms * 2)
+    gone = set(asked) - set(waiting)
+    if not gone:
+        return CommitReport((), (), waiting, halted=halted)
+    # A batch leaves staging after the log names it (I2, I5), so a log read later does, while that log file stays.
+    logs = [file.log for file in LogReader(store, paths, clock=clock).heads.read().files]
+    found = tuple(_find_reasons(store, paths, gone))
+    entries = {entry.batch_id: entry for entry in found if entry.kind != "conflict"}
+    committed = gone.intersection(batch_id for log in logs for batch_id in log.batch_ids)
+    refused = {batch_id for batch_id, entry in entries.items() if entry.kind == "batch"} - committed
+    refused |= gone.intersection(batch_id for log in logs for batch_id in log.refused_ids)
+    # Staged a moment ago and not refused: committed, though the log has forgotten it (a short log grace period).
+    committed |= (gone & seen) - refused
+    return CommitReport(
+        committed=tuple(batch_id for batch_id in asked if batch_id in committed),
+        quarantined=tuple(entries[batch_id] for batch_id in asked if batch_id in refused and batch_id in entries),
+        waiting=waiting,
+        bad_rows=tuple(entry for entry in entries.values() if entry.kind == "rows" and entry.batch_id in committed),
+        unknown=tuple(batch_id for batch_id in asked if batch_id in gone - committed - entries.keys()),
+        conflicts=tuple(entry for entry in found if entry.kind == "conflict"),
+        halted=halted,
+    )
+
+
+def _find_reasons(store: ObjectStore, paths: TablePaths, batch_ids: set[str]) -> Iterator[QuarantinedBatch]:
+    """Read the reasons of these batches: one listing, and one GET for each entry of them."""
+    for info in list_all(store, paths.quarantine_prefix).objects:
+        if is_reason(info.key) and batch_id_of_object(info.key) in batch_ids:
+            found = find_reason(store, paths, entry_of_object(info.key))
+            if found is not None:
+                yield found.entry

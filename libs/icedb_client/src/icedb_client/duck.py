@@ -4,19 +4,199 @@ Every column of the table is there with its type, whichever files have it; parti
 as text; the snapshot's condition is applied to the rows. Whoever reads a snapshot reads it through here.
 """
 
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Final
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import urlsplit
 
 import duckdb
 from icedb_log.errors import InvalidRequest, Unavailable, UnsupportedFormat
+from icedb_log.store.stores import S3Options
 from icedb_log.table.partition_path import HIVE_NULL, decode_partition_value
 from icedb_log.texts import is_text, quote_name, quote_text
 
-from icedb_client.duck_connection import load_httpfs, lock, prepare_s3
-from icedb_client.duck_text import first_line, why_it_failed
+from icedb_client.reads import ReadLease, hold_while_reading, release_hold, take_hold
 from icedb_client.snapshots import Snapshot
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
+
+
+def first_line(error: BaseException) -> str:
+    """Return what DuckDB says, without the drawing of where."""
+    return str(error).strip().partition("\n")[0]
+
+
+def why_it_failed(error: BaseException) -> str:
+    """Return why a query failed. What DuckDB has no class for comes from its Parquet reader, and names no file."""
+    line = first_line(error)
+    if type(error) is not duckdb.Error:
+        return line
+    return f"{line}: a data file may be damaged; `icedb fsck TABLE --pages` reads all bytes and names it"
+
+
+DEFAULT_REGION: Final = "us-east-1"
+_HTTPFS_PACKAGE: Final = "duckdb-extension-httpfs"
+OFFLINE: Final = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",
+    "allow_persistent_secrets": "false",
+}
+
+
+def open_duckdb() -> duckdb.DuckDBPyConnection:
+    """Return a connection in memory that downloads nothing and does not look at Python's variables."""
+    con = duckdb.connect(config=dict(OFFLINE))
+    con.execute("SET TimeZone = 'UTC'")
+    return con
+
+
+def lock(con: duckdb.DuckDBPyConnection, uris: Sequence[str]) -> None:
+    """Leave a connection access to these files and to nothing else, for good."""
+    con.execute(f"SET allowed_paths = [{', '.join(quote_text(uri) for uri in uris)}]")
+    con.execute("SET enable_external_access = false")
+    con.execute("SET lock_configuration = true")
+
+
+def prepare_s3(con: duckdb.DuckDBPyConnection, s3: S3Options) -> None:
+    """Load what reads S3, and give the connection a secret for it.
+
+    Raises:
+        Unavailable: The extension cannot be loaded.
+    """
+    load_httpfs(con)
+    settings = {
+        "REGION": s3.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
+    }
+    key = s3.access_key_id or os.environ.get("AWS_ACCESS_KEY_ID")
+    if key:
+        settings["KEY_ID"] = key
+        settings["SECRET"] = s3.secret_access_key or os.environ.get("AWS_SECRET_ACCESS_KEY", "")
+        token = os.environ.get("AWS_SESSION_TOKEN")
+        if token and s3.access_key_id is None:
+            settings["SESSION_TOKEN"] = token
+    options = [f"{name} {quote_text(value)}" for name, value in settings.items()]
+    if s3.endpoint_url is not None:
+        endpoint = urlsplit(s3.endpoint_url)
+        options += [
+            f"ENDPOINT {quote_text(endpoint.netloc)}",
+            "URL_STYLE 'path'",
+            f"USE_SSL {'true' if endpoint.scheme == 'https' else 'false'}",
+        ]
+    con.execute(f"CREATE OR REPLACE SECRET icedb_s3 (TYPE s3, {', '.join(options)})")
+
+
+def load_httpfs(con: duckdb.DuckDBPyConnection) -> None:
+    """Load the extension from its Python package, or from where DuckDB has it installed."""
+    path = _packaged_httpfs()
+    try:
+        con.execute(f"LOAD {quote_text(str(path))}" if path else "LOAD httpfs")
+    except duckdb.Error as error:
+        raise Unavailable(
+            f"DuckDB {duckdb.__version__} cannot load httpfs, which reads S3 ({first_line(error)}); "
+            f"install {_HTTPFS_PACKAGE}=={duckdb.__version__}"
+        ) from error
+
+
+def _packaged_httpfs() -> Path | None:
+    try:
+        package = distribution(_HTTPFS_PACKAGE)
+    except PackageNotFoundError:
+        return None
+    wanted = f"v{duckdb.__version__}"
+    for file in package.files or ():
+        if file.name == "httpfs.duckdb_extension" and file.parent.name == wanted:
+            return Path(str(package.locate_file(file)))
+    return None
+
+
+class Rows:
+    """The rows of a query, computed when they are taken.
+
+    Has every method and attribute of :class:`duckdb.DuckDBPyRelation`: ``.fetchall()``, ``.fetchmany(n)``, ``.df()``,
+    ``.pl()``, ``.to_arrow_table()``, ``.columns``, … What they return is DuckDB's; what they raise is ours. A context
+    manager; leases that it took are released by :meth:`close`, or when nothing refers to it any more.
+
+    Args:
+        relation: DuckDB's result.
+        leases: What keeps the files; checked before and after each method.
+        connection: Owns the result.
+        releasing: Releases the leases.
+    """
+
+    def __init__(
+        self,
+        relation: "DuckDBPyRelation",
+        *,
+        connection: "DuckDBPyConnection",
+        leases: Sequence[ReadLease],
+        releasing: ExitStack,
+    ) -> None:
+        self.connection = connection
+        self._relation = relation
+        self._leases = leases
+        self._release = weakref.finalize(self, releasing.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection and release what keeps the files. May be called again."""
+        self.connection.close()
+        self._release()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._relation, name)
+        return self._guarded(found) if callable(found) else found
+
+    def __len__(self) -> int:
+        return int(self._guarded(self._relation.__len__)())
+
+    def __str__(self) -> str:
+        return str(self._guarded(self._relation.__str__)())
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self._guarded(self._relation.__arrow_c_stream__)(requested_schema)
+
+    def _guarded(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._check()
+            try:
+                answer = method(*args, **kwargs)
+            except UNREADABLE as error:
+                raise unreadable(error) from error
+            except duckdb.Error as error:
+                raise InvalidRequest(f"the query failed: {why_it_failed(error)}") from error
+            self._check()
+            return answer
+
+        return call
+
+    def _check(self) -> None:
+        for lease in self._leases:
+            lease.check()
+
 
 UNREADABLE: Final = (duckdb.IOException, duckdb.HTTPException, duckdb.PermissionException)
 """A data file that is gone is among these: DuckDB then looks for a folder of that name, which it may not."""
@@ -217,3 +397,84 @@ def unreadable(error: Exception) -> Unavailable:
         "if it is gone, the read took longer than the table's data grace period: run it again, and hold the table with "
         "`with client.reading(table) as snapshot:` while you read"
     )
+
+
+MAX_BATCH_ROWS: Final = 10_000_000
+
+
+def read_table(snapshot: Snapshot, columns: Sequence[str] | None) -> "pa.Table":
+    """See :meth:`Snapshot.to_arrow`."""
+    pa = _require("pyarrow", extra="arrow", what="to_arrow")
+    with hold_while_reading(snapshot), open_duckdb() as con:
+        if not snapshot.schema and columns is None:
+            return pa.table({})
+        rows = select_rows(con, snapshot, columns=columns)
+        with explained(snapshot):
+            table = rows.to_arrow_table()
+    return table.cast(_in_utc(pa, table.schema))
+
+
+def open_reader(snapshot: Snapshot, columns: Sequence[str] | None, *, batch_rows: int) -> "pa.RecordBatchReader":
+    """See :meth:`Snapshot.to_arrow_reader`."""
+    pa = _require("pyarrow", extra="arrow", what="to_arrow_reader")
+    if not 1 <= batch_rows <= MAX_BATCH_ROWS:
+        raise InvalidRequest(f"batch_rows={batch_rows}: give 1 to {MAX_BATCH_ROWS} rows")
+    if not snapshot.schema and columns is None:
+        return pa.RecordBatchReader.from_batches(pa.schema([]), iter(()))
+    batches = _stream(pa, snapshot, columns, batch_rows)
+    schema = next(batches)  # everything that can be refused is refused now
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def read_pandas(snapshot: Snapshot, columns: Sequence[str] | None, options: Mapping[str, Any]) -> "pd.DataFrame":
+    """See :meth:`Snapshot.to_pandas`."""
+    package = _require("pandas", extra="pandas", what="to_pandas")
+    pa = _require("pyarrow", extra="pandas", what="to_pandas")
+    nullable = {pa.int64(): package.Int64Dtype(), pa.bool_(): package.BooleanDtype()}
+    frame: pd.DataFrame = read_table(snapshot, columns).to_pandas(**{"types_mapper": nullable.get, **options})
+    return frame
+
+
+def read_polars(snapshot: Snapshot, columns: Sequence[str] | None) -> "pl.DataFrame":
+    """See :meth:`Snapshot.to_polars`."""
+    package = _require("polars", extra="polars", what="to_polars")
+    _require("pyarrow", extra="polars", what="to_polars")
+    frame: pl.DataFrame = package.from_arrow(read_table(snapshot, columns))
+    return frame
+
+
+def _stream(pa: Any, snapshot: Snapshot, columns: Sequence[str] | None, batch_rows: int) -> Iterator[Any]:
+    """Yield the schema, then each batch, holding the files until the last one is taken."""
+    hold = take_hold(snapshot)
+    try:
+        with open_duckdb() as con:
+            rows = select_rows(con, snapshot, columns=columns)
+            with explained(snapshot):
+                reader = rows.to_arrow_reader(batch_rows)
+            schema = _in_utc(pa, reader.schema)
+            yield schema
+            while True:
+                if hold is not None:
+                    hold.check()
+                with explained(snapshot):
+                    batch = next(reader, None)
+                if batch is None:
+                    return
+                yield batch.cast(schema)
+    finally:
+        release_hold(snapshot, hold)
+
+
+def _in_utc(pa: Any, schema: Any) -> Any:
+    """Return the schema with times in UTC: what the log calls TIMESTAMP is always that."""
+    micros, utc = pa.timestamp("us"), pa.timestamp("us", "UTC")
+    return pa.schema([field.with_type(utc) if field.type == micros else field for field in schema])
+
+
+def _require(package: str, *, extra: str, what: str) -> Any:
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise InvalidRequest(
+            f"{what} needs {package}, which is not installed: pip install 'icedb-client[{extra}]'"
+        ) from error

@@ -9,11 +9,19 @@ import duckdb
 from icedb_log.errors import InvalidRequest
 from icedb_log.texts import quote_name
 
-from icedb_client.duck import UNREADABLE, create_view, select_empty, unreadable
-from icedb_client.duck_connection import OFFLINE, lock, open_duckdb
-from icedb_client.duck_rows import Rows
-from icedb_client.duck_text import first_line, why_it_failed
-from icedb_client.read_lease import release_hold, take_hold
+from icedb_client.duck import (
+    OFFLINE,
+    UNREADABLE,
+    Rows,
+    create_view,
+    first_line,
+    lock,
+    open_duckdb,
+    select_empty,
+    unreadable,
+    why_it_failed,
+)
+from icedb_client.reads import release_hold, take_hold
 from icedb_client.snapshots import Snapshot
 
 MAX_TABLES: Final = 100

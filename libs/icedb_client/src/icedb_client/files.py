@@ -1,24 +1,45 @@
-"""Files to the bodies of batches, without holding more than a batch of them.
-
-Owns how a file's format is told (content before name) and how it is cut. A batch is a whole number of rows, and
-CSV batches have the header of their file.
-"""
+"""Files of any size, and what callers hand over as one batch, to bodies; the first rows of a stored body as text."""
 
 import gzip
 import io
+import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal
+from typing import Any, BinaryIO, Final, Literal, NoReturn
 
 from icedb_log.errors import InvalidRequest
-from icedb_log.ingest.formats import GZIP_MAGIC, ZSTD_MAGIC, DataFormat, sniff_format
+from icedb_log.ingest.formats import (
+    BYTE_ORDER_MARK,
+    GZIP_MAGIC,
+    ZSTD_MAGIC,
+    DataFormat,
+    sniff_compression,
+    sniff_format,
+)
+from icedb_log.keys import STAGING_FORMATS
 from icedb_log.units import MIB
 
-from icedb_client.arrow_bodies import count_rows, split_arrow_file, split_parquet
-from icedb_client.batches import MAX_BATCH_BYTES, BatchBody, check_data_format, compress_body, zstd
-from icedb_client.text_files import CsvRecords, read_json_array, read_ndjson
+from icedb_client.arrow_bodies import (
+    count_rows,
+    encode_arrow,
+    first_rows,
+    is_arrow_data,
+    split_arrow_file,
+    split_parquet,
+)
+from icedb_client.bodies import (
+    MAX_BATCH_BYTES,
+    MAX_LINE_BYTES,
+    BatchBody,
+    check_data_format,
+    compress_body,
+    encode_rows,
+    wrap_bytes,
+    zstd,
+)
 
 DEFAULT_BATCH_ROWS: Final = 50_000
 DEFAULT_BATCH_BYTES: Final = 16 * MIB
@@ -223,3 +244,256 @@ def _tell(raw: io.BufferedReader) -> int:
 
 def _reason(error: Exception) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+
+
+MAX_ARRAY_BYTES: Final = 256 * MIB
+"""A file that is one JSON array is parsed whole; a larger one has to be NDJSON."""
+_JSON_SPACE: Final = " \t\r\n"
+_LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
+
+
+def read_ndjson(text: io.BufferedReader, name: str) -> Iterator[bytes]:
+    """Yield each line that is not blank, without its end.
+
+    Raises:
+        InvalidRequest: A line is too long, or the first one shows that this is no NDJSON; names file and line.
+    """
+    line_number = 0
+    is_first = True
+    while line := text.readline(MAX_LINE_BYTES + 1):
+        line_number += 1
+        _check_length(line, f"{name}: line {line_number}")
+        line = (line.removeprefix(BYTE_ORDER_MARK) if line_number == 1 else line).strip()
+        if not line:
+            continue
+        if is_first:
+            _check_first(line, f"{name}: line {line_number}")
+            is_first = False
+        yield line
+
+
+def read_json_array(text: io.BufferedReader, name: str) -> Iterator[bytes]:
+    """Yield each element of one JSON array, as it was written, on one line.
+
+    Raises:
+        InvalidRequest: Too large, or not one array; names file and element.
+    """
+    body = text.read(MAX_ARRAY_BYTES + 1)
+    if len(body) > MAX_ARRAY_BYTES:
+        raise InvalidRequest(
+            f"{name}: a JSON array of more than {MAX_ARRAY_BYTES} bytes; write one object a line (NDJSON) instead"
+        )
+    number = 0
+    try:
+        array = body.removeprefix(BYTE_ORDER_MARK).decode()
+        at = _skip_space(array, 0)
+        if array[at : at + 1] != "[":
+            raise InvalidRequest(f"{name}: not a JSON array; it begins with {array[at : at + 20]!r}")
+        decode = json.JSONDecoder(parse_constant=_refuse_constant).raw_decode
+        at = _skip_space(array, at + 1)
+        while array[at : at + 1] != "]" or number:
+            number += 1
+            _, end = decode(array, at)
+            # Line feeds stand only between the parts of an element: inside a text they are escaped.
+            line = array[at:end].encode().translate(_LINE_ENDS)
+            _check_length(line, f"{name}: element {number} of the array")
+            yield line
+            at = _skip_space(array, end)
+            if array[at : at + 1] != ",":
+                break
+            at = _skip_space(array, at + 1)
+        if array[at : at + 1] != "]" or _skip_space(array, at + 1) != len(array):
+            raise InvalidRequest(f"{name}: not a JSON array: after element {number} comes {array[at : at + 20]!r}")
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise InvalidRequest(f"{name}: not a JSON array: {reason} (element {number})") from error
+
+
+class CsvRecords:
+    """The records of a CSV file (RFC 4180: comma, double quotes, line feeds inside quotes). Iterate once.
+
+    Only where records end is looked at; blank lines between records are left out.
+
+    Args:
+        text: The file.
+        name: Its name, for messages.
+
+    Attributes:
+        header: The first record with its line feed; empty for an empty file.
+
+    Raises:
+        InvalidRequest: A record is too long, or its quotes are never closed; names file and line.
+    """
+
+    def __init__(self, text: io.BufferedReader, name: str) -> None:
+        self._text = text
+        self._name = name
+        self._line_number = 0
+        self.header = self._read_record().removeprefix(BYTE_ORDER_MARK)
+
+    def __iter__(self) -> Iterator[bytes]:
+        while record := self._read_record():
+            yield record
+
+    def _read_record(self) -> bytes:
+        """Return the next record with a line feed at its end; empty at the end of the file."""
+        parts: list[bytes] = []
+        size_bytes = 0
+        is_open = False
+        begun_at = self._line_number + 1
+        while line := self._text.readline(MAX_LINE_BYTES + 1):
+            self._line_number += 1
+            size_bytes += len(line)
+            if size_bytes > MAX_LINE_BYTES:
+                raise InvalidRequest(
+                    f"{self._name}: the record of line {begun_at} is longer than {MAX_LINE_BYTES} bytes"
+                )
+            if not parts and not line.strip(b"\r\n"):
+                begun_at = self._line_number + 1
+                size_bytes = 0
+                continue
+            if b'"' in line:
+                is_open = ends_in_quotes(line, is_open=is_open)
+            parts.append(line)
+            if not is_open:
+                break
+        if is_open:
+            raise InvalidRequest(f"{self._name}: the record of line {begun_at} opens a quote that is never closed")
+        record = b"".join(parts)
+        return record + b"\n" if record and not record.endswith(b"\n") else record
+
+
+def ends_in_quotes(line: bytes, *, is_open: bool) -> bool:
+    """Return whether a quoted CSV field is still open at the end of a line.
+
+    Quotes count only at the beginning of a field: ``5" pipe`` is plain text.
+
+    Args:
+        line: One line with its end.
+        is_open: Whether the line begins inside a quoted field.
+    """
+    at = 0
+    if not is_open:
+        if line.startswith(b'"'):
+            at = 1
+        elif (comma := line.find(b',"')) >= 0:
+            at = comma + 2
+        else:
+            return False
+    while True:
+        quote = line.find(b'"', at)
+        if quote < 0:
+            return True
+        if line[quote + 1 : quote + 2] == b'"':
+            at = quote + 2
+            continue
+        comma = line.find(b',"', quote + 1)
+        if comma < 0:
+            return False
+        at = comma + 2
+
+
+def _check_length(line: bytes, where: str) -> None:
+    if len(line) > MAX_LINE_BYTES:
+        raise InvalidRequest(f"{where} is longer than {MAX_LINE_BYTES} bytes")
+
+
+def _check_first(line: bytes, where: str) -> None:
+    if not line.startswith(b"{"):
+        raise InvalidRequest(
+            f"{where} is not JSON, or no object: it begins with {line[:20]!r}; each line of NDJSON is one object of "
+            "column to value. If this is no JSON at all, say what it is (--format, data_format)"
+        )
+    if line == b"{":
+        raise InvalidRequest(f"{where} is not JSON: an object over several lines; write one object a line, or an array")
+
+
+def _skip_space(text: str, at: int) -> int:
+    while text[at : at + 1] and text[at] in _JSON_SPACE:
+        at += 1
+    return at
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+NO_BOUND: Final = 1 << 62
+
+
+def to_body(rows: Any, data_format: DataFormat | None) -> BatchBody:
+    """Return the body of one batch; ``rows`` as :meth:`icedb_client.Client.enqueue` takes them.
+
+    Raises:
+        InvalidRequest: It is nothing that can be a batch, or too large for one.
+    """
+    if isinstance(rows, bytes | bytearray | memoryview):
+        return wrap_bytes(bytes(rows), data_format)
+    if isinstance(rows, Path):
+        bodies = tuple(
+            islice(split_file(rows, batch_rows=NO_BOUND, batch_bytes=MAX_BATCH_BYTES, data_format=data_format), 2)
+        )
+        if len(bodies) != 1:
+            what = "is empty" if not bodies else f"is larger than {MAX_BATCH_BYTES} bytes: use enqueue_file"
+            raise InvalidRequest(f"{rows}: {what}")
+        return bodies[0]
+    if data_format is not None:
+        raise InvalidRequest(f"data_format {data_format!r} is for bytes and files, not for a {type(rows).__name__}")
+    if is_arrow_data(rows):
+        return encode_arrow(rows)
+    if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
+        raise InvalidRequest(
+            f"rows are an iterable of objects, Arrow data, a DataFrame, bytes or a Path, not a {type(rows).__name__}; "
+            "see Client.enqueue"
+        )
+    return encode_rows(rows)
+
+
+PREVIEW_BYTES: Final = 256 * 1024
+MAX_LINE_CHARACTERS: Final = 500
+
+
+def format_of_key(key: str) -> str:
+    """Return the staging format that a payload's key ends with; ``ndjson`` if it ends with none."""
+    found = (name for name in sorted(STAGING_FORMATS, key=len, reverse=True) if key.endswith(f".{name}"))
+    return next(found, "ndjson")
+
+
+def preview_lines(body: bytes, staging_format: str, *, limit: int) -> tuple[str, ...]:
+    """Return the first lines of a text body, or the first rows of a Parquet or Arrow one.
+
+    What cannot be read is no error: that may be why the batch is where it is. A line then says so.
+
+    Args:
+        body: The payload.
+        staging_format: One of the staging formats.
+        limit: Most lines.
+    """
+    if staging_format in ("parquet", "arrow"):
+        try:
+            return tuple(_shorten(row) for row in first_rows(body, staging_format, limit=limit))
+        except InvalidRequest as error:
+            return (f"({len(body)} bytes of {staging_format}: {error})",)
+    start = _decompress_start(body)
+    text = start.decode(errors="replace")
+    lines = text.splitlines()
+    if len(start) == PREVIEW_BYTES and len(lines) > 1:
+        lines.pop()  # cut off by us
+    return tuple(_shorten(line) for line in lines[:limit])
+
+
+def _decompress_start(body: bytes) -> bytes:
+    compression = sniff_compression(body)
+    try:
+        if compression == "gz":
+            return zlib.decompressobj(wbits=31).decompress(body, PREVIEW_BYTES)
+        if compression == "zst":
+            return zstd.ZstdDecompressor().decompress(body, PREVIEW_BYTES)
+    except (zlib.error, zstd.ZstdError) as error:
+        return f"({len(body)} bytes that cannot be decompressed: {error})".encode()
+    return body[:PREVIEW_BYTES]
+
+
+def _shorten(line: str) -> str:
+    shown = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
+    return shown if len(shown) <= MAX_LINE_CHARACTERS else shown[:MAX_LINE_CHARACTERS] + " …"

@@ -2,7 +2,7 @@
 
 A plan is a generator: it yields a call, is sent the answer, and returns what the caller gets. The same plans are run
 by the client that waits (:mod:`icedb_client.grpc_snapshots`) and by the one that awaits
-(:mod:`icedb_client.aio_snapshots`).
+(:mod:`icedb_client.grpc_snapshots`).
 """
 
 from collections.abc import Generator, Iterable
@@ -16,7 +16,7 @@ from icedb_log.table.table_config import PartitionField
 from icedb_proto import snapshot_pb2 as pb
 
 from icedb_client.file_list import WireFiles
-from icedb_client.read_requests import (
+from icedb_client.requests import (
     AcquireLease,
     Answerer,
     Changes,

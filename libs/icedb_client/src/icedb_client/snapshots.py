@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from icedb_log.table.partition_filter import PartitionFilter
 
 from icedb_client.file_list import DataFile, FileList
-from icedb_client.partitions import Partitions, to_filters
-from icedb_client.read_requests import Answerer, LeaseInfo, Request, TableRequest
+from icedb_client.requests import Answerer, LeaseInfo, Partitions, Request, TableRequest, to_filters
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
     from icedb_log.store.stores import S3Options
 
-    from icedb_client.duck_rows import Rows
-    from icedb_client.read_lease import ReadLease
+    from icedb_client.duck import Rows
+    from icedb_client.reads import ReadLease
 
 __all__ = ["DataFile", "Partitions", "Snapshot", "SnapshotRequest", "to_filters"]
 
@@ -99,7 +98,7 @@ class Snapshot:
             InvalidRequest: No such column, a condition that DuckDB refuses, or pyarrow is missing.
             Unavailable: A data file could not be read, or a lease was lost.
         """
-        from icedb_client.readers import read_table  # noqa: PLC0415 - DuckDB and pyarrow only for those who read
+        from icedb_client.duck import read_table  # noqa: PLC0415 - DuckDB and pyarrow only for those who read
 
         return read_table(self, columns)
 
@@ -114,7 +113,7 @@ class Snapshot:
             columns: As of :meth:`to_arrow`.
             batch_rows: Most rows of a batch.
         """
-        from icedb_client.readers import open_reader  # noqa: PLC0415 - as above
+        from icedb_client.duck import open_reader  # noqa: PLC0415 - as above
 
         return open_reader(self, columns, batch_rows=batch_rows)
 
@@ -137,7 +136,7 @@ class Snapshot:
             columns: As of :meth:`to_arrow`.
             options: For :meth:`pyarrow.Table.to_pandas`, e.g. ``types_mapper``.
         """
-        from icedb_client.readers import read_pandas  # noqa: PLC0415 - as above
+        from icedb_client.duck import read_pandas  # noqa: PLC0415 - as above
 
         return read_pandas(self, columns, options)
 
@@ -149,7 +148,7 @@ class Snapshot:
         Args:
             columns: As of :meth:`to_arrow`.
         """
-        from icedb_client.readers import read_polars  # noqa: PLC0415 - as above
+        from icedb_client.duck import read_polars  # noqa: PLC0415 - as above
 
         return read_polars(self, columns)
 
@@ -200,7 +199,7 @@ class Snapshot:
         Raises:
             Unavailable: At the end: the lease was lost meanwhile, and files may have been deleted under the reader.
         """
-        from icedb_client.read_lease import hold_while_reading  # noqa: PLC0415 - as above
+        from icedb_client.reads import hold_while_reading  # noqa: PLC0415 - as above
 
         return hold_while_reading(self)
 

@@ -32,7 +32,7 @@ from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
 
 from icedb_client.file_list import MarkerFiles
-from icedb_client.read_requests import (
+from icedb_client.requests import (
     AcquireLease,
     AnswerT,
     Changes,
@@ -81,11 +81,11 @@ class StoreReads:
         )
 
     def ask(self, request: Request[AnswerT]) -> AnswerT:
-        """Return the answer; see :class:`icedb_client.read_requests.Answerer`."""
+        """Return the answer; see :class:`icedb_client.requests.Answerer`."""
         return cast("AnswerT", self._answer(request))
 
     def watch(self, tables: Sequence[str]) -> Iterator[SnapshotEvent]:
-        """Look at the tables again and again; see :class:`icedb_client.read_requests.Answerer`."""
+        """Look at the tables again and again; see :class:`icedb_client.requests.Answerer`."""
         names = tuple(check_table_name(name) for name in tables)
         for name in names:
             read_table_config(self._warehouse.store, self._warehouse.table(name))

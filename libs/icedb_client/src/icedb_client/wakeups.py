@@ -23,8 +23,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from icedb_client.bearer_token import BearerToken, require_private_redis
-from icedb_client.settings import ClientSettings
+from icedb_client.settings import BearerToken, ClientSettings, require_private_redis
 
 PAUSE_AFTER_FAILURE_MS: Final = 5 * SECOND_MS
 """After Redis did not answer, wake-ups are not tried for this long: producers must not wait for it each time."""

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
-from icedb_client.partitions import to_filters
+from icedb_client.requests import to_filters, to_ms
 from icedb_client.settings import load_client_settings
-from icedb_client.times import to_ms
 from icedb_engine.limits import EngineLimits
 from icedb_log.errors import InvalidRequest
 from icedb_log.table.partition_filter import PartitionFilter

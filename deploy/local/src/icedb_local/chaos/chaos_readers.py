@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import duckdb
 from icedb_client import Client
-from icedb_client.duck_connection import load_httpfs, open_duckdb
+from icedb_client.duck import load_httpfs, open_duckdb
 from icedb_log.clock import Clock
 from icedb_log.errors import BelowHorizon, Unavailable
 

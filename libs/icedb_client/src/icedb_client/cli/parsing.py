@@ -9,7 +9,7 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.table.table_config import SQL_TYPES
 from icedb_log.table.time_columns import TIME_UNITS, parse_bound
 
-from icedb_client.times import to_ms
+from icedb_client.requests import to_ms
 
 _DURATION: Final = re.compile(r"(?P<number>\d{1,12}(?:\.\d{1,3})?)\s*(?P<unit>ms|s|min|m|h|d)")
 _COLUMN: Final = re.compile(r"(?P<name>.+)[:=]\s*(?P<type>[A-Za-z0-9_]+)\s*(?:\(\s*(?P<unit>\w+)\s*\))?\s*", re.DOTALL)

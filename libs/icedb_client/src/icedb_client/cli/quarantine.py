@@ -27,7 +27,7 @@ from icedb_client.cli.output import (
 from icedb_client.cli.parsing import format_time
 from icedb_client.cli.runner import JsonFlag, TableName, YesFlag, answer, confirm, exit_code, open_client
 from icedb_client.client import Client
-from icedb_client.payloads import format_of_key, preview_lines
+from icedb_client.files import format_of_key, preview_lines
 
 DEFAULT_SHOWN_LINES: Final = 5
 

@@ -24,9 +24,9 @@ from icedb_client.cli.output import (
 from icedb_client.cli.parsing import format_time, parse_duration, parse_time
 from icedb_client.cli.runner import JsonFlag, TableName, answer, open_client
 from icedb_client.client import QueryResult
-from icedb_client.file_list import DataFile, FileList
-from icedb_client.read_requests import Changes, SnapshotEvent
-from icedb_client.snapshots import Snapshot
+from icedb_client.file_list import FileList
+from icedb_client.requests import Changes, SnapshotEvent
+from icedb_client.snapshots import DataFile, Snapshot
 
 SHOWN_FILES: Final = 20
 SHOWN_ROWS: Final = 100

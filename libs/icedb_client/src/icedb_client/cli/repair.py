@@ -18,8 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from icedb_client.cli.output import count_of, err, format_bytes, format_count, out, print_json, print_note
 from icedb_client.cli.runner import FAILED, JsonFlag, TableName, YesFlag, answer, confirm, open_client
 from icedb_client.client import Client
-from icedb_client.footers import ParquetFooterReader
-from icedb_client.pages import ParquetPageReader
+from icedb_client.footers import ParquetFooterReader, ParquetPageReader
 
 OWNER: Final = "icedb rebuild"
 SHOWN_NAMES: Final = 5

@@ -43,7 +43,7 @@ from icedb_client.cli.runner import (
 from icedb_client.cli.table_settings import ALTER_FIELDS, CREATE_FIELDS, describe_declared, read_settings, with_settings
 from icedb_client.client import Client
 from icedb_client.footers import ParquetFooterReader
-from icedb_client.read_requests import TableInfo
+from icedb_client.requests import TableInfo
 
 app = typer.Typer(no_args_is_help=True, help="Create, change and look at tables.")
 

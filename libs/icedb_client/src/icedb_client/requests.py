@@ -1,16 +1,104 @@
-"""What a reader can ask, as values; each names the type of its answer.
-
-One request means the same whoever answers it: a snapshot service over gRPC (:mod:`icedb_client.grpc_plans`), or the
-store itself (:mod:`icedb_client.store_reads`). The clients know nothing but :meth:`Answerer.ask`.
-"""
+"""What a reader asks and is answered: requests, times, partitions, and the values of the answers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from datetime import UTC, date, datetime, time
+from typing import Final, Generic, Protocol, TypeVar
 
+from icedb_log.errors import InvalidRequest
+from icedb_log.keys import MAX_MS
+from icedb_log.table.partition_filter import PartitionFilter
 from icedb_log.table.table_config import PartitionField
 
 from icedb_client.file_list import FileList
+
+Time = datetime | date | str | int
+"""A datetime, a date (its first moment), ISO 8601 text, or unix milliseconds. What names no zone is UTC."""
+
+_SHOWN: Final = 80
+
+
+def to_ms(value: Time, *, what: str) -> int:
+    """Return unix milliseconds.
+
+    Args:
+        value: A time as callers write it. Text of digits is unix milliseconds, too.
+        what: Name of the argument, for the message.
+
+    Raises:
+        InvalidRequest: Not a time, or one before 1970 or after what the log can tell.
+    """
+    text = value.strip() if isinstance(value, str) else ""
+    if text.isdecimal() and text.isascii():
+        value = int(text[: len(str(MAX_MS)) + 1])
+    time_ms = _read_text(text) if isinstance(value, str) else _read_value(value)
+    if time_ms is None or time_ms < 0:
+        raise InvalidRequest(
+            f"{what} {str(value)[:_SHOWN]!r} is not a time: write e.g. 2026-01-02T03:04:05Z, 2026-01-02, a datetime, "
+            f"or unix milliseconds, 0 to {MAX_MS}"
+        )
+    return time_ms
+
+
+def _read_value(value: object) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value if value <= MAX_MS else None
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime.combine(value, time(), UTC)
+    if not isinstance(value, datetime):
+        return None
+    try:
+        return int((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1000)
+    except OverflowError:
+        return None
+
+
+def _read_text(text: str) -> int | None:
+    try:
+        return _read_value(datetime.fromisoformat(text))
+    except ValueError:
+        return None
+
+
+Partitions = Mapping[str, object] | Sequence[PartitionFilter] | None
+"""Which partitions: ``{"d": "2026-01-31"}``, ``{"d": ["2026-01-30", "2026-01-31"], "country": None}``, or filters."""
+
+
+def to_filters(partitions: Partitions) -> tuple[PartitionFilter, ...]:
+    """Turn what users write into filters.
+
+    Args:
+        partitions: A mapping of field to value, to several values, or to ``None`` (null); or filters.
+
+    Raises:
+        InvalidRequest: Another kind of value.
+    """
+    if partitions is None:
+        return ()
+    if not isinstance(partitions, Mapping):
+        return tuple(partitions)
+    filters: list[PartitionFilter] = []
+    for name, wanted in partitions.items():
+        if wanted is None:
+            filters.append(PartitionFilter(name, is_null=True))
+        elif isinstance(wanted, list | tuple | set | frozenset):
+            filters.append(PartitionFilter.equals(name, *(_as_text(name, value) for value in wanted)))
+        else:
+            filters.append(PartitionFilter.equals(name, _as_text(name, wanted)))
+    return tuple(filters)
+
+
+def _as_text(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int) or hasattr(value, "isoformat"):
+        return value.isoformat() if hasattr(value, "isoformat") else str(value)
+    raise InvalidRequest(
+        f"partition {name}: {value!r} is a {type(value).__name__}; give text, a number, a date, a list of them or None"
+    )
+
 
 AnswerT = TypeVar("AnswerT")
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)

@@ -1,4 +1,4 @@
-"""Rows and bytes to the bodies of batches.
+"""Rows and bytes to the bodies of batches: NDJSON that is made here, and what producers made themselves.
 
 Owns what a staged body is, how a producer's rows become NDJSON, and how a body's format is told from its first
 bytes. It does not look at columns and types: the flush does.
