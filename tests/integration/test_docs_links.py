@@ -9,6 +9,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *(ROOT / "docs").rglob("*.md")})
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]*)(?:#([^)\s]+))?\)")
+PATH = re.compile(r"`((?:libs|services|sim|deploy|tests|bench|proto)/[\w./-]+\.\w+)`")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
@@ -28,6 +29,13 @@ def broken_links(page):
 )
 def test_links_point_to_what_is_there(page):
     assert list(broken_links(page)) == []
+
+
+def test_paths_that_pages_name_are_there():
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    named = {path for page in pages for path in re.findall(PATH, page.read_text(encoding="utf-8"))}
+    assert len(named) > 50
+    assert {path for path in named if not (ROOT / path).exists()} == set()
 
 
 def test_what_is_not_there_is_found(tmp_path):
