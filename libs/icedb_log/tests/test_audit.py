@@ -1,8 +1,17 @@
 """The janitor's audit: J10."""
 
 import pytest
-from icedb_log.clean.audit import MAX_FOUND, MAX_REASON_CHARS, AuditLog, RunFacts, sweep_audit
-from icedb_log.clean.audit_reader import AuditPart, DamagedPart, find_deletions, read_audit
+from icedb_log.clean.audit import (
+    MAX_FOUND,
+    MAX_REASON_CHARS,
+    AuditLog,
+    AuditPart,
+    DamagedPart,
+    RunFacts,
+    find_deletions,
+    read_audit,
+    sweep_audit,
+)
 from icedb_log.clean.deletion import Deleter, Doomed
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.errors import CommitOutcomeUnknown, Unavailable

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
+from icedb_log.repair.footers import PageLook
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.repair.fsck_findings import FsckReport
-from icedb_log.repair.pages import PageLook
 from icedb_log.store.object_store import ObjectInfo
 from icedb_sim.tables.fsck_tables import codes, data_file, last_append, small
 from icedb_sim.tables.row_footers import RowFooterReader

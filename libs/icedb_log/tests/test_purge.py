@@ -1,8 +1,7 @@
 """A purge (T3 to T6): when it begins, what goes, what stays, in which order, and that it goes on wherever it was cut."""
 
 import pytest
-from icedb_log.clean.audit import AuditLog
-from icedb_log.clean.audit_reader import read_audit
+from icedb_log.clean.audit import AuditLog, read_audit
 from icedb_log.clean.drop import read_kept_config, undrop_table
 from icedb_log.clean.pin_creation import create_pin
 from icedb_log.clean.pins import read_pinned, unpin

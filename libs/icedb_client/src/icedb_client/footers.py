@@ -12,8 +12,7 @@ from icedb_log.parquet.errors import BadFooter
 from icedb_log.parquet.footer import parse_parquet_footer
 from icedb_log.parquet.pages import DamagedPages, check_file_sums
 from icedb_log.parquet.schema import ParquetSchema
-from icedb_log.repair.footers import Footer, UnreadableCause, UnreadableFooter, read_origin
-from icedb_log.repair.pages import PageLook
+from icedb_log.repair.footers import Footer, PageLook, UnreadableCause, UnreadableFooter, read_origin
 from icedb_log.store.object_store import ObjectInfo, ObjectStore
 
 from icedb_client.bodies import zstd
@@ -124,7 +123,7 @@ _ZSTD: Final = 6
 
 
 class ParquetPageReader:
-    """Reads pages; implements :class:`~icedb_log.repair.pages.PageReader`.
+    """Reads pages; implements :class:`~icedb_log.repair.footers.PageReader`.
 
     Args:
         store: Where the files are.

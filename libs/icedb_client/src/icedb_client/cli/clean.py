@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import orjson
 import typer
-from icedb_log.clean.audit_reader import AuditEntry, AuditPart, DamagedPart, find_deletions, read_audit
+from icedb_log.clean.audit import AuditEntry, AuditPart, DamagedPart, find_deletions, read_audit
 from icedb_log.clean.guards import Waiting
 from icedb_log.clean.orphan_plan import DEFAULT_MAX_SHARE, OrphanGuard, OrphanPolicy, WaitingOrphan
 from icedb_log.clean.orphans import OrphanResult, sweep_orphans

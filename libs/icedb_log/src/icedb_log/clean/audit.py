@@ -6,22 +6,25 @@ entry stays ``announced``: the object may have gone or not. A run that deletes n
 decision is read from here: an audit that is lost costs knowledge, never data.
 
 Each chunk of a run is an object of its own, JSON lines: the run first, then one line for each object. So memory is
-bounded by a chunk, and nothing is written more than twice.
+bounded by a chunk, and nothing is written more than twice. It is read page by page, a few objects at once; one that
+cannot be understood is reported, never a reason to stop.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from typing import Any, Final, Literal
 
 import orjson
+from pydantic import BaseModel, ConfigDict, Field
 
 from icedb_log.clean.deletion import CHUNK_KEYS, Deleted, Deleter, Doomed
 from icedb_log.clean.guards import Holds
-from icedb_log.clock import Clock
-from icedb_log.errors import IceDBError
-from icedb_log.keys import TablePaths, parse_audit_key
+from icedb_log.clock import Clock, uuid7_hex_ms
+from icedb_log.errors import IceDBError, NotFound
+from icedb_log.keys import MAX_MS, TablePaths, parse_audit_key
 from icedb_log.store.object_store import FailedDelete, ObjectInfo, ObjectStore
 from icedb_log.store.store_clock import check_store_clock
 
@@ -36,6 +39,15 @@ AuditStep = Literal["announce", "conclude"]
 MAX_FOUND: Final = 100
 """Names of each kind of holder that a run's first line lists; their number is always there."""
 MAX_REASON_CHARS: Final = 300
+
+SLICE_DIGITS: Final = 5
+"""Of the 13 digits of a time: the listings of a search by time go by slices of 10^8 ms, a bit more than a day."""
+SLICE_MS: Final = 10 ** (13 - SLICE_DIGITS)
+MAX_SLICES: Final = 40
+"""A search over more slices lists everything instead."""
+UUID_HEX_CHARS: Final = 32
+FETCH_THREADS: Final = 16
+"""Parts that are fetched at once, and held in memory."""
 
 
 @cache
@@ -60,6 +72,77 @@ class RunFacts:
     store_now_ms: int
     policy: Mapping[str, int | None]
     found: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+class AuditEntry(BaseModel):
+    """What the audit says of one object.
+
+    Attributes:
+        key: Its key.
+        kind: What it was.
+        why: Why it was deleted.
+        died_ms: When it died, unix ms, if that has a meaning.
+        size_bytes: Its size, if known.
+        passed: Guards that had let it go.
+        outcome: See :data:`Outcome`.
+        reason: Why it would not go.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    key: str
+    kind: str
+    why: str
+    died_ms: int | None
+    size_bytes: int | None
+    passed: tuple[str, ...]
+    outcome: str
+    reason: str | None = None
+
+
+class AuditPart(BaseModel):
+    """One object of the audit: a run, and what it deleted at once.
+
+    Attributes:
+        audit_key: The object's own key.
+        run_id: The run.
+        part: Number of this part of the run, from 0.
+        kind: What the run was.
+        owner: Who deleted.
+        release: Of IceDB.
+        store_now_ms: The store's clock that ages were measured against, unix ms.
+        written_ms: When this part was written last, by the store's clock, unix ms.
+        policy: Grace periods and other bounds.
+        found: What was there that can hold objects: ``count`` and ``names`` for each kind.
+        entries: The objects.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    audit_key: str
+    run_id: str = Field(alias="run")
+    part: int
+    kind: str
+    owner: str
+    release: str
+    store_now_ms: int
+    written_ms: int
+    policy: Mapping[str, int | None]
+    found: Mapping[str, Mapping[str, Any]]
+    entries: tuple[AuditEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedPart:
+    """An object of the audit that cannot be understood.
+
+    Attributes:
+        audit_key: Its key.
+        problem: What is wrong.
+    """
+
+    audit_key: str
+    problem: str
 
 
 def found_holds(holds: Holds) -> dict[str, tuple[str, ...]]:
@@ -180,23 +263,17 @@ class RunAudit:
         for each in self._chunk:
             reason = reasons.get(each.key)
             outcome: Outcome = "announced" if not is_concluded else "deleted" if reason is None else "failed"
-            lines.append(orjson.dumps(_entry(each, outcome, reason)))
+            entry = {
+                "key": each.key,
+                "kind": each.kind,
+                "why": each.why,
+                "died_ms": each.died_ms,
+                "size_bytes": each.size_bytes,
+                "passed": each.passed,
+                "outcome": outcome,
+            }
+            lines.append(orjson.dumps(entry if reason is None else {**entry, "reason": reason[:MAX_REASON_CHARS]}))
         self._store.put(key, b"\n".join(lines) + b"\n")
-
-
-def _entry(doomed: Doomed, outcome: Outcome, reason: str | None) -> dict[str, Any]:
-    entry: dict[str, Any] = {
-        "key": doomed.key,
-        "kind": doomed.kind,
-        "why": doomed.why,
-        "died_ms": doomed.died_ms,
-        "size_bytes": doomed.size_bytes,
-        "passed": doomed.passed,
-        "outcome": outcome,
-    }
-    if reason is not None:
-        entry["reason"] = reason[:MAX_REASON_CHARS]
-    return entry
 
 
 def sweep_audit(
@@ -239,3 +316,86 @@ def _doom(info: ObjectInfo) -> Doomed:
     return Doomed(
         info.key, "audit", "older than the audit's retention", ("audit_retention",), size_bytes=info.size_bytes
     )
+
+
+def read_audit(
+    store: ObjectStore, paths: TablePaths, *, since_ms: int = 0, until_ms: int = MAX_MS
+) -> Iterator[AuditPart | DamagedPart]:
+    """Read the parts of all runs that began between two times of the store's clock, oldest first.
+
+    Args:
+        store: The object store.
+        paths: Keys of the table; it need not exist any more.
+        since_ms: From when on, unix ms.
+        until_ms: Until when, unix ms.
+
+    Raises:
+        Unavailable: The store did not answer.
+    """
+    with ThreadPoolExecutor(FETCH_THREADS, "icedb-audit-reader") as pool:
+        for prefix in _prefixes(paths, since_ms, until_ms):
+            token: str | None = None
+            while True:
+                page = store.list_page(prefix, token=token)
+                keys = [info.key for info in page.objects if _is_wanted(info.key, since_ms, until_ms)]
+                for start in range(0, len(keys), FETCH_THREADS):
+                    # Not the whole page at once: a part has up to 10,000 objects.
+                    for part in pool.map(partial(_read_part, store), keys[start : start + FETCH_THREADS]):
+                        if part is not None:
+                            yield part
+                token = page.next_token
+                if token is None:
+                    break
+
+
+def find_deletions(
+    store: ObjectStore, paths: TablePaths, key: str, *, since_ms: int = 0, until_ms: int = MAX_MS
+) -> Iterator[tuple[AuditPart, AuditEntry] | DamagedPart]:
+    """Find what the audit says of one object, oldest first; nothing if it does not know it.
+
+    Arguments and errors as :func:`read_audit`; ``key`` is the object's full key. The time in its name bounds the
+    search.
+    """
+    for part in read_audit(store, paths, since_ms=max(since_ms, _made_ms(key)), until_ms=until_ms):
+        if isinstance(part, DamagedPart):
+            yield part
+            continue
+        for entry in part.entries:
+            if entry.key == key:
+                yield part, entry
+
+
+def _made_ms(key: str) -> int:
+    """Return the time before which an object cannot have been deleted, as its name tells; 0 if it does not.
+
+    Names are given by hosts whose clocks may be wrong: a day is taken off.
+    """
+    digits = key.rpartition("/")[2].partition(".")[0].rpartition("_")[2].replace("-", "")
+    made_ms = uuid7_hex_ms(digits) if len(digits) == UUID_HEX_CHARS else None
+    return max(0, (made_ms or 0) - SLICE_MS)
+
+
+def _prefixes(paths: TablePaths, since_ms: int, until_ms: int) -> list[str]:
+    first, last = max(since_ms, 0) // SLICE_MS, min(until_ms, MAX_MS) // SLICE_MS
+    if last - first >= MAX_SLICES:
+        return [paths.audit_prefix]
+    return [f"{paths.audit_prefix}{number:0{SLICE_DIGITS}d}" for number in range(first, last + 1)]
+
+
+def _is_wanted(key: str, since_ms: int, until_ms: int) -> bool:
+    name = parse_audit_key(key)
+    return name is None or since_ms <= name.time_ms <= until_ms
+
+
+def _read_part(store: ObjectStore, key: str) -> AuditPart | DamagedPart | None:
+    if parse_audit_key(key) is None:
+        return DamagedPart(key, "not the name of an audit object")
+    try:
+        stored = store.get(key)
+    except NotFound:
+        return None  # past its retention since the listing
+    try:
+        head, *entries = (orjson.loads(line) for line in stored.body.splitlines())
+        return AuditPart(**{**head, "audit_key": key, "written_ms": stored.info.modified_ms, "entries": entries})
+    except (ValueError, TypeError) as error:
+        return DamagedPart(key, f"{type(error).__name__}: {error}"[:200])

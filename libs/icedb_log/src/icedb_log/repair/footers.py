@@ -1,7 +1,7 @@
-"""What the footer of a data file says, as values, and who reads it.
+"""What the footer of a data file says, what a check of its pages says, as values, and who reads them.
 
-Owns the meaning of the ``icedb.*`` key-value metadata that the data path writes into each footer, and the
-:class:`FooterReader` protocol. Real footers are read by ``icedb_client.footers``, those of tests by
+Owns the meaning of the ``icedb.*`` key-value metadata that the data path writes into each footer, and the protocols
+:class:`FooterReader` and :class:`PageReader`. Real footers are read by ``icedb_client.footers``, those of tests by
 :mod:`icedb_sim.tables.row_footers`. A footer is the word of a file about itself: whether the file is live is said
 by the log alone (S1).
 """
@@ -122,6 +122,36 @@ class FooterReader(Protocol):
         Args:
             infos: Files as a listing names them; an empty ETag stands for any.
             bounds_of: Columns whose minimum, maximum and nulls are wanted.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PageLook:
+    """What the pages of one data file are like.
+
+    Attributes:
+        info: The file.
+        page_count: Pages that were read.
+        unsummed_count: Those of them that have no checksum: not every change in them can be seen.
+        cause: Why the file is not as it was written, or could not be read; ``None``: nothing is wrong with it.
+        reason: The same in words.
+    """
+
+    info: ObjectInfo
+    page_count: int = 0
+    unsummed_count: int = 0
+    cause: UnreadableCause | None = None
+    reason: str = ""
+
+
+class PageReader(Protocol):
+    """Reads the pages of data files."""
+
+    def read_pages(self, infos: Iterable[ObjectInfo]) -> Iterator[PageLook]:
+        """Read all bytes of any number of files, and return one result each, in the same order.
+
+        Nothing that a file holds makes it raise.
         """
         ...
 

@@ -18,7 +18,7 @@ from icedb_log.clock import Clock
 from icedb_log.errors import NotFound, UnsupportedFormat
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import DEFAULT_MAX_REFRESH_MS
-from icedb_log.repair.footers import FooterReader
+from icedb_log.repair.footers import FooterReader, PageReader
 from icedb_log.repair.fsck_data import (
     Inspection,
     Progress,
@@ -40,7 +40,6 @@ from icedb_log.repair.fsck_state import (
     read_fences,
     read_pins,
 )
-from icedb_log.repair.pages import PageReader
 from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, ObjectInfo, ObjectStore
 from icedb_log.store.store_clock import MAX_HOST_GAP_MS
 from icedb_log.table.stored_config import decode_table_config

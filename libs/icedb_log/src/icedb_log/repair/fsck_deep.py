@@ -11,11 +11,10 @@ from typing import Any, Final
 from icedb_log.keys import TablePaths
 from icedb_log.log.widening import fixed_columns, is_widening
 from icedb_log.model import ColumnStats, FileMarker
-from icedb_log.repair.footers import ColumnBounds, Footer, FooterReader, UnreadableFooter
+from icedb_log.repair.footers import ColumnBounds, Footer, FooterReader, PageReader, UnreadableFooter
 from icedb_log.repair.fsck_data import Progress, no_progress
 from icedb_log.repair.fsck_findings import Findings
 from icedb_log.repair.fsck_log import CheckedLog
-from icedb_log.repair.pages import PageReader
 from icedb_log.store.object_store import ObjectInfo
 from icedb_log.table.table_config import TableConfig
 
