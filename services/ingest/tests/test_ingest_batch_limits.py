@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 import pytest
-from icedb_ingest.batch_limits import BatchLimits
+from icedb_ingest.flush_choice import BatchLimits
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks

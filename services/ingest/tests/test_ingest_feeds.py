@@ -6,9 +6,8 @@ import pytest
 from icedb_ingest.feeds import VIEW_NAMES_AGE_MS
 from icedb_ingest.imports import ImportTasks
 from icedb_ingest.metrics import IngestMetrics
-from icedb_ingest.query_checks import QueryTasks
 from icedb_ingest.settings import IngestSettings
-from icedb_ingest.tasks import IngestTasks
+from icedb_ingest.tasks import IngestTasks, QueryTasks
 from icedb_log.clean.drop import drop_table
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import CorruptLog, InvalidRequest, Unavailable

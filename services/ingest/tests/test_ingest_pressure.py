@@ -2,7 +2,7 @@
 
 import pytest
 from icedb_ingest.metrics import IngestMetrics
-from icedb_ingest.pacing import Pacer
+from icedb_ingest.pressure_watch import Pacer
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
 from icedb_log.clean.vacuum import vacuum_table

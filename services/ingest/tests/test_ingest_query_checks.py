@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from icedb_ingest.query_checks import QueryTasks
+from icedb_ingest.tasks import QueryTasks
 from icedb_log.errors import InvalidRequest
 from icedb_log.table.table_config import TableConfig
 

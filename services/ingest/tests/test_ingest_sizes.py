@@ -1,10 +1,10 @@
 """Large batches: who takes them, who is woken, and what is counted (I6)."""
 
 import pytest
+from icedb_ingest.flush_choice import MAX_LOOKS, SizedBatches
 from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
-from icedb_ingest.sized_batches import MAX_LOOKS, SizedBatches
 from icedb_ingest.tasks import IngestTasks
 from icedb_log.clock import new_batch_id
 from icedb_log.ingest.flush import FlushLimits, FlushResult
@@ -178,7 +178,7 @@ def test_a_large_batch_waits_while_somebody_else_holds_the_table(context):
 
 
 def test_what_is_remembered_is_bounded_and_by_size(monkeypatch):
-    monkeypatch.setattr("icedb_ingest.sized_batches.MAX_REMEMBERED", 3)
+    monkeypatch.setattr("icedb_ingest.flush_choice.MAX_REMEMBERED", 3)
     sizes = SizedBatches(decoded_bytes=1, row_count=1)
     sizes.record("t", "small", FlushResult(left_out=("1", "2")))
     sizes.record("t", "small", FlushResult(left_out=("3", "4")))

@@ -11,8 +11,8 @@ from icedb_log.names import MERGE_RETAIN
 from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField
 from icedb_log.units import DAY_MS, HOUR_MS
+from icedb_merger.changes import PartitionTasks
 from icedb_merger.metrics import MergeMetrics
-from icedb_merger.partitions import PartitionTasks
 from icedb_merger.settings import MergerSettings
 from icedb_merger.tasks import MergeTasks
 from icedb_service.redis_clients import LockBusy, LockLost

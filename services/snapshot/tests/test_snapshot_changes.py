@@ -10,8 +10,7 @@ from icedb_log.serving.table_cache import TableCache
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_proto import snapshot_pb2 as pb
 from icedb_sim.tables.small_table import SmallTable
-from icedb_snapshot.change_calls import find_changes, render_pages
-from icedb_snapshot.table_calls import describe_table
+from icedb_snapshot.table_calls import describe_table, find_changes, render_pages
 
 
 @pytest.fixture

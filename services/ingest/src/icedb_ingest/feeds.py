@@ -22,8 +22,7 @@ from icedb_service.runs import Work, backoff_key
 from icedb_service.worker import WorkerContext
 
 from icedb_ingest.metrics import IngestMetrics
-from icedb_ingest.pacing import Pacer
-from icedb_ingest.pressure_watch import PressureWatch
+from icedb_ingest.pressure_watch import Pacer, PressureWatch
 from icedb_ingest.settings import IngestSettings
 
 VIEW_NAMES_AGE_MS: Final = 30 * SECOND_MS

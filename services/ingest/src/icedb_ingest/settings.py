@@ -9,7 +9,7 @@ from icedb_service.settings import SparkServiceSettings
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from icedb_ingest.batch_bounds import BatchBoundSettings
+from icedb_ingest.frontend.settings import BatchBoundSettings
 
 
 class IngestSettings(SparkServiceSettings, BatchBoundSettings):

@@ -1,28 +1,88 @@
 """The tasks of the merger: which table is merged when. What and how, is :mod:`icedb_log.merge.merge`'s business."""
 
+from collections import OrderedDict
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from celery import Celery
-from icedb_log.jobs import GroupMerger
+from icedb_log.clock import Clock
+from icedb_log.jobs import CheckAlive, GroupMerger, never_stop
 from icedb_log.keys import TablePaths
 from icedb_log.merge.merge import MergeOptions, MergeResult, MergeWatch, merge_table
-from icedb_log.merge.merge_plan import COLD_LIMITS, HOT_LIMITS, Lane, MergeLimits
+from icedb_log.merge.merge_plan import COLD_LIMITS, HOT_LIMITS, Lane, MergeIndex, MergeLimits, plan_merge
 from icedb_log.names import MERGE_COLD, MERGE_MERGE, MERGE_RETAIN, MERGE_SWEEP
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.table import Table
 from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import needs_if
+from icedb_service.readers import LogReaders
 from icedb_service.redis_clients import TableLock
 from icedb_service.runs import Work
 from icedb_service.tasks import TaskOptions, define_task
 from icedb_service.worker import Engine, WorkerContext, sweep_tables
 
-from icedb_merger.changes import register_change_tasks
+from icedb_merger.changes import RetentionSchedule, register_change_tasks, register_partition_tasks
 from icedb_merger.erasures import ErasureSchedule, register_erasure_tasks
 from icedb_merger.metrics import LaneLabel, MergeMetrics, TurnEnd
-from icedb_merger.partitions import RetentionSchedule, register_partition_tasks
 from icedb_merger.settings import MergerSettings
-from icedb_merger.table_logs import TableLogs
+
+MAX_INDEXES: Final = 64
+"""Tables whose index is kept; one of 100,000 data files takes some 60 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedTable:
+    """A table whose log this worker knows.
+
+    Attributes:
+        table: Its reader reads what is new.
+        index: Is brought up to date by each plan.
+    """
+
+    table: Table
+    index: MergeIndex
+
+
+class TableLogs:
+    """Keeps what was used last. Not thread-safe: a worker's process runs one task at a time.
+
+    Args:
+        store: The object store.
+        clock: Given to each reader.
+    """
+
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+        self._store = store
+        self._readers = LogReaders(clock)
+        self._indexes: OrderedDict[str, MergeIndex] = OrderedDict()
+
+    def open(self, paths: TablePaths, *, owner: str = "", check_alive: CheckAlive = never_stop) -> IndexedTable:
+        """Open a table with what is known of it; with a new index if its configuration has changed.
+
+        Raises:
+            NotFound: No such table.
+        """
+        table = self._readers.open(self._store, paths, owner=owner, check_alive=check_alive)
+        index = self._indexes.get(paths.prefix)
+        if index is None or index.config != table.config:
+            index = self._indexes[paths.prefix] = MergeIndex(paths, table.config)
+        self._indexes.move_to_end(paths.prefix)
+        while len(self._indexes) > MAX_INDEXES:
+            self._indexes.popitem(last=False)
+        return IndexedTable(table, index)
+
+    def has_work(self, paths: TablePaths, lane: Lane) -> bool:
+        """Say whether a lane would do something now. Costs one listing and the log files that are new.
+
+        Raises:
+            NotFound: No such table.
+            HaltError: The log cannot be read.
+            Unavailable: The store did not answer.
+        """
+        opened = self.open(paths)
+        view, index = opened.table.read_log(), opened.index
+        return not plan_merge(view, paths=paths, config=index.config, lane=lane, index=index).is_empty
 
 
 class MergingEngine(Engine, Protocol):

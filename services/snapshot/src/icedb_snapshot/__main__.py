@@ -19,16 +19,13 @@ from icedb_service.metrics import AccessMetrics, ClockMetrics, DependencyMetrics
 from icedb_service.readers import BlockingWork, TableNames, TableReads
 from icedb_service.settings import load_settings
 
-from icedb_snapshot.change_calls import ChangeCalls
 from icedb_snapshot.lag import LagExporter
-from icedb_snapshot.lease_calls import LeaseCalls
 from icedb_snapshot.metrics import ExporterMetrics, SnapshotMetrics, TableMetrics
-from icedb_snapshot.parts import ServiceParts
-from icedb_snapshot.server import RunningServer, start_server
+from icedb_snapshot.server import RunningServer, ServiceParts, start_server
 from icedb_snapshot.settings import SnapshotSettings
 from icedb_snapshot.snapshot_calls import SnapshotCalls
-from icedb_snapshot.table_calls import TableCalls
-from icedb_snapshot.watch_calls import WatchCalls
+from icedb_snapshot.table_calls import ChangeCalls, LeaseCalls, TableCalls
+from icedb_snapshot.watches import WatchCalls
 
 EXPORTER_STOP_MS: Final = 5_000
 READ_TIMEOUT_SETTING: Final = "ICEDB_SNAPSHOT_READ_TIMEOUT_MS"

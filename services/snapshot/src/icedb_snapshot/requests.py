@@ -1,15 +1,44 @@
-"""From a request on the wire to checked values."""
+"""From requests on the wire to checked values."""
 
+import re
 from dataclasses import dataclass
+from fnmatch import translate
+from typing import Any, Final
 
 from icedb_log.errors import InvalidRequest
-from icedb_log.keys import check_table_name
+from icedb_log.keys import MAX_MS, check_table_name
 from icedb_log.serving.batch_commits import check_batch_id
 from icedb_log.store.object_store import MAX_PRESIGN_MS, MIN_PRESIGN_MS
 from icedb_log.table.partition_filter import PartitionFilter
 from icedb_proto import snapshot_pb2
 
-from icedb_snapshot.request_fields import check_time_ms, read_max_staleness_ms
+from icedb_snapshot.settings import MAX_STALENESS_MS
+
+MAX_GLOB_CHARS: Final = 1024
+
+
+def read_max_staleness_ms(request: Any, *, default_ms: int) -> int:
+    """Return how old the knowledge behind an answer may be. Raises InvalidRequest."""
+    if not request.HasField("max_staleness_ms"):
+        return default_ms
+    value_ms = int(request.max_staleness_ms)
+    if not 0 <= value_ms <= MAX_STALENESS_MS:
+        raise InvalidRequest(f"max_staleness_ms {value_ms} is not allowed: use 0 (read now) to {MAX_STALENESS_MS}")
+    return value_ms
+
+
+def check_time_ms(name: str, value_ms: int) -> int:
+    """Return a time if it is one, else raise InvalidRequest."""
+    if not 0 <= value_ms <= MAX_MS:
+        raise InvalidRequest(f"{name} {value_ms} is not a time: use unix milliseconds, 0 to {MAX_MS}")
+    return value_ms
+
+
+def read_glob(text: str) -> re.Pattern[str]:
+    """Return what a glob means: ``*`` any characters, ``?`` one, ``[a-z]``, ``[!a-z]``. Raises InvalidRequest."""
+    if not text or len(text) > MAX_GLOB_CHARS:
+        raise InvalidRequest(f"glob of {len(text)} characters: use 1 to {MAX_GLOB_CHARS}; leave it out for all")
+    return re.compile(translate(text))
 
 
 @dataclass(frozen=True, slots=True)

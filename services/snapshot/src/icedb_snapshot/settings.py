@@ -9,8 +9,7 @@ from icedb_log.units import KIB, MIB
 from icedb_service.settings import MAX_PORT, ServiceSettings
 from pydantic import Field, field_validator, model_validator
 
-from icedb_snapshot.request_fields import MAX_STALENESS_MS
-
+MAX_STALENESS_MS: Final = 24 * 60 * 60 * 1000
 MAX_WIRE_BYTES: Final = 1024 * MIB
 """gRPC messages and protocol buffers end at 2 GiB; half of it leaves no doubt."""
 

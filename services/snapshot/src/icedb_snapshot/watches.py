@@ -1,20 +1,28 @@
-"""Who watches which tables, and the polls behind it: for handlers on the event loop.
+"""WatchSnapshots: who watches which tables, and the polls behind it, for handlers on the event loop. Never writes.
 
 For each watched table one poll reads its log on a beat, however many watch it; without watchers nothing is read. What
 is new goes to each watcher's notes: the newest state of each table, not a queue, so that a slow watcher costs the
-same as a fast one and skips what it missed. A table that cannot be read keeps no other from being told. Never writes.
+same as a fast one and skips what it missed. A table that cannot be read keeps no other from being told.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from functools import partial
+from typing import Any, Final, Protocol
 
-from icedb_log.errors import HaltError, IceDBError, NotFound, Overloaded, Unavailable
+import grpc
+from icedb_log.errors import HaltError, IceDBError, InvalidRequest, NotFound, Overloaded, Unavailable
+from icedb_log.keys import check_table_name
 from icedb_log.serving.table_cache import TableState
+from icedb_log.table.drop_mark import describe_missing
 from icedb_log.units import SECOND_MS
 from icedb_proto import snapshot_pb2 as pb
+from icedb_service.access.access_file import Identity, Verb
 from icedb_service.logs import get_logger
+from icedb_service.readers import TableNames
+
+from icedb_snapshot.server import ServiceParts
 
 PATIENT_POLLS: Final = 3
 """A store that does not answer is a problem of a table when so many polls in a row got none."""
@@ -289,3 +297,93 @@ def _tell_problem(table: str, poll: _Poll, error: IceDBError) -> pb.SnapshotEven
     if poll.event is not None and poll.event.problem.startswith(kind):
         return None
     return pb.SnapshotEvent(table=table, problem=f"{kind}{error}")
+
+
+MAX_NAMED_TABLES: Final = 1000
+
+
+class WatchCalls:
+    """Answers WatchSnapshots.
+
+    Args:
+        parts: What handlers share.
+        names: Which tables there are.
+    """
+
+    def __init__(self, parts: ServiceParts, names: TableNames) -> None:
+        self._parts = parts
+        self._access = parts.access
+        settings = parts.settings
+        self.watches: Final = Watches(
+            read_table=lambda table, max_age_ms: parts.reads.read(table, max_staleness_ms=max_age_ms),
+            read_names=names.read,
+            interval_ms=settings.snapshot_watch_interval_ms,
+            max_watchers=settings.snapshot_max_watchers,
+            max_polls=max(1, settings.snapshot_threads // 2),
+            describe=self._describe,
+            on_change=parts.metrics.show_watchers,
+        )
+
+    def methods(self) -> dict[str, Any]:
+        """Return the handlers by method."""
+        return {
+            "WatchSnapshots": grpc.unary_stream_rpc_method_handler(
+                self.watch,
+                request_deserializer=pb.WatchSnapshotsRequest.FromString,
+                response_serializer=pb.SnapshotEvent.SerializeToString,
+            ),
+        }
+
+    def end(self) -> None:
+        """End all streams with UNAVAILABLE, for good."""
+        self.watches.end()
+
+    async def watch(self, request: pb.WatchSnapshotsRequest, context: Any) -> AsyncIterator[pb.SnapshotEvent]:
+        """Send the state of each table, and then each change, until the caller goes or the server stops.
+
+        Raises:
+            IceDBError: Whatever is wrong; the interceptor turns it into a status code.
+        """
+        identity = self._allow(request, context)
+        tables = frozenset(check_table_name(table) for table in request.tables)
+        watcher = Watcher(partial(self._access.guard.allows, identity, Verb.READ), tables or None)
+        self.watches.add(watcher)
+        # Also where the stream is given up while a message is on its way, and nothing is raised in here.
+        context.add_done_callback(lambda _: self.watches.remove(watcher))
+        try:
+            told: set[str] = set()
+            while True:
+                event = await watcher.take()
+                if event.table in tables - told and not event.HasField("snapshot_id") and not event.HasField("problem"):
+                    raise NotFound(describe_missing(event.table))
+                told.add(event.table)
+                self._parts.metrics.observe_event()
+                yield event
+        finally:
+            self.watches.remove(watcher)
+
+    def _allow(self, request: pb.WatchSnapshotsRequest, context: Any) -> Identity:
+        identity = self._access.identify(context)
+        if len(request.tables) > MAX_NAMED_TABLES:
+            raise InvalidRequest(
+                f"{len(request.tables)} tables are more than {MAX_NAMED_TABLES}: name none to watch all"
+            )
+        for table in request.tables:
+            self._access.guard.require(identity, Verb.READ, table)
+        return identity
+
+    async def _describe(self, state: TableState) -> pb.SnapshotEvent:
+        return await self._parts.reads.work.run_compute(partial(describe_event, state))
+
+
+def describe_event(state: TableState) -> pb.SnapshotEvent:
+    """Return the message about a table's newest state. Pure."""
+    snapshot = state.snapshot
+    return pb.SnapshotEvent(
+        table=state.view.table,
+        snapshot_id=snapshot.snapshot_id,
+        file_count=len(snapshot.live),
+        size_bytes=snapshot.size_bytes,
+        row_count=snapshot.row_count,
+        last_commit_ms=snapshot.last_commit_ms or None,
+    )

@@ -1,6 +1,8 @@
-"""Which batches a flush takes by their size, and which were found to be of the other one (I6).
+"""Which batches the next commit of a table takes: how many, and of which size (I6).
 
-What is remembered saves work only: a process that forgets it looks at the batch again, up to the bound.
+Which partitions a batch has is known only when it is parsed; what is deferred then is parsed again. So a table whose
+batches spread over more partitions than one commit takes is offered about twice what the last commit took, until
+nothing is deferred any more. What is remembered saves work only: a process that forgets it looks at a batch again.
 """
 
 from collections import Counter
@@ -12,6 +14,35 @@ from icedb_log.ingest.staging import StagedListing, list_staged
 from icedb_log.jobs import SizeClass
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectStore
+
+
+class BatchLimits:
+    """Remembers the tables of which batches were deferred.
+
+    Args:
+        max_batches: Most batches in one commit of any table.
+        max_bytes: Most staged bytes in one commit.
+    """
+
+    def __init__(self, *, max_batches: int, max_bytes: int) -> None:
+        self._max_batches = max_batches
+        self._max_bytes = max_bytes
+        self._lowered: dict[str, int] = {}
+
+    def of_table(self, table: str) -> FlushLimits:
+        """Return the bounds of the table's next commit."""
+        return FlushLimits(max_batches=self._lowered.get(table, self._max_batches), max_bytes=self._max_bytes)
+
+    def record(self, table: str, result: FlushResult) -> None:
+        """Learn from a commit: less after a deferral, twice as much after none."""
+        if result.deferred_count:
+            taken = result.batch_count + len(result.rejected)
+            self._lowered[table] = max(1, min(2 * taken, self._max_batches))
+        elif result.committed_key and table in self._lowered:
+            raised = 2 * self._lowered.pop(table)
+            if raised < self._max_batches:
+                self._lowered[table] = raised
+
 
 Takes = Literal["small", "large"]
 
