@@ -18,7 +18,6 @@ from icedb_janitor.settings import JanitorSettings
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_service.beat import BeatMetrics
-from icedb_service.metrics import AccessMetrics, ClockMetrics, DependencyMetrics, add_build_info, make_registry
 from icedb_service.reference import render_metrics, render_settings
 from icedb_service.settings import ServiceSettings, SparkServiceSettings
 from icedb_snapshot.metrics import ExporterMetrics, SnapshotMetrics, TableMetrics
@@ -53,13 +52,8 @@ target size, partitions) lie with the table: `icedb table show`.
 
 def render_metrics_page() -> str:
     """Return docs/metrics.md."""
-    snapshot = make_registry()
-    SnapshotMetrics(snapshot)
+    snapshot = SnapshotMetrics().registry
     ExporterMetrics(snapshot)
-    add_build_info(snapshot, "snapshot", package="icedb-snapshot")
-    AccessMetrics(snapshot)
-    ClockMetrics(snapshot)
-    DependencyMetrics(snapshot)
     tables = CollectorRegistry()
     TableMetrics(tables)
     sections = {

@@ -18,7 +18,7 @@ from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_service.celery_app import make_app
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
-from icedb_service.metrics import make_counter, make_registry
+from icedb_service.metrics import MetricMaker, make_registry
 from icedb_service.settings import ServiceSettings
 from icedb_sim.rigs.redis_server import RedisServer
 from waiting import wait_until
@@ -209,7 +209,7 @@ def test_health_names_what_fails_and_only_readiness_looks_at_servers():
     def fails():
         raise Unavailable("redis is away")
 
-    counter = make_counter(make_registry(), "icedb_merge_tests_total", "x", label="outcome", values=("done",))
+    counter = MetricMaker(make_registry()).counter("icedb_merge_tests_total", "x", outcome=("done",))
     registry = make_registry()
     registry.register(counter)
     port = free_port()

@@ -9,7 +9,7 @@ from icedb_log.errors import Unavailable
 from icedb_log.names import INGEST_FLUSH, INGEST_SWEEP, MERGE_MERGE, wake_key
 from icedb_log.store.store_clock import MAX_HOST_GAP_MS
 from icedb_service.celery_app import make_app
-from icedb_service.metrics import WAKE_OUTCOMES, make_counter, make_registry
+from icedb_service.metrics import WAKE_OUTCOMES, MetricMaker, make_registry
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
 from icedb_service.wakeup import Wakeups
@@ -35,7 +35,7 @@ def redis(server):
 
 @pytest.fixture
 def counter():
-    return make_counter(make_registry(), "icedb_ingest_wakes_total", "x", label="outcome", values=WAKE_OUTCOMES)
+    return MetricMaker(make_registry()).counter("icedb_ingest_wakes_total", "x", outcome=WAKE_OUTCOMES)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from icedb_service.celery_app import make_app
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
 from icedb_service.logs import get_logger
 from icedb_service.main import run_main, wait_until_available
-from icedb_service.metrics import WAKE_OUTCOMES, DependencyMetrics, make_counter, make_registry
+from icedb_service.metrics import WAKE_OUTCOMES, DependencyMetrics, MetricMaker, make_registry
 from icedb_service.redis_clients import open_redis, ping_redis
 from icedb_service.settings import ServiceSettings
 from icedb_service.wakeup import Wakeups
@@ -36,12 +36,10 @@ class BeatMetrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or make_registry()
-        self.wakes = make_counter(
-            self.registry,
+        self.wakes = MetricMaker(self.registry).counter(
             "icedb_beat_wakes_total",
             "Sweeps that were due; collapsed: the same one was on its way",
-            label="outcome",
-            values=WAKE_OUTCOMES,
+            outcome=WAKE_OUTCOMES,
         )
         self.dependencies = DependencyMetrics(self.registry)
 

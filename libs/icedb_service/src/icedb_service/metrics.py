@@ -7,15 +7,63 @@ the store and of Redis from callers and outcomes: here each failed request is se
 """
 
 import platform
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib.metadata import version
-from typing import Final, Literal, get_args
+from itertools import product
+from typing import Final, Literal, TypeVar, get_args
 
 from icedb_log.names import Component
 from icedb_log.store.request_failures import OPERATIONS, REASONS, Operation, Reason, listen_to_failures
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
+
+M = TypeVar("M", Counter, Gauge, Histogram)
+
+OPEN: Final[Sequence[str]] = ()
+"""For a label whose values are not known beforehand."""
+
+
+def make_registry() -> CollectorRegistry:
+    """Return a registry with the usual process and interpreter metrics, and nothing else."""
+    # A time of birth for each counter doubles a scrape and tells nothing.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    return registry
+
+
+class MetricMaker:
+    """Makes metrics in one registry. A label is a keyword with its values, ``OPEN`` if these are not known.
+
+    Args:
+        registry: Where they live.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def counter(self, name: str, meaning: str, **labels: Iterable[str]) -> Counter:
+        """Return a counter."""
+        return _fill(Counter(name, meaning, tuple(labels), registry=self._registry), labels)
+
+    def gauge(self, name: str, meaning: str, **labels: Iterable[str]) -> Gauge:
+        """Return a gauge."""
+        return _fill(Gauge(name, meaning, tuple(labels), registry=self._registry), labels)
+
+    def histogram(self, name: str, meaning: str, *, buckets: Sequence[float], **labels: Iterable[str]) -> Histogram:
+        """Return a histogram."""
+        return _fill(Histogram(name, meaning, tuple(labels), buckets=buckets, registry=self._registry), labels)
+
+
+def _fill(metric: M, labels: Mapping[str, Iterable[str]]) -> M:
+    """Let every combination of label values exist from the start, if all of them are known."""
+    if labels:
+        for values in product(*labels.values()):
+            metric.labels(*values)
+    return metric
+
 
 Endpoint = Literal["grpc", "http", "webhook", "task", "s3"]
 Refusal = Literal["no_credentials", "bad_credentials", "not_granted", "hidden", "rate"]
@@ -32,32 +80,26 @@ class AccessMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.denied = Counter(
+        make = MetricMaker(registry)
+        self.denied = make.counter(
             "icedb_access_denied_total",
             "Calls that were refused; hidden: of a table that the caller may not know of; rate: called too often",
-            ("door", "reason"),
-            registry=registry,
+            door=ENDPOINTS,
+            reason=REFUSALS,
         )
-        for door in ENDPOINTS:
-            for reason in REFUSALS:
-                self.denied.labels(door, reason)
-        self.enforced = Gauge(
-            "icedb_access_enforced", "1 while an access file says who may do what; 0: everybody may", registry=registry
+        self.enforced = make.gauge(
+            "icedb_access_enforced", "1 while an access file says who may do what; 0: everybody may"
         )
-        self.broken = Gauge(
+        self.broken = make.gauge(
             "icedb_access_file_broken",
             "1 while the access file, or one that it names, cannot be used; what was read before goes on",
-            registry=registry,
         )
-        self.loaded = Gauge(
-            "icedb_access_file_loaded_timestamp_seconds",
-            "When the access file was taken up last, unix time",
-            registry=registry,
+        self.loaded = make.gauge(
+            "icedb_access_file_loaded_timestamp_seconds", "When the access file was taken up last, unix time"
         )
-        self.certificate_expiry = Gauge(
+        self.certificate_expiry = make.gauge(
             "icedb_access_certificate_expiry_timestamp_seconds",
             "When the certificate that this process serves ends, unix time; 0: no TLS, or its file cannot be read",
-            registry=registry,
         )
 
 
@@ -73,25 +115,20 @@ class DependencyMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._store = Counter(
+        make = MetricMaker(registry)
+        self._store = make.counter(
             "icedb_store_request_failures_total",
             "Requests to the store that failed, also those that were sent again and went well; unreachable: no "
             "connection, broken: it ended before the whole answer, throttled: 429 or 503",
-            ("operation", "reason"),
-            registry=registry,
+            operation=OPERATIONS,
+            reason=REASONS,
         )
-        for operation in OPERATIONS:
-            for reason in REASONS:
-                self._store.labels(operation, reason)
-        self._redis = Counter(
+        self._redis = make.counter(
             "icedb_redis_request_failures_total",
             "Requests to Redis that were not answered; locks: each master of the locks counts by itself, queue: "
             "wake-ups of workers",
-            ("use",),
-            registry=registry,
+            use=REDIS_USES,
         )
-        for use in REDIS_USES:
-            self._redis.labels(use)
 
     def watch_store(self) -> None:
         """Count the failed requests of this process from now on. Called once, by whoever runs the process."""
@@ -132,30 +169,6 @@ DIRECTIONS: Final = ("ahead", "back")
 DURATION_BUCKETS_S: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600)
 
 
-def make_registry() -> CollectorRegistry:
-    """Return a registry with the usual process and interpreter metrics, and nothing else."""
-    # A time of birth for each counter doubles a scrape and tells nothing.
-    disable_created_metrics()  # type: ignore[no-untyped-call]
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    PlatformCollector(registry=registry)
-    return registry
-
-
-def make_counter(registry: CollectorRegistry, name: str, meaning: str, *, label: str, values: Sequence[str]) -> Counter:
-    """Return a counter with one label, all of whose values exist from the start."""
-    counter = Counter(name, meaning, (label,), registry=registry)
-    for value in values:
-        counter.labels(value)
-    return counter
-
-
-def add_build_info(registry: CollectorRegistry, component: Component, *, package: str) -> None:
-    """Add ``icedb_<component>_build_info``, always 1, with the release and the interpreter as labels."""
-    gauge = Gauge(f"icedb_{component}_build_info", "Release that runs", ("version", "python"), registry=registry)
-    gauge.labels(version(package), platform.python_version()).set(1)
-
-
 class ClockMetrics:
     """What one process shows of its clock.
 
@@ -164,27 +177,43 @@ class ClockMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.skew = Gauge(
+        make = MetricMaker(registry)
+        self.skew = make.gauge(
             "icedb_clock_skew_seconds",
             "How far this host's wall clock is ahead of the store's, by the store's last answers; negative: behind",
-            registry=registry,
         )
-        self.warn = Gauge(
+        self.warn = make.gauge(
             "icedb_clock_skew_warn_seconds",
             "From which skew on, in either direction, the log and an alert say so (ICEDB_CLOCK_SKEW_WARN_MS)",
-            registry=registry,
         )
-        self.jumps = Counter(
+        self.jumps = make.counter(
             "icedb_clock_jumps_total",
             "Times that this host's wall clock was set, against the monotonic one, by half a second or more",
-            ("direction",),
-            registry=registry,
+            direction=DIRECTIONS,
         )
-        for direction in DIRECTIONS:
-            self.jumps.labels(direction)
 
 
-class WorkerMetrics:
+class ProcessMetrics:
+    """What every process of a service counts.
+
+    Args:
+        component: First part of each name.
+        package: Distribution whose version is shown.
+        registry: Where the metrics live; one of its own by default.
+    """
+
+    def __init__(self, component: Component, *, package: str, registry: CollectorRegistry | None = None) -> None:
+        self.component = component
+        self.registry = registry or make_registry()
+        self.make = MetricMaker(self.registry)
+        self.access = AccessMetrics(self.registry)
+        self.clock = ClockMetrics(self.registry)
+        self.dependencies = DependencyMetrics(self.registry)
+        info = self.make.gauge(f"icedb_{component}_build_info", "Release that runs", version=OPEN, python=OPEN)
+        info.labels(version(package), platform.python_version()).set(1)
+
+
+class WorkerMetrics(ProcessMetrics):
     """What every Celery worker counts.
 
     Args:
@@ -202,65 +231,40 @@ class WorkerMetrics:
         tasks: Sequence[str],
         registry: CollectorRegistry | None = None,
     ) -> None:
-        self.component = component
-        self.registry = registry or make_registry()
-        start = f"icedb_{component}"
-        self.runs = Counter(
-            f"{start}_runs_total", "Runs of tasks by outcome", ("task", "outcome"), registry=self.registry
-        )
-        self.run_duration = Histogram(
+        super().__init__(component, package=package, registry=registry)
+        start, make = f"icedb_{component}", self.make
+        self.runs = make.counter(f"{start}_runs_total", "Runs of tasks by outcome", task=tasks, outcome=OUTCOMES)
+        self.run_duration = make.histogram(
             f"{start}_run_duration_seconds",
             "Time that a run took, whatever came of it",
-            ("task",),
             buckets=DURATION_BUCKETS_S,
-            registry=self.registry,
+            task=tasks,
         )
-        self.locks = make_counter(
-            self.registry,
+        self.locks = make.counter(
             f"{start}_lock_attempts_total",
             "Locks asked for, by what came of them; a lock that is lost was acquired before",
-            label="outcome",
-            values=LOCK_OUTCOMES,
+            outcome=LOCK_OUTCOMES,
         )
-        self.wakes = make_counter(
-            self.registry,
+        self.wakes = make.counter(
             f"{start}_wakes_total",
             "Wake-ups sent to workers; collapsed: the same one was on its way",
-            label="outcome",
-            values=WAKE_OUTCOMES,
+            outcome=WAKE_OUTCOMES,
         )
-        self.halted = Gauge(
-            f"{start}_halted",
-            "1 while this worker cannot work on the table until a person looks",
-            ("table",),
-            registry=self.registry,
+        self.halted = make.gauge(
+            f"{start}_halted", "1 while this worker cannot work on the table until a person looks", table=OPEN
         )
-        self.last_success = Gauge(
+        self.last_success = make.gauge(
             f"{start}_last_success_timestamp_seconds",
             "When a run over the table last ended well, unix time",
-            ("table",),
-            registry=self.registry,
+            table=OPEN,
         )
         self.table_gauges = [self.halted, self.last_success]
         """Gauges with the label ``table`` that end with their table."""
-        self.engine_up = Gauge(
-            f"{start}_engine_up",
-            "1 while the worker's engine (Spark session) is open",
-            registry=self.registry,
-        )
-        self.engine_failures = Counter(
+        self.engine_up = make.gauge(f"{start}_engine_up", "1 while the worker's engine (Spark session) is open")
+        self.engine_failures = make.counter(
             f"{start}_engine_failures_total",
             "Times that the worker's engine (Spark session) could not be opened; the next task tries again",
-            registry=self.registry,
         )
-        for task in tasks:
-            self.run_duration.labels(task)
-            for outcome in OUTCOMES:
-                self.runs.labels(task, outcome)
-        self.access = AccessMetrics(self.registry)
-        self.clock = ClockMetrics(self.registry)
-        self.dependencies = DependencyMetrics(self.registry)
-        add_build_info(self.registry, component, package=package)
 
     def forget_tables(self, kept: Collection[str]) -> None:
         """Let the series end of tables that are not there any more: nobody writes them, and alerts would last for ever.
@@ -286,12 +290,10 @@ class SparkWorkerMetrics(WorkerMetrics):
         registry: CollectorRegistry | None = None,
     ) -> None:
         super().__init__(component, package=package, tasks=tasks, registry=registry)
-        self.interrupted = make_counter(
-            self.registry,
+        self.interrupted = self.make.counter(
             f"icedb_{component}_interrupted_jobs_total",
             "Spark jobs that were interrupted; time_limit: ran too long; stopped: the run had lost its lock or fence",
-            label="reason",
-            values=INTERRUPT_REASONS,
+            reason=INTERRUPT_REASONS,
         )
 
     def count_interrupted(self, reason: str) -> None:

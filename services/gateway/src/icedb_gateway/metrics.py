@@ -3,15 +3,8 @@
 from typing import Final, Literal
 
 from icedb_log.units import SECOND_MS
-from icedb_service.metrics import (
-    AccessMetrics,
-    ClockMetrics,
-    DependencyMetrics,
-    add_build_info,
-    make_counter,
-    make_registry,
-)
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from icedb_service.metrics import ProcessMetrics
+from prometheus_client import CollectorRegistry
 
 Operation = Literal["list_buckets", "bucket", "list", "head", "get", "other"]
 OPERATIONS: Final[tuple[Operation, ...]] = ("list_buckets", "bucket", "list", "head", "get", "other")
@@ -45,7 +38,7 @@ _FIRST_FAILURE: Final = 500
 _FIRST_ERROR: Final = 400
 
 
-class GatewayMetrics:
+class GatewayMetrics(ProcessMetrics):
     """Counters of requests and of what became of them.
 
     Args:
@@ -53,67 +46,45 @@ class GatewayMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.registry = registry or make_registry()
-        self.dependencies = DependencyMetrics(self.registry)
-        self.requests = Counter(
+        super().__init__("gateway", package="icedb-gateway", registry=registry)
+        make = self.make
+        self.requests = make.counter(
             "icedb_gateway_requests_total",
             "Requests by what they asked for (bucket: HeadBucket, location, versioning) and what became of them; "
             "slow_down: too many at once, or the caller's rate; abandoned: the client went away or stood still",
-            ("operation", "outcome"),
-            registry=self.registry,
+            operation=OPERATIONS,
+            outcome=OUTCOMES,
         )
-        self.request_time = Histogram(
+        self.request_time = make.histogram(
             "icedb_gateway_request_seconds",
             "Time from a request to the first byte of its answer",
-            ("operation",),
             buckets=TIME_BUCKETS_S,
-            registry=self.registry,
+            operation=OPERATIONS,
         )
-        self.sent_bytes = Counter(
-            "icedb_gateway_sent_bytes_total", "Bytes of files that were sent", registry=self.registry
-        )
-        self.listed_keys = Counter(
-            "icedb_gateway_listed_keys_total", "Keys and common prefixes in listings", registry=self.registry
-        )
-        self.bodies = Gauge("icedb_gateway_open_bodies", "Files that are being sent now", registry=self.registry)
-        self.broken_bodies = Counter(
+        self.sent_bytes = make.counter("icedb_gateway_sent_bytes_total", "Bytes of files that were sent")
+        self.listed_keys = make.counter("icedb_gateway_listed_keys_total", "Keys and common prefixes in listings")
+        self.bodies = make.gauge("icedb_gateway_open_bodies", "Files that are being sent now")
+        self.broken_bodies = make.counter(
             "icedb_gateway_broken_bodies_total",
             "Files whose sending was broken off because the store failed in the middle",
-            registry=self.registry,
         )
-        self.refusals = make_counter(
-            self.registry,
+        self.refusals = make.counter(
             "icedb_gateway_refused_signatures_total",
             "Requests whose sender was not recognised, by S3's code; malformed: any other",
-            label="code",
-            values=REFUSALS,
+            code=REFUSALS,
         )
-        self.lost_listings = Counter(
+        self.lost_listings = make.counter(
             "icedb_gateway_lost_listings_total",
             "Listings that had to begin anew, because the snapshot of their first page could not be read any more",
-            registry=self.registry,
         )
-        self.missing_files = Counter(
+        self.missing_files = make.counter(
             "icedb_gateway_missing_files_total",
             "Requests for a live file that was not in the store: the table is damaged",
-            registry=self.registry,
         )
-        self.refresh_time = Histogram(
-            "icedb_gateway_refresh_seconds",
-            "Time of one read of a table's log",
-            buckets=TIME_BUCKETS_S,
-            registry=self.registry,
+        self.refresh_time = make.histogram(
+            "icedb_gateway_refresh_seconds", "Time of one read of a table's log", buckets=TIME_BUCKETS_S
         )
-        self.store_up = Gauge(
-            "icedb_gateway_store_up", "1 if the store answered the last check", registry=self.registry
-        )
-        for operation in OPERATIONS:
-            self.request_time.labels(operation)
-            for outcome in OUTCOMES:
-                self.requests.labels(operation, outcome)
-        self.access = AccessMetrics(self.registry)
-        self.clock = ClockMetrics(self.registry)
-        add_build_info(self.registry, "gateway", package="icedb-gateway")
+        self.store_up = make.gauge("icedb_gateway_store_up", "1 if the store answered the last check")
 
     def count_refusal(self, code: str) -> None:
         """Count a request whose sender was not recognised."""

@@ -7,8 +7,8 @@ from icedb_log.ingest.flush import FlushResult
 from icedb_log.ingest.imports import ImportResult
 from icedb_log.names import INGEST_FEED, INGEST_FLUSH, INGEST_IMPORT, INGEST_LARGE_FLUSH, INGEST_SWEEP
 from icedb_log.units import SECOND_MS
-from icedb_service.metrics import DURATION_BUCKETS_S, SparkWorkerMetrics, make_counter
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from icedb_service.metrics import DURATION_BUCKETS_S, SparkWorkerMetrics
+from prometheus_client import CollectorRegistry
 
 BATCH_OUTCOMES: Final = ("committed", "rejected", "duplicate")
 FEED_OUTCOMES: Final = ("taken", "refused")
@@ -36,83 +36,65 @@ class IngestMetrics(SparkWorkerMetrics):
             tasks=tasks,
             registry=registry,
         )
-        self.batches = make_counter(
-            self.registry,
+        make = self.make
+        self.batches = make.counter(
             "icedb_ingest_batches_total",
             "Batches that left staging; rejected: in quarantine with a reason; duplicate: committed before",
-            label="outcome",
-            values=BATCH_OUTCOMES,
+            outcome=BATCH_OUTCOMES,
         )
-        self.id_conflicts = Counter(
+        self.id_conflicts = make.counter(
             "icedb_ingest_id_conflicts_total",
             "Staged copies whose id stands for other content; they wait in quarantine, each as an entry of its own",
-            registry=self.registry,
         )
-        self.commits = Counter("icedb_ingest_commits_total", "Log files committed", registry=self.registry)
-        self.rows = Counter("icedb_ingest_rows_total", "Rows made live", registry=self.registry)
-        self.files = Counter("icedb_ingest_files_total", "Data files made live", registry=self.registry)
-        self.written = Counter(
-            "icedb_ingest_written_bytes_total", "Bytes of data files made live", registry=self.registry
-        )
-        self.deferred = Counter(
+        self.commits = make.counter("icedb_ingest_commits_total", "Log files committed")
+        self.rows = make.counter("icedb_ingest_rows_total", "Rows made live")
+        self.files = make.counter("icedb_ingest_files_total", "Data files made live")
+        self.written = make.counter("icedb_ingest_written_bytes_total", "Bytes of data files made live")
+        self.deferred = make.counter(
             "icedb_ingest_deferred_batches_total",
             "Batches parsed and left to the next commit, because one commit takes only so many partitions",
-            registry=self.registry,
         )
-        self.bad_rows = Counter(
+        self.bad_rows = make.counter(
             "icedb_ingest_bad_rows_total",
             "Rows that went to quarantine while the others of their batches were committed",
-            registry=self.registry,
         )
-        self.large = make_counter(
-            self.registry,
+        self.large = make.counter(
             "icedb_ingest_large_batches_total",
             "Large batches; left: found, and left to a flush of their own; flushed: committed or refused by the worker "
             "of the queue ingest-large; flushed_here: by that of the queue ingest, because nobody serves the other",
-            label="outcome",
-            values=LARGE_OUTCOMES,
+            outcome=LARGE_OUTCOMES,
         )
-        self.put_off = make_counter(
-            self.registry,
+        self.put_off = make.counter(
             "icedb_ingest_put_off_total",
             "Flush runs that left batches staged; interval: the next commit is not due; log_full: the log has no room",
-            label="reason",
-            values=PUT_OFF_REASONS,
+            reason=PUT_OFF_REASONS,
         )
-        self.import_files = make_counter(
-            self.registry,
+        self.import_files = make.counter(
             "icedb_ingest_import_files_total",
             "Source files of imports; imported_before: skipped; empty: without rows; refused: with a reason",
-            label="outcome",
-            values=IMPORT_OUTCOMES,
+            outcome=IMPORT_OUTCOMES,
         )
-        self.feed_commits = make_counter(
-            self.registry,
+        self.feed_commits = make.counter(
             "icedb_ingest_feed_commits_total",
             "Commits of their sources that views took; refused: a view's query cannot run over its rows",
-            label="outcome",
-            values=FEED_OUTCOMES,
+            outcome=FEED_OUTCOMES,
         )
-        self.feed_rows_read = Counter(
-            "icedb_ingest_feed_read_rows_total", "Rows that queries of views have read", registry=self.registry
-        )
-        self.feed_duration = Histogram(
+        self.feed_rows_read = make.counter("icedb_ingest_feed_read_rows_total", "Rows that queries of views have read")
+        self.feed_duration = make.histogram(
             "icedb_ingest_feed_duration_seconds",
             "Time of one feed of a view, from the lock to the commit",
             buckets=DURATION_BUCKETS_S,
-            registry=self.registry,
         )
-        self.flush_duration = Histogram(
+        self.flush_duration = make.histogram(
             "icedb_ingest_flush_duration_seconds",
             "Time of one commit, from the lock to the last delete; a run makes many and waits in between",
             buckets=DURATION_BUCKETS_S,
-            registry=self.registry,
         )
-        self.commit_batches = Histogram(
-            "icedb_ingest_commit_batches", "Batches in one commit", buckets=BATCH_BUCKETS, registry=self.registry
+        self.commit_batches = make.histogram(
+            "icedb_ingest_commit_batches", "Batches in one commit", buckets=BATCH_BUCKETS
         )
-        self.commit_files = Histogram(
-            "icedb_ingest_commit_files", "Data files in one commit", buckets=FILE_BUCKETS, registry=self.registry
+        self.commit_files = make.histogram(
+            "icedb_ingest_commit_files", "Data files in one commit", buckets=FILE_BUCKETS
         )
 
     def record(self, result: FlushResult, *, duration_ms: int) -> None:

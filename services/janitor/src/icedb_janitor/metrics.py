@@ -16,8 +16,8 @@ from icedb_log.keys import TablePaths
 from icedb_log.names import JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM
 from icedb_log.object_kinds import find_kind
 from icedb_log.store.object_store import DELETE_FAILURES, FailedDelete
-from icedb_service.metrics import WorkerMetrics, make_counter
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from icedb_service.metrics import OPEN, WorkerMetrics
+from prometheus_client import CollectorRegistry, Gauge
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 GUARDS: Final[tuple[Guard, ...]] = get_args(Guard)
@@ -35,46 +35,33 @@ class JanitorMetrics(WorkerMetrics):
             tasks=(JANITOR_VACUUM, JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP),
             registry=registry,
         )
-        self.deleted = make_counter(
-            self.registry,
-            "icedb_janitor_deleted_objects_total",
-            "Objects deleted; one that was gone already counts",
-            label="kind",
-            values=KINDS,
+        make = self.make
+        self.deleted = make.counter(
+            "icedb_janitor_deleted_objects_total", "Objects deleted; one that was gone already counts", kind=KINDS
         )
-        self.failed = Counter(
+        self.failed = make.counter(
             "icedb_janitor_failed_deletes_total",
             "Deletes that failed, by kind of object and by reason; the next run tries again",
-            ("kind", "reason"),
-            registry=self.registry,
+            kind=KINDS,
+            reason=DELETE_FAILURES,
         )
-        for kind in KINDS:
-            for reason in DELETE_FAILURES:
-                self.failed.labels(kind, reason)
-        self.rewrites = make_counter(
-            self.registry,
+        self.rewrites = make.counter(
             "icedb_janitor_log_rewrites_total",
             "Log files stripped of markers of deleted files; contended: changed meanwhile, left for the next run",
-            label="outcome",
-            values=REWRITE_OUTCOMES,
+            outcome=REWRITE_OUTCOMES,
         )
-        self.orphan_sweeps = Counter(
-            "icedb_janitor_orphan_sweeps_total",
-            "Searches for data files that no log file names",
-            registry=self.registry,
+        self.orphan_sweeps = make.counter(
+            "icedb_janitor_orphan_sweeps_total", "Searches for data files that no log file names"
         )
-        self.audit_failures = make_counter(
-            self.registry,
+        self.audit_failures = make.counter(
             "icedb_janitor_audit_failures_total",
             "Audit objects that could not be written; announce: the run stopped and nothing was deleted; conclude: "
             "what became of the objects is not written down",
-            label="step",
-            values=AUDIT_STEPS,
+            step=AUDIT_STEPS,
         )
-        self.id_conflicts = Counter(
+        self.id_conflicts = make.counter(
             "icedb_janitor_id_conflicts_total",
             "Staged copies that are not certainly what was committed under their id; moved to quarantine, not deleted",
-            registry=self.registry,
         )
         self._failing_since_ms: dict[str, int] = {}
         self._make_gauges()
@@ -117,7 +104,7 @@ class JanitorMetrics(WorkerMetrics):
         )
 
     def _by_table(self, name: str, meaning: str, *labels: str) -> Gauge:
-        gauge = Gauge(f"icedb_janitor_{name}", meaning, ("table", *labels), registry=self.registry)
+        gauge = self.make.gauge(f"icedb_janitor_{name}", meaning, table=OPEN, **dict.fromkeys(labels, OPEN))
         self.table_gauges.append(gauge)
         return gauge
 

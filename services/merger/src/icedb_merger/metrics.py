@@ -17,8 +17,8 @@ from icedb_log.table.partition_removal import RemovalResult
 from icedb_log.table.retain import RetentionResult
 from icedb_log.table.retention import count_kept
 from icedb_log.table.row_changes import ChangeResult
-from icedb_service.metrics import SparkWorkerMetrics, make_counter
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from icedb_service.metrics import OPEN, SparkWorkerMetrics
+from prometheus_client import CollectorRegistry
 
 DIRECTIONS: Final = ("in", "out")
 LaneLabel = Literal["hot", "cold", "full"]
@@ -40,107 +40,73 @@ class MergeMetrics(SparkWorkerMetrics):
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         super().__init__("merge", package="icedb-merger", tasks=TASKS, registry=registry)
-        self.commits = Counter("icedb_merge_commits_total", "Log files committed", registry=self.registry)
-        self.groups = Counter(
-            "icedb_merge_groups_total", "Groups of data files that were merged", registry=self.registry
+        make = self.make
+        self.commits = make.counter("icedb_merge_commits_total", "Log files committed")
+        self.groups = make.counter("icedb_merge_groups_total", "Groups of data files that were merged")
+        self.files = make.counter(
+            "icedb_merge_files_total", "Data files; in: merged and tombstoned, out: made", direction=DIRECTIONS
         )
-        self.files = make_counter(
-            self.registry,
-            "icedb_merge_files_total",
-            "Data files; in: merged and tombstoned, out: made",
-            label="direction",
-            values=DIRECTIONS,
+        self.moved = make.counter(
+            "icedb_merge_bytes_total", "Bytes of data files; in: merged, out: made", direction=DIRECTIONS
         )
-        self.moved = make_counter(
-            self.registry,
-            "icedb_merge_bytes_total",
-            "Bytes of data files; in: merged, out: made",
-            label="direction",
-            values=DIRECTIONS,
-        )
-        self.rows = Counter("icedb_merge_rows_total", "Rows rewritten", registry=self.registry)
-        self.checks = make_counter(
-            self.registry,
+        self.rows = make.counter("icedb_merge_rows_total", "Rows rewritten")
+        self.checks = make.counter(
             "icedb_merge_content_checks_total",
             "Nulls and bounds of columns, compared between inputs and outputs of a merge by their footers; unproven: a "
             "footer does not say, differs: nothing of it was committed",
-            label="result",
-            values=CHECK_RESULTS,
+            result=CHECK_RESULTS,
         )
-        self.lane_commits = make_counter(
-            self.registry,
+        self.lane_commits = make.counter(
             "icedb_merge_lane_commits_total",
             "Commits of merges and folds; hot: newest partitions, often, cold: partitions that rest, full: on demand",
-            label="lane",
-            values=LANE_LABELS,
+            lane=LANE_LABELS,
         )
-        self.lane_bytes = make_counter(
-            self.registry,
-            "icedb_merge_lane_bytes_total",
-            "Bytes of data files that merges read, by lane",
-            label="lane",
-            values=LANE_LABELS,
+        self.lane_bytes = make.counter(
+            "icedb_merge_lane_bytes_total", "Bytes of data files that merges read, by lane", lane=LANE_LABELS
         )
-        self.turns = Counter(
+        self.turns = make.counter(
             "icedb_merge_turns_total",
             "Turns of tables; done: nothing was left, time and amount: others went first, since that bound was met, "
             "stopped: the turn failed, its earlier commits stay",
-            ("lane", "end"),
-            registry=self.registry,
+            lane=LANE_LABELS,
+            end=TURN_ENDS,
         )
-        for lane in LANE_LABELS:
-            for end in TURN_ENDS:
-                self.turns.labels(lane, end)
-        self.folded = Counter(
-            "icedb_merge_folded_log_files_total", "Log files that a commit replaced", registry=self.registry
-        )
-        self.changes = make_counter(
-            self.registry,
+        self.folded = make.counter("icedb_merge_folded_log_files_total", "Log files that a commit replaced")
+        self.changes = make.counter(
             "icedb_merge_changes_total",
             "Changes of rows that were committed, by what was asked for",
-            label="kind",
-            values=get_args(ChangeCause),
+            kind=get_args(ChangeCause),
         )
-        self.changed_rows = make_counter(
-            self.registry,
+        self.changed_rows = make.counter(
             "icedb_merge_changed_rows_total",
             "Rows that changes took away; what a rewrite adds is not taken off",
-            label="kind",
-            values=get_args(ChangeCause),
+            kind=get_args(ChangeCause),
         )
-        self.partitions_removed = make_counter(
-            self.registry,
+        self.partitions_removed = make.counter(
             "icedb_merge_partitions_removed_total",
             "Partitions removed; drop: by hand, retention: their time had passed",
-            label="cause",
-            values=REMOVAL_CAUSES,
+            cause=REMOVAL_CAUSES,
         )
-        self.rows_removed = make_counter(
-            self.registry,
+        self.rows_removed = make.counter(
             "icedb_merge_partition_rows_removed_total",
             "Rows of removed partitions, where the log says how many; drop: by hand, retention: their time had passed",
-            label="cause",
-            values=REMOVAL_CAUSES,
+            cause=REMOVAL_CAUSES,
         )
-        self.bytes_removed = make_counter(
-            self.registry,
+        self.bytes_removed = make.counter(
             "icedb_merge_partition_bytes_removed_total",
             "Bytes of removed partitions; drop: by hand, retention: their time had passed",
-            label="cause",
-            values=REMOVAL_CAUSES,
+            cause=REMOVAL_CAUSES,
         )
-        self.retention_kept = Gauge(
+        self.retention_kept = make.gauge(
             "icedb_merge_retention_kept_partitions",
             "Partitions that the last run of retention kept, by reason (docs/partitions.md)",
-            ("table", "reason"),
-            registry=self.registry,
+            table=OPEN,
+            reason=OPEN,
         )
-        self.erasures = make_counter(
-            self.registry,
+        self.erasures = make.counter(
             "icedb_merge_erasures_total",
             "Erasures that ended; complete: every object is gone, refused: the condition does not fit the table",
-            label="state",
-            values=ERASURE_ENDS,
+            state=ERASURE_ENDS,
         )
 
     def record_check(self, check: ContentCheck) -> None:

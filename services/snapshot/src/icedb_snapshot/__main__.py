@@ -15,7 +15,6 @@ from icedb_service.access.guard import open_guard
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
 from icedb_service.logs import configure_logging, get_logger
 from icedb_service.main import EXIT_FAILURE, EXIT_USAGE, watch_clock
-from icedb_service.metrics import AccessMetrics, ClockMetrics, DependencyMetrics, add_build_info, make_registry
 from icedb_service.readers import BlockingWork, TableNames, TableReads
 from icedb_service.settings import load_settings
 
@@ -54,13 +53,12 @@ def start_service(warehouse: Warehouse, *, settings: SnapshotSettings, clock: Cl
         InvalidRequest: The access file or the files of TLS are wrong; or there is none, and others reach the port.
     """
     check_port_is_free(settings.metrics_host, settings.metrics_port)
-    registry = make_registry()
-    add_build_info(registry, "snapshot", package="icedb-snapshot")
-    metrics = SnapshotMetrics(registry)
-    DependencyMetrics(registry).watch_store()
+    metrics = SnapshotMetrics()
+    registry = metrics.registry
+    metrics.dependencies.watch_store()
     host = settings.snapshot_address.rpartition(":")[0]
-    guard = open_guard(settings, clock=clock, metrics=AccessMetrics(registry), hosts=(host,))
-    watch_clock(warehouse.store, ClockMetrics(registry), clock=clock, settings=settings)
+    guard = open_guard(settings, clock=clock, metrics=metrics.access, hosts=(host,))
+    watch_clock(warehouse.store, metrics.clock, clock=clock, settings=settings)
     tables = TableCache(
         warehouse,
         clock=clock,

@@ -4,13 +4,16 @@ Owns every metric name of this service. Label values come from closed sets (meth
 warehouse; a table that is gone loses its series.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.ingest.pressure import LEVELS
 from icedb_log.table.status import TableStatus
 from icedb_log.units import SECOND_MS
 from icedb_proto import snapshot_pb2
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from icedb_service.metrics import OPEN, MetricMaker, ProcessMetrics
+from prometheus_client import CollectorRegistry
 
 _SERVICE: Final = snapshot_pb2.DESCRIPTOR.services_by_name["SnapshotService"]
 HEALTH_METHOD: Final = "/grpc.health.v1.Health/Check"
@@ -34,53 +37,44 @@ CODES: Final = (
 CALL_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
-class SnapshotMetrics:
+class SnapshotMetrics(ProcessMetrics):
     """Counters of the server itself.
 
     Args:
-        registry: Where they are registered.
+        registry: Where they are registered; one of its own by default.
     """
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._calls = Counter(
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        super().__init__("snapshot", package="icedb-snapshot", registry=registry)
+        make = self.make
+        self._calls = make.counter(
             "icedb_snapshot_requests_total",
             "Calls that ended, streams as well, by method and gRPC status code.",
-            ("method", "code"),
-            registry=registry,
+            method=METHODS.values(),
+            code=CODES,
         )
-        self._durations = Histogram(
+        self._durations = make.histogram(
             "icedb_snapshot_request_duration_seconds",
             "Time from the handler's start to its end; of a stream, to its last message.",
-            ("method",),
             buckets=CALL_BUCKETS_S,
-            registry=registry,
+            method=METHODS.values(),
         )
-        self._refreshes = Histogram(
+        self._refreshes = make.histogram(
             "icedb_snapshot_refresh_duration_seconds",
             "Time of one successful read and fold of a table's log.",
             buckets=CALL_BUCKETS_S,
-            registry=registry,
         )
-        self._answers = Counter(
+        self._answers = make.counter(
             "icedb_snapshot_answers_total",
             "Answers by where the knowledge came from: memory (within the caller's staleness) or a read of the log.",
-            ("source",),
-            registry=registry,
+            source=("memory", "log"),
         )
-        self._answer_bytes = Counter(
-            "icedb_snapshot_answer_bytes_total", "Bytes of all answers, serialized.", registry=registry
+        self._answer_bytes = make.counter("icedb_snapshot_answer_bytes_total", "Bytes of all answers, serialized.")
+        self._watchers = make.gauge("icedb_snapshot_watchers", "Streams of WatchSnapshots that are open.")
+        self._watched_tables = make.gauge(
+            "icedb_snapshot_watched_tables", "Tables whose logs are listed because somebody watches."
         )
-        self._watchers = Gauge("icedb_snapshot_watchers", "Streams of WatchSnapshots that are open.", registry=registry)
-        self._watched_tables = Gauge(
-            "icedb_snapshot_watched_tables", "Tables whose logs are listed because somebody watches.", registry=registry
-        )
-        self._events = Counter(
-            "icedb_snapshot_events_total", "Messages sent to watchers, all watchers together.", registry=registry
-        )
-        for method in METHODS.values():
-            self._durations.labels(method)
-            for code in CODES:
-                self._calls.labels(method, code)
+        self._events = make.counter("icedb_snapshot_events_total", "Messages sent to watchers, all watchers together.")
         self._from_memory = self._answers.labels("memory")
         self._from_log = self._answers.labels("log")
 
@@ -109,134 +103,152 @@ class SnapshotMetrics:
         (self._from_memory if is_from_memory else self._from_log).inc()
 
 
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of a table, computed from its log.
+
+    Attributes:
+        name: Of the metric, without ``icedb_table_``.
+        meaning: For operators.
+        value: From what was read; ``None``: the table has no such figure now.
+    """
+
+    name: str
+    meaning: str
+    value: Callable[[TableStatus], float | None]
+
+
+FIGURES: Final = (
+    Figure(
+        "merge_lag_seconds",
+        "Age of the oldest data file that the merge policy would merge now; 0: none.",
+        lambda status: status.merge_lag_ms / SECOND_MS,
+    ),
+    Figure(
+        "merge_lag_files", "Data files that the merge policy would merge now.", lambda status: status.merge_lag_files
+    ),
+    Figure("merge_lag_bytes", "Bytes of the data files it would merge now.", lambda status: status.merge_lag_bytes),
+    Figure("data_files", "Live data files.", lambda status: status.live_files),
+    Figure("log_files", "Objects below _log; the format allows less than 1,000.", lambda status: status.log_files),
+    Figure("live_bytes", "Bytes of live data files.", lambda status: status.live_bytes),
+    Figure(
+        "live_rows", "Rows of live data files; absent when some file does not say.", lambda status: status.live_rows
+    ),
+    Figure("staged_batches", "Accepted batches that wait for a flush.", lambda status: status.staged_batches),
+    Figure(
+        "staged_bytes",
+        "Bytes of accepted batches that wait for a flush, as staged.",
+        lambda status: status.staged_bytes,
+    ),
+    Figure(
+        "staged_lag_seconds",
+        "How long the oldest accepted batch has waited for a flush; 0: none waits.",
+        lambda status: status.staged_lag_ms / SECOND_MS,
+    ),
+    Figure(
+        "pressure_level",
+        "Back-pressure; 0: none, 1: flushes come less often, 2: front ends refuse batches, too.",
+        lambda status: LEVELS.index(status.pressure.level),
+    ),
+    Figure(
+        "pressure_stretch",
+        "Factor by which back-pressure stretches flush intervals.",
+        lambda status: status.pressure.stretch,
+    ),
+    Figure(
+        "quarantined_batches",
+        "Batches that wait for a person, whole or with some of their rows.",
+        lambda status: status.quarantined_batches,
+    ),
+    Figure(
+        "bad_row_batches",
+        "Batches of which only bad rows wait for a person.",
+        lambda status: status.bad_row_batches,
+    ),
+    Figure("tombstoned_files", "Dead data files that the log still names.", lambda status: status.tombstoned_files),
+    Figure("open_erasures", "Erasures that have not ended.", lambda status: status.open_erasures),
+    Figure(
+        "oldest_erasure_seconds",
+        "How long ago the oldest open erasure was asked for; 0: none is open.",
+        lambda status: status.oldest_erasure_ms / SECOND_MS,
+    ),
+    Figure(
+        "lost_commits",
+        "Commits that landed and whose log files are gone: their rows are missing.",
+        lambda status: len(status.lost_commits),
+    ),
+    Figure("leases", "Leases of readers that last.", lambda status: len(status.leases)),
+    Figure(
+        "oldest_lease_seconds",
+        "How far back the oldest leased time lies: what died since cannot be deleted; 0: no lease lasts.",
+        lambda status: status.oldest_lease_ms / SECOND_MS,
+    ),
+    Figure(
+        "data_grace_seconds",
+        "How long a tombstoned data file stays.",
+        lambda status: status.config.data_grace_ms / SECOND_MS,
+    ),
+    Figure(
+        "orphan_age_seconds",
+        "How long a data file stays that no log file names.",
+        lambda status: status.config.orphan_age_ms / SECOND_MS,
+    ),
+    Figure(
+        "log_grace_seconds",
+        "How long a tombstoned log file stays.",
+        lambda status: status.config.log_grace_ms / SECOND_MS,
+    ),
+    Figure(
+        "view_lag_seconds",
+        "Of a view: how long the oldest commit that it has to take has waited; 0: none waits. Absent for tables.",
+        lambda status: None if status.view is None else status.view.lag_ms / SECOND_MS,
+    ),
+    Figure(
+        "view_waiting_commits",
+        "Of a view: commits of its source that it has still to take. Absent for tables.",
+        lambda status: None if status.view is None else status.view.waiting_commits,
+    ),
+    Figure(
+        "view_refused_commits",
+        "Of a view: commits of its source that its query could not take, since ever. Absent for tables.",
+        lambda status: None if status.view is None else status.view.refused_commits,
+    ),
+    Figure(
+        "last_commit_timestamp_seconds",
+        "Time of the newest commit; absent before the first one.",
+        lambda status: status.last_commit_ms / SECOND_MS if status.last_commit_ms else None,
+    ),
+)
+
+
 class TableMetrics:
-    """The figures of each table, computed from its log: there also when every worker is dead.
+    """The figures of each table: there also when every worker is dead.
 
     Args:
         registry: Where they are registered.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def gauge(what: str, text: str) -> Gauge:
-            return Gauge(f"icedb_table_{what}", text, ("table",), registry=registry)
-
-        self._merge_lag_seconds = gauge(
-            "merge_lag_seconds", "Age of the oldest data file that the merge policy would merge now; 0: none."
+        make = MetricMaker(registry)
+        self._figures = [
+            (make.gauge(f"icedb_table_{figure.name}", figure.meaning, table=OPEN), figure.value) for figure in FIGURES
+        ]
+        self._halted = make.gauge(
+            "icedb_table_halted", "1 while the table's log cannot be trusted, or its flushes halt.", table=OPEN
         )
-        self._merge_lag_files = gauge("merge_lag_files", "Data files that the merge policy would merge now.")
-        self._merge_lag_bytes = gauge("merge_lag_bytes", "Bytes of the data files it would merge now.")
-        self._data_files = gauge("data_files", "Live data files.")
-        self._log_files = gauge("log_files", "Objects below _log; the format allows less than 1,000.")
-        self._live_bytes = gauge("live_bytes", "Bytes of live data files.")
-        self._live_rows = gauge("live_rows", "Rows of live data files; absent when some file does not say.")
-        self._staged_batches = gauge("staged_batches", "Accepted batches that wait for a flush.")
-        self._staged_bytes = gauge("staged_bytes", "Bytes of accepted batches that wait for a flush, as staged.")
-        self._staged_lag_seconds = gauge(
-            "staged_lag_seconds", "How long the oldest accepted batch has waited for a flush; 0: none waits."
-        )
-        self._pressure_level = gauge(
-            "pressure_level", "Back-pressure; 0: none, 1: flushes come less often, 2: front ends refuse batches, too."
-        )
-        self._pressure_stretch = gauge("pressure_stretch", "Factor by which back-pressure stretches flush intervals.")
-        self._quarantined_batches = gauge(
-            "quarantined_batches", "Batches that wait for a person, whole or with some of their rows."
-        )
-        self._bad_row_batches = gauge("bad_row_batches", "Batches of which only bad rows wait for a person.")
-        self._tombstoned_files = gauge("tombstoned_files", "Dead data files that the log still names.")
-        self._open_erasures = gauge("open_erasures", "Erasures that have not ended.")
-        self._oldest_erasure_seconds = gauge(
-            "oldest_erasure_seconds", "How long ago the oldest open erasure was asked for; 0: none is open."
-        )
-        self._lost_commits = gauge(
-            "lost_commits", "Commits that landed and whose log files are gone: their rows are missing."
-        )
-        self._leases = gauge("leases", "Leases of readers that last.")
-        self._oldest_lease_seconds = gauge(
-            "oldest_lease_seconds",
-            "How far back the oldest leased time lies: what died since cannot be deleted; 0: no lease lasts.",
-        )
-        self._halted = gauge("halted", "1 while the table's log cannot be trusted, or its flushes halt.")
-        self._data_grace_seconds = gauge("data_grace_seconds", "How long a tombstoned data file stays.")
-        self._orphan_age_seconds = gauge("orphan_age_seconds", "How long a data file stays that no log file names.")
-        self._log_grace_seconds = gauge("log_grace_seconds", "How long a tombstoned log file stays.")
-        self._view_lag_seconds = gauge(
-            "view_lag_seconds",
-            "Of a view: how long the oldest commit that it has to take has waited; 0: none waits. Absent for tables.",
-        )
-        self._view_waiting_commits = gauge(
-            "view_waiting_commits", "Of a view: commits of its source that it has still to take. Absent for tables."
-        )
-        self._view_refused_commits = gauge(
-            "view_refused_commits",
-            "Of a view: commits of its source that its query could not take, since ever. Absent for tables.",
-        )
-        self._last_commit = gauge(
-            "last_commit_timestamp_seconds", "Time of the newest commit; absent before the first one."
-        )
-        self._read = gauge("read_timestamp_seconds", "When these figures were read, by the exporter's clock.")
-        self._figures = (
-            self._merge_lag_seconds,
-            self._merge_lag_files,
-            self._merge_lag_bytes,
-            self._data_files,
-            self._log_files,
-            self._live_bytes,
-            self._live_rows,
-            self._staged_batches,
-            self._staged_bytes,
-            self._staged_lag_seconds,
-            self._pressure_level,
-            self._pressure_stretch,
-            self._quarantined_batches,
-            self._bad_row_batches,
-            self._tombstoned_files,
-            self._open_erasures,
-            self._oldest_erasure_seconds,
-            self._lost_commits,
-            self._leases,
-            self._oldest_lease_seconds,
-            self._view_lag_seconds,
-            self._view_waiting_commits,
-            self._view_refused_commits,
-            self._data_grace_seconds,
-            self._orphan_age_seconds,
-            self._log_grace_seconds,
-            self._last_commit,
-            self._read,
+        self._read = make.gauge(
+            "icedb_table_read_timestamp_seconds", "When these figures were read, by the exporter's clock.", table=OPEN
         )
 
     def show(self, table: str, status: TableStatus, *, now_ms: int) -> None:
         """Publish a table's figures."""
         self._halted.labels(table).set(1 if status.halted else 0)
-        self._merge_lag_seconds.labels(table).set(status.merge_lag_ms / SECOND_MS)
-        self._merge_lag_files.labels(table).set(status.merge_lag_files)
-        self._merge_lag_bytes.labels(table).set(status.merge_lag_bytes)
-        self._data_files.labels(table).set(status.live_files)
-        self._log_files.labels(table).set(status.log_files)
-        self._live_bytes.labels(table).set(status.live_bytes)
-        self._set_or_drop(self._live_rows, table, status.live_rows)
-        self._staged_batches.labels(table).set(status.staged_batches)
-        self._staged_bytes.labels(table).set(status.staged_bytes)
-        self._staged_lag_seconds.labels(table).set(status.staged_lag_ms / SECOND_MS)
-        self._pressure_level.labels(table).set(LEVELS.index(status.pressure.level))
-        self._pressure_stretch.labels(table).set(status.pressure.stretch)
-        self._quarantined_batches.labels(table).set(status.quarantined_batches)
-        self._bad_row_batches.labels(table).set(status.bad_row_batches)
-        self._tombstoned_files.labels(table).set(status.tombstoned_files)
-        self._open_erasures.labels(table).set(status.open_erasures)
-        self._oldest_erasure_seconds.labels(table).set(status.oldest_erasure_ms / SECOND_MS)
-        self._lost_commits.labels(table).set(len(status.lost_commits))
-        self._leases.labels(table).set(len(status.leases))
-        self._oldest_lease_seconds.labels(table).set(status.oldest_lease_ms / SECOND_MS)
-        view = status.view
-        self._set_or_drop(self._view_lag_seconds, table, None if view is None else view.lag_ms / SECOND_MS)
-        self._set_or_drop(self._view_waiting_commits, table, None if view is None else view.waiting_commits)
-        self._set_or_drop(self._view_refused_commits, table, None if view is None else view.refused_commits)
-        self._orphan_age_seconds.labels(table).set(status.config.orphan_age_ms / SECOND_MS)
-        self._data_grace_seconds.labels(table).set(status.config.data_grace_ms / SECOND_MS)
-        self._log_grace_seconds.labels(table).set(status.config.log_grace_ms / SECOND_MS)
-        last_commit_s = status.last_commit_ms / SECOND_MS if status.last_commit_ms else None
-        self._set_or_drop(self._last_commit, table, last_commit_s)
+        for gauge, value_of in self._figures:
+            value = value_of(status)
+            if value is None:
+                gauge.remove_by_labels({"table": table})
+            else:
+                gauge.labels(table).set(value)
         self._read.labels(table).set(now_ms / SECOND_MS)
 
     def show_halted(self, table: str) -> None:
@@ -245,15 +257,8 @@ class TableMetrics:
 
     def drop(self, table: str) -> None:
         """Remove every series of a table that is gone."""
-        for figure in (*self._figures, self._halted):
-            figure.remove_by_labels({"table": table})
-
-    @staticmethod
-    def _set_or_drop(figure: Gauge, table: str, value: float | None) -> None:
-        if value is None:
-            figure.remove_by_labels({"table": table})
-        else:
-            figure.labels(table).set(value)
+        for gauge in (*(gauge for gauge, _ in self._figures), self._halted, self._read):
+            gauge.remove_by_labels({"table": table})
 
 
 class ExporterMetrics:
@@ -264,26 +269,22 @@ class ExporterMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._last_success = Gauge(
+        make = MetricMaker(registry)
+        self._last_success = make.gauge(
             "icedb_snapshot_exporter_last_success_timestamp_seconds",
             "When the exporter last read every table that is not halted; 0 before the first time.",
-            registry=registry,
         )
-        self._rounds = Histogram(
+        self._rounds = make.histogram(
             "icedb_snapshot_exporter_round_duration_seconds",
             "Time of one round over all tables.",
             buckets=CALL_BUCKETS_S,
-            registry=registry,
         )
-        self._failures = Counter(
+        self._failures = make.counter(
             "icedb_snapshot_exporter_failures_total",
             "Failures by what could not be read: the list of tables (list), a table (table), or it is halted (halted).",
-            ("what",),
-            registry=registry,
+            what=("list", "table", "halted", "other"),
         )
-        self._tables = Gauge("icedb_snapshot_exporter_tables", "Tables found in the last round.", registry=registry)
-        for what in ("list", "table", "halted", "other"):
-            self._failures.labels(what)
+        self._tables = make.gauge("icedb_snapshot_exporter_tables", "Tables found in the last round.")
 
     def observe_failure(self, what: str) -> None:
         """Count a failure; ``what`` is ``list``, ``table``, ``halted`` or ``other``."""

@@ -17,16 +17,8 @@ from icedb_log.errors import (
 )
 from icedb_log.units import SECOND_MS
 from icedb_service.access.guard import RateLimited
-from icedb_service.metrics import (
-    WAKE_OUTCOMES,
-    AccessMetrics,
-    ClockMetrics,
-    DependencyMetrics,
-    add_build_info,
-    make_counter,
-    make_registry,
-)
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from icedb_service.metrics import WAKE_OUTCOMES, ProcessMetrics
+from prometheus_client import CollectorRegistry
 
 from icedb_ingest.frontend.errors import (
     BatchTooLarge,
@@ -84,7 +76,7 @@ _BY_ERROR: Final[tuple[tuple[type[BaseException], str], ...]] = (
 ACK_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
-class FrontendMetrics:
+class FrontendMetrics(ProcessMetrics):
     """Counters of what was offered and what became of it.
 
     Args:
@@ -92,60 +84,40 @@ class FrontendMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.registry = registry or make_registry()
-        self.dependencies = DependencyMetrics(self.registry)
-        self.batches = Counter(
+        super().__init__("frontend", package="icedb-ingest", registry=registry)
+        make = self.make
+        self.batches = make.counter(
             "icedb_frontend_batches_total",
             "Batches offered (webhook: requests); overloaded: back-pressure of the table; busy: this process is full; "
             "abandoned: the producer went away first",
-            ("door", "outcome"),
-            registry=self.registry,
+            door=ENDPOINTS,
+            outcome=OUTCOMES,
         )
-        self.ack_time = Histogram(
+        self.ack_time = make.histogram(
             "icedb_frontend_ack_seconds",
             "Time from a whole batch to its acknowledgement, accepted ones only",
-            ("door",),
             buckets=ACK_BUCKETS_S,
-            registry=self.registry,
+            door=ENDPOINTS,
         )
-        self.accepted_bytes = Counter(
-            "icedb_frontend_accepted_bytes_total",
-            "Bytes of accepted batches, as sent",
-            ("door",),
-            registry=self.registry,
+        self.accepted_bytes = make.counter(
+            "icedb_frontend_accepted_bytes_total", "Bytes of accepted batches, as sent", door=ENDPOINTS
         )
-        self.in_flight = Gauge(
-            "icedb_frontend_in_flight_batches", "Batches being read or staged now", ("door",), registry=self.registry
+        self.in_flight = make.gauge(
+            "icedb_frontend_in_flight_batches", "Batches being read or staged now", door=ENDPOINTS
         )
-        self.held_bytes = Gauge("icedb_frontend_held_bytes", "Bodies held in memory now", registry=self.registry)
-        self.streams = Gauge("icedb_frontend_streams", "gRPC streams open now", registry=self.registry)
-        self.events = Counter(
-            "icedb_frontend_webhook_events_total", "Events in accepted webhook requests", registry=self.registry
-        )
-        self.groups = Counter(
+        self.held_bytes = make.gauge("icedb_frontend_held_bytes", "Bodies held in memory now")
+        self.streams = make.gauge("icedb_frontend_streams", "gRPC streams open now")
+        self.events = make.counter("icedb_frontend_webhook_events_total", "Events in accepted webhook requests")
+        self.groups = make.counter(
             "icedb_frontend_webhook_groups_total",
             "Staged batches made of webhook requests; fewer than requests, because many share one",
-            registry=self.registry,
         )
-        self.wakes = make_counter(
-            self.registry,
+        self.wakes = make.counter(
             "icedb_frontend_wakes_total",
             "Wake-ups sent to the ingest worker; collapsed: the same one was on its way",
-            label="outcome",
-            values=WAKE_OUTCOMES,
+            outcome=WAKE_OUTCOMES,
         )
-        self.store_up = Gauge(
-            "icedb_frontend_store_up", "1 if the store answered the last check", registry=self.registry
-        )
-        self.access = AccessMetrics(self.registry)
-        self.clock = ClockMetrics(self.registry)
-        for endpoint in ENDPOINTS:
-            self.ack_time.labels(endpoint)
-            self.accepted_bytes.labels(endpoint)
-            self.in_flight.labels(endpoint)
-            for outcome in OUTCOMES:
-                self.batches.labels(endpoint, outcome)
-        add_build_info(self.registry, "frontend", package="icedb-ingest")
+        self.store_up = make.gauge("icedb_frontend_store_up", "1 if the store answered the last check")
 
     @contextmanager
     def offered(self, endpoint: Endpoint) -> Iterator[None]:
