@@ -19,6 +19,7 @@ from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.store_clock import ClockWatch, TellsTime
 from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
 from icedb_service.logs import configure_logging, get_logger
 from icedb_service.metrics import ClockMetrics
@@ -103,16 +104,18 @@ def wait_until_available(what: str, check: Callable[[], object], *, clock: Clock
         check: Returns when the server answers.
         clock: For the pauses.
     """
-    pause_ms = FIRST_PAUSE_MS
-    while True:
-        try:
-            check()
-        except Unavailable as error:
-            get_logger().warning("server_unavailable", server=what, error=str(error), retry_in_ms=pause_ms)
-        else:
-            return
-        clock.sleep_ms(pause_ms)
-        pause_ms = min(pause_ms * 2, MAX_PAUSE_MS)
+
+    def tell(state: RetryCallState) -> None:
+        error = state.outcome and state.outcome.exception()
+        retry_in_ms = round(state.upcoming_sleep * SECOND_MS)
+        get_logger().warning("server_unavailable", server=what, error=str(error), retry_in_ms=retry_in_ms)
+
+    Retrying(
+        retry=retry_if_exception_type(Unavailable),
+        wait=wait_exponential(FIRST_PAUSE_MS / SECOND_MS, max=MAX_PAUSE_MS / SECOND_MS),
+        before_sleep=tell,
+        sleep=lambda pause_s: clock.sleep_ms(round(pause_s * SECOND_MS)),
+    )(check)
 
 
 def wait_for_servers(settings: ServiceSettings, *, clock: Clock, needs_redis: bool = True) -> None:

@@ -14,12 +14,13 @@ read begins before the last one is too old for them: nobody waits for it (R4). M
 
 import asyncio
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from cachetools import LRUCache
 from icedb_log.clean.leases import FETCH_THREADS, LeaseReader
 from icedb_log.clean.pins import PinReader
 from icedb_log.clock import Clock
@@ -57,8 +58,7 @@ class LogReaders:
 
     def __init__(self, clock: Clock, *, max_tables: int = MAX_TABLES) -> None:
         self._clock = clock
-        self._max_tables = max_tables
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: LRUCache[str, _Kept] = LRUCache(max_tables)
         self._steady: dict[str, SteadyTime] = {}
         self._lock = threading.Lock()
 
@@ -90,9 +90,6 @@ class LogReaders:
                 reader = LogReader(store, paths, clock=self._clock, max_refresh_ms=max_refresh_ms)
                 kept = _Kept(max_refresh_ms, reader, PinReader(), _new_lease_reader())
                 self._kept[paths.prefix] = kept
-            self._kept.move_to_end(paths.prefix)
-            while len(self._kept) > self._max_tables:
-                self._kept.popitem(last=False)
             return kept.reader
 
     def steady_of(self, paths: TablePaths) -> SteadyTime:

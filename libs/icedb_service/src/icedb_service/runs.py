@@ -36,6 +36,8 @@ from icedb_log.errors import (
     Unauthenticated,
     Unavailable,
 )
+from icedb_log.units import SECOND_MS
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from icedb_service.logs import get_logger
 from icedb_service.metrics import Outcome, WorkerMetrics
@@ -102,7 +104,7 @@ _BY_ERROR: Final[tuple[tuple[type[IceDBError], Outcome], ...]] = (
 )
 _PAUSING: Final[frozenset[Outcome]] = frozenset({"conflict", "outcome_unknown", "unavailable", "halted", "failed"})
 CONFLICT_ATTEMPTS: Final = 4
-CONFLICT_PAUSE_MS: Final = 50
+CONFLICT_PAUSE_MS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,22 +171,21 @@ class TaskRunner:
                 )
 
     def _attempt(self, work: Callable[[], Work]) -> tuple[Outcome, Mapping[str, Any]]:
-        for attempt in range(CONFLICT_ATTEMPTS):
-            if attempt:
-                self._clock.sleep_ms(CONFLICT_PAUSE_MS << attempt)
-            try:
-                done = work()
-            except IceDBError as error:
-                outcome = outcome_of(error)
-                details = {"error": {"kind": type(error).__name__, "message": str(error)}}
-                if outcome != "conflict":
-                    return outcome, details
-            except Exception as error:  # noqa: BLE001 - the last stop before the queue: counted, logged, reported
+        attempts = Retrying(
+            retry=retry_if_exception(lambda error: isinstance(error, IceDBError) and outcome_of(error) == "conflict"),
+            stop=stop_after_attempt(CONFLICT_ATTEMPTS),
+            wait=wait_exponential(CONFLICT_PAUSE_MS / SECOND_MS),
+            sleep=lambda pause_s: self._clock.sleep_ms(round(pause_s * SECOND_MS)),
+            reraise=True,
+        )
+        try:
+            done = attempts(work)
+        except Exception as error:  # noqa: BLE001 - the last stop before the queue: counted, logged, reported
+            outcome = outcome_of(error) if isinstance(error, IceDBError) else "failed"
+            if not isinstance(error, IceDBError):
                 get_logger().exception("task_crashed")
-                return "failed", {"error": {"kind": type(error).__name__, "message": str(error)}}
-            else:
-                return ("idle" if done.is_idle else "done"), done.details
-        return outcome, details
+            return outcome, {"error": {"kind": type(error).__name__, "message": str(error)}}
+        return ("idle" if done.is_idle else "done"), done.details
 
     def _account(self, outcome: Outcome, *, task: str, table: str | None, duration_ms: int) -> None:
         self._metrics.runs.labels(task, outcome).inc()

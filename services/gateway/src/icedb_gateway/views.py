@@ -12,11 +12,11 @@ The rules of what a client may see:
   hold it. When it goes is the janitor's business alone.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from cachetools import LRUCache, TTLCache
 from icedb_log.clean.pins import read_pinned
 from icedb_log.clock import Clock
 from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound
@@ -58,26 +58,18 @@ class KeptSnapshots:
     """
 
     def __init__(self, *, max_files: int) -> None:
-        self._max_files = max_files
-        self._kept: OrderedDict[SnapshotName, Snapshot] = OrderedDict()
-        self._file_count = 0
+        most = max(1, max_files)
+        self._kept: LRUCache[SnapshotName, Snapshot] = LRUCache(
+            most, getsizeof=lambda snapshot: min(max(1, len(snapshot.live)), most)
+        )
 
     def put(self, name: SnapshotName, snapshot: Snapshot) -> None:
         """Keep a snapshot."""
-        if name not in self._kept:
-            self._kept[name] = snapshot
-            self._file_count += len(snapshot.live)
-        self._kept.move_to_end(name)
-        while self._file_count > self._max_files and len(self._kept) > 1:
-            _, dropped = self._kept.popitem(last=False)
-            self._file_count -= len(dropped.live)
+        self._kept[name] = snapshot
 
     def get(self, name: SnapshotName) -> Snapshot | None:
         """Return a snapshot, if it is there."""
-        found = self._kept.get(name)
-        if found is not None:
-            self._kept.move_to_end(name)
-        return found
+        return self._kept.get(name)
 
 
 class TableViews:
@@ -108,7 +100,7 @@ class TableViews:
         self._staleness_ms = staleness_ms
         self._on_lost = on_lost
         self._kept = KeptSnapshots(max_files=kept_files)
-        self._pins: OrderedDict[TableRef, tuple[int, Snapshot]] = OrderedDict()
+        self._pins: TTLCache[TableRef, Snapshot] = TTLCache(MAX_PINS, PIN_AGE_MS, clock.monotonic_ms)
 
     def paths(self, ref: TableRef) -> TablePaths:
         """Return the keys of a table."""
@@ -228,17 +220,13 @@ class TableViews:
 
     async def _pinned(self, ref: TableRef) -> Snapshot:
         known = self._pins.get(ref)
-        now_ms = self._clock.monotonic_ms()
-        if known is not None and now_ms - known[0] <= PIN_AGE_MS:
-            return known[1]
+        if known is not None:
+            return known
         pin, paths, store = ref.pin or "", self.paths(ref), self._warehouse.store
         try:
             _, snapshot = await self._reads.work.run_blocking(ref.table, lambda: read_pinned(store, paths, pin))
         except (NotFound, InvalidRequest):
             self._pins.pop(ref, None)
             raise
-        self._pins[ref] = (now_ms, snapshot)
-        self._pins.move_to_end(ref)
-        while len(self._pins) > MAX_PINS:
-            self._pins.popitem(last=False)
+        self._pins[ref] = snapshot
         return snapshot

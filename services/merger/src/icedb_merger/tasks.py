@@ -1,10 +1,10 @@
 """The tasks of the merger: which table is merged when. What and how, is :mod:`icedb_log.merge.merge`'s business."""
 
-from collections import OrderedDict
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Protocol
 
+from cachetools import LRUCache
 from celery import Celery
 from icedb_log.clock import Clock
 from icedb_log.jobs import CheckAlive, GroupMerger, never_stop
@@ -55,7 +55,7 @@ class TableLogs:
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
         self._store = store
         self._readers = LogReaders(clock)
-        self._indexes: OrderedDict[str, MergeIndex] = OrderedDict()
+        self._indexes: LRUCache[str, MergeIndex] = LRUCache(MAX_INDEXES)
 
     def open(self, paths: TablePaths, *, owner: str = "", check_alive: CheckAlive = never_stop) -> IndexedTable:
         """Open a table with what is known of it; with a new index if its configuration has changed.
@@ -67,9 +67,6 @@ class TableLogs:
         index = self._indexes.get(paths.prefix)
         if index is None or index.config != table.config:
             index = self._indexes[paths.prefix] = MergeIndex(paths, table.config)
-        self._indexes.move_to_end(paths.prefix)
-        while len(self._indexes) > MAX_INDEXES:
-            self._indexes.popitem(last=False)
         return IndexedTable(table, index)
 
     def has_work(self, paths: TablePaths, lane: Lane) -> bool:

@@ -8,12 +8,12 @@ because its partition cannot be told.
 
 import threading
 from array import array
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Final
 
+from cachetools import LRUCache
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import TablePaths
 from icedb_log.log.live_files import LiveChunk, LiveFiles, sum_rows
@@ -127,29 +127,22 @@ class AnswerCache:
     def __init__(self, *, max_answers: int, max_bytes: int) -> None:
         self._max_answers = max_answers
         self._max_bytes = max_bytes
-        self._answers: OrderedDict[AnswerKey, Answer] = OrderedDict()
-        self._bytes = 0
+        self._answers: LRUCache[AnswerKey, Answer] = LRUCache(max_bytes, getsizeof=lambda answer: answer.held_bytes)
         self._lock = threading.Lock()
 
     def get(self, key: AnswerKey) -> Answer | None:
         """Return an answer; ``None`` if it has to be built."""
         with self._lock:
-            known = self._answers.get(key)
-            if known is not None:
-                self._answers.move_to_end(key)
-            return known
+            return self._answers.get(key)
 
     def keep(self, key: AnswerKey, answer: Answer) -> None:
         """Keep an answer, and let the least recently used go. One that would push out most others is not kept."""
         if 2 * answer.held_bytes > self._max_bytes:
             return
         with self._lock:
-            before = self._answers.pop(key, None)
-            self._bytes += answer.held_bytes - (before.held_bytes if before is not None else 0)
             self._answers[key] = answer
-            while len(self._answers) > self._max_answers or self._bytes > self._max_bytes:
-                _, gone = self._answers.popitem(last=False)
-                self._bytes -= gone.held_bytes
+            while len(self._answers) > self._max_answers:
+                self._answers.popitem()
 
 
 def build_answer(

@@ -9,12 +9,12 @@ Leases hold a table at a time (rule J4). They are all that this service writes: 
 
 import base64
 import binascii
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
 import grpc
+from cachetools import LRUCache
 from icedb_log.clean.lease_holding import acquire_lease, release_lease, renew_lease
 from icedb_log.clean.leases import FETCH_THREADS, MAX_HOLDER_CHARS, Lease, LeaseReader
 from icedb_log.errors import InvalidRequest
@@ -290,7 +290,7 @@ class LeaseCalls:
     def __init__(self, parts: ServiceParts) -> None:
         self._parts = parts
         self._access = parts.access
-        self._readers: OrderedDict[str, LeaseReader] = OrderedDict()
+        self._readers: LRUCache[str, LeaseReader] = LRUCache(parts.settings.snapshot_max_tables)
 
     def methods(self) -> dict[str, Any]:
         """Return the handlers by method."""
@@ -372,11 +372,7 @@ class LeaseCalls:
             )
 
     def _reader_of(self, table: str) -> LeaseReader:
-        reader = self._readers.setdefault(table, LeaseReader(fetch_threads=FETCH_THREADS))
-        self._readers.move_to_end(table)
-        while len(self._readers) > self._parts.settings.snapshot_max_tables:
-            self._readers.popitem(last=False)
-        return reader
+        return self._readers.setdefault(table, LeaseReader(fetch_threads=FETCH_THREADS))
 
 
 def _name_holder(identity: Identity, context: Any) -> str:

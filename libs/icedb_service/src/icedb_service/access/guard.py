@@ -5,13 +5,13 @@ learns the name of a table that is not theirs: neither by the answer, nor by how
 """
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from cachetools import LRUCache
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, NotFound, Overloaded, PermissionDenied, Unauthenticated
 from icedb_log.hosts import is_loopback
@@ -59,7 +59,7 @@ class RateLimits:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._buckets: LRUCache[str, _Bucket] = LRUCache(MAX_BUCKETS)
         self._lock = threading.Lock()
 
     def take(self, name: str, rate: Rate) -> int:
@@ -67,9 +67,6 @@ class RateLimits:
         now_ms = self._clock.monotonic_ms()
         with self._lock:
             bucket = self._buckets.setdefault(name, _Bucket(rate.burst, now_ms))
-            self._buckets.move_to_end(name)
-            if len(self._buckets) > MAX_BUCKETS:
-                self._buckets.popitem(last=False)
             gained = (now_ms - bucket.filled_ms) * rate.calls_per_s / SECOND_MS
             bucket.calls = min(float(rate.burst), bucket.calls + gained)
             bucket.filled_ms = now_ms

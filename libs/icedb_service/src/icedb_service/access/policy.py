@@ -9,12 +9,12 @@ import hashlib
 import hmac
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from cachetools import TTLCache
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, Unauthenticated, Unavailable
 from icedb_log.units import SECOND_MS
@@ -199,26 +199,19 @@ class _SeenTokens:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._known: OrderedDict[str, tuple[Identity, int, float]] = OrderedDict()
+        self._known: TTLCache[str, tuple[Identity, float]] = TTLCache(MAX_REMEMBERED, MAX_SEEN_MS, clock.monotonic_ms)
         self._lock = threading.Lock()
 
     def get(self, digest: str) -> Identity | None:
         """Return whose token this is, if that is known and still true."""
         with self._lock:
             known = self._known.get(digest)
-        if known is None:
-            return None
-        identity, seen_ms, ends_s = known
-        is_fresh = self._clock.monotonic_ms() - seen_ms < MAX_SEEN_MS and self._clock.now_ms() < ends_s * SECOND_MS
-        return identity if is_fresh else None
+        return known[0] if known is not None and self._clock.now_ms() < known[1] * SECOND_MS else None
 
     def add(self, digest: str, identity: Identity, *, ends_s: float) -> None:
         """Remember a token that is valid now."""
         with self._lock:
-            self._known[digest] = (identity, self._clock.monotonic_ms(), ends_s)
-            self._known.move_to_end(digest)
-            while len(self._known) > MAX_REMEMBERED:
-                self._known.popitem(last=False)
+            self._known[digest] = (identity, ends_s)
 
 
 def hash_token(token: str) -> str:
