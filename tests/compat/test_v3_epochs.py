@@ -159,7 +159,7 @@ def test_a_whole_life(table, create, require_alike, tmp_path):
     keys = list(table.store.dump("events/_log/"))
     table.store.put(keys[-1], b"damaged")
     table.clock.advance(table.grace_ms)
-    table.run(rebuild_table, footers=ParquetFooterReader(table.store), owner="rebuild")
+    table.work(rebuild_table, footers=ParquetFooterReader(table.store), owner="rebuild")
     require_alike([1, 2, 4, 5, 6, 80_000, 90_000])
     assert table.problems() == []
     removed = table.work(remove_partitions, lambda _, infos: {i.path for i in infos if i.path == NEXT}, owner="drop")

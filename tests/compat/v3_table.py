@@ -161,7 +161,7 @@ class V3Table:
 
     def rebuild(self, **options):
         footers = ParquetFooterReader(self.store)
-        return self.run(rebuild_table, footers=footers, owner="rebuild", options=RebuildOptions(**options))
+        return self.work(rebuild_table, footers=footers, owner="rebuild", options=RebuildOptions(**options))
 
     def columns_of(self, key):
         return [

@@ -183,14 +183,8 @@ class SmallTable:
 
     def rebuild(self, **options: Any) -> RebuildResult:
         """Rebuild the log from footers once."""
-        result = rebuild_table(
-            self.store,
-            self.paths,
-            clock=self.clock,
-            footers=RowFooterReader(self.store),
-            owner="rebuild",
-            options=RebuildOptions(**options),
-        )
+        footers = RowFooterReader(self.store)
+        result = rebuild_table(self.opened("rebuild"), footers=footers, options=RebuildOptions(**options))
         self.clock.advance(1)
         return result
 

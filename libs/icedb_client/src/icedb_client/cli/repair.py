@@ -12,6 +12,7 @@ from icedb_log.repair.fsck_data import Progress as ShowProgress
 from icedb_log.repair.fsck_findings import CODES, REPORT_VERSION, SEVERITIES, Counted, FsckReport, Severity
 from icedb_log.repair.rebuild import RebuildOptions, RebuildResult, rebuild_table, require_decided
 from icedb_log.repair.rebuild_record import Choice, Note, RebuildReport
+from icedb_log.table.table import Table
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -217,14 +218,8 @@ def rebuild(
 
 def _run(client: Client, table: str, options: RebuildOptions) -> RebuildResult:
     store = client.warehouse.store
-    return rebuild_table(
-        store,
-        client.warehouse.table(table),
-        clock=SystemClock(),
-        footers=ParquetFooterReader(store),
-        owner=OWNER,
-        options=options,
-    )
+    opened = Table.open(store, client.warehouse.table(table), clock=SystemClock(), owner=OWNER)
+    return rebuild_table(opened, footers=ParquetFooterReader(store), options=options)
 
 
 def _show_found(report: RebuildReport, *, has_work: bool) -> None:

@@ -11,21 +11,17 @@ from typing import Final, Literal
 
 from icedb_log.clean.deletion import Deleter, Doomed
 from icedb_log.clean.orphan_record import read_orphan_record, write_orphan_record
-from icedb_log.clock import Clock
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, Unavailable
-from icedb_log.keys import TablePaths, parse_log_key
+from icedb_log.keys import parse_log_key
 from icedb_log.log.codec import decode_log_file
-from icedb_log.log.fence import HeldFence, acquire_fence
-from icedb_log.model import LogFile
+from icedb_log.log.fence import acquire_fence
 from icedb_log.repair.footers import FooterReader
 from icedb_log.repair.rebuild_evidence import FenceTraces, RebuildEvidence, read_evidence, read_fence_traces
 from icedb_log.repair.rebuild_log import build_rebuilt_log, name_ms, require_rebuilt
 from icedb_log.repair.rebuild_plan import RebuildPlan, make_report, plan_rebuild
 from icedb_log.repair.rebuild_record import DamagedEntry, RebuildReport, Side, close_report, put_report, read_reports
-from icedb_log.store.object_store import ObjectStore, list_all
-from icedb_log.table.stored_config import read_table_config
+from icedb_log.store.object_store import list_all
 from icedb_log.table.table import Table
-from icedb_log.table.table_config import TableConfig
 
 MAX_FORGET_ATTEMPTS: Final = 5
 
@@ -72,29 +68,17 @@ class RebuildResult:
     is_unfinished: bool = False
 
 
-def rebuild_table(
-    store: ObjectStore,
-    paths: TablePaths,
-    *,
-    clock: Clock,
-    footers: FooterReader,
-    owner: str,
-    options: RebuildOptions | None = None,
-) -> RebuildResult:
+def rebuild_table(table: Table, *, footers: FooterReader, options: RebuildOptions | None = None) -> RebuildResult:
     """Make a new log from what is left of a table.
 
     Idempotent: a log that is whole is left alone, and said to be. Flushes and merges that run meanwhile are fenced off.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
-        clock: This host's clock.
+        table: The table; its log is not read by its reader, which would halt.
         footers: Reads footers.
-        owner: Who runs this, for the fence objects.
         options: What is asked for.
 
     Raises:
-        NotFound: No such table.
         InvalidRequest: Somebody has to decide something first; the message says what. Nothing was written.
         SchemaConflict: Log files or data files disagree about the type of a column.
         Fenced: Another run took over; run again.
@@ -103,8 +87,7 @@ def rebuild_table(
         HaltError: Something cannot be understood; nothing was written.
         Unavailable: The store did not answer; run again.
     """
-    config = read_table_config(store, paths)
-    run = _Run(store, paths, config, clock, footers, owner, options or RebuildOptions())
+    run = _Run(table, footers, options or RebuildOptions())
     return run.look() if run.options.is_dry_run else run.rebuild()
 
 
@@ -126,26 +109,22 @@ def require_decided(report: RebuildReport) -> None:
 class _Run:
     """One call of :func:`rebuild_table`."""
 
-    store: ObjectStore
-    paths: TablePaths
-    config: TableConfig
-    clock: Clock
+    table: Table
     footers: FooterReader
-    owner: str
     options: RebuildOptions
 
     def look(self) -> RebuildResult:
-        evidence, plan = self._plan(read_fence_traces(self.store, self.paths))
-        is_unfinished = any(report.state == "open" for report, _ in read_reports(self.store, self.paths))
+        evidence, plan = self._plan(read_fence_traces(self.table.store, self.table.paths))
+        is_unfinished = any(report.state == "open" for report, _ in read_reports(self.table.store, self.table.paths))
         return RebuildResult(make_report(evidence, plan), is_unfinished=is_unfinished)
 
     def rebuild(self) -> RebuildResult:
-        fences = read_fence_traces(self.store, self.paths)
+        fences = read_fence_traces(self.table.store, self.table.paths)
         # WARN: the fence of ingest, too. A flush that is under way would otherwise be cut off after its files were
         # listed here, and taken: another flush commits its batches, and their rows are there twice. What the fences
         # said before tells the files that a flush had written by then from those of flushes that were committed.
-        ingest = self._acquire("ingest")
-        merge = self._acquire("merge")
+        ingest = acquire_fence(self.table, "ingest")
+        merge = acquire_fence(self.table, "merge")
         finished, unlanded = self._settle_records()
         if finished is not None:
             fences = replace(fences, found_lost=frozenset())
@@ -157,28 +136,31 @@ class _Run:
         if not plan.damage and not is_wanted:
             return RebuildResult(finished or report, is_resumed=finished is not None)
         self._require_decided(plan, report)
-        commit_id, rebuild_id = self.clock.new_id(), self.clock.new_id()
-        log = build_rebuilt_log(evidence, plan, rebuild_id=rebuild_id, commit_id=commit_id, now_ms=self.clock.now_ms())
-        key = self.paths.log_key(time_ms=log.time_ms, commit_id=commit_id, is_merged=True)
-        require_rebuilt(self.paths, evidence, plan, log, key=key)
+        commit_id, rebuild_id = self.table.clock.new_id(), self.table.clock.new_id()
+        log = build_rebuilt_log(
+            evidence, plan, rebuild_id=rebuild_id, commit_id=commit_id, now_ms=self.table.clock.now_ms()
+        )
+        key = self.table.paths.log_key(time_ms=log.time_ms, commit_id=commit_id, is_merged=True)
+        require_rebuilt(self.table.paths, evidence, plan, log, key=key)
         damaged = tuple(
-            entry.model_copy(update={"copy_key": self.paths.damaged_key(rebuild_id, entry.key)})
+            entry.model_copy(update={"copy_key": self.table.paths.damaged_key(rebuild_id, entry.key)})
             for entry in report.damaged
         )
         report = report.model_copy(update={"rebuild_id": rebuild_id, "log_key": key, "damaged": damaged})
-        etag = put_report(self.store, self.paths, report)
-        self._copy_damaged(damaged)
-        self._commit(ingest, merge, log)
+        etag = put_report(self.table.store, self.table.paths, report)
+        for entry in damaged:
+            self.table.store.put(entry.copy_key, self.table.store.get(entry.key, if_match=entry.etag).body)
+        ingest.confirm()
+        merge.commit(log)
+        merge.release()
+        ingest.release()
         self._remove_damaged(damaged)
         self._forget_lost(report)
-        close_report(self.store, self.paths, report, state="done", etag=etag)
+        close_report(self.table.store, self.table.paths, report, state="done", etag=etag)
         self._require_there(plan)
         for old, old_etag in unlanded:
-            close_report(self.store, self.paths, old, state="abandoned", etag=old_etag)
+            close_report(self.table.store, self.table.paths, old, state="abandoned", etag=old_etag)
         return RebuildResult(report.model_copy(update={"state": "done"}), has_committed=True)
-
-    def _acquire(self, role: Literal["ingest", "merge"]) -> HeldFence:
-        return acquire_fence(Table.of(self.config, self.store, self.paths, clock=self.clock, owner=self.owner), role)
 
     def _call_off_sweeps(self) -> None:
         """Let no orphan sweep delete anything until the new log names it (B5).
@@ -186,31 +168,29 @@ class _Run:
         A sweep deletes what an earlier one saw, and only if it has replaced the record of that. What is not in the
         record any more waits for a grace period at least.
         """
-        record = read_orphan_record(self.store, self.paths)
+        record = read_orphan_record(self.table.store, self.table.paths)
         if record.sightings and not write_orphan_record(
-            self.store, self.paths, {}, replaces=record.etag, clock=self.clock, lost=record.lost
+            self.table.store, self.table.paths, {}, replaces=record.etag, clock=self.table.clock, lost=record.lost
         ):
             raise Unavailable(
-                f"table {self.paths.name}: an orphan sweep is running; let it end, stop the janitor, and run the "
+                f"table {self.table.name}: an orphan sweep is running; let it end, stop the janitor, and run the "
                 "rebuild again. Nothing was written"
             )
 
     def _require_there(self, plan: RebuildPlan) -> None:
         """See that no sweep that had begun before deleted what is live now."""
-        there = {info.key for info in list_all(self.store, self.paths.data_prefix).objects}
+        there = {info.key for info in list_all(self.table.store, self.table.paths.data_prefix).objects}
         missing = sorted(plan.live - there)
         if missing:
             raise CorruptLog(
-                f"table {self.paths.name}: the log is rebuilt, and {len(missing)} data files that it names were "
+                f"table {self.table.name}: the log is rebuilt, and {len(missing)} data files that it names were "
                 f"deleted meanwhile, by an orphan sweep that was under way: the first is {missing[0]}. Bring them back "
-                f"from a backup, or run `icedb rebuild {self.paths.name} --force` to go on without their rows"
+                f"from a backup, or run `icedb rebuild {self.table.name} --force` to go on without their rows"
             )
 
     def _plan(self, fences: FenceTraces) -> tuple[RebuildEvidence, RebuildPlan]:
         options = self.options
-        evidence = read_evidence(
-            self.store, self.paths, config=self.config, clock=self.clock, footers=self.footers, fences=fences
-        )
+        evidence = read_evidence(self.table, footers=self.footers, fences=fences)
         plan = plan_rebuild(
             evidence,
             decided=None if options.decision is None else _SIDES[options.decision],
@@ -220,7 +200,7 @@ class _Run:
         return evidence, plan
 
     def _require_decided(self, plan: RebuildPlan, report: RebuildReport) -> None:
-        name = self.paths.name
+        name = self.table.name
         if plan.lacks_feed:
             raise InvalidRequest(
                 f"table {name} is a view, and nobody knows which commits of its source it has taken. Say --assume-fed "
@@ -241,16 +221,6 @@ class _Run:
                 "written"
             )
 
-    def _copy_damaged(self, damaged: tuple[DamagedEntry, ...]) -> None:
-        for entry in damaged:
-            self.store.put(entry.copy_key, self.store.get(entry.key, if_match=entry.etag).body)
-
-    def _commit(self, ingest: HeldFence, merge: HeldFence, log: LogFile) -> None:
-        ingest.confirm()
-        merge.commit(log)
-        merge.release()
-        ingest.release()
-
     def _remove_damaged(self, damaged: tuple[DamagedEntry, ...]) -> None:
         """Take damaged log files out of ``_log`` (B4), if nobody has put something else there."""
         doomed = [
@@ -258,10 +228,10 @@ class _Run:
             for entry in damaged
             if self._is_there(entry)
         ]
-        failed = Deleter(self.store).delete(doomed).failed
+        failed = Deleter(self.table.store).delete(doomed).failed
         if failed:
             raise Unavailable(
-                f"table {self.paths.name}: the log is rebuilt, but {failed[0].key} cannot be deleted, so that readers "
+                f"table {self.table.name}: the log is rebuilt, but {failed[0].key} cannot be deleted, so that readers "
                 f"go on to halt ({failed[0].reason}); allow it, and run the rebuild again"
             )
 
@@ -272,16 +242,21 @@ class _Run:
         """
         rebuilt_ms = parse_log_key(report.log_key).time_ms
         for _ in range(MAX_FORGET_ATTEMPTS):
-            record = read_orphan_record(self.store, self.paths)
+            record = read_orphan_record(self.table.store, self.table.paths)
             lost = {name: each for name, each in record.lost.items() if name_ms(name) > rebuilt_ms}
             if lost == record.lost or write_orphan_record(
-                self.store, self.paths, record.sightings, replaces=record.etag, clock=self.clock, lost=lost
+                self.table.store,
+                self.table.paths,
+                record.sightings,
+                replaces=record.etag,
+                clock=self.table.clock,
+                lost=lost,
             ):
                 return
 
     def _is_there(self, entry: DamagedEntry) -> bool:
         try:
-            return self.store.head(entry.key).etag == entry.etag
+            return self.table.store.head(entry.key).etag == entry.etag
         except NotFound:
             return False
 
@@ -293,7 +268,7 @@ class _Run:
         """
         finished: RebuildReport | None = None
         unlanded: list[tuple[RebuildReport, str]] = []
-        for report, etag in read_reports(self.store, self.paths):
+        for report, etag in read_reports(self.table.store, self.table.paths):
             if report.state != "open":
                 continue
             if not self._has_landed(report):
@@ -301,13 +276,13 @@ class _Run:
                 continue
             self._remove_damaged(report.damaged)
             self._forget_lost(report)
-            close_report(self.store, self.paths, report, state="done", etag=etag)
+            close_report(self.table.store, self.table.paths, report, state="done", etag=etag)
             finished = report.model_copy(update={"state": "done"})
         return finished, unlanded
 
     def _has_landed(self, report: RebuildReport) -> bool:
         try:
-            log = decode_log_file(report.log_key, self.store.get(report.log_key).body)
+            log = decode_log_file(report.log_key, self.table.store.get(report.log_key).body)
         except NotFound:
             return False
         return not log.is_seal

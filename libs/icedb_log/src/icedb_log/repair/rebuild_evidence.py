@@ -14,7 +14,6 @@ from typing import Final, Literal
 
 from icedb_log.clean.leases import read_leases
 from icedb_log.clean.orphan_record import read_orphan_record
-from icedb_log.clock import Clock
 from icedb_log.erasure.erasures import list_erasures
 from icedb_log.errors import CorruptLog, HaltError, NotFound, PreconditionFailed, Unavailable
 from icedb_log.feed.views import list_appends, list_registrations, source_of
@@ -27,6 +26,7 @@ from icedb_log.log.widening import fixed_columns
 from icedb_log.model import EMPTY, FeedState, FileMarker, ListedLogFile, LogHead, LogView
 from icedb_log.repair.footers import Footer, FooterReader, UnreadableFooter
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, list_all
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 
 MAX_READ_ATTEMPTS: Final = 10
@@ -181,24 +181,13 @@ class RebuildEvidence:
         return tuple(sorted({*find_lost(self.landed, self.view), *found_lost}))
 
 
-def read_evidence(
-    store: ObjectStore,
-    paths: TablePaths,
-    *,
-    config: TableConfig,
-    clock: Clock,
-    footers: FooterReader,
-    fences: FenceTraces,
-) -> RebuildEvidence:
+def read_evidence(table: Table, *, footers: FooterReader, fences: FenceTraces) -> RebuildEvidence:
     """Collect what is left of a table.
 
     Costs a listing and a GET of all of the log, a listing of the data files, and a ranged GET for each of them.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
-        config: Its configuration.
-        clock: For back-off.
+        table: The table.
         footers: Reads the footers.
         fences: As :func:`read_fence_traces` gave them before any fence was acquired.
 
@@ -207,10 +196,11 @@ def read_evidence(
         CorruptLog: A fence or a record cannot be read.
         Unavailable: The store did not answer, or the log kept changing.
     """
-    view, damaged = _read_log(store, paths, clock)
+    store, paths, config = table.store, table.paths, table.config
+    view, damaged = _read_log(table)
     readable: dict[str, Footer] = {}
     unreadable: dict[str, UnreadableFooter] = {}
-    for found in _read_footers(store, paths, config, footers, readable):
+    for found in _read_footers(table, footers, readable):
         if isinstance(found, Footer):
             readable[found.info.key] = found
         elif found.cause == "damaged":
@@ -258,11 +248,12 @@ def read_fence_traces(store: ObjectStore, paths: TablePaths) -> FenceTraces:
     )
 
 
-def _read_log(store: ObjectStore, paths: TablePaths, clock: Clock) -> tuple[LogView, tuple[DamagedLog, ...]]:
+def _read_log(table: Table) -> tuple[LogView, tuple[DamagedLog, ...]]:
     """Read every object below ``_log``: those that are log files, and of the others what can be read."""
+    store, paths = table.store, table.paths
     for attempt in range(MAX_READ_ATTEMPTS):
         if attempt:
-            clock.sleep_ms(FIRST_BACKOFF_MS << attempt)
+            table.clock.sleep_ms(FIRST_BACKOFF_MS << attempt)
         listing = list_all(store, paths.log_prefix)
         try:
             found = [_read_log_file(store, paths, info) for info in listing.objects]
@@ -300,15 +291,15 @@ def _read_log_file(store: ObjectStore, paths: TablePaths, info: ObjectInfo) -> L
 
 
 def _read_footers(
-    store: ObjectStore, paths: TablePaths, config: TableConfig, reader: FooterReader, readable: Mapping[str, Footer]
+    table: Table, reader: FooterReader, readable: Mapping[str, Footer]
 ) -> Iterator[Footer | UnreadableFooter]:
     """Yield all footers, then once more, with the bounds of all columns, those of flushes that look alike by the few.
 
     WARN: a table may have thousands of flushes of one row each, alike in what its markers say. Taken for repetitions of
     each other, all but the last would be left out.
     """
-    infos = [info for info in list_all(store, paths.data_prefix).objects if info.key.endswith(".parquet")]
-    columns = fixed_columns(config)
+    infos = [info for info in list_all(table.store, table.paths.data_prefix).objects if info.key.endswith(".parquet")]
+    columns = fixed_columns(table.config)
     yield from reader.read_footers(infos, bounds_of=columns)
     by_look: dict[Hashable, list[Footer]] = defaultdict(list)
     for footer in readable.values():
