@@ -16,7 +16,7 @@ from icedb_log.keys import ROLES
 from icedb_log.log.fence import read_landed, settle_fence
 from icedb_log.table.stored_config import read_table_config
 
-from icedb_sim.rules.mutations import breaks, edit, keeps, played_by
+from icedb_sim.rules.mutations import breaks, keeps, played_by
 from icedb_sim.rules.switches import (
     Other,
     Switch,
@@ -96,14 +96,6 @@ _VACUUM_RULES: Final = (
         "J1",
         "a tombstone's age is its proof of landing alone",
         instead("clean.guards:Death.died_ms", lambda death: death.landed_ms),
-    ),
-    breaks(
-        "J1",
-        "a new tombstone claims to have landed when its input was made",
-        edit(
-            "merge.merge_log:build_merge_log",
-            ("tombstoned_ms=time_ms, landed_ms=None)", "tombstoned_ms=time_ms, landed_ms=view.store_now_ms)"),
-        ),
     ),
     breaks(
         "J2",

@@ -1,91 +1,65 @@
-"""How the rules of views and of followers are switched off."""
+"""How the rules of views and of followers are switched off. Their schedules have feeders, and outsiders."""
 
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
-from icedb_sim.rules.mutations import breaks, code, edit, played_by
+from icedb_log.log.fold import fold
+
+from icedb_sim.rules.mutations import breaks, played_by
+from icedb_sim.rules.switches import Other, answers, around, inside, instead
+from icedb_sim.rules.write import merge_log
+
+_FOLLOWER: Final = "feed.follower:Follower."
+
+
+def _list_source_first(original: Any, view: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
+    seen = source.read_heads()
+    return original(view, Other(source, read_heads=lambda: seen), *args, **kwargs)
+
 
 VIEW_RULES: Final = played_by(
     "feeders:2",
     breaks(
         "V1",
         "a feed names only what it has taken itself",
-        edit("feed.feeds:_FeedRun._names_taken", ("*(name for name in state.names if name in present), ", "")),
+        instead("feed.feeds:_FeedRun._names_taken", lambda run, state, source, *, decided: tuple(sorted(decided))),
     ),
     breaks(
         "V1",
         "a merge does not carry what the view has taken",
-        edit("merge.merge_log:build_merge_log", ("newest_feed(file.log.feed for file in involved)", "None")),
+        merge_log(lambda log, *_, **__: replace(log, feed=None)),
     ),
-    breaks(
-        "V2",
-        "the source is listed before the fence is taken",
-        edit(
-            "feed.feeds:feed_view",
-            (
-                "    with AppendCommit(view) as commit:",
-                code(
-                    "    from dataclasses import replace",
-                    "    from types import SimpleNamespace as _Fixed",
-                    "    source = replace(source, reader=_Fixed(heads=_Fixed(read=lambda: seen)))",
-                    "    with AppendCommit(view) as commit:",
-                ),
-            ),
-        ),
-    ),
-    breaks(
-        "V4",
-        "the janitor does not ask for views",
-        edit("clean.vacuum:vacuum_table", ("wanted_logs=wanted", "wanted_logs=()")),
-    ),
+    breaks("V2", "the source is listed before the fence is taken", around("feed.feeds:feed_view", _list_source_first)),
+    breaks("V4", "the janitor does not ask for views", answers("clean.vacuum:find_wanted", frozenset())),
     breaks(
         "V5",
         "reasons that are not written down are forgotten by the next feed",
-        edit(
-            "feed.feeds:_FeedRun.feed",
-            ("self._record_refusals(state, find_unrecorded(self.view, state))", "pass"),
-        ),
+        inside("feed.feeds:_FeedRun.feed", answers("feed.feeds:find_unrecorded", ())),
     ),
 )
 
+
+def _name_only_new(original: Any, follower: Any, start: Any, **kwargs: Any) -> Any:
+    reached = original(follower, start, **kwargs)
+    return reached if reached is start else replace(reached, taken=tuple(sorted({*reached.taken} - {*start.taken})))
+
+
+def _call_it_young(original: Any, follower: Any, start: Any, rebuilds: int) -> None:
+    original(follower, replace(start, read_ms=1 << 60), rebuilds)
+
+
+def _believe_any_lease(original: Any, follower: Any, start: Any, rebuilds: int) -> None:
+    original(follower, start if start.lease_id is None else replace(start, read_ms=1 << 60), rebuilds)
+
+
 FOLLOWER_RULES: Final = played_by(
     "outsiders:2",
-    breaks(
-        "L1",
-        "a position names only what it has taken itself",
-        edit(
-            "feed.follower:Follower.look",
-            ("*(name for name in start.taken if name in present), ", ""),
-        ),
-    ),
-    breaks(
-        "L2",
-        "a position never grows too old",
-        edit(
-            "feed.follower:Follower._require_unbroken",
-            ("if not is_leased and now_ms", "if False and now_ms"),
-        ),
-    ),
-    breaks(
-        "L2",
-        "a lease that has ended counts",
-        edit(
-            "feed.follower:Follower._require_unbroken",
-            (
-                "is_leased = lease is not None and now_ms < lease.expires_ms",
-                "is_leased = start.lease_id is not None",
-            ),
-        ),
-    ),
+    breaks("L1", "a position names only what it has taken itself", around(_FOLLOWER + "look", _name_only_new)),
+    breaks("L2", "a position never grows too old", around(_FOLLOWER + "_require_unbroken", _call_it_young)),
+    breaks("L2", "a lease that has ended counts", around(_FOLLOWER + "_require_unbroken", _believe_any_lease)),
     breaks(
         "L3",
         "the first state is whatever is live when its next piece is read",
-        edit(
-            "feed.follower:Follower._read_state",
-            (
-                "    return _fold_some(view, names)",
-                "    return tuple(fold(view).live)",
-            ),
-            ("    if missing:", "    if False:"),
-        ),
+        instead(_FOLLOWER + "_read_state", lambda follower, names: tuple(fold(follower._reader.read()).live)),
     ),
 )

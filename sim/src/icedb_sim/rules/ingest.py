@@ -1,18 +1,26 @@
 """How the rules of ingest are switched off: flushes, quarantine, ids that are used again, and appends."""
 
+from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, Final
 
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.content import DIGEST_CHARS
+from icedb_log.ingest.flush import FlushLimits, _quarantine_bad_rows
 from icedb_log.ingest.quarantine import conflict_name, find_reason, is_being_dropped, reason_key
 from icedb_log.ingest.quarantine_ops import _delete_entry, _payloads_of
-from icedb_log.ingest.staging import stage_batch
+from icedb_log.ingest.refusals import quarantine_batch
+from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.keys import parse_staged_key
+from icedb_log.store.object_store import delete_or_raise
 
-from icedb_sim.rules.mutations import breaks, code, edit, played_by
-from icedb_sim.rules.switches import Other, answers, around, careless, instead, with_store
+from icedb_sim.rules.mutations import breaks, played_by
+from icedb_sim.rules.switches import Other, answers, around, careless, inside, instead, with_store
+from icedb_sim.rules.write import read_before_fence
 
-_LIST: Final = "staged = list_staged(table.store, table.paths, limit=limits.listed_batches, skip=limits.skip)"
+_QUARANTINE_ROWS: Final = "ingest.flush:_quarantine_bad_rows"
+_STALE: Final = "ingest.flush:refuse_stale_id"
+_CONFIG: Final = "table.table_config:TableConfig."
 
 
 def _without_payloads(store: Any) -> object:
@@ -32,73 +40,125 @@ def _delete_reason_first(store: Any, paths: Any, entry: Any) -> None:
             raise Unavailable(f"{report.failed[0].key}: {report.failed[0].reason}; do it again")
 
 
+# Flushes
+
+
+def _clear_staging_first(original: Any, commit: Any, output: Any) -> None:
+    original(commit, output)
+    delete_or_raise(commit.table.store, [batch.key for batch in output.accepted])
+
+
+def _clear_left_out(original: Any, commit: Any, *args: Any, **kwargs: Any) -> Any:
+    output = original(commit, *args, **kwargs)
+    if output.accepted:
+        delete_or_raise(commit.table.store, [batch.key for batch in output.left_out])
+    return output
+
+
+def _move_refused_first(original: Any, commit: Any, output: Any) -> None:
+    table = commit.table
+    for refusal in output.rejected:
+        quarantine_batch(table.store, table.paths, rejected=refusal, clock=table.clock)
+    original(commit, output)
+
+
+def _note_bad_rows(commit: Any, output: Any) -> None:
+    commit.output = output
+
+
+def _land_then_quarantine(original: Any, commit: Any, log: Any, **kwargs: Any) -> Any:
+    committed = original(commit, log, **kwargs)
+    _quarantine_bad_rows(commit, commit.output)
+    return committed
+
+
+def _logs_without(**nothing: object) -> Any:
+    """Return what lets a flush sort batches by a log that does not say something."""
+
+    def sort_out(original: Any, batches: Any, log: Any, **kwargs: Any) -> Any:
+        return original(batches, _silent(log, **nothing), **kwargs)
+
+    return sort_out
+
+
+def _silent(log: Any, **nothing: object) -> Any:
+    return replace(log, files=tuple(replace(file, log=replace(file.log, **nothing)) for file in log.files))
+
+
+def _read_without_ids(original: Any, commit: Any) -> None:
+    original(commit)
+    commit.log = _silent(commit.log, batch_ids=())
+
+
+_listing: Final[ContextVar[dict[str, Any] | None]] = ContextVar("listing", default=None)
+
+
+def _note_limits(original: Any, table: Any, writer: Any, *, limits: Any = None) -> Any:
+    token = _listing.set({"limits": limits or FlushLimits()})
+    try:
+        return original(table, writer, limits=limits)
+    finally:
+        _listing.reset(token)
+
+
+def _list_first(original: Any, commit: Any) -> None:
+    known, table = _listing.get(), commit.table
+    if known is not None:
+        limits = known["limits"]
+        known["staged"] = list_staged(table.store, table.paths, limit=limits.listed_batches, skip=limits.skip)
+    original(commit)
+
+
+def _listed_before(original: Any, *args: Any, **kwargs: Any) -> Any:
+    known = _listing.get() or {}
+    return known["staged"] if "staged" in known else original(*args, **kwargs)
+
+
 INGEST_RULES: Final = (
     breaks(
         "I2",
         "staged batches are deleted before the commit",
-        edit(
-            "ingest.flush:_decide",
-            (
-                "committed_key = commit.land(",
-                code(
-                    "delete_or_raise(table.store, [batch.key for batch in output.accepted])",
-                    "        committed_key = commit.land(",
-                ),
-            ),
-        ),
+        around(_QUARANTINE_ROWS, _clear_staging_first),
     ),
     breaks(
         "I2",
         "staging is listed before the log is read",
-        edit(
-            "ingest.flush:flush_table",
-            (
-                "    with AppendCommit(table) as commit:\n",
-                f"    {_LIST}\n    with AppendCommit(table) as commit:\n",
-            ),
-            (f"        {_LIST}\n        sorted", "        sorted"),
-        ),
+        around("ingest.flush:flush_table", _note_limits),
+        around("table.commit:AppendCommit._read_log", _list_first),
+        around("ingest.flush:list_staged", _listed_before),
     ),
     breaks(
         "I3",
         "ids in the log are not looked at",
-        edit("ingest.flush:_sort_out", ("if batch.batch_id in committed_ids:", "if False:")),
+        around("ingest.flush:_sort_out", _logs_without(batch_ids=())),
     ),
     breaks(
         "I3",
         "a batch may be staged again at any time",
-        edit("ingest.flush:refuse_stale_id", ("if batch.staged_ms >= id_ms + config.retry_window_ms:", "if False:")),
+        inside(_STALE, answers(_CONFIG + "retry_window_ms", 1 << 60)),
     ),
     breaks(
         "I3",
         "an id may lie in the future",
-        edit("ingest.flush:refuse_stale_id", ("if id_ms > batch.staged_ms + config.id_skew_ms:", "if False:")),
+        inside(
+            _STALE, instead(_CONFIG + "retry_window_ms", lambda config: config.log_grace_ms - config.log_grace_ms // 4)
+        ),
+        inside(_STALE, answers(_CONFIG + "id_skew_ms", 1 << 60)),
     ),
     breaks(
         "I5",
         "a batch is moved to quarantine before the commit that refuses it",
-        edit(
-            "ingest.flush:_decide",
-            (
-                "    committed_key: str | None = None\n",
-                code(
-                    "    committed_key: str | None = None",
-                    "    for refusal in rejected:",
-                    "        quarantine_batch(table.store, table.paths, rejected=refusal, clock=table.clock)",
-                    "",
-                ),
-            ),
-        ),
+        around(_QUARANTINE_ROWS, _move_refused_first),
     ),
     breaks(
         "I5",
         "refused ids in the log are not looked at",
-        edit("ingest.flush:_sort_out", ("if batch.batch_id in refused_ids:", "if False:")),
+        around("ingest.flush:_sort_out", _logs_without(refused_ids=())),
     ),
     breaks(
         "I5",
         "the reason of bad rows is written without a look at the fence",
-        edit("ingest.flush:_quarantine_bad_rows", ("    commit.fence.confirm()\n    for bad", "    for bad")),
+        inside(_QUARANTINE_ROWS, answers("log.fence:HeldFence.confirm", None)),
     ),
     breaks(
         "I5",
@@ -108,14 +168,8 @@ INGEST_RULES: Final = (
     breaks(
         "I5",
         "the reason of bad rows is written after the commit",
-        edit(
-            "ingest.flush:_decide",
-            ("        _quarantine_bad_rows(commit, output)\n", ""),
-            (
-                "        committed_key = commit.land(log).key\n",
-                "        committed_key = commit.land(log).key\n        _quarantine_bad_rows(commit, output)\n",
-            ),
-        ),
+        instead(_QUARANTINE_ROWS, _note_bad_rows),
+        around("table.commit:AppendCommit.land", _land_then_quarantine),
     ),
     breaks(
         "I5",
@@ -135,10 +189,7 @@ INGEST_RULES: Final = (
     breaks(
         "I6",
         "what a flush leaves out for its size is cleared from staging",
-        edit(
-            "ingest.flush:_decide",
-            ("[batch.key for batch in output.accepted]", "[b.key for b in (*output.accepted, *output.left_out)]"),
-        ),
+        around("ingest.flush:_write", _clear_left_out),
     ),
 )
 
@@ -189,31 +240,21 @@ OUTSIDER_RULES: Final = played_by(
     breaks(
         "A1",
         "the log is read before the fence is taken",
-        edit(
-            "table.commit:Commit.__enter__",
-            (
-                "    self.fence = acquire_fence(",
-                "    self._role == 'ingest' and self._read_log()\n    self.fence = acquire_fence(",
-            ),
-            ("        self._read_log()  # F2", "        self._role == 'ingest' or self._read_log()  # F2"),
-        ),
+        read_before_fence("ingest"),
     ),
     breaks(
         "A2",
         "a commit under the same id is not looked for",
-        edit(
-            "ingest.append:_commit_once",
-            ("if any(job.batch_id in file.log.batch_ids for file in commit.log.files):", "if False:"),
-        ),
+        inside("ingest.append:_commit_once", around("table.commit:AppendCommit._read_log", _read_without_ids)),
     ),
     breaks(
         "A2",
         "an id may be of any age",
-        edit("ingest.append:_require_young_id", ("if now_ms >= id_ms + table.config.retry_window_ms:", "if False:")),
+        answers("ingest.append:_require_young_id", None),
     ),
     breaks(
         "A3",
         "files may be of any age",
-        edit("ingest.append:_require_young_files", ("if age_ms > limit_ms:", "if False:")),
+        answers("ingest.append:_require_young_files", None),
     ),
 )

@@ -128,7 +128,7 @@ def early(outer: str, inner: str, ask: Callable[..., Any]) -> tuple[Switch, ...]
 
 
 def repeats(outer: str, inner: str) -> tuple[Switch, ...]:
-    """Let a function go by what it asked first: within a call of it a method of one object answers as at first."""
+    """Let a function go by what it asked first: within a call of it, what it asks again gives the same answer."""
     first: ContextVar[dict[int, Any] | None] = ContextVar(inner, default=None)
 
     def begin(original: Callable[..., Any], *args: object, **kwargs: object) -> object:
@@ -142,7 +142,7 @@ def repeats(outer: str, inner: str) -> tuple[Switch, ...]:
         known = first.get()
         if known is None:
             return original(*args, **kwargs)
-        asked = id(args[0])
+        asked = id(args[0]) if is_method(inner) else 0
         if asked not in known:
             known[asked] = original(*args, **kwargs)
         return known[asked]

@@ -1,352 +1,333 @@
-"""How the rules of commits are switched off: fences, merges, deletions and rewrites, retention."""
+"""How the rules of commits are switched off: names, outcomes, fences, merges, deletions and rewrites, retention."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
+from icedb_log.errors import CommitConflict, Fenced
+from icedb_log.log.codec import encode_log_file
+from icedb_log.log.lost_commits import add_landed
+from icedb_log.merge.merge_log import build_merge_log
+from icedb_log.table.partition_removal import RemovalResult, _plan, _remove, _result
 from icedb_log.table.retention import ExpiredPartition
 
-from icedb_sim.rules.mutations import breaks, code, edit, keeps, played_by
-from icedb_sim.rules.switches import answers, around
+from icedb_sim.rules.mutations import breaks, keeps, played_by
+from icedb_sim.rules.switches import (
+    Switch,
+    answers,
+    around,
+    careless,
+    inside,
+    instead,
+    repeats,
+    with_arguments,
+    with_store,
+)
+from icedb_sim.simulation.changes import RowTest
 
-_DELETE_OUTPUTS: Final = (
-    "    committed = self._put(log)",
-    code(
-        "    try:",
-        "        committed = self._put(log)",
-        "    except Exception as error:",
-        "        if type(error).__name__ in ('CommitConflict', 'Fenced'):",
-        "            self.table.store.delete([marker.path for group in merged for marker in group.outputs])",
-        "        raise",
-    ),
-)
-_REFUSED_IS_LOST: Final = edit(
-    "log.fence:HeldFence.commit",
-    ("self._require_landed(key, log, is_key_taken=True)", 'raise Fenced("refused, hence lost") from None'),
-)
-_UNKNOWN: Final = "    except CommitOutcomeUnknown:\n        self._require_landed(key, log, is_key_taken=False)"
+_BUILD: Final = "merge.merge_log:build_merge_log"
+_FENCE: Final = "log.fence:HeldFence."
+_ACQUIRE: Final = "log.fence:acquire_fence"
+_EXCHANGE: Final = "merge.exchange:ExchangeCommit."
+
+
+def merge_log(change: Callable[..., Any]) -> Switch:
+    """Let a merge commit another log file than the one that was built.
+
+    Args:
+        change: Takes the log file, the log, the inputs of the merge by key, and what else the builder takes.
+    """
+
+    def build(original: Any, view: Any, **kwargs: Any) -> Any:
+        inputs = {marker.path: group for group in kwargs["merged"] for marker in group.group.inputs}
+        return change(original(view, **kwargs), view, inputs, **kwargs)
+
+    return around(_BUILD, build)
+
+
+def _markers_if(keep: Callable[..., bool]) -> Switch:
+    """Let a merge commit only some of its markers: those for which this holds, given the inputs by key."""
+
+    def change(log: Any, _: Any, inputs: Any, **kwargs: Any) -> Any:
+        return replace(log, markers=tuple(m for m in log.markers if keep(m, inputs, kwargs["merged"])))
+
+    return merge_log(change)
+
+
+def _is_removal(merged: Any) -> bool:
+    return bool(merged) and not any(group.outputs for group in merged)
+
+
+# Names, outcomes, fences
+
+
+def _name_by_own_clock(log: Any, _view: Any, inputs: Any, *, now_ms: int, **_: Any) -> Any:
+    own_ms = log.time_ms
+    markers = [
+        replace(m, tombstoned_ms=now_ms) if m.path in inputs and m.tombstoned_ms == own_ms else m for m in log.markers
+    ]
+    dead = [replace(t, tombstoned_ms=now_ms) if t.tombstoned_ms == own_ms else t for t in log.log_tombstones]
+    return replace(log, time_ms=now_ms, markers=tuple(markers), log_tombstones=tuple(dead))
+
+
+def _take_for_landed(*, is_key_taken: bool) -> Switch:
+    """Let an answer to a PUT be taken for a landed commit: the refusal, or none at all."""
+    wrong = is_key_taken
+
+    def require(original: Any, fence: Any, key: str, log: Any, *, is_key_taken: bool) -> None:
+        if is_key_taken is not wrong:
+            original(fence, key, log, is_key_taken=is_key_taken)
+
+    return around(_FENCE + "_require_landed", require)
+
+
+def _put_once_more(original: Any, fence: Any, key: str, log: Any, *, is_key_taken: bool) -> None:
+    if is_key_taken:
+        original(fence, key, log, is_key_taken=is_key_taken)
+        return
+    other = fence._paths.log_key(time_ms=log.time_ms, commit_id=fence._clock.new_id(), is_merged=fence._role == "merge")
+    fence._store.put_if_absent(other, encode_log_file(log))
+
+
+def _take_refusal_for_loss(original: Any, fence: Any, key: str, log: Any, *, is_key_taken: bool) -> None:
+    if is_key_taken:
+        raise Fenced("refused, hence lost")
+    original(fence, key, log, is_key_taken=is_key_taken)
+
+
+def _delete_refused_outputs(original: Any, commit: Any, merged: Any, **kwargs: Any) -> Any:
+    try:
+        return original(commit, merged, **kwargs)
+    except (CommitConflict, Fenced):
+        commit.table.store.delete([marker.path for group in merged for marker in group.outputs])
+        raise
+
+
+def _look_at_time_first(original: Any, fence: Any, log: Any, *, last_check: Any = None, **kwargs: Any) -> Any:
+    if last_check is not None:
+        last_check()
+    return original(fence, log, **kwargs)
+
+
+def read_before_fence(role: str) -> Switch:
+    """Let those who take one fence read the log before they have it."""
+
+    def enter(original: Any, commit: Any) -> Any:
+        if commit._role == role:
+            commit._read_log()
+            commit._read_log = lambda: None
+        return original(commit)
+
+    return around("table.commit:Commit.__enter__", enter)
+
+
+def _merge_seals(original: Any, view: Any, **kwargs: Any) -> Any:
+    files = tuple(replace(file, log=replace(file.log, is_seal=False)) for file in view.files)
+    return original(replace(view, files=files), **kwargs)
+
+
+def _advance_without_intent(original: Any, fence: Any, *, commit: str | None) -> None:
+    if commit is None:
+        original(fence, commit=commit)
+
+
+_REFUSED_IS_LOST: Final = around(_FENCE + "_require_landed", _take_refusal_for_loss)
+_DELETE_OUTPUTS: Final = around(_EXCHANGE + "land", _delete_refused_outputs)
 
 WRITE_RULES: Final = (
-    breaks(
-        "S1",
-        "a merge is named by its own clock alone",
-        edit(
-            "merge.merge_log:build_merge_log",
-            (
-                "max([now_ms, *(max(file.log.time_ms, parse_log_key(file.key).time_ms) + 1 for file in involved)])",
-                "now_ms",
-            ),
-        ),
-    ),
-    breaks(
-        "W2",
-        "a lost answer is taken for a landed commit",
-        edit("log.fence:HeldFence.commit", (_UNKNOWN, "    except CommitOutcomeUnknown:\n        pass")),
-    ),
-    breaks(
-        "W2",
-        "a refusal is taken for a landed commit",
-        edit("log.fence:HeldFence.commit", ("self._require_landed(key, log, is_key_taken=True)", "pass")),
-    ),
+    breaks("S1", "a merge is named by its own clock alone", merge_log(_name_by_own_clock)),
+    breaks("W2", "a lost answer is taken for a landed commit", _take_for_landed(is_key_taken=False)),
+    breaks("W2", "a refusal is taken for a landed commit", _take_for_landed(is_key_taken=True)),
     breaks(
         "W2",
         "a lost answer is answered by a second PUT under another name",
-        edit(
-            "log.fence:HeldFence.commit",
-            (
-                _UNKNOWN,
-                code(
-                    "    except CommitOutcomeUnknown:",
-                    "        key = self._paths.log_key(",
-                    "            time_ms=log.time_ms, commit_id=self._clock.new_id(), is_merged=self._role == 'merge')",
-                    "        self._store.put_if_absent(key, encode_log_file(log))",
-                ),
-            ),
-        ),
+        around(_FENCE + "_require_landed", _put_once_more),
     ),
-    breaks(
-        "W2",
-        "a refusal is taken for a lost commit, whose outputs are deleted",
-        _REFUSED_IS_LOST,
-        edit("merge.exchange:ExchangeCommit.land", _DELETE_OUTPUTS),
-    ),
-    keeps(
-        "W2",
-        "outputs are deleted when a commit was certainly refused",
-        edit("merge.exchange:ExchangeCommit.land", _DELETE_OUTPUTS),
-    ),
+    breaks("W2", "a refusal is taken for a lost commit, whose outputs are deleted", _REFUSED_IS_LOST, _DELETE_OUTPUTS),
+    keeps("W2", "outputs are deleted when a commit was certainly refused", _DELETE_OUTPUTS),
     keeps("W2", "a refusal is taken for a lost commit, whose outputs stay", _REFUSED_IS_LOST),
-    breaks(
-        "W3",
-        "old work is committed all the same",
-        edit("stopwatch:Stopwatch.require_within", ("if elapsed_ms > limit_ms:", "if False:")),
-    ),
-    breaks(
-        "W3",
-        "the time is looked at before the intent",
-        edit(
-            "log.fence:HeldFence.commit",
-            (
-                "    self._advance(commit=key)\n",
-                "    last_check and last_check()\n    last_check = None\n    self._advance(commit=key)\n",
-            ),
-        ),
-    ),
-    breaks(
-        "F1",
-        "the old commit is not sealed",
-        edit("log.fence:acquire_fence", ("_settle(store, paths, current.commit)", "False")),
-    ),
-    breaks(
-        "F2",
-        "a merge is planned from a log read before the fence",
-        edit(
-            "table.commit:Commit.__enter__",
-            (
-                "    self.fence = acquire_fence(",
-                "    self._role == 'merge' and self._read_log()\n    self.fence = acquire_fence(",
-            ),
-            ("        self._read_log()  # F2", "        self._role == 'merge' or self._read_log()  # F2"),
-        ),
-    ),
-    breaks(
-        "F2",
-        "a flush reads the log before the fence",
-        edit(
-            "table.commit:Commit.__enter__",
-            (
-                "    self.fence = acquire_fence(",
-                "    self._role == 'ingest' and self._read_log()\n    self.fence = acquire_fence(",
-            ),
-            ("        self._read_log()  # F2", "        self._role == 'ingest' or self._read_log()  # F2"),
-        ),
-    ),
-    breaks(
-        "F3",
-        "no intent is written",
-        edit("log.fence:HeldFence.commit", ("    self._advance(commit=key)\n", "")),
-    ),
-    breaks(
-        "F3",
-        "the intent is written over whatever is there",
-        edit(
-            "log.fence:write_fence",
-            ("store.put_if_match(key, body, etag=etag)", "store.put(key, body)"),
-        ),
-    ),
+    breaks("W3", "old work is committed all the same", answers("stopwatch:Stopwatch.require_within", None)),
+    breaks("W3", "the time is looked at before the intent", around(_FENCE + "commit", _look_at_time_first)),
+    breaks("F1", "the old commit is not sealed", inside(_ACQUIRE, answers("log.fence:_settle", False))),
+    breaks("F2", "a merge is planned from a log read before the fence", read_before_fence("merge")),
+    breaks("F2", "a flush reads the log before the fence", read_before_fence("ingest")),
+    breaks("F3", "no intent is written", around(_FENCE + "_advance", _advance_without_intent)),
+    breaks("F3", "the intent is written over whatever is there", with_store("log.fence:write_fence", careless)),
     breaks(
         "F4",
         "a seal is merged away like any log file",
-        edit("merge.log_index:LogIndex.active_files", ("not file.log.is_seal and ", "")),
-        edit("merge.merge_log:build_merge_log", ("and not file.log.is_seal  # F4", "  # F4")),
+        instead(
+            "merge.log_index:LogIndex.active_files",
+            lambda index: tuple(file for key, file in index._files.items() if key not in index._killed),
+        ),
+        around(_BUILD, _merge_seals),
     ),
 )
 
+
+# Merges
+
+
+def _carried_log_tombstones_if(*, is_new: bool) -> Switch:
+    """Let a merge carry only the log tombstones of its own inputs, or only the others."""
+
+    def carry(original: Any, involved: Any, time_ms: int) -> Any:
+        keys = {file.key for file in involved}
+        return tuple(t for t in original(involved, time_ms) if (t.path in keys) is is_new)
+
+    return around("merge.merge_log:_carried_log_tombstones", carry)
+
+
+def _carried_markers_if(*, is_live: bool) -> Switch:
+    """Let a merge carry only live markers of the log files involved, or only dead ones."""
+    return around(
+        "merge.merge_log:_carried_markers",
+        lambda original, *args, **kwargs: [m for m in original(*args, **kwargs) if m.is_live is is_live],
+    )
+
+
 MERGE_RULES: Final = (
-    breaks(
-        "M1",
-        "live markers of the log files involved are not carried",
-        edit("merge.merge_log:_carried_markers", ("[live[path] for path in sorted(live)] + ", "")),
-    ),
-    breaks(
-        "M1",
-        "dead markers of the log files involved are not carried",
-        edit("merge.merge_log:_carried_markers", (" + [dead[path] for path in sorted(dead)]", "")),
-    ),
-    breaks(
-        "M1",
-        "log tombstones of the log files involved are not carried",
-        edit(
-            "merge.merge_log:_carried_log_tombstones",
-            ("for tombstone in file.log.log_tombstones:", "for tombstone in ():"),
-        ),
-    ),
-    breaks(
-        "M1",
-        "the log files involved get no tombstone",
-        edit(
-            "merge.merge_log:_carried_log_tombstones",
-            ("carried.setdefault(file.key, LogTombstone(file.key, time_ms))", "pass"),
-        ),
-    ),
-    breaks(
-        "M1",
-        "the inputs get no tombstone",
-        edit(
-            "merge.merge_log:build_merge_log",
-            (
-                "for marker in inputs.values()]",
-                "for marker in ()]",
-            ),
-        ),
-    ),
+    breaks("M1", "live markers of the log files involved are not carried", _carried_markers_if(is_live=False)),
+    breaks("M1", "dead markers of the log files involved are not carried", _carried_markers_if(is_live=True)),
+    breaks("M1", "log tombstones of the log files involved are not carried", _carried_log_tombstones_if(is_new=True)),
+    breaks("M1", "the log files involved get no tombstone", _carried_log_tombstones_if(is_new=False)),
+    breaks("M1", "the inputs get no tombstone", _markers_if(lambda m, inputs, _: m.is_live or m.path not in inputs)),
     breaks(
         "M1",
         "outputs with columns that the table has not are committed",
         answers("merge.content_check:_find_unknown", []),
     ),
-    breaks(
-        "S2",
-        "a merge forgets what was widened",
-        edit("merge.merge_log:build_merge_log", ("        widened=_widened(known),\n", "")),
-    ),
+    breaks("S2", "a merge forgets what was widened", merge_log(lambda log, *_, **__: replace(log, widened={}))),
     breaks(
         "S2",
         "a merge writes the wider type into its schema line",
-        edit(
-            "merge.merge_log:build_merge_log",
-            ("schema=known.logged,", "schema=known.effective,"),
-            ("        widened=_widened(known),\n", ""),
-        ),
+        merge_log(lambda log, *_, **__: replace(log, schema={**log.schema, **log.widened}, widened={})),
     ),
     breaks(
         "S2",
         "a merge says of what it carries what it knows of its outputs",
-        edit("merge.merge_log:_find_inexact", ("carried=carried", "carried=()")),
+        with_arguments("merge.merge_log:state_inexact", carried=()),
     ),
     breaks(
         "S2",
         "a column becomes wider without a look at what merges have committed since",
-        edit("table.commit:AppendCommit.land", ("self._require_proven(wider)", "pass")),
+        answers("table.commit:AppendCommit._require_proven", None),
     ),
     breaks(
         "S2",
         "a column becomes wider by a commit that the fence of merges does not announce",
-        edit("table.commit:AppendCommit.land", (", beside=merging", "")),
+        with_arguments("table.commit:Commit._put", beside=None),
     ),
     breaks(
         "S2",
         "a column becomes wider under the fence of ingest alone",
-        edit("table.commit:AppendCommit.land", ("if not wider:", "if True:")),
+        instead(
+            "table.commit:AppendCommit.land",
+            lambda commit, log, *, last_check=None: commit._put(log, last_check=last_check),
+        ),
     ),
-    keeps(
-        "R3",
-        "a merge forgets the horizon",
-        edit("merge.merge_log:build_merge_log", ("horizon_ms=read_horizon_ms(view) or None", "horizon_ms=None")),
+    breaks(
+        "J1",
+        "a new tombstone claims to have landed when its input was made",
+        merge_log(
+            lambda log, view, inputs, **_: replace(
+                log,
+                markers=tuple(replace(m, landed_ms=view.store_now_ms) if m.path in inputs else m for m in log.markers),
+            )
+        ),
     ),
+    keeps("R3", "a merge forgets the horizon", merge_log(lambda log, *_, **__: replace(log, horizon_ms=None))),
 )
+
+
+# Deletions, rewrites, removals
+
+
+def _keep_what_is_to_go(_: Any, rows: list[int], change: Any) -> tuple[list[int], int | None]:
+    test = RowTest.parse(change.sql)
+    kept = [row for row in rows if test.holds(row)]
+    return kept, len(rows) - len(kept) if change.kind == "delete" else None
+
+
+def _remove_without_fence(table: Any, choose: Any, *, dry_run: bool = False) -> RemovalResult:
+    view, paths = table.read_log(), table.paths
+    chosen = _plan(view, paths, choose)
+    if dry_run or not chosen:
+        return _result(chosen)
+    merged = [_remove(path, markers) for path, markers in chosen.items()]
+    log = build_merge_log(
+        view, merged=merged, folded_log_keys=(), commit_id=table.clock.new_id(), now_ms=table.clock.now_ms()
+    )
+    key = paths.log_key(time_ms=log.time_ms, commit_id=log.commit_id or "", is_merged=True)
+    table.store.put_if_absent(key, encode_log_file(log))
+    return _result(chosen)
+
 
 CHANGE_RULES: Final = (
     breaks(
         "M3",
         "a removal carries no other markers of the log files involved",
-        edit(
-            "merge.merge_log:build_merge_log",
-            (
-                "    markers += _carried_markers(",
-                code(
-                    "    is_removal = bool(merged) and not any(group.outputs for group in merged)",
-                    "    markers += [] if is_removal else _carried_markers(",
-                ),
-            ),
-        ),
+        _markers_if(lambda m, inputs, merged: m.path in inputs or not _is_removal(merged)),
     ),
     breaks(
         "M3",
         "a removal carries live markers only",
-        edit(
-            "merge.merge_log:build_merge_log",
-            (
-                "    extra = ",
-                code(
-                    "    if merged and not any(group.outputs for group in merged):",
-                    "        markers = [m for m in markers if m.is_live or m.path in inputs]",
-                    "    extra = ",
-                ),
-            ),
-        ),
+        _markers_if(lambda m, inputs, merged: m.is_live or m.path in inputs or not _is_removal(merged)),
     ),
     breaks(
         "M3",
         "a data file of which no row is left gets no tombstone",
-        edit(
-            "merge.merge_log:build_merge_log",
-            (
-                "for marker in inputs.values()]",
-                "for group in merged if group.outputs for marker in group.group.inputs]",
-            ),
-        ),
+        _markers_if(lambda m, inputs, _: m.is_live or m.path not in inputs or bool(inputs[m.path].outputs)),
     ),
     breaks(
         "M3",
         "a deletion keeps the rows for which the condition holds",
-        edit(
-            "icedb_sim.simulation.changes:SimRowChanger.keep_rows",
-            ("if not test.holds(row)", "if test.holds(row)"),
-        ),
-        edit("table.row_changes:_require_counted", ("if merged.rows_removed != counted:", "if False:")),
+        instead("icedb_sim.simulation.changes:SimRowChanger.keep_rows", _keep_what_is_to_go),
+        answers("table.row_changes:_require_counted", None),
     ),
     breaks(
         "M3",
         "files that are not counted are not rewritten",
-        edit(
+        inside(
             "table.row_changes:_RowCounter.find_hits",
-            ("    for files in _batched(unknown, MAX_FILES_PER_COUNT):", "    for files in _batched(unknown[:1], 1):"),
+            around("table.row_changes:_batched", lambda original, values, _: original(values[:1], 1)),
         ),
     ),
     breaks(
         "M4",
         "a removal commits what it planned before the fence",
-        edit(
-            "table.partition_removal:remove_partitions",
-            ("chosen = _plan(commit.view, table.paths, choose)", "chosen = planned"),
-        ),
+        repeats("table.partition_removal:remove_partitions", "table.partition_removal:_plan"),
     ),
     breaks(
         "M4",
         "a deletion rewrites what it found before the fence",
-        edit("table.row_changes:delete_rows", ("hits = counter.find_hits(commit.snapshot)", "hits = hits")),
+        repeats("table.row_changes:delete_rows", "table.row_changes:_RowCounter.find_hits"),
     ),
     breaks(
         "M4",
         "a removal commits without the fence",
-        edit(
-            "table.partition_removal:remove_partitions",
-            (
-                "    with ExchangeCommit(table) as commit:\n",
-                code(
-                    "    from icedb_log.log.codec import encode_log_file",
-                    "    from icedb_log.merge.merge_log import build_merge_log",
-                    "    view, paths, clock = table.read_log(), table.paths, table.clock",
-                    "    chosen = _plan(view, paths, choose)",
-                    "    merged = [_remove(path, markers) for path, markers in chosen.items()]",
-                    "    log = build_merge_log(",
-                    "        view, merged=merged, folded_log_keys=(), commit_id=clock.new_id(), now_ms=clock.now_ms())",
-                    "    key = paths.log_key(time_ms=log.time_ms, commit_id=log.commit_id, is_merged=True)",
-                    "    table.store.put_if_absent(key, encode_log_file(log))",
-                    "    return _result(chosen)",
-                    "    with ExchangeCommit(table) as commit:\n",
-                ),
-            ),
-        ),
+        instead("table.partition_removal:remove_partitions", _remove_without_fence),
     ),
     breaks(
         "M4",
         "changes of rows have a fence of their own",
-        edit(
-            "table.commit:Commit.__enter__",
-            (
-                "acquire_fence(self.table, self._role)",
-                'acquire_fence(self.table, "ingest" if "changer" in self.table.owner else self._role)',
+        around(
+            "table.commit:acquire_fence",
+            lambda original, table, role, **kwargs: original(
+                table, "ingest" if "changer" in table.owner else role, **kwargs
             ),
         ),
     ),
-    breaks(
-        "M6",
-        "outputs with other values are committed",
-        edit("merge.exchange:ExchangeCommit._require_same_contents", ("if found is None:", "if True:")),
-    ),
+    breaks("M6", "outputs with other values are committed", answers(_EXCHANGE + "_require_same_contents", None)),
     breaks(
         "M6",
         "a merge that differs is tried again for ever",
-        edit("merge.exchange:ExchangeCommit._require_same_contents", ("if self.fence.differed:", "if False:")),
+        inside(_EXCHANGE + "_require_same_contents", answers(_FENCE + "differed", "")),
     ),
     breaks(
         "M6",
         "any commit makes a difference forgotten",
-        edit(
-            "merge.exchange:ExchangeCommit._before_release",
-            ("and self.fence.differed not in live - inputs", ""),
-        ),
+        instead(_EXCHANGE + "_before_release", lambda commit: commit.fence.forget_difference()),
     ),
 )
 
@@ -354,43 +335,40 @@ CHANGE_RULES: Final = (
 # What fences remember
 
 
+def _note_intent_as_landed(original: Any, fence: Any, *, commit: str | None) -> None:
+    fence._state = replace(fence._state, landed=add_landed(fence._state.landed, commit or "none"))
+    original(fence, commit=commit)
+
+
+def _settle_and_call_it_landed(original: Any, *args: Any) -> bool:
+    original(*args)
+    return False
+
+
 FENCE_RULES: Final = (
     *played_by(
         "checkers:1",
-        breaks(
-            "F5",
-            "an intent counts as landed",
-            edit(
-                "log.fence:HeldFence._advance",
-                (
-                    "commit=commit, sequence=held.sequence + 1",
-                    "commit=commit, sequence=held.sequence + 1, landed=add_landed(held.landed, commit or 'none')",
-                ),
-            ),
-        ),
+        breaks("F5", "an intent counts as landed", around(_FENCE + "_advance", _note_intent_as_landed)),
         breaks(
             "F5",
             "what an owner left counts as landed, sealed or not",
-            edit("log.fence:acquire_fence", ("if not is_sealed and _has_landed(store, current.commit):", "if True:")),
+            inside(_ACQUIRE, around("log.fence:_settle", _settle_and_call_it_landed)),
+            answers("log.fence:_has_landed", True),
         ),
         breaks(
             "F5",
             "a commit that lands is not remembered",
-            edit("log.fence:HeldFence.commit", ("landed=add_landed(self._state.landed, key)", "landed=()")),
+            inside(_FENCE + "commit", answers("log.fence:add_landed", ())),
         ),
         breaks(
             "F5",
             "the next table of a name inherits the history",
-            edit("log.fence:acquire_fence", ("landed=landed if becomes is None else ()", "landed=landed")),
+            instead("log.fence:_inherited", lambda landed, becomes: landed),
         ),
     ),
     *played_by(
         "droppers:2",
-        breaks(
-            "T4",
-            "fences do not say which table they belong to",
-            edit("log.fence:acquire_fence", ("current.incarnation not in (incarnation, becomes)", "False")),
-        ),
+        breaks("T4", "fences do not say which table they belong to", answers("log.fence:_is_of_another_table", False)),
     ),
 )
 
@@ -436,13 +414,6 @@ RETENTION_RULES: Final = played_by(
     breaks(
         "M5",
         "the policy is read before the fence is taken",
-        edit(
-            "table.retain:retain_table",
-            ("        config = table.renewed().config\n", ""),
-            (
-                "    plans: list[RetentionPlan] = []\n",
-                "    plans: list[RetentionPlan] = []\n    config = table.renewed().config\n",
-            ),
-        ),
+        repeats("table.retain:retain_table", "table.table:Table.renewed"),
     ),
 )

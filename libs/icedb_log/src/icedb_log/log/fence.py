@@ -264,7 +264,7 @@ def acquire_fence(table: Table, role: Role, *, becomes: str | None = None) -> He
         current, etag = read_fence(store, key)
         # WARN: T4: a worker reads the configuration, sleeps through a drop, a purge and a creation, and would commit
         # rows laid out for the old table into the new one, under a fence that it has acquired by all the rules.
-        if current is not None and current.incarnation not in (incarnation, becomes):
+        if current is not None and _is_of_another_table(current, incarnation, becomes):
             raise Fenced(
                 f"table {paths.name}: it was dropped and purged since this run began; a table of that name is another "
                 "one: run again"
@@ -283,7 +283,7 @@ def acquire_fence(table: Table, role: Role, *, becomes: str | None = None) -> He
             unique_owner,
             None,
             incarnation=incarnation if becomes is None else becomes,
-            landed=landed if becomes is None else (),  # F5: of another table (T4), whose log is about to go
+            landed=_inherited(landed, becomes),
             differed=current.differed if current is not None and becomes is None else "",
         )
         try:
@@ -295,6 +295,16 @@ def acquire_fence(table: Table, role: Role, *, becomes: str | None = None) -> He
     raise Unavailable(
         f"table {paths.name}: the {role} fence {key} was taken by others {MAX_ACQUIRE_ATTEMPTS} times; try again later"
     )
+
+
+def _is_of_another_table(current: FenceState, incarnation: str, becomes: str | None) -> bool:
+    """Whether a fence belongs to another table of the name than who asks knows, or makes it (T4)."""
+    return current.incarnation not in (incarnation, becomes)
+
+
+def _inherited(landed: tuple[str, ...], becomes: str | None) -> tuple[str, ...]:
+    """Return what the next owner remembers of commits: nothing if it purges, whose log is about to go (F5)."""
+    return landed if becomes is None else ()
 
 
 def settle_fence(store: ObjectStore, paths: TablePaths, role: Role) -> None:
