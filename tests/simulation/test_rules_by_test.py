@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 from icedb_log.errors import InvariantViolated
-from icedb_sim.rules.by_test import TEST_OF_RULE, run_tests_of_rules
-from icedb_sim.rules.catalogue import ALL_RULES
+from icedb_sim.rules.by_test import run_tests_of_rules
+from icedb_sim.rules.catalogue import ALL_RULES, TEST_OF_RULE
 from icedb_sim.rules.mutations import Mutation
 from icedb_sim.simulation import search
 from icedb_sim.simulation.search import check_mutations

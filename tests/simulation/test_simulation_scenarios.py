@@ -3,8 +3,7 @@
 from collections import Counter
 
 import pytest
-from icedb_sim.rules.by_test import TEST_OF_RULE
-from icedb_sim.rules.catalogue import ALL_RULES, RULES
+from icedb_sim.rules.catalogue import ALL_RULES, RULES, TEST_OF_RULE
 from icedb_sim.simulation.cast import Cast
 from icedb_sim.simulation.schedule import run_schedule
 from icedb_sim.simulation.search import find_failure

@@ -91,11 +91,15 @@ _VACUUM_RULES: Final = (
         "J1",
         "a tombstone's age is its committer's word",
         instead("clean.guards:Death.died_ms", lambda death: death.tombstoned_ms),
+        mood="skews",
+        by="test_vacuum_plan.py::test_j1_a_tombstone_that_landed_late_counts_from_its_landing",
     ),
     breaks(
         "J1",
         "a tombstone's age is its proof of landing alone",
         instead("clean.guards:Death.died_ms", lambda death: death.landed_ms),
+        mood="skews",
+        by="test_vacuum_plan.py::test_j1_a_tombstone_of_a_clock_that_is_ahead_counts_from_its_time",
     ),
     breaks(
         "J2",
@@ -111,11 +115,14 @@ _VACUUM_RULES: Final = (
         "J2",
         "log files go although a batch that they refused is still staged",
         instead("clean.vacuum:_hold_refusals", lambda plan, view, staged: plan),
+        mood="sleepyreasons",
+        by="test_vacuum.py::test_j2_a_log_file_stays_while_a_batch_that_it_refused_is_still_staged",
     ),
     breaks(
         "J2",
         "a vacuum lists staging before it reads the log",
         early(_VACUUM, "clean.vacuum:find_staged", _stage_list_first),
+        by="test_vacuum.py::test_j2_staging_is_listed_after_the_log_was_read",
     ),
     breaks(
         "J2",
@@ -139,7 +146,13 @@ _VACUUM_RULES: Final = (
         "tombstones are stripped of log files that could not be deleted",
         around(_RUN + "_strip", _strip_of_all_planned),
     ),
-    breaks("J3", "a strip replaces whatever is there", with_store(_RUN + "_strip", careless)),
+    breaks(
+        "J3",
+        "a strip replaces whatever is there",
+        with_store(_RUN + "_strip", careless),
+        mood="sleepyjanitors",
+        by="test_vacuum.py::test_j3_a_strip_does_not_bring_back_a_log_file_that_was_merged_and_deleted",
+    ),
     breaks(
         "F4",
         "a seal is vacuumed at once",
@@ -158,11 +171,14 @@ _VACUUM_RULES: Final = (
         "J4",
         "a lease believes the time that a committer gave its tombstones",
         instead("clean.guards:_was_seen_at", lambda lease, death: lease.at_ms < death.tombstoned_ms),
+        mood="skews",
+        by="tests/simulation/test_found_by_simulation.py::test_j4_a_lease_protects_from_tombstones_that_a_slow_clock_dated_back",
     ),
     breaks(
         "J4",
         "leases are read before the log",
         early(_VACUUM, "clean.leases:LeaseReader.read", lambda store, paths: LeaseReader().read(store, paths)),
+        mood="sleepylookers",
     ),
     keeps("J1", "a vacuum does not look at the store's clock", answers("clean.vacuum:check_store_clock", None)),
     breaks(
@@ -209,15 +225,23 @@ _ORPHAN_RULES: Final = (
         "the log is read before the data files are listed, and one sighting is enough",
         _LOG_BEFORE_LISTING,
         _ONE_SIGHTING,
+        mood="sleepyjanitors",
     ),
     breaks("J5", "the log is read before the data files are listed", _LOG_BEFORE_LISTING),
-    breaks("J5", "commits under way are not settled, and one sighting is enough", _ONE_SIGHTING, _UNSETTLED),
+    breaks(
+        "J5",
+        "commits under way are not settled, and one sighting is enough",
+        _ONE_SIGHTING,
+        _UNSETTLED,
+        mood="sleepyputs",
+    ),
     breaks(
         "J5",
         "commits under way are settled after the log was read, and one sighting is enough",
         _ONE_SIGHTING,
         _UNSETTLED,
         around("clean.orphans:read_held", _settle_late),
+        mood="sleepysettlers",
     ),
     breaks(
         "J5",
@@ -227,6 +251,7 @@ _ORPHAN_RULES: Final = (
             lambda view: {marker.path for file in view.files for marker in file.log.markers if marker.is_live},
         ),
         _ONE_SIGHTING,
+        mood="longgraces",
     ),
     keeps(
         "J5",
@@ -252,9 +277,20 @@ _LOST_RULES: Final = (
         "F5",
         "a sweep reads the fences after the log",
         instead("clean.orphans:_read_fences_and_log", _read_log_and_fences),
+        by="test_fsck_lost_commits.py::test_what_lands_or_is_vacuumed_between_two_reads_is_not_called_lost",
     ),
-    breaks("F5", "a vacuum does not read the log again before it calls a commit lost", repeats(_VACUUM, _READ_LOG)),
-    breaks("F5", "a vacuum writes no loss down", answers("clean.vacuum:find_lost", ())),
+    breaks(
+        "F5",
+        "a vacuum does not read the log again before it calls a commit lost",
+        repeats(_VACUUM, _READ_LOG),
+        by="test_fsck_lost_commits.py::test_a_commit_that_lands_after_a_vacuum_has_read_the_log_is_not_called_lost",
+    ),
+    breaks(
+        "F5",
+        "a vacuum writes no loss down",
+        answers("clean.vacuum:find_lost", ()),
+        by="test_fsck_lost_commits.py::test_the_horizon_hides_no_loss_from_the_sweep",
+    ),
     breaks(
         "F5",
         "a loss is forgotten when the horizon has passed it",
@@ -264,6 +300,7 @@ _LOST_RULES: Final = (
                 name: lost for name, lost in original(record, found, view).items() if name in found
             },
         ),
+        by="test_fsck_lost_commits.py::test_a_sweep_remembers_what_the_horizon_has_passed",
     ),
     breaks(
         "F5",
@@ -272,15 +309,27 @@ _LOST_RULES: Final = (
             "repair.rebuild:write_orphan_record",
             lambda original, *args, **kwargs: original(*args, **{**kwargs, "lost": {}}),
         ),
+        by="test_fsck_lost_commits.py::test_a_rebuild_that_is_cut_off_is_ended_by_the_next_and_forgets_nothing_before",
     ),
     breaks("J5", "what may be of a lost commit is swept", answers("clean.orphan_plan:_may_be_lost", False)),
     breaks(
-        "B1", "a rebuild does not believe what a fence says of a lost commit", answers(_JUDGE + "_is_remembered", False)
+        "B1",
+        "a rebuild does not believe what a fence says of a lost commit",
+        answers(_JUDGE + "_is_remembered", False),
+        by="test_fsck_lost_commits.py::test_one_of_seven_log_files_is_lost_and_its_rows_come_back",
     ),
     breaks(
-        "B1", "a lost merge counts although its inputs were merged again", answers(_JUDGE + "_has_proven_rival", False)
+        "B1",
+        "a lost merge counts although its inputs were merged again",
+        answers(_JUDGE + "_has_proven_rival", False),
+        by="test_fsck_lost_commits.py::test_of_a_lost_merge_whose_inputs_were_merged_again_the_later_one_counts",
     ),
-    breaks("B1", "a lost flush counts although a later one looks the same", answers(_JUDGE + "_find_later_twin", "")),
+    breaks(
+        "B1",
+        "a lost flush counts although a later one looks the same",
+        answers(_JUDGE + "_find_later_twin", ""),
+        by="test_fsck_lost_commits.py::test_a_lost_flush_with_a_later_twin_is_decided_by_a_person",
+    ),
 )
 
 
@@ -304,11 +353,26 @@ _PIN_RULES: Final = (
             "clean.pins:PinReader.read",
             _read_pins,
         ),
+        mood="sleepypinners",
     ),
-    breaks("J7", "a pin is not proven", answers("clean.pin_creation:_require_certain", None)),
-    breaks("J7", "a pin is proven by a log that was read before it was there", repeats(_CREATE_PIN, _READ_LOG)),
     breaks(
-        "J7", "a pending pin holds nothing", around("clean.pin_object:decode_pinned_files", _hold_nothing_while_pending)
+        "J7",
+        "a pin is not proven",
+        answers("clean.pin_creation:_require_certain", None),
+        by="test_pins.py::test_j7_files_that_died_long_ago_cannot_be_pinned_and_the_error_says_what_can",
+    ),
+    breaks(
+        "J7",
+        "a pin is proven by a log that was read before it was there",
+        repeats(_CREATE_PIN, _READ_LOG),
+        mood="sleepypinners",
+        by="test_pin_faults.py::test_j7_a_maker_that_sleeps_before_its_pin_is_there_looks_again",
+    ),
+    breaks(
+        "J7",
+        "a pending pin holds nothing",
+        around("clean.pin_object:decode_pinned_files", _hold_nothing_while_pending),
+        by="test_pin_faults.py::test_j7_a_pending_pin_holds_everything_cannot_be_read_and_runs_out",
     ),
     breaks(
         "J7",
@@ -332,6 +396,7 @@ _PIN_RULES: Final = (
             "clean.guards:find_kept_versions",
             lambda original, view, count: original(view, max(count - 1, 1) if count else 0),
         ),
+        by="test_guards.py::test_j8_versions_count_appends_and_merges_and_no_seals",
     ),
     keeps("J9", "log files go although a fence names them", _holds_without(commits=())),
 )
@@ -356,16 +421,19 @@ _LEASE_RULES: Final = (
         "a lease that was renewed after its end is alive again",
         answers("clean.leases:StoredLease.has_lapsed", False),
         answers("clean.lease_holding:_take_back", None),
+        by="test_lease_faults.py::test_j4_a_lease_whose_renewal_failed_and_that_has_ended_is_not_alive_again",
     ),
     breaks(
         "J4",
         "a lease ends before its time",
         instead("clean.leases:Lease.held_until_ms", lambda lease: lease.expires_ms - 20_000),
+        by="test_lease_holding.py::test_j4_a_renewal_may_come_in_the_last_moment",
     ),
     breaks(
         "J4",
         "a lease holds what died after it was written, not what died after its time",
         instead("clean.guards:_was_seen_at", lambda lease, death: lease.at_ms + 30_000 < death.seen_dead_ms),
+        by="test_guards.py::test_j4_a_lease_holds_what_died_after_its_time_as_readers_saw_it",
     ),
 )
 
@@ -394,17 +462,29 @@ _SWEEP_RULES: Final = (
             lambda original, config: {kind: age * (kind != "quarantine") for kind, age in original(config).items()},
         ),
     ),
-    breaks("J11", "an entry whose retry has begun goes", answers("ingest.quarantine_ops:_is_retried", False)),
+    breaks(
+        "J11",
+        "an entry whose retry has begun goes",
+        answers("ingest.quarantine_ops:_is_retried", False),
+        by="test_leftovers.py::test_a_retry_that_has_begun_is_left_to_a_person",
+    ),
     breaks(
         "J11",
         "an entry goes that was written anew since it was listed",
         answers("ingest.quarantine_ops:_is_newer", False),
+        by="test_leftovers.py::test_an_entry_that_was_written_anew_since_the_walk_is_young",
     ),
-    breaks("J11", "an entry of a batch that is staged goes", answers("clean.leftovers:find_staged", {})),
+    breaks(
+        "J11",
+        "an entry of a batch that is staged goes",
+        answers("clean.leftovers:find_staged", {}),
+        by="test_leftovers.py::test_an_entry_of_a_batch_that_is_staged_again_is_left_alone",
+    ),
     breaks(
         "J11",
         "an entry is taken by looking alone",
         with_store(_BEGIN_DROP, lambda store: Other(store, put_if_match=lambda *_, **__: "")),
+        by="test_leftovers.py::test_a_retry_that_begins_meanwhile_stages_the_batch_or_finds_none",
     ),
 )
 

@@ -29,6 +29,7 @@ ERASE_RULES: Final = played_by(
         "E1",
         "a record that changed since the last look is completed all the same",
         around(_MODULE + "_completed", lambda original, now, seen, *times: original(now, now, *times)),
+        mood="sleepyuploads",
     ),
     breaks(
         "E2",
@@ -66,11 +67,20 @@ ERASE_RULES: Final = played_by(
             _MODULE + "_find_gone",
             lambda erasure, known, present: {target.key for target in erasure.targets} - present.keys(),
         ),
+        mood="sleepyproofs",
+        by="test_erasure_faults.py::test_what_another_worker_finds_after_a_listing_is_not_gone_by_it",
     ),
-    breaks("E6", "unnamed data objects are not searched in the end", inside(_RUN + "_look_at_all", _NO_UNNAMED)),
+    breaks(
+        "E6",
+        "unnamed data objects are not searched in the end",
+        inside(_RUN + "_look_at_all", _NO_UNNAMED),
+        mood="sleepyuploads",
+        by="test_erasures.py::test_an_orphan_that_appears_after_the_deletion_is_found_by_the_last_look",
+    ),
     breaks(
         "E6",
         "what the last look finds is never looked for again",
         instead(_MODULE + "_found_nothing", lambda erasure: bool(erasure.suspects)),
+        mood="sleepyuploads",
     ),
 )

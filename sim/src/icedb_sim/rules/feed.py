@@ -28,13 +28,22 @@ VIEW_RULES: Final = played_by(
         "V1",
         "a merge does not carry what the view has taken",
         merge_log(lambda log, *_, **__: replace(log, feed=None)),
+        mood="sleepymergers",
+        by="test_feeds.py::test_what_was_taken_outlives_merges_and_vacuums_of_the_view",
     ),
-    breaks("V2", "the source is listed before the fence is taken", around("feed.feeds:feed_view", _list_source_first)),
+    breaks(
+        "V2",
+        "the source is listed before the fence is taken",
+        around("feed.feeds:feed_view", _list_source_first),
+        mood="sleepyfeeders",
+        by="test_feed_races.py::test_a_feed_that_slept_since_before_its_fence_forgets_nothing_that_others_took_meanwhile",
+    ),
     breaks("V4", "the janitor does not ask for views", answers("clean.vacuum:find_wanted", frozenset())),
     breaks(
         "V5",
         "reasons that are not written down are forgotten by the next feed",
         inside("feed.feeds:_FeedRun.feed", answers("feed.feeds:find_unrecorded", ())),
+        by="test_feeds.py::test_a_refusal_whose_record_was_not_written_is_recorded_by_the_next_feed",
     ),
 )
 
@@ -56,7 +65,12 @@ FOLLOWER_RULES: Final = played_by(
     "outsiders:2",
     breaks("L1", "a position names only what it has taken itself", around(_FOLLOWER + "look", _name_only_new)),
     breaks("L2", "a position never grows too old", around(_FOLLOWER + "_require_unbroken", _call_it_young)),
-    breaks("L2", "a lease that has ended counts", around(_FOLLOWER + "_require_unbroken", _believe_any_lease)),
+    breaks(
+        "L2",
+        "a lease that has ended counts",
+        around(_FOLLOWER + "_require_unbroken", _believe_any_lease),
+        by="test_follower.py::test_a_lease_that_ended_is_no_lease",
+    ),
     breaks(
         "L3",
         "the first state is whatever is live when its next piece is read",

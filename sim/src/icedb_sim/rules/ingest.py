@@ -126,6 +126,8 @@ INGEST_RULES: Final = (
         around("ingest.flush:flush_table", _note_limits),
         around("table.commit:AppendCommit._read_log", _list_first),
         around("ingest.flush:list_staged", _listed_before),
+        mood="sleepycopies",
+        by="test_flush.py::test_i2_the_log_is_read_before_staging_is_listed_and_after_the_fence",
     ),
     breaks(
         "I3",
@@ -144,6 +146,7 @@ INGEST_RULES: Final = (
             _STALE, instead(_CONFIG + "retry_window_ms", lambda config: config.log_grace_ms - config.log_grace_ms // 4)
         ),
         inside(_STALE, answers(_CONFIG + "id_skew_ms", 1 << 60)),
+        mood="hastyproducers",
     ),
     breaks(
         "I5",
@@ -159,11 +162,14 @@ INGEST_RULES: Final = (
         "I5",
         "the reason of bad rows is written without a look at the fence",
         inside(_QUARANTINE_ROWS, answers("log.fence:HeldFence.confirm", None)),
+        mood="sleepyreasons",
+        by="test_flush_refusals.py::test_i5_a_flush_that_lost_its_fence_says_nothing_of_bad_rows",
     ),
     breaks(
         "I5",
         "the reason of bad rows is written over whatever is there",
         with_store("ingest.quarantine:quarantine_rows", careless),
+        mood="sleepyreasons",
     ),
     breaks(
         "I5",
@@ -190,6 +196,7 @@ INGEST_RULES: Final = (
         "I6",
         "what a flush leaves out for its size is cleared from staging",
         around("ingest.flush:_write", _clear_left_out),
+        mood="sizedflushes",
     ),
 )
 
@@ -218,7 +225,10 @@ REUSE_RULES: Final = played_by(
         "I8", "a copy of a committed id goes whatever its content is", answers("ingest.refusals:is_same_content", True)
     ),
     breaks(
-        "I8", "a copy of a refused id goes whatever its content is", answers("ingest.refusals:_is_content_of", True)
+        "I8",
+        "a copy of a refused id goes whatever its content is",
+        answers("ingest.refusals:_is_content_of", True),
+        by="test_id_conflicts.py::test_i8_other_content_under_a_refused_id_is_kept_beside_it",
     ),
     breaks("I8", "the janitor deletes copies by their id alone", answers("clean.vacuum_run:VacuumRun._settle", True)),
     breaks("I8", "other content goes without a copy in quarantine", with_store(_KEEP, _without_payloads)),
@@ -226,10 +236,26 @@ REUSE_RULES: Final = played_by(
         "I8",
         "what a commit does not tell is taken for the same",
         instead("ingest.content:is_same_content", lambda known, sha256: not known or known == sha256[:DIGEST_CHARS]),
+        by="test_id_conflicts.py::test_i8_what_an_older_release_has_committed_cannot_be_compared_and_is_kept",
     ),
-    breaks("I8", "what is told of contents counts for any commit", answers("log.codec:_is_own_word", True)),
-    breaks("I8", "an entry of other content is only looked at", around(_KEEP, _only_look)),
-    breaks("I8", "a copy goes although the janitor drops its entry", around(_KEEP, _take_left_for_kept)),
+    breaks(
+        "I8",
+        "what is told of contents counts for any commit",
+        answers("log.codec:_is_own_word", True),
+        by="test_id_conflicts.py::test_dig_that_a_merge_of_an_older_release_has_carried_counts_for_nothing_and_goes",
+    ),
+    breaks(
+        "I8",
+        "an entry of other content is only looked at",
+        around(_KEEP, _only_look),
+        by="test_id_conflicts.py::test_j11_a_copy_that_was_accepted_again_makes_its_entry_young",
+    ),
+    breaks(
+        "I8",
+        "a copy goes although the janitor drops its entry",
+        around(_KEEP, _take_left_for_kept),
+        by="test_id_conflicts.py::test_i8_a_copy_waits_while_the_janitor_drops_the_entry_of_its_content",
+    ),
 )
 
 
@@ -241,6 +267,8 @@ OUTSIDER_RULES: Final = played_by(
         "A1",
         "the log is read before the fence is taken",
         read_before_fence("ingest"),
+        mood="sleepyoutsiders",
+        by="test_append.py::test_the_log_is_read_under_the_fence",
     ),
     breaks(
         "A2",
@@ -256,5 +284,7 @@ OUTSIDER_RULES: Final = played_by(
         "A3",
         "files may be of any age",
         answers("ingest.append:_require_young_files", None),
+        mood="sleepyoutsiders",
+        by="test_append.py::test_files_that_are_too_old_are_not_committed",
     ),
 )

@@ -16,16 +16,20 @@ READ_RULES: Final = (
         "R1",
         "no second look after a listing of many pages",
         instead(_READER + "_look_again", lambda reader, listing: listing),
+        mood="sleepypages",
     ),
     breaks(
         "R1",
         "a dead log file behind the listing is overlooked",
         answers("log.reader:LogReader._misses_a_dead_log_file", False),
+        mood="sleepypages",
     ),
     breaks(
         "R1",
         "log files are read without If-Match",
         instead("log.reader:LogReader._get_as_listed", lambda reader, info: reader._store.get(info.key)),
+        mood="sleepyfetchers",
+        by="test_reader.py::test_r1_a_log_file_that_is_replaced_between_list_and_get_starts_the_read_again",
     ),
     breaks(
         "R1",
@@ -34,13 +38,25 @@ READ_RULES: Final = (
     ),
     breaks("R2", "a slow refresh is taken", answers(_READER + "_takes_too_long", False)),
     breaks("R3", "no time is refused", answers("log.fold:_require_readable", None)),
-    breaks("R3", "the horizon ignores log files that are gone without a strip", answers("log.fold:_vanished_ms", [])),
+    breaks(
+        "R3",
+        "the horizon ignores log files that are gone without a strip",
+        answers("log.fold:_vanished_ms", []),
+        mood="losses",
+        by="test_fold.py::test_r3_between_delete_and_strip_the_horizon_follows_from_what_vanished",
+    ),
     breaks(
         "S2",
         "a log file that says nothing of its values proves that they are exact",
         instead("log.fold:_is_all_exact", lambda log: not log.inexact),
+        by="test_exact_values.py::test_s2_where_an_older_release_said_nothing_data_files_are_looked_at",
     ),
-    breaks("S2", "what another commit said of its values counts", answers("log.codec:_is_own_word", True)),
+    breaks(
+        "S2",
+        "what another commit said of its values counts",
+        answers("log.codec:_is_own_word", True),
+        by="test_exact_values.py::test_s2_the_word_of_another_commit_does_not_count",
+    ),
 )
 
 

@@ -13,8 +13,8 @@ import orjson
 import pytest
 from icedb_log.errors import InvariantViolated
 
-from icedb_sim.rules.by_test import OPTION, TEST_OF_RULE, Outcome
-from icedb_sim.rules.catalogue import ALL_RULES
+from icedb_sim.rules.by_test import OPTION, Outcome
+from icedb_sim.rules.catalogue import ALL_RULES, TEST_OF_RULE
 from icedb_sim.rules.mutations import Mutation, mutated
 from icedb_sim.rules.switches import BROKEN
 

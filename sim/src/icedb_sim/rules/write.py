@@ -142,12 +142,23 @@ WRITE_RULES: Final = (
         "W2",
         "a lost answer is answered by a second PUT under another name",
         around(_FENCE + "_require_landed", _put_once_more),
+        by="test_fence_commit.py::test_w2_a_lost_answer_of_a_commit_that_landed_is_found_out",
     ),
     breaks("W2", "a refusal is taken for a lost commit, whose outputs are deleted", _REFUSED_IS_LOST, _DELETE_OUTPUTS),
     keeps("W2", "outputs are deleted when a commit was certainly refused", _DELETE_OUTPUTS),
     keeps("W2", "a refusal is taken for a lost commit, whose outputs stay", _REFUSED_IS_LOST),
-    breaks("W3", "old work is committed all the same", answers("stopwatch:Stopwatch.require_within", None)),
-    breaks("W3", "the time is looked at before the intent", around(_FENCE + "commit", _look_at_time_first)),
+    breaks(
+        "W3",
+        "old work is committed all the same",
+        answers("stopwatch:Stopwatch.require_within", None),
+        mood="sleepyintents",
+    ),
+    breaks(
+        "W3",
+        "the time is looked at before the intent",
+        around(_FENCE + "commit", _look_at_time_first),
+        mood="sleepyintents",
+    ),
     breaks("F1", "the old commit is not sealed", inside(_ACQUIRE, answers("log.fence:_settle", False))),
     breaks("F2", "a merge is planned from a log read before the fence", read_before_fence("merge")),
     breaks("F2", "a flush reads the log before the fence", read_before_fence("ingest")),
@@ -189,13 +200,19 @@ def _carried_markers_if(*, is_live: bool) -> Switch:
 MERGE_RULES: Final = (
     breaks("M1", "live markers of the log files involved are not carried", _carried_markers_if(is_live=False)),
     breaks("M1", "dead markers of the log files involved are not carried", _carried_markers_if(is_live=True)),
-    breaks("M1", "log tombstones of the log files involved are not carried", _carried_log_tombstones_if(is_new=True)),
+    breaks(
+        "M1",
+        "log tombstones of the log files involved are not carried",
+        _carried_log_tombstones_if(is_new=True),
+        by="test_merge_log.py::test_m1_log_tombstones_of_involved_log_files_are_carried_and_each_of_them_gets_one",
+    ),
     breaks("M1", "the log files involved get no tombstone", _carried_log_tombstones_if(is_new=False)),
     breaks("M1", "the inputs get no tombstone", _markers_if(lambda m, inputs, _: m.is_live or m.path not in inputs)),
     breaks(
         "M1",
         "outputs with columns that the table has not are committed",
         answers("merge.content_check:_find_unknown", []),
+        by="test_content_check.py::test_m1_a_column_of_an_output_that_the_table_has_not_is_a_difference",
     ),
     breaks("S2", "a merge forgets what was widened", merge_log(lambda log, *_, **__: replace(log, widened={}))),
     breaks(
@@ -207,16 +224,19 @@ MERGE_RULES: Final = (
         "S2",
         "a merge says of what it carries what it knows of its outputs",
         with_arguments("merge.merge_log:state_inexact", carried=()),
+        by="test_exact_values.py::test_s2_a_merge_that_takes_log_files_along_carries_what_they_say",
     ),
     breaks(
         "S2",
         "a column becomes wider without a look at what merges have committed since",
         answers("table.commit:AppendCommit._require_proven", None),
+        by="test_exact_values.py::test_s2_a_merge_that_makes_long_integers_after_the_proof_keeps_the_column_narrow",
     ),
     breaks(
         "S2",
         "a column becomes wider by a commit that the fence of merges does not announce",
         with_arguments("table.commit:Commit._put", beside=None),
+        by="test_exact_values.py::test_s2_a_widening_that_stalls_before_its_put_is_settled_by_the_next_merge",
     ),
     breaks(
         "S2",
@@ -225,6 +245,7 @@ MERGE_RULES: Final = (
             "table.commit:AppendCommit.land",
             lambda commit, log, *, last_check=None: commit._put(log, last_check=last_check),
         ),
+        by="test_exact_values.py::test_s2_a_merge_that_is_at_work_loses_its_fence_to_a_widening",
     ),
     breaks(
         "J1",
@@ -235,6 +256,7 @@ MERGE_RULES: Final = (
                 markers=tuple(replace(m, landed_ms=view.store_now_ms) if m.path in inputs else m for m in log.markers),
             )
         ),
+        mood="sleepyputs",
     ),
     keeps("R3", "a merge forgets the horizon", merge_log(lambda log, *_, **__: replace(log, horizon_ms=None))),
 )
@@ -297,16 +319,19 @@ CHANGE_RULES: Final = (
         "M4",
         "a removal commits what it planned before the fence",
         repeats("table.partition_removal:remove_partitions", "table.partition_removal:_plan"),
+        mood="sleepychangers",
     ),
     breaks(
         "M4",
         "a deletion rewrites what it found before the fence",
         repeats("table.row_changes:delete_rows", "table.row_changes:_RowCounter.find_hits"),
+        mood="sleepychangers",
     ),
     breaks(
         "M4",
         "a removal commits without the fence",
         instead("table.partition_removal:remove_partitions", _remove_without_fence),
+        by="test_partition_removal.py::test_m4_a_removal_during_a_merge_fences_it",
     ),
     breaks(
         "M4",
@@ -318,16 +343,23 @@ CHANGE_RULES: Final = (
             ),
         ),
     ),
-    breaks("M6", "outputs with other values are committed", answers(_EXCHANGE + "_require_same_contents", None)),
+    breaks(
+        "M6",
+        "outputs with other values are committed",
+        answers(_EXCHANGE + "_require_same_contents", None),
+        by="test_merge_contents.py::test_m6_the_first_difference_fails_the_run_and_the_second_halts_whoever_runs",
+    ),
     breaks(
         "M6",
         "a merge that differs is tried again for ever",
         inside(_EXCHANGE + "_require_same_contents", answers(_FENCE + "differed", "")),
+        by="test_merge_contents.py::test_m6_the_first_difference_fails_the_run_and_the_second_halts_whoever_runs",
     ),
     breaks(
         "M6",
         "any commit makes a difference forgotten",
         instead(_EXCHANGE + "_before_release", lambda commit: commit.fence.forget_difference()),
+        by="test_merge_contents.py::test_m6_other_commits_do_not_make_it_forgotten_that_a_merge_differed",
     ),
 )
 
@@ -348,27 +380,40 @@ def _settle_and_call_it_landed(original: Any, *args: Any) -> bool:
 FENCE_RULES: Final = (
     *played_by(
         "checkers:1",
-        breaks("F5", "an intent counts as landed", around(_FENCE + "_advance", _note_intent_as_landed)),
+        breaks(
+            "F5",
+            "an intent counts as landed",
+            around(_FENCE + "_advance", _note_intent_as_landed),
+            by="test_fsck_lost_commits.py::test_f5_an_intent_is_remembered_by_who_takes_over_if_it_is_read_back_as_landed",
+        ),
         breaks(
             "F5",
             "what an owner left counts as landed, sealed or not",
             inside(_ACQUIRE, around("log.fence:_settle", _settle_and_call_it_landed)),
             answers("log.fence:_has_landed", True),
+            by="test_fsck_lost_commits.py::test_f5_an_intent_that_another_one_sealed_is_not_remembered",
         ),
         breaks(
             "F5",
             "a commit that lands is not remembered",
             inside(_FENCE + "commit", answers("log.fence:add_landed", ())),
+            by="test_fsck_lost_commits.py::test_f5_a_commit_is_remembered_when_the_fence_is_written_next_and_no_earlier",
         ),
         breaks(
             "F5",
             "the next table of a name inherits the history",
             instead("log.fence:_inherited", lambda landed, becomes: landed),
+            by="test_fsck_lost_commits.py::test_f5_the_next_table_of_a_name_has_a_history_of_its_own",
         ),
     ),
     *played_by(
         "droppers:2",
-        breaks("T4", "fences do not say which table they belong to", answers("log.fence:_is_of_another_table", False)),
+        breaks(
+            "T4",
+            "fences do not say which table they belong to",
+            answers("log.fence:_is_of_another_table", False),
+            by="test_purge_races.py::test_t4_whoever_commits_sleeps_through_it_all",
+        ),
     ),
 )
 
@@ -415,5 +460,6 @@ RETENTION_RULES: Final = played_by(
         "M5",
         "the policy is read before the fence is taken",
         repeats("table.retain:retain_table", "table.table:Table.renewed"),
+        by="test_retain.py::test_a_retention_that_is_made_longer_while_the_run_waits_for_the_fence_counts",
     ),
 )

@@ -7,7 +7,8 @@ from pathlib import Path
 import orjson
 from icedb_log.errors import InvariantViolated
 
-from icedb_sim.rules.by_test import TEST_OF_RULE, run_tests_of_rules
+from icedb_sim.rules.by_test import run_tests_of_rules
+from icedb_sim.rules.catalogue import TEST_OF_RULE
 from icedb_sim.rules.mutations import Mutation, mutated
 from icedb_sim.rules.switches import BROKEN
 from icedb_sim.simulation.cast import Cast
