@@ -1,12 +1,16 @@
 """What users of IceDB install: enqueue events, read snapshots, query them; and the ``icedb`` command."""
 
-from icedb_client.async_client import AsyncClient, AsyncSnapshot
-from icedb_client.client import Client, QueryResult
-from icedb_client.delivery import CommitReport, EnqueuedBatch, Undelivered, Wait
-from icedb_client.producer import BufferFull, Producer, ProducerCounters, ProducerOptions, UnsentBatch, UnsentRows
-from icedb_client.requests import Changes, LeaseInfo, SnapshotEvent, TableInfo
-from icedb_client.settings import ClientSettings
-from icedb_client.snapshots import DataFile, Snapshot
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from icedb_client.async_client import AsyncClient, AsyncSnapshot
+    from icedb_client.client import Client, QueryResult
+    from icedb_client.delivery import CommitReport, EnqueuedBatch, Undelivered, Wait
+    from icedb_client.producer import BufferFull, Producer, ProducerCounters, ProducerOptions, UnsentBatch, UnsentRows
+    from icedb_client.requests import Changes, LeaseInfo, SnapshotEvent, TableInfo
+    from icedb_client.settings import ClientSettings
+    from icedb_client.snapshots import DataFile, Snapshot
 
 __all__ = [
     "AsyncClient",
@@ -31,3 +35,38 @@ __all__ = [
     "UnsentRows",
     "Wait",
 ]
+
+_HOMES: Final = {
+    "AsyncClient": "async_client",
+    "AsyncSnapshot": "async_client",
+    "BufferFull": "producer",
+    "Changes": "requests",
+    "Client": "client",
+    "ClientSettings": "settings",
+    "CommitReport": "delivery",
+    "DataFile": "snapshots",
+    "EnqueuedBatch": "delivery",
+    "LeaseInfo": "requests",
+    "Producer": "producer",
+    "ProducerCounters": "producer",
+    "ProducerOptions": "producer",
+    "QueryResult": "client",
+    "Snapshot": "snapshots",
+    "SnapshotEvent": "requests",
+    "TableInfo": "requests",
+    "Undelivered": "delivery",
+    "UnsentBatch": "producer",
+    "UnsentRows": "producer",
+    "Wait": "delivery",
+}
+"""The module of each name: it is imported when somebody asks for the name. All of them together take a second."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

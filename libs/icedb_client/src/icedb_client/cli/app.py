@@ -3,31 +3,16 @@
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from importlib.metadata import version as package_version
 from typing import Annotated, Any, Final
 
 import typer
 from icedb_log.errors import IceDBError
-from icedb_log.texts import is_text
+from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from icedb_client.cli import (
-    change,
-    clean,
-    erasure,
-    ingest,
-    merge,
-    partitions,
-    pin,
-    quarantine,
-    read,
-    repair,
-    status,
-    table,
-    trash,
-    view,
-)
 from icedb_client.cli.output import WarningPrinter, out, print_error
 from icedb_client.cli.runner import FAILED, INTERRUPTED, INVALID, GlobalOptions, JsonFlag, answer, exit_code
 
@@ -36,8 +21,67 @@ EPILOG: Final = (
     "5 a table is halted, 6 timed out, 7 not allowed."
 )
 
+_COMMANDS: Final[Mapping[str, str]] = {
+    "table": "table:app",
+    "view": "view:app",
+    "ingest": "ingest:ingest",
+    "import": "ingest:import_files",
+    "snapshot": "read:snapshot",
+    "changes": "read:changes",
+    "watch": "read:watch",
+    "query": "read:query",
+    "pin": "pin:pin",
+    "pins": "pin:pins",
+    "unpin": "pin:unpin",
+    "merge": "merge:merge",
+    "audit": "clean:audit",
+    "vacuum": "clean:vacuum",
+    "orphans": "clean:orphans",
+    "delete": "change:delete",
+    "rewrite": "change:rewrite",
+    "partitions": "partitions:app",
+    "erase": "erasure:erase",
+    "erasure": "erasure:app",
+    "quarantine": "quarantine:app",
+    "fsck": "repair:fsck",
+    "rebuild": "repair:rebuild",
+    "status": "status:status",
+}
+"""Every command, in the order of the help, with its module and what there it is."""
+
+
+class _Commands(TyperGroup):
+    """Imports the module of a command when the command is asked for: all of them together take a second."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands."""
+        return [*_COMMANDS, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command; for a name that is none, load all, so that near ones can be suggested."""
+        known = super().get_command(ctx, cmd_name)
+        if known is not None:
+            return known
+        for name in (cmd_name,) if cmd_name in _COMMANDS else _COMMANDS:
+            self.add_command(_load(name), name)
+        return super().get_command(ctx, cmd_name)
+
+
+def _load(name: str) -> Any:
+    module, _, attribute = _COMMANDS[name].partition(":")
+    found = getattr(import_module(f"icedb_client.cli.{module}"), attribute)
+    if isinstance(found, typer.Typer):
+        group = typer.main.get_group(found)
+        group.name = name
+        return group
+    alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    alone.command(name)(found)
+    return typer.main.get_command(alone)
+
+
 app: Final = typer.Typer(
     name="icedb",
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -45,33 +89,6 @@ app: Final = typer.Typer(
     epilog=EPILOG,
     help="An event warehouse on object storage: enqueue events, read consistent snapshots, query them.",
 )
-table.app.command("drop")(trash.drop)
-table.app.command("undrop")(trash.undrop)
-table.app.command("trash")(trash.trash)
-app.add_typer(table.app, name="table")
-app.add_typer(view.app, name="view")
-app.command("ingest")(ingest.ingest)
-app.command("import")(ingest.import_files)
-app.command("snapshot")(read.snapshot)
-app.command("changes")(read.changes)
-app.command("watch")(read.watch)
-app.command("query")(read.query)
-app.command("pin")(pin.pin)
-app.command("pins")(pin.pins)
-app.command("unpin")(pin.unpin)
-app.command("merge")(merge.merge)
-app.command("audit")(clean.audit)
-app.command("vacuum")(clean.vacuum)
-app.command("orphans")(clean.orphans)
-app.command("delete")(change.delete)
-app.command("rewrite")(change.rewrite)
-app.add_typer(partitions.app, name="partitions")
-app.command("erase")(erasure.erase)
-app.add_typer(erasure.app, name="erasure")
-app.add_typer(quarantine.app, name="quarantine")
-app.command("fsck")(repair.fsck)
-app.command("rebuild")(repair.rebuild)
-app.command("status")(status.status)
 
 
 @app.command("version")
@@ -139,6 +156,8 @@ def main() -> None:
 
 
 def _print_unexpected(error: Exception, arguments: Sequence[str]) -> int:
+    from icedb_log.texts import is_text  # noqa: PLC0415 - only on this path
+
     if odd := next((argument for argument in arguments if not is_text(argument)), None):
         print_error(f"argument {odd[:200]!r} has bytes that are no UTF-8: give it as text")
         return INVALID

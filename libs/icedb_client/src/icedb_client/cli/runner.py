@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from icedb_log.errors import (
@@ -24,8 +24,9 @@ from icedb_log.errors import (
 from rich.markup import escape
 
 from icedb_client.cli.output import err, format_count, out, print_error, print_json, print_note, print_pairs
-from icedb_client.client import Client
-from icedb_client.settings import load_client_settings
+
+if TYPE_CHECKING:
+    from icedb_client.client import Client
 
 OK: Final = 0
 FAILED: Final = 1
@@ -88,13 +89,16 @@ class GlobalOptions:
 
 
 @contextmanager
-def open_client(context: typer.Context, *, table: str | None = None) -> Iterator[Client]:
+def open_client(context: typer.Context, *, table: str | None = None) -> "Iterator[Client]":
     """Open a client for the length of a command.
 
     Args:
         context: The command's context.
         table: The table that the command is about: if it is unknown, names that are close are suggested.
     """
+    from icedb_client.client import Client  # noqa: PLC0415 - half a second that `icedb --help` does not need
+    from icedb_client.settings import load_client_settings  # noqa: PLC0415 - as above
+
     options = context.find_root().obj or GlobalOptions()
     settings = load_client_settings(
         store=options.store, snapshot_address=options.snapshot_address, redis_url=options.redis_url
@@ -109,12 +113,12 @@ def open_client(context: typer.Context, *, table: str | None = None) -> Iterator
             raise NotFound(_describe_unknown_table(client, table or named["table"], error)) from error
 
 
-def is_served(client: Client) -> bool:
+def is_served(client: "Client") -> bool:
     """Return whether tables are known through a snapshot service alone."""
     return client.settings.store is None and client.settings.snapshot_address is not None
 
 
-def _describe_unknown_table(client: Client, table: str, error: NotFound) -> str:
+def _describe_unknown_table(client: "Client", table: str, error: NotFound) -> str:
     """Return what to tell a person who named an unknown table, with names that are close."""
     from difflib import get_close_matches  # noqa: PLC0415 - only on this path
 
@@ -186,7 +190,9 @@ class Task:
     note: str | None = None
     late: str = ""
 
-    def run(self, client: Client, *, wait_ms: int | None, show: Callable[[dict[str, Any]], None] | None = None) -> None:
+    def run(
+        self, client: "Client", *, wait_ms: int | None, show: Callable[[dict[str, Any]], None] | None = None
+    ) -> None:
         """Hand the task over, or wait for its result and print it.
 
         Args:
@@ -209,7 +215,7 @@ class Task:
             show=lambda: out.print(f"{self.name} sent for table [bold]{escape(self.table)}[/]"),
         )
 
-    def ask(self, client: Client, *, wait_ms: int) -> dict[str, Any]:
+    def ask(self, client: "Client", *, wait_ms: int) -> dict[str, Any]:
         """Wait for the result and return it, however the task ended. Raises TimedOut, Unavailable."""
         from icedb_client.wakeups import TaskTimeout  # noqa: PLC0415 - redis and celery only where they are used
 

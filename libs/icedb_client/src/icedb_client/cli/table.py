@@ -17,6 +17,7 @@ from icedb_log.table.table_changes import alter_table_config, plan_change
 from icedb_log.table.table_config import NEW_TABLE_POLICIES, PartitionField, TableConfig, with_plausible_times
 from rich.markup import escape
 
+from icedb_client.cli import trash
 from icedb_client.cli.output import (
     format_bytes,
     format_count,
@@ -388,3 +389,8 @@ def _check_queries(
         raise Unavailable(f"{what} has to be checked by an ingest worker, and nothing was changed: {error}") from error
     require_done(result, refused=f"{what} is refused", failed=f"{what} could not be checked")
     return {str(column): str(sql_type) for column, sql_type in result["schema"].items()}
+
+
+app.command("drop")(trash.drop)
+app.command("undrop")(trash.undrop)
+app.command("trash")(trash.trash)
