@@ -8,24 +8,23 @@ A request that cannot be parsed is the caller's fault; gRPC itself would answer 
 So it is parsed to :class:`Unreadable`, which the handler refuses as it refuses others: after it knows who calls.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import grpc
 from google.protobuf import any_pb2
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
-from grpc_health.v1 import health
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
 from grpc_status import rpc_status
-from icedb_log.errors import (
-    IceDBError,
-    InvalidRequest,
-    Overloaded,
-    Unavailable,
-)
+from icedb_log.errors import IceDBError, InvalidRequest, Overloaded, Unavailable
+from icedb_log.units import SECOND_MS
 from icedb_proto.errors import ERROR_METADATA_KEY, RETRY_METADATA_KEY, status_code
 
+KEEPALIVE_MS: Final = 60_000
+KEEPALIVE_TIMEOUT_MS: Final = 20_000
 MAX_DETAILS_CHARS: Final = 2000
 """Details travel in a header, and headers are limited to 8 KiB."""
 
@@ -76,29 +75,6 @@ def _retry_info(code: grpc.StatusCode, details: str, retry_after_ms: int) -> tup
     packed.Pack(info)
     status = rpc_status.to_status(status_pb2.Status(code=code.value[0], message=details, details=[packed]))
     return tuple(status.trailing_metadata)
-
-
-def listen(server: Any, address: str, credentials: Any | None, *, remedy: str) -> int:
-    """Let a server listen on an address, and return the port.
-
-    Args:
-        server: A gRPC server that is not started yet.
-        address: Host and port; port 0: any that is free.
-        credentials: Of the server; ``None``: no TLS.
-        remedy: For the message: what to set, and to what.
-
-    Raises:
-        Unavailable: The address cannot be listened on.
-    """
-    try:
-        port = int(server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address))
-    except RuntimeError:
-        port = 0
-    if port == 0:
-        raise Unavailable(
-            f"cannot listen on {address}: the port is taken, or the host is not of this machine; {remedy}"
-        )
-    return port
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,3 +140,92 @@ class BoundedHealth(health.aio.HealthServicer):  # type: ignore[misc]  # grpc_he
             await super().Watch(request, context)
         finally:
             self._room += 1
+
+
+class GrpcServer:
+    """A started asyncio server with health and reflection. Use :meth:`start`.
+
+    Attributes:
+        port: The port it listens on.
+    """
+
+    def __init__(self, server: Any, servicer: "BoundedHealth", service: str, port: int) -> None:
+        self.port = port
+        self._server = server
+        self._health = servicer
+        self._service = service
+
+    @classmethod
+    async def start(
+        cls,
+        service: str,
+        handlers: Mapping[str, Any],
+        *,
+        address: str,
+        remedy: str,
+        credentials: Any | None,
+        max_calls: int,
+        options: Sequence[tuple[str, int]] = (),
+        interceptors: Sequence[Any] = (),
+    ) -> Self:
+        """Listen and serve; health says NOT_SERVING until :meth:`show_health` says otherwise.
+
+        Args:
+            service: Full name of the service.
+            handlers: By method.
+            address: Host and port; port 0: any that is free.
+            remedy: For the message about an address that is taken: what to set, and to what.
+            credentials: Of the server; ``None``: no TLS.
+            max_calls: Calls at once; those above it are refused (RESOURCE_EXHAUSTED).
+            options: Of gRPC, besides those that all servers have.
+            interceptors: Around the handlers.
+
+        Raises:
+            Unavailable: The address cannot be listened on.
+        """
+        server = grpc.aio.server(
+            interceptors=tuple(interceptors),
+            maximum_concurrent_rpcs=max_calls,
+            options=(
+                ("grpc.so_reuseport", 0),
+                # A caller whose host is gone says nothing, and neither does its connection: it must not keep its place.
+                ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+                ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+                *options,
+            ),
+        )
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, dict(handlers)),))
+        servicer = BoundedHealth(max_calls=max_calls)
+        health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+        reflection.enable_server_reflection((service, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        started = cls(server, servicer, service, _listen(server, address, credentials, remedy=remedy))
+        await started.show_health(is_serving=False)
+        await server.start()
+        return started
+
+    async def show_health(self, *, is_serving: bool) -> None:
+        """Answer health checks, of the server as a whole and of the service, from now on."""
+        status = health_pb2.HealthCheckResponse
+        for name in ("", self._service):
+            await self._health.set(name, status.SERVING if is_serving else status.NOT_SERVING)
+
+    async def drain(self) -> None:
+        """Say NOT_SERVING, for good."""
+        await self._health.enter_graceful_shutdown()
+
+    async def stop(self, *, grace_ms: int) -> None:
+        """Refuse new calls, let running ones end for at most ``grace_ms``, then stop."""
+        await self.drain()
+        await self._server.stop(grace_ms / SECOND_MS)
+
+
+def _listen(server: Any, address: str, credentials: Any | None, *, remedy: str) -> int:
+    try:
+        port = int(server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address))
+    except RuntimeError:
+        port = 0
+    if port == 0:
+        raise Unavailable(
+            f"cannot listen on {address}: the port is taken, or the host is not of this machine; {remedy}"
+        )
+    return port

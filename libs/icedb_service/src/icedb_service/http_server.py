@@ -12,12 +12,14 @@ Those that serve callers run an application of their own with :class:`HttpServer
 import asyncio
 import json
 import math
+import os
 import socket
 import ssl
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Self, TypeVar
 
@@ -38,11 +40,15 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from icedb_service.access.credentials import CERTIFICATE_NAMES, certificate_names
 from icedb_service.logs import get_logger
+from icedb_service.main import EXIT_FAILURE, find_hanging_threads
+from icedb_service.settings import ServiceSettings
 
 T = TypeVar("T")
 BACKLOG: Final = 2048
 START_POLL_S: Final = 0.005
 START_LIMIT_S: Final = 30
+STOP_MARGIN_S: Final = 15
+WATCH_S: Final = 1.0
 MAX_HEADER_BYTES: Final = 64 * 1024
 """What of a request may come before its headers are complete, and what may follow its body as trailers; besides what
 one read of the connection brings, 256 KiB at most."""
@@ -325,6 +331,11 @@ class ServerThread:
         if self._thread.ident is not None:
             self._thread.join(self._stop_limit_s)
 
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop of a started server, and return what it returns. Called from other threads."""
+        assert self._loop is not None  # noqa: S101 - it was started
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
     def is_alive(self) -> bool:
         """Whether it runs."""
         return self._thread.is_alive()
@@ -564,3 +575,101 @@ def _run_check(check: Check) -> str:
     except Exception as error:  # noqa: BLE001 - no more files or threads, say: an answer helps more than none
         return f"{type(error).__name__}: {error}"
     return "ok"
+
+
+class EndpointService(ABC):
+    """A whole service: endpoints on an event loop in a thread of its own, and metrics and health. Start it, stop it.
+
+    Args:
+        warehouse: Looked at for readiness.
+        settings: Where metrics are served.
+        clock: For ages and waits.
+        name: Of the thread and of the log event ``<name>_crashed``.
+        what: The service in words, for errors.
+        shutdown_ms: How long a stop waits for requests that are being answered.
+    """
+
+    def __init__(
+        self, warehouse: Warehouse, *, settings: ServiceSettings, clock: Clock, name: str, what: str, shutdown_ms: int
+    ) -> None:
+        self._warehouse = warehouse
+        self._addresses = settings
+        self._clock = clock
+        self._metrics_server: MetricsServer | None = None
+        stop_limit_s = shutdown_ms / SECOND_MS + STOP_MARGIN_S
+        self._thread = ServerThread(self._serve, name=name, what=what, stop_limit_s=stop_limit_s)
+
+    def start(self) -> None:
+        """Serve; returns when every endpoint listens.
+
+        Raises:
+            Unavailable: An address cannot be listened on.
+        """
+        try:
+            check_port_is_free(self._addresses.metrics_host, self._addresses.metrics_port)
+            self._thread.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop in order. May be called again."""
+        self._thread.stop()
+        if self._metrics_server is not None:
+            self._metrics_server.stop()
+            self._metrics_server = None
+
+    def is_alive(self) -> bool:
+        """Whether it serves."""
+        return self._thread.is_alive()
+
+    @abstractmethod
+    async def _open(self, stack: AsyncExitStack, health: LoopHealth) -> CollectorRegistry:
+        """Let every endpoint listen, and return the registry of metrics. What the stack is given ends in its order."""
+
+    @abstractmethod
+    async def _show_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - a callback with one meaning
+        """Say whether requests can be answered now."""
+
+    async def _serve(self) -> None:
+        health = LoopHealth(self._warehouse, clock=self._clock, on_change=self._show_ready)
+        async with AsyncExitStack() as stack:
+            registry = await self._open(stack, health)
+            self._metrics_server = await asyncio.to_thread(
+                start_metrics_server,
+                registry,
+                host=self._addresses.metrics_host,
+                port=self._addresses.metrics_port,
+                health=health.checks(),
+                clock=self._clock,
+            )
+            beating = asyncio.create_task(health.run())
+            try:
+                self._thread.show_started()
+                await self._thread.wait_for_stop()
+            finally:
+                beating.cancel()
+                await health.drain()
+
+
+def run_until_stopped(service: EndpointService, stopping: threading.Event, *, name: str, mitigation: str) -> int:
+    """Wait for the signal to stop, or the service's end; stop it, and return the exit code.
+
+    Args:
+        service: Started.
+        stopping: Set by signals; see :func:`stop_on_signals`.
+        name: Of the log events.
+        mitigation: Why nothing is lost where threads hang, and the process ends without them.
+    """
+    while not stopping.wait(WATCH_S) and service.is_alive():
+        pass
+    get_logger().info(f"{name}_stopping")
+    service.stop()
+    code = 0 if stopping.is_set() else EXIT_FAILURE
+    hanging = find_hanging_threads()
+    if hanging:
+        # The interpreter would wait for them, and they for a store that does not answer.
+        get_logger().warning("shutdown_forced", threads=hanging, mitigation=mitigation)
+        os._exit(code)
+    get_logger().info(f"{name}_stopped")
+    return code

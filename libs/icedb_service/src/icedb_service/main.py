@@ -6,6 +6,7 @@ nothing is decided by it once a service works: what a wrong clock can do is boun
 (docs/internals/clocks.md).
 """
 
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -154,6 +155,14 @@ EXIT_FAILURE: Final = 1
 EXIT_USAGE: Final = 2
 
 _LAST_MOMENT_S: Final = 1.0
+
+
+def stop_on_signals() -> threading.Event:
+    """Return what SIGTERM and SIGINT set from now on."""
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    return stopping
 
 
 def find_hanging_threads() -> list[str]:

@@ -7,29 +7,21 @@ ready any more, no new connections, running requests end.
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 from icedb_log.clock import Clock
 from icedb_log.serving.table_cache import TableCache
-from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.guard import AccessGuard, open_guard
-from icedb_service.http_server import (
-    HealthChecks,
-    HttpServer,
-    HttpServerOptions,
-    LoopHealth,
-    MetricsServer,
-    ServerThread,
-    check_port_is_free,
-    start_metrics_server,
-)
+from icedb_service.http_server import EndpointService, HealthChecks, HttpServer, HttpServerOptions, LoopHealth
 from icedb_service.logs import get_logger
 from icedb_service.main import watch_clock
 from icedb_service.readers import BlockingWork, TableNames, TableReads
 from icedb_service.tls import ssl_context
+from prometheus_client import CollectorRegistry
 from starlette.types import Message, Receive, Scope, Send
 
 from icedb_gateway.bodies import Bodies, BodyLimits, ClientLeft
@@ -230,11 +222,10 @@ def _operation_of(request: S3Request) -> Operation:
     return "bucket" if is_about_bucket else "list"
 
 
-STOP_MARGIN_S: Final = 15
 READ_TIMEOUT_SETTING: Final = "ICEDB_GATEWAY_READ_TIMEOUT_MS"
 
 
-class Gateway:
+class Gateway(EndpointService):
     """A gateway in this process. Start it, stop it.
 
     Args:
@@ -263,73 +254,39 @@ class Gateway:
     ) -> None:
         self.port = 0
         self.metrics = metrics or GatewayMetrics()
-        self._warehouse = warehouse
+        super().__init__(
+            warehouse,
+            settings=settings,
+            clock=clock,
+            name="gateway",
+            what="the gateway",
+            shutdown_ms=settings.gateway_shutdown_ms,
+        )
         self._settings = settings
-        self._clock = clock
         self._guard = guard or open_guard(
             settings, clock=clock, metrics=self.metrics.access, endpoint="s3", hosts=(settings.gateway_host,)
         )
         self._tls = ssl_context(settings, clock=clock)
         watch_clock(warehouse.store, self.metrics.clock, clock=clock, settings=settings)
-        self._metrics_server: MetricsServer | None = None
-        stop_limit_s = settings.gateway_shutdown_ms / SECOND_MS + STOP_MARGIN_S
-        self._thread = ServerThread(self._serve, name="gateway", what="the gateway", stop_limit_s=stop_limit_s)
 
     @property
     def is_enforced(self) -> bool:
         """Whether callers have to show who they are."""
         return self._guard.is_enforced
 
-    def start(self) -> None:
-        """Serve; returns when the endpoint listens.
+    async def _show_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - a callback with one meaning
+        self.metrics.store_up.set(1 if is_ready else 0)
 
-        Raises:
-            Unavailable: An address cannot be listened on.
-        """
-        check_port_is_free(self._settings.metrics_host, self._settings.metrics_port)
-        try:
-            self._thread.start()
-        except BaseException:
-            self.stop()
-            raise
-
-    def stop(self) -> None:
-        """Stop serving. May be called again."""
-        self._thread.stop()
-        if self._metrics_server is not None:
-            self._metrics_server.stop()
-            self._metrics_server = None
-
-    def is_alive(self) -> bool:
-        """Whether it serves."""
-        return self._thread.is_alive()
-
-    async def _serve(self) -> None:
+    async def _open(self, stack: AsyncExitStack, health: LoopHealth) -> CollectorRegistry:
         settings = self._settings
-
-        async def show(is_ready: bool) -> None:  # noqa: FBT001 - a callback with one meaning
-            self.metrics.store_up.set(1 if is_ready else 0)
-
-        health = LoopHealth(self._warehouse, clock=self._clock, on_change=show)
         work = BlockingWork(max_jobs=settings.gateway_store_threads, max_jobs_per_table=settings.gateway_table_threads)
+        stack.callback(work.close)
         bodies = self._make_bodies()
-        server: HttpServer | None = None
-        beating: asyncio.Task[None] | None = None
-        try:
-            server = await HttpServer.start(self._make_app(work, bodies, health), self._http_options())
-            self.port = server.port
-            self._metrics_server = await asyncio.to_thread(self._serve_metrics, health)
-            beating = asyncio.create_task(health.run())
-            self._thread.show_started()
-            await self._thread.wait_for_stop()
-        finally:
-            if beating is not None:
-                beating.cancel()
-                await health.drain()
-            if server is not None:
-                await server.stop()
-            work.close()
-            bodies.close()
+        stack.callback(bodies.close)
+        server = await HttpServer.start(self._make_app(work, bodies, health), self._http_options())
+        stack.push_async_callback(server.stop)
+        self.port = server.port
+        return self.metrics.registry
 
     def _make_app(self, work: BlockingWork, bodies: Bodies, health: LoopHealth) -> S3App:
         settings, clock, metrics = self._settings, self._clock, self.metrics
@@ -394,13 +351,4 @@ class Gateway:
             keep_alive_ms=settings.gateway_keep_alive_ms,
             shutdown_ms=settings.gateway_shutdown_ms,
             tls=self._tls,
-        )
-
-    def _serve_metrics(self, health: LoopHealth) -> MetricsServer | None:
-        return start_metrics_server(
-            self.metrics.registry,
-            host=self._settings.metrics_host,
-            port=self._settings.metrics_port,
-            health=health.checks(),
-            clock=self._clock,
         )

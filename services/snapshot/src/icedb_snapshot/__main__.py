@@ -20,7 +20,7 @@ from icedb_service.settings import load_settings
 
 from icedb_snapshot.lag import LagExporter
 from icedb_snapshot.metrics import ExporterMetrics, SnapshotMetrics, TableMetrics
-from icedb_snapshot.server import RunningServer, ServiceParts, start_server
+from icedb_snapshot.server import ServiceParts, SnapshotServer
 from icedb_snapshot.settings import SnapshotSettings
 from icedb_snapshot.snapshot_calls import SnapshotCalls
 from icedb_snapshot.table_calls import ChangeCalls, LeaseCalls, TableCalls
@@ -34,7 +34,7 @@ READ_TIMEOUT_SETTING: Final = "ICEDB_SNAPSHOT_READ_TIMEOUT_MS"
 class SnapshotService:
     """Everything that runs."""
 
-    server: RunningServer
+    server: SnapshotServer
     exporter: LagExporter
     settings: SnapshotSettings
 
@@ -91,7 +91,8 @@ def start_service(warehouse: Warehouse, *, settings: SnapshotSettings, clock: Cl
     )
     watch = WatchCalls(parts, names)
     calls = (SnapshotCalls(parts), watch, ChangeCalls(parts), TableCalls(parts, names), LeaseCalls(parts))
-    server = start_server(parts, calls)
+    server = SnapshotServer(parts, calls)
+    server.start()
     reachable = threading.Event()
 
     def show_reachable(is_reachable: bool) -> None:  # noqa: FBT001 - a callback with one meaning

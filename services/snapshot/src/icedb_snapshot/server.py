@@ -5,22 +5,20 @@ calls are counted. Unknown errors are logged with their traceback and answered a
 """
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, Overloaded
 from icedb_log.units import MIB, SECOND_MS
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2
 from icedb_service.access.credentials import GrpcAccess
-from icedb_service.grpc_server import BoundedHealth, call_status, listen, require_readable, tolerant
+from icedb_service.grpc_server import KEEPALIVE_MS, GrpcServer, call_status, require_readable, tolerant
+from icedb_service.http_server import ServerThread
 from icedb_service.logs import get_logger
 from icedb_service.readers import TableReads
 from icedb_service.tls import server_credentials
@@ -30,41 +28,6 @@ from icedb_snapshot.metrics import METHODS, SnapshotMetrics
 from icedb_snapshot.settings import SnapshotSettings
 
 T = TypeVar("T")
-
-
-class LoopThread:
-    """Runs one event loop until it is closed.
-
-    Args:
-        name: Of the thread.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and return what it returns. Call it from other threads only."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    def close(self) -> None:
-        """Cancel what still runs, and end the thread. May be called again."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            left = asyncio.all_tasks(self._loop)
-            for task in left:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,109 +182,87 @@ SERVICE: Final = snapshot_pb2.DESCRIPTOR.services_by_name["SnapshotService"].ful
 MAX_REQUEST_BYTES: Final = 4 * MIB
 CONNECTION_GRACE_MS: Final = 5 * 60 * 1000
 """How long calls of an old connection may go on."""
-KEEPALIVE_MS: Final = 60_000
-KEEPALIVE_TIMEOUT_MS: Final = 20_000
+STOP_LIMIT_S: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class RunningServer:
-    """A started server. Its methods are called from any thread but the loop's.
+class SnapshotServer:
+    """The server. Its methods are called from any thread but the loop's.
 
-    Attributes:
-        server: The gRPC server.
-        health: Its health service.
-        loop: Where both run.
+    Args:
         parts: What its handlers share.
         calls: Its methods.
-        port: The port it listens on.
+
+    Attributes:
+        port: The port it listens on, once it is started.
     """
 
-    server: Any
-    health: Any
-    loop: LoopThread
-    parts: ServiceParts
-    calls: Sequence[Calls]
-    port: int
+    def __init__(self, parts: ServiceParts, calls: Sequence[Calls]) -> None:
+        self.parts = parts
+        self.calls = calls
+        self.port = 0
+        self.loop = ServerThread(
+            self._serve,
+            name="icedb-snapshot-loop",
+            what="the snapshot service",
+            stop_limit_s=STOP_LIMIT_S,
+            is_daemon=True,
+        )
+        self._server: GrpcServer | None = None
+
+    def start(self) -> None:
+        """Serve on ``settings.snapshot_address``; health says NOT_SERVING until it is told otherwise.
+
+        Raises:
+            Unavailable: The address cannot be bound; the message names it and the setting.
+        """
+        self.loop.start()
 
     def show_health(self, *, is_serving: bool) -> None:
         """Answer health checks, of the server as a whole and of the service, from now on."""
-        self.loop.run(_show_health(self.health, is_serving=is_serving))
+        if self._server is not None:
+            self.loop.run(self._server.show_health(is_serving=is_serving))
 
     def stop(self, *, grace_ms: int) -> None:
         """Refuse new calls, let running ones end for at most ``grace_ms``, then stop."""
-        self.loop.run(self.health.enter_graceful_shutdown())
-        self.loop.run(_end_streams(self.calls))
-        self.loop.run(self.server.stop(grace_ms / SECOND_MS))
+        self.loop.run(self._stop(grace_ms))
 
     def close(self) -> None:
         """End the loop, once nobody shows health any more."""
         self.parts.reads.work.close()
-        self.loop.close()
+        self.loop.stop()
 
+    async def _serve(self) -> None:
+        parts, settings = self.parts, self.parts.settings
+        interceptor = ErrorInterceptor(
+            parts.metrics, clock=parts.clock, write_timeout_ms=settings.snapshot_write_timeout_ms
+        )
+        self._server = await GrpcServer.start(
+            SERVICE,
+            {name: handler for each in self.calls for name, handler in each.methods().items()},
+            address=settings.snapshot_address,
+            remedy="set ICEDB_SNAPSHOT_ADDRESS to a free one, e.g. 127.0.0.1:50052",
+            credentials=server_credentials(settings, clock=parts.clock),
+            max_calls=settings.snapshot_max_pending_calls,
+            interceptors=(interceptor,),
+            options=(
+                # Whoever reads no stream must not keep its place for ever, and load spreads over new replicas.
+                ("grpc.max_connection_age_ms", settings.snapshot_connection_age_ms),
+                ("grpc.max_connection_age_grace_ms", CONNECTION_GRACE_MS),
+                # Pages of a stream have up to 1 MiB, however small the answers of unary calls are to be.
+                ("grpc.max_send_message_length", max(settings.snapshot_max_message_bytes, 2 * MIB)),
+                ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+                # Watchers look whether this server is there; by default gRPC hangs up on such pings.
+                ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
+            ),
+        )
+        self.port = self._server.port
+        self.loop.show_started()
+        await self.loop.wait_for_stop()
 
-def start_server(parts: ServiceParts, calls: Sequence[Calls]) -> RunningServer:
-    """Start a server on ``settings.snapshot_address``; health says NOT_SERVING until it is told otherwise.
-
-    Args:
-        parts: What handlers share.
-        calls: The methods.
-
-    Raises:
-        Unavailable: The address cannot be bound; the message names it and the setting.
-    """
-    loop = LoopThread("icedb-snapshot-loop")
-    try:
-        return loop.run(_start(parts, calls, loop))
-    except BaseException:
-        loop.close()
-        raise
-
-
-async def _start(parts: ServiceParts, calls: Sequence[Calls], loop: LoopThread) -> RunningServer:
-    settings = parts.settings
-    server = grpc.aio.server(
-        interceptors=(
-            ErrorInterceptor(parts.metrics, clock=parts.clock, write_timeout_ms=settings.snapshot_write_timeout_ms),
-        ),
-        maximum_concurrent_rpcs=settings.snapshot_max_pending_calls,
-        options=(
-            ("grpc.so_reuseport", 0),
-            # Whoever reads no stream must not keep its place for ever, and load spreads over new replicas.
-            ("grpc.max_connection_age_ms", settings.snapshot_connection_age_ms),
-            ("grpc.max_connection_age_grace_ms", CONNECTION_GRACE_MS),
-            # Pages of a stream have up to 1 MiB, however small the answers of unary calls are to be.
-            ("grpc.max_send_message_length", max(settings.snapshot_max_message_bytes, 2 * MIB)),
-            ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
-            # A watcher whose host is gone says nothing, and neither does its connection.
-            ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-            ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-            # Watchers look in the same way whether this server is there; by default gRPC hangs up on such pings.
-            ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
-        ),
-    )
-    methods = {name: handler for each in calls for name, handler in each.methods().items()}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
-    servicer = BoundedHealth(max_calls=settings.snapshot_max_pending_calls)
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-    port = listen(
-        server,
-        settings.snapshot_address,
-        server_credentials(settings, clock=parts.clock),
-        remedy="set ICEDB_SNAPSHOT_ADDRESS to a free one, e.g. 127.0.0.1:50052",
-    )
-    await _show_health(servicer, is_serving=False)
-    await server.start()
-    return RunningServer(server, servicer, loop, parts, calls, port)
-
-
-async def _end_streams(calls: Sequence[Calls]) -> None:
-    for each in calls:
-        if isinstance(each, EndlessCalls):
-            each.end()
-
-
-async def _show_health(servicer: Any, *, is_serving: bool) -> None:
-    status = health_pb2.HealthCheckResponse
-    for name in ("", SERVICE):
-        await servicer.set(name, status.SERVING if is_serving else status.NOT_SERVING)
+    async def _stop(self, grace_ms: int) -> None:
+        if self._server is not None:
+            await self._server.drain()
+            for each in self.calls:
+                if isinstance(each, EndlessCalls):
+                    each.end()
+            await self._server.stop(grace_ms=grace_ms)

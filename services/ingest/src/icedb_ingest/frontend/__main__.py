@@ -1,23 +1,19 @@
 """Runs the front end: ``python -m icedb_ingest.frontend``. Wiring only."""
 
-import os
-import signal
-import threading
 from functools import partial
 
 from icedb_log.clock import SystemClock
 from icedb_log.names import INGEST_FLUSH
 from icedb_service.celery_app import make_app
+from icedb_service.http_server import run_until_stopped
 from icedb_service.logs import get_logger
-from icedb_service.main import EXIT_FAILURE, find_hanging_threads, run_main, wait_for_servers
+from icedb_service.main import run_main, stop_on_signals, wait_for_servers
 from icedb_service.redis_clients import open_redis
 from icedb_service.wakeup import Wakeups
 
 from icedb_ingest.frontend.metrics import FrontendMetrics
 from icedb_ingest.frontend.server import Frontend
 from icedb_ingest.frontend.settings import FrontendSettings
-
-WATCH_S = 1.0
 
 
 def serve(settings: FrontendSettings) -> int:
@@ -26,9 +22,7 @@ def serve(settings: FrontendSettings) -> int:
     metrics = FrontendMetrics()
     metrics.dependencies.watch_store()  # before the first request: those of the start count, too
     wait_for_servers(settings, clock=clock, needs_redis=False)
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    stopping = stop_on_signals()
     count = metrics.dependencies.counter_of("queue")
     redis = open_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms, on_failure=count)
     wakeups = Wakeups(make_app(settings), redis, settings=settings, counter=metrics.wakes)
@@ -47,18 +41,7 @@ def serve(settings: FrontendSettings) -> int:
         grpc=f"{host}:{frontend.grpc_port}",
         store=settings.store,
     )
-    while not stopping.wait(WATCH_S) and frontend.is_alive():
-        pass
-    get_logger().info("frontend_stopping")
-    frontend.stop()
-    code = 0 if stopping.is_set() else EXIT_FAILURE
-    hanging = find_hanging_threads()
-    if hanging:
-        # The interpreter would wait for them, and they for a store that does not answer.
-        get_logger().warning("shutdown_forced", threads=hanging, mitigation="what was acknowledged is durable")
-        os._exit(code)
-    get_logger().info("frontend_stopped")
-    return code
+    return run_until_stopped(frontend, stopping, name="frontend", mitigation="what was acknowledged is durable")
 
 
 if __name__ == "__main__":

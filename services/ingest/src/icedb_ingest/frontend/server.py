@@ -5,40 +5,32 @@ wake-ups are sent. What was acknowledged is durable at every moment of it.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 
 from icedb_log.clock import Clock
 from icedb_log.ingest.pressure import PressureGate
 from icedb_log.store.store_clock import AlignedClock
 from icedb_log.table.stored_config import TableConfigs
-from icedb_log.units import KIB, SECOND_MS
+from icedb_log.units import KIB
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.credentials import GrpcAccess, HttpAccess
 from icedb_service.access.guard import open_guard
-from icedb_service.http_server import (
-    HttpServer,
-    HttpServerOptions,
-    LoopHealth,
-    MetricsServer,
-    ServerThread,
-    check_port_is_free,
-    start_metrics_server,
-)
+from icedb_service.grpc_server import GrpcServer
+from icedb_service.http_server import EndpointService, HttpServer, HttpServerOptions, LoopHealth
 from icedb_service.main import watch_clock
 from icedb_service.tls import ssl_context
+from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 from starlette.applications import Starlette
 
 from icedb_ingest.frontend.async_gate import AsyncGate, Waker
-from icedb_ingest.frontend.grpc_endpoint import GrpcEndpoint, GrpcServer
+from icedb_ingest.frontend.grpc_endpoint import GrpcEndpoint, start_grpc
 from icedb_ingest.frontend.http_endpoint import HttpEndpoint, make_app
 from icedb_ingest.frontend.metrics import FrontendMetrics
 from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.frontend.staging_gate import MISSING_AGE_MS, BatchBounds, BatchStatuses, StagingGate
 from icedb_ingest.frontend.webhooks import Credentials, EventGroups
-
-STOP_MARGIN_S: Final = 15
 
 
 def make_gate(
@@ -60,7 +52,7 @@ def make_gate(
     )
 
 
-class Frontend:
+class Frontend(EndpointService):
     """A front end in this process. Start it, stop it.
 
     Args:
@@ -90,46 +82,40 @@ class Frontend:
         self.http_port = 0
         self.grpc_port = 0
         self.metrics = metrics or FrontendMetrics()
-        self._warehouse = warehouse
+        super().__init__(
+            warehouse,
+            settings=settings,
+            clock=AlignedClock(clock, warehouse.store, may_ask=False),  # I3: ids have the store's time
+            name="frontend",
+            what="the front end",
+            shutdown_ms=settings.frontend_shutdown_ms,
+        )
         self._settings = settings
-        self._clock = AlignedClock(clock, warehouse.store, may_ask=False)  # I3: ids have the store's time
         self._guard = open_guard(settings, clock=clock, metrics=self.metrics.access, hosts=(settings.frontend_host,))
         watch_clock(warehouse.store, self.metrics.clock, clock=clock, settings=settings)
         self._waker = Waker(wake)
         self._gate = make_gate(warehouse, settings=settings, clock=self._clock, on_staged=self._waker.ask)
-        self._metrics_server: MetricsServer | None = None
-        stop_limit_s = settings.frontend_shutdown_ms / SECOND_MS + STOP_MARGIN_S
-        self._thread = ServerThread(self._serve, name="frontend", what="the front end", stop_limit_s=stop_limit_s)
+        self._grpc_server: GrpcServer | None = None
 
     def start(self) -> None:
-        """Serve; returns when every endpoint listens.
-
-        Raises:
-            Unavailable: An address cannot be listened on.
-        """
-        check_port_is_free(self._settings.metrics_host, self._settings.metrics_port)
+        """Serve; returns when every endpoint listens. Raises as the base class does."""
         self._waker.start()
-        try:
-            self._thread.start()
-        except BaseException:
-            self.stop()
-            raise
+        super().start()
 
     def stop(self) -> None:
         """Stop in order. May be called again."""
-        self._thread.stop()
+        super().stop()
         self._waker.stop()
-        if self._metrics_server is not None:
-            self._metrics_server.stop()
-            self._metrics_server = None
 
-    def is_alive(self) -> bool:
-        """Whether it serves."""
-        return self._thread.is_alive()
+    async def _show_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - a callback with one meaning
+        self.metrics.store_up.set(1 if is_ready else 0)
+        if self._grpc_server is not None:
+            await self._grpc_server.show_health(is_serving=is_ready)
 
-    async def _serve(self) -> None:
+    async def _open(self, stack: AsyncExitStack, health: LoopHealth) -> CollectorRegistry:
         settings, clock = self._settings, self._clock
         gate = AsyncGate(self._gate, settings=settings, metrics=self.metrics, clock=clock)
+        stack.push_async_callback(gate.close)
         groups = EventGroups(
             gate.accept,
             clock=clock,
@@ -138,35 +124,21 @@ class Frontend:
             max_bytes=settings.frontend_group_kb * KIB,
             on_group=self.metrics.groups.inc,
         )
-        grpc_server: GrpcServer | None = None
-        http_server: HttpServer | None = None
+        stack.push_async_callback(groups.finish)
+        servers: list[Awaitable[None]] = []
 
-        async def show(is_ready: bool) -> None:  # noqa: FBT001 - a callback with one meaning
-            self.metrics.store_up.set(1 if is_ready else 0)
-            if grpc_server is not None:
-                await grpc_server.show_health(is_serving=is_ready)
-
-        health = LoopHealth(self._warehouse, clock=clock, on_change=show)
-        beating: asyncio.Task[None] | None = None
-        try:
-            grpc_server = await GrpcServer.start(GrpcEndpoint(gate, GrpcAccess(self._guard)), settings, clock=clock)
-            http_server = await HttpServer.start(self._make_app(gate, groups, health), _http_options(settings, clock))
-            self.grpc_port, self.http_port = grpc_server.port, http_server.port
-            self._metrics_server = await asyncio.to_thread(self._serve_metrics, health)
-            beating = asyncio.create_task(health.run())
-            self._thread.show_started()
-            await self._thread.wait_for_stop()
-        finally:
-            if beating is not None:
-                beating.cancel()
-                await health.drain()
+        async def stop_servers() -> None:
+            """Both at once: each waits for its requests as long as the settings say."""
             gate.is_draining.set()
-            await asyncio.gather(
-                *([http_server.stop()] if http_server is not None else []),
-                *([grpc_server.stop(grace_ms=settings.frontend_shutdown_ms)] if grpc_server is not None else []),
-            )
-            await groups.finish()
-            await gate.close()
+            await asyncio.gather(*servers)
+
+        stack.push_async_callback(stop_servers)
+        self._grpc_server = await start_grpc(GrpcEndpoint(gate, GrpcAccess(self._guard)), settings, clock=clock)
+        servers.append(self._grpc_server.stop(grace_ms=settings.frontend_shutdown_ms))
+        http_server = await HttpServer.start(self._make_app(gate, groups, health), _http_options(settings, clock))
+        servers.append(http_server.stop())
+        self.grpc_port, self.http_port = self._grpc_server.port, http_server.port
+        return self.metrics.registry
 
     def _make_app(self, gate: AsyncGate, groups: EventGroups, health: LoopHealth) -> Starlette:
         settings = self._settings
@@ -182,15 +154,6 @@ class Frontend:
             access=HttpAccess(self._guard.at("http")),
         )
         return make_app(endpoint, access_log=settings.frontend_access_log, cors_origins=settings.frontend_cors_origins)
-
-    def _serve_metrics(self, health: LoopHealth) -> MetricsServer | None:
-        return start_metrics_server(
-            self.metrics.registry,
-            host=self._settings.metrics_host,
-            port=self._settings.metrics_port,
-            health=health.checks(),
-            clock=self._clock,
-        )
 
 
 def _http_options(settings: FrontendSettings, clock: Clock) -> HttpServerOptions:
