@@ -6,7 +6,7 @@ import pytest
 from icedb_ingest.frontend import errors
 from icedb_ingest.frontend.errors import KeyExpired, KeyReused, NotAuthorized
 from icedb_ingest.frontend.http_endpoint import problem_response
-from icedb_ingest.frontend.metrics import ENDPOINTS, OUTCOMES, FrontendMetrics, outcome_of
+from icedb_ingest.frontend.metrics import ENDPOINTS, OUTCOMES, FrontendMetrics
 from icedb_log.errors import (
     CommitOutcomeUnknown,
     IceDBError,
@@ -44,7 +44,7 @@ def test_what_errors_become(error, status, outcome):
     answer = problem_response(error, members={"batch_id": "b"})
     problem = json.loads(answer.body)
     assert (answer.status_code, problem["status"], problem["batch_id"]) == (status, status, "b")
-    assert outcome_of(error) == outcome
+    assert errors.meaning_of(error).outcome == outcome
     assert outcome in OUTCOMES
     assert ("retry-after" in answer.headers) == isinstance(error, Unavailable | CommitOutcomeUnknown)
     assert isinstance(error, IceDBError) or "x" not in problem["detail"]

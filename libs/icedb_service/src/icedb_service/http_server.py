@@ -40,7 +40,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from icedb_service.access.credentials import CERTIFICATE_NAMES, certificate_names
 from icedb_service.logs import get_logger
-from icedb_service.main import EXIT_FAILURE, find_hanging_threads
+from icedb_service.main import EXIT_FAILURE, ask_store, find_hanging_threads
 from icedb_service.settings import ServiceSettings
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ METRICS_ADDRESS: Final = (
     "set ICEDB_METRICS_HOST and ICEDB_METRICS_PORT to an address of this host that is free, or the port to 0"
 )
 
-Check = Callable[[], None]
+Check = Callable[[], object]
 """Returns if all is well, raises an IceDBError that says what is not."""
 
 
@@ -407,10 +407,9 @@ class LoopHealth:
         await self._tell()
 
     async def _look(self) -> None:
-        root = self._warehouse.root
         problem = ""
         try:
-            await asyncio.to_thread(self._warehouse.store.list_page, f"{root}/" if root else "", limit=1)
+            await asyncio.to_thread(ask_store, self._warehouse)
         except IceDBError as error:
             problem = str(error)
         except Exception as error:  # noqa: BLE001 - no more files or threads, say: that is over some time, this loop is not

@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable, UnsupportedFormat
 from icedb_log.names import Component
-from icedb_log.store.object_store import ObjectStore
+from icedb_log.store.object_store import ObjectPage, ObjectStore
 from icedb_log.store.store_clock import ClockWatch, TellsTime
 from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
@@ -74,15 +74,19 @@ def watch_clock(store: ObjectStore, metrics: ClockMetrics, *, clock: Clock, sett
     ServiceClock(metrics, clock=clock, warn_ms=settings.clock_skew_warn_ms).listen_to(store)
 
 
+def ask_store(warehouse: Warehouse) -> ObjectPage:
+    """Return the shortest listing that a store can give: whether it answers, and when. Raises Unavailable."""
+    return warehouse.store.list_page(f"{warehouse.root}/" if warehouse.root else "", limit=1)
+
+
 def require_near_clock(warehouse: Warehouse, *, clock: Clock, limit_ms: int) -> None:
     """Return if this host's clock is near the store's. Costs one listing.
 
     Raises:
         Unavailable: It is further off than ``limit_ms``, or the store did not answer.
     """
-    root = f"{warehouse.root}/" if warehouse.root else ""
     before_ms = clock.now_ms()
-    store_ms = warehouse.store.list_page(root, limit=1).store_now_ms
+    store_ms = ask_store(warehouse).store_now_ms
     after_ms = clock.now_ms()
     # The answer was made in between, and S3 tells whole seconds, cut off: by so much is it certainly ahead, or behind.
     ahead_ms, behind_ms = before_ms - store_ms - SECOND_MS, store_ms - after_ms

@@ -29,6 +29,7 @@ from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import HaltError, IceDBError, Unavailable
 from icedb_log.keys import TablePaths
 from icedb_log.names import Queue
+from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
 from kombu.asynchronous.hub import Hub
 from redis import Redis
@@ -38,7 +39,7 @@ from icedb_service.access.guard import open_guard
 from icedb_service.celery_app import make_app
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
 from icedb_service.logs import get_logger
-from icedb_service.main import EXIT_FAILURE, wait_for_servers, wait_until_available, watch_clock
+from icedb_service.main import EXIT_FAILURE, ask_store, wait_for_servers, wait_until_available, watch_clock
 from icedb_service.message_guard import guard_queues, refuse_compression
 from icedb_service.metrics import WorkerMetrics
 from icedb_service.redis_clients import LockBusy, LockLost, TableLock, open_redis, ping_redis
@@ -223,8 +224,7 @@ class WorkerContext(Generic[E]):
         self.runner.check_progress(self.settings.task_time_limit_ms + self.settings.shutdown_grace_ms)
 
     def _check_store(self) -> None:
-        warehouse = self.warehouse
-        warehouse.store.list_page(f"{warehouse.root}/" if warehouse.root else "", limit=1)
+        ask_store(self.warehouse)
 
     def _check_redis(self) -> None:
         client = open_redis(self.settings.redis_url, timeout_ms=self.settings.redis_timeout_ms)
@@ -313,11 +313,19 @@ def run_worker(service: WorkerService[E], settings: ServiceSettings, *, clock: C
     if service.says_served:
         app.steps["consumer"].add(_make_served_step(service.queue, settings))
     get_logger().info("worker_started", queue=service.queue, metrics_port=settings.metrics_port)
+    pool = "prefork" if service.threads is None else WakingThreadPool
+    code = serve_queue(app, service.queue, pool=pool, concurrency=service.threads or 1)
+    del receivers
+    return code
+
+
+def serve_queue(app: Celery, queue: Queue, *, pool: str | type[WakingThreadPool], concurrency: int) -> int:
+    """Take messages of one queue until SIGTERM, and return the exit code."""
     worker = app.Worker(
-        hostname=f"{service.queue}-{os.getpid()}@{socket.gethostname()}",
-        queues=[service.queue],
-        pool="prefork" if service.threads is None else WakingThreadPool,
-        concurrency=service.threads or 1,
+        hostname=f"{queue}-{os.getpid()}@{socket.gethostname()}",
+        queues=[queue],
+        pool=pool,
+        concurrency=concurrency,
         quiet=True,
         without_gossip=True,
         without_mingle=True,
@@ -325,9 +333,20 @@ def run_worker(service: WorkerService[E], settings: ServiceSettings, *, clock: C
         task_events=False,
     )
     worker.start()
-    get_logger().info("worker_stopped", queue=service.queue)
-    del receivers
+    get_logger().info("worker_stopped", queue=queue)
     return int(worker.exitcode or 0)
+
+
+def end_after(limit_ms: int, *, mitigation: str) -> None:
+    """End this process when so much time has passed, whatever runs then."""
+
+    def end() -> None:
+        get_logger().error("shutdown_forced", after_ms=limit_ms, mitigation=mitigation)
+        os._exit(EXIT_FAILURE)
+
+    timer = threading.Timer(limit_ms / SECOND_MS, end)
+    timer.daemon = True
+    timer.start()
 
 
 def _release_wakeups(queue: Queue, settings: ServiceSettings, *, app: Celery, clock: Clock) -> None:
@@ -384,9 +403,10 @@ def _connect_signals(context: WorkerContext[Any]) -> list[Callable[..., None]]:
             )
 
     def limit_shutdown(**_ignored: object) -> None:
-        timer = threading.Timer(context.settings.shutdown_grace_ms / 1000, _end_now, (context,))
-        timer.daemon = True
-        timer.start()
+        end_after(
+            context.settings.shutdown_grace_ms,
+            mitigation="what runs dies with this process; its work is done again",
+        )
 
     signals.setup_logging.connect(keep_our_logging)
     signals.worker_process_init.connect(open_child)
@@ -419,15 +439,6 @@ def _serve_metrics(context: WorkerContext[Any]) -> None:
         )
     except Unavailable as error:
         get_logger().error("metrics_not_served", error=str(error), mitigation="the worker works without")
-
-
-def _end_now(context: WorkerContext[Any]) -> None:
-    get_logger().error(
-        "shutdown_forced",
-        after_ms=context.settings.shutdown_grace_ms,
-        mitigation="what runs dies with this process; its work is done again",
-    )
-    os._exit(EXIT_FAILURE)
 
 
 def sweep_tables(

@@ -3,7 +3,7 @@
 from icedb_log.clock import SystemClock
 from icedb_service.http_server import run_until_stopped
 from icedb_service.logs import get_logger
-from icedb_service.main import run_main, stop_on_signals, wait_for_clock, wait_until_available
+from icedb_service.main import ask_store, run_main, stop_on_signals, wait_for_clock, wait_until_available
 
 from icedb_gateway.server import Gateway
 from icedb_gateway.settings import GatewaySettings
@@ -14,8 +14,7 @@ def serve(settings: GatewaySettings) -> int:
     clock = SystemClock()
     warehouse = settings.store_settings.open()
     stopping = stop_on_signals()
-    root = f"{warehouse.root}/" if warehouse.root else ""
-    wait_until_available("store", lambda: warehouse.store.list_page(root, limit=1), clock=clock)
+    wait_until_available("store", lambda: ask_store(warehouse), clock=clock)
     wait_for_clock(settings, clock=clock)
     gateway = Gateway(warehouse, settings=settings, clock=clock)
     gateway.metrics.dependencies.watch_store()

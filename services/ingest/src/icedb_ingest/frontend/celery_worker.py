@@ -4,8 +4,6 @@ A process of its own beside the front end: whoever sends no Celery messages does
 must not take the other endpoints along. Light: threads instead of children, no engine.
 """
 
-import os
-import socket
 import threading
 from functools import partial
 from typing import Any, Final
@@ -20,10 +18,11 @@ from icedb_service.access.guard import open_guard
 from icedb_service.celery_app import make_app
 from icedb_service.http_server import HealthChecks, check_port_is_free, start_metrics_server
 from icedb_service.logs import get_logger
-from icedb_service.main import EXIT_FAILURE, run_main, wait_for_servers, watch_clock
+from icedb_service.main import ask_store, run_main, wait_for_servers, watch_clock
 from icedb_service.message_guard import guard_queues, refuse_compression
 from icedb_service.redis_clients import open_redis, ping_redis
 from icedb_service.wakeup import Wakeups
+from icedb_service.worker import end_after, serve_queue
 
 from icedb_ingest.frontend.async_gate import Waker
 from icedb_ingest.frontend.enqueue_task import EnqueueWork, register_enqueue
@@ -76,9 +75,6 @@ def serve(settings: FrontendSettings) -> int:
     aligned = AlignedClock(clock, warehouse.store, may_ask=True)  # I3: ids have the store's time
     gate = make_gate(warehouse, settings=settings, clock=aligned, on_staged=waker.ask)
 
-    def check_store() -> None:
-        warehouse.store.list_page(f"{warehouse.root}/" if warehouse.root else "", limit=1)
-
     stopping = threading.Event()
     work = EnqueueWork(
         gate,
@@ -90,7 +86,7 @@ def serve(settings: FrontendSettings) -> int:
     )
     register_enqueue(app, work)
     receivers = _connect_signals(stopping, settings)
-    checks = {"store": check_store, "redis": lambda: ping_redis(redis, settings.redis_url)}
+    checks = {"store": lambda: ask_store(warehouse), "redis": lambda: ping_redis(redis, settings.redis_url)}
     start_metrics_server(
         metrics.registry,
         host=settings.metrics_host,
@@ -100,22 +96,10 @@ def serve(settings: FrontendSettings) -> int:
     )
     waker.start()
     get_logger().info("worker_started", queue=QUEUE, metrics_port=settings.metrics_port)
-    worker = app.Worker(
-        hostname=f"{QUEUE}-{os.getpid()}@{socket.gethostname()}",
-        queues=[QUEUE],
-        pool="threads",
-        concurrency=settings.enqueue_threads,
-        quiet=True,
-        without_gossip=True,
-        without_mingle=True,
-        without_heartbeat=True,
-        task_events=False,
-    )
-    worker.start()
+    code = serve_queue(app, QUEUE, pool="threads", concurrency=settings.enqueue_threads)
     waker.stop()
-    get_logger().info("worker_stopped", queue=QUEUE)
     del receivers
-    return int(worker.exitcode or 0)
+    return code
 
 
 def _connect_signals(stopping: threading.Event, settings: FrontendSettings) -> list[Any]:
@@ -126,20 +110,11 @@ def _connect_signals(stopping: threading.Event, settings: FrontendSettings) -> l
 
     def begin_to_stop(**_ignored: object) -> None:
         stopping.set()
-        timer = threading.Timer(settings.frontend_shutdown_ms / SECOND_MS, _end_now, (settings,))
-        timer.daemon = True
-        timer.start()
+        end_after(settings.frontend_shutdown_ms, mitigation="unfinished messages come again")
 
     signals.setup_logging.connect(keep_our_logging)
     signals.worker_shutting_down.connect(begin_to_stop)
     return [keep_our_logging, begin_to_stop]
-
-
-def _end_now(settings: FrontendSettings) -> None:
-    get_logger().error(
-        "shutdown_forced", after_ms=settings.frontend_shutdown_ms, mitigation="unfinished messages come again"
-    )
-    os._exit(EXIT_FAILURE)
 
 
 if __name__ == "__main__":

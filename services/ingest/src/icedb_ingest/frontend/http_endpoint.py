@@ -20,12 +20,9 @@ import orjson
 from icedb_log.clock import Clock, SystemClock, new_batch_id, parse_uuid7_ms
 from icedb_log.errors import (
     CommitOutcomeUnknown,
-    HaltError,
     IceDBError,
     InvalidRequest,
-    NotFound,
     Overloaded,
-    PermissionDenied,
     TableHalted,
     Unauthenticated,
     Unavailable,
@@ -34,7 +31,6 @@ from icedb_log.ingest.formats import Compression, join_format
 from icedb_log.units import MIB, SECOND_MS
 from icedb_service.access.access_file import Verb
 from icedb_service.access.credentials import HttpAccess
-from icedb_service.access.guard import RateLimited
 from icedb_service.http_server import HealthChecks
 from icedb_service.logs import get_logger
 from starlette.applications import Starlette
@@ -51,12 +47,10 @@ from icedb_ingest.frontend.async_gate import AsyncGate, ByteBudget, Hold
 from icedb_ingest.frontend.errors import (
     BatchTooLarge,
     BodyTimeout,
-    Busy,
-    KeyExpired,
-    KeyReused,
+    Meaning,
     NotAuthorized,
     ProducerLeft,
-    UnsupportedMedia,
+    meaning_of,
 )
 from icedb_ingest.frontend.formats import decompress, parse_content_encoding, parse_content_type
 from icedb_ingest.frontend.staging_gate import Accepted, BatchStatuses, Offer
@@ -125,38 +119,9 @@ def note(request: Request, **fields: Any) -> None:
 
 MEDIA_TYPE: Final = "application/problem+json"
 URN: Final = "urn:icedb:problem:"
-CLIENT_CLOSED_REQUEST: Final = 499
 RETRY_UNAVAILABLE_MS: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    status: int
-    code: str
-    title: str
-
-
-_KINDS: Final[tuple[tuple[type[Exception], _Kind], ...]] = (
-    # From the special to the general: the first that fits counts.
-    (BatchTooLarge, _Kind(413, "batch-too-large", "The batch is too large")),
-    (UnsupportedMedia, _Kind(415, "unsupported-media", "The content type or encoding is not taken")),
-    (KeyReused, _Kind(422, "key-reused", "The key was used for other content")),
-    (KeyExpired, _Kind(409, "key-expired", "The key is too old for a retry")),
-    (BodyTimeout, _Kind(408, "body-timeout", "The body did not come in time")),
-    (NotAuthorized, _Kind(401, "not-authorized", "No valid signature or key")),
-    (Unauthenticated, _Kind(401, "unauthenticated", "No credentials, or wrong ones")),
-    (PermissionDenied, _Kind(403, "permission-denied", "These credentials do not allow this")),
-    (ProducerLeft, _Kind(CLIENT_CLOSED_REQUEST, "producer-left", "The connection ended")),
-    (InvalidRequest, _Kind(400, "invalid-request", "The request is wrong")),
-    (NotFound, _Kind(404, "not-found", "Not found")),
-    (Busy, _Kind(503, "busy", "This front end is full")),
-    (RateLimited, _Kind(429, "rate-limited", "Too many calls")),
-    (Overloaded, _Kind(429, "back-pressure", "The table takes no batches just now")),
-    (Unavailable, _Kind(503, "unavailable", "The store does not answer")),
-    (CommitOutcomeUnknown, _Kind(503, "unavailable", "The store does not answer")),
-    (HaltError, _Kind(409, "table-halted", "The table is halted")),
-)
-_FAILED: Final = _Kind(500, "failed", "The front end failed")
 _HIDDEN_DETAILS: Final = {
     "failed": "the log of the front end has the reason",
     "unavailable": "the store did not confirm the batch; send it again with the same id or key, after a pause",
@@ -173,9 +138,9 @@ def problem_response(error: Exception, *, members: Mapping[str, Any] | None = No
     """
     if isinstance(error, HTTPException):
         phrase = HTTPStatus(error.status_code).phrase
-        kind = _Kind(error.status_code, phrase.lower().replace(" ", "-"), phrase)
+        kind = Meaning(HTTPException, "failed", error.status_code, phrase.lower().replace(" ", "-"), phrase)
         return _respond(kind, error.detail, members or {}, dict(error.headers or {}))
-    kind = next((kind for known, kind in _KINDS if isinstance(error, known)), _FAILED)
+    kind = meaning_of(error)
     more = dict(members or {})
     headers: dict[str, str] = {}
     retry_after_ms = _retry_after_ms(error)
@@ -195,7 +160,7 @@ def _retry_after_ms(error: Exception) -> int | None:
     return RETRY_UNAVAILABLE_MS if isinstance(error, Unavailable | CommitOutcomeUnknown) else None
 
 
-def _respond(kind: _Kind, detail: str, members: Mapping[str, Any], headers: Mapping[str, str]) -> Response:
+def _respond(kind: Meaning, detail: str, members: Mapping[str, Any], headers: Mapping[str, str]) -> Response:
     body = {"type": URN + kind.code, "title": kind.title, "status": kind.status, "detail": detail, **members}
     return Response(orjson.dumps(body), kind.status, headers, MEDIA_TYPE)
 

@@ -5,74 +5,16 @@ from contextlib import contextmanager
 from typing import Final, Literal
 
 from icedb_log.clock import Clock
-from icedb_log.errors import (
-    CommitOutcomeUnknown,
-    HaltError,
-    InvalidRequest,
-    NotFound,
-    Overloaded,
-    PermissionDenied,
-    Unauthenticated,
-    Unavailable,
-)
 from icedb_log.units import SECOND_MS
-from icedb_service.access.guard import RateLimited
 from icedb_service.metrics import WAKE_OUTCOMES, ProcessMetrics
 from prometheus_client import CollectorRegistry
 
-from icedb_ingest.frontend.errors import (
-    BatchTooLarge,
-    BodyTimeout,
-    Busy,
-    KeyExpired,
-    KeyReused,
-    NotAuthorized,
-    ProducerLeft,
-    UnsupportedMedia,
-)
+from icedb_ingest.frontend.errors import MEANINGS, meaning_of
 
 Endpoint = Literal["grpc", "http", "webhook", "celery"]
 ENDPOINTS: Final[tuple[Endpoint, ...]] = ("grpc", "http", "webhook", "celery")
 
-OUTCOMES: Final = (
-    "accepted",
-    "invalid",
-    "unauthorized",
-    "forbidden",
-    "not_found",
-    "conflict",
-    "too_large",
-    "unsupported",
-    "timeout",
-    "overloaded",
-    "rate_limited",
-    "busy",
-    "unavailable",
-    "halted",
-    "abandoned",
-    "failed",
-)
-_BY_ERROR: Final[tuple[tuple[type[BaseException], str], ...]] = (
-    # From the special to the general: the first that fits counts.
-    (BatchTooLarge, "too_large"),
-    (UnsupportedMedia, "unsupported"),
-    (KeyReused, "conflict"),
-    (KeyExpired, "conflict"),
-    (BodyTimeout, "timeout"),
-    (ProducerLeft, "abandoned"),
-    (NotAuthorized, "unauthorized"),
-    (Unauthenticated, "unauthorized"),
-    (PermissionDenied, "forbidden"),
-    (InvalidRequest, "invalid"),
-    (NotFound, "not_found"),
-    (Busy, "busy"),
-    (RateLimited, "rate_limited"),
-    (Overloaded, "overloaded"),
-    (Unavailable, "unavailable"),
-    (CommitOutcomeUnknown, "unavailable"),
-    (HaltError, "halted"),
-    (Exception, "failed"),
-)
+OUTCOMES: Final = ("accepted", *dict.fromkeys(each.outcome for each in MEANINGS))
 ACK_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
@@ -127,7 +69,7 @@ class FrontendMetrics(ProcessMetrics):
         try:
             yield
         except BaseException as error:
-            self.batches.labels(endpoint, outcome_of(error)).inc()
+            self.batches.labels(endpoint, meaning_of(error).outcome).inc()
             raise
         else:
             self.batches.labels(endpoint, "accepted").inc()
@@ -138,11 +80,3 @@ class FrontendMetrics(ProcessMetrics):
         """Count an acknowledgement."""
         self.ack_time.labels(endpoint).observe((clock.monotonic_ms() - started_ms) / SECOND_MS)
         self.accepted_bytes.labels(endpoint).inc(size_bytes)
-
-
-def outcome_of(error: BaseException) -> str:
-    """Return what an error makes of an offered batch; ``abandoned`` for a cancelled call."""
-    for kind, outcome in _BY_ERROR:
-        if isinstance(error, kind):
-            return outcome
-    return "abandoned"
