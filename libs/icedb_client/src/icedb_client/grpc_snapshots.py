@@ -332,7 +332,41 @@ class WatchState:
         return pause_s if asked_ms is None else asked_ms / 1000
 
 
-class GrpcSnapshots:
+class _ServiceCalls:
+    """What calls share, waited for or awaited: the replicas in turn, their time-outs, and how a call is begun.
+
+    Args:
+        settings: Addresses, time-out, TLS, token.
+        clock: For deadlines.
+        secure: Makes a channel with credentials.
+        insecure: Makes one without.
+
+    Raises:
+        InvalidRequest: A file cannot be read, or a token would go over the network in plain text.
+    """
+
+    def __init__(
+        self, settings: ClientSettings, *, clock: Clock, secure: Callable[..., Any], insecure: Callable[..., Any]
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._timeout_s = settings.snapshot_timeout_ms / 1000
+        self._plans = Plans(settings.s3)
+        self._endpoints = Endpoints(settings, secure=secure, insecure=insecure)
+        self._stubs = {
+            each.address: snapshot_pb2_grpc.SnapshotServiceStub(each.channel) for each in self._endpoints.all
+        }
+
+    def _begin(self, method: str, message: Any, asked: list[Endpoint], *, ends_ms: int | None = None) -> Any:
+        """Begin a call of the replica whose turn it is, and note in ``asked`` which that is."""
+        endpoint = self._endpoints.next()
+        asked[:] = [endpoint]
+        timeout_s = None if ends_ms is None else max(1, ends_ms - self._clock.monotonic_ms()) / 1000
+        call = getattr(self._stubs[endpoint.address], method)
+        return call(message, timeout=timeout_s, metadata=self._endpoints.metadata())
+
+
+class GrpcSnapshots(_ServiceCalls):
     """Asks a snapshot service, or several replicas of one in turn. Thread-safe; close it when done.
 
     Args:
@@ -344,15 +378,8 @@ class GrpcSnapshots:
     """
 
     def __init__(self, settings: ClientSettings, *, clock: Clock) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._timeout_s = settings.snapshot_timeout_ms / 1000
+        super().__init__(settings, clock=clock, secure=grpc.secure_channel, insecure=grpc.insecure_channel)
         self._policy = Retrying(**retry_policy(self._timeout_s), sleep=lambda s: clock.sleep_ms(round(s * 1000)))
-        self._plans = Plans(settings.s3)
-        self._endpoints = Endpoints(settings, secure=grpc.secure_channel, insecure=grpc.insecure_channel)
-        self._stubs = {
-            each.address: snapshot_pb2_grpc.SnapshotServiceStub(each.channel) for each in self._endpoints.all
-        }
 
     def close(self) -> None:
         """Close the channels. May be called again."""
@@ -378,9 +405,9 @@ class GrpcSnapshots:
         """Follow events from one replica to the next; see :class:`icedb_client.requests.Answerer`."""
         state = WatchState(self._timeout_s, clock=self._clock)
         message = pb.WatchSnapshotsRequest(tables=tables)
+        asked: list[Endpoint] = []
         while True:
-            endpoint = self._endpoints.next()
-            stream = self._stubs[endpoint.address].WatchSnapshots(message, metadata=self._endpoints.metadata())
+            stream = self._begin("WatchSnapshots", message, asked)
             try:
                 for event in stream:
                     if state.is_news(event):
@@ -388,33 +415,30 @@ class GrpcSnapshots:
             except grpc.RpcError as error:
                 pause_s = state.pause_s(error)
                 if pause_s is None:
-                    raise self._translate(error, endpoint) from error
+                    raise self._translate(error, asked[0]) from error
                 self._clock.sleep_ms(round(pause_s * 1000))
             finally:
                 stream.cancel()
 
     def _call(self, call: Call) -> Any:
-        last: list[Endpoint] = []
+        asked: list[Endpoint] = []
         ends_ms = self._clock.monotonic_ms() + self._settings.snapshot_timeout_ms
 
         def once() -> Any:
-            last[:] = [self._endpoints.next()]
-            method = getattr(self._stubs[last[0].address], call.method)
-            timeout_s = max(1, ends_ms - self._clock.monotonic_ms()) / 1000
-            answer = method(call.message, timeout=timeout_s, metadata=self._endpoints.metadata())
+            answer = self._begin(call.method, call.message, asked, ends_ms=ends_ms)
             return list(answer) if call.is_stream else answer
 
         try:
             return self._policy(once)
         except grpc.RpcError as error:
-            raise self._translate(error, last[0]) from error
+            raise self._translate(error, asked[0]) from error
 
     def _translate(self, error: Any, endpoint: Endpoint) -> IceDBError:
         reason = explain_unavailable(endpoint.address, self._settings) if is_silent(error) else ""
         return translate(error, address=endpoint.address, timeout_s=self._timeout_s, reason=reason)
 
 
-class AioSnapshots:
+class AioSnapshots(_ServiceCalls):
     """Asks a snapshot service, or several replicas in turn, from one event loop; close it when done.
 
     Args:
@@ -427,16 +451,9 @@ class AioSnapshots:
     """
 
     def __init__(self, settings: ClientSettings, *, clock: Clock, answerer: Answerer) -> None:
-        self._settings = settings
-        self._clock = clock
+        super().__init__(settings, clock=clock, secure=grpc.aio.secure_channel, insecure=grpc.aio.insecure_channel)
         self._answerer = answerer
-        self._timeout_s = settings.snapshot_timeout_ms / 1000
         self._policy = AsyncRetrying(**retry_policy(self._timeout_s))
-        self._plans = Plans(settings.s3)
-        self._endpoints = Endpoints(settings, secure=grpc.aio.secure_channel, insecure=grpc.aio.insecure_channel)
-        self._stubs = {
-            each.address: snapshot_pb2_grpc.SnapshotServiceStub(each.channel) for each in self._endpoints.all
-        }
 
     async def close(self) -> None:
         """Close the channels. May be called again."""
@@ -462,9 +479,9 @@ class AioSnapshots:
         """Follow events from one replica to the next; see :class:`icedb_client.requests.Answerer`."""
         state = WatchState(self._timeout_s, clock=self._clock)
         message = pb.WatchSnapshotsRequest(tables=tables)
+        asked: list[Endpoint] = []
         while True:
-            endpoint = self._endpoints.next()
-            stream = self._stubs[endpoint.address].WatchSnapshots(message, metadata=self._endpoints.metadata())
+            stream = self._begin("WatchSnapshots", message, asked)
             try:
                 async for event in stream:
                     if state.is_news(event):
@@ -472,26 +489,23 @@ class AioSnapshots:
             except grpc.RpcError as error:
                 pause_s = state.pause_s(error)
                 if pause_s is None:
-                    raise await self._translate(error, endpoint) from error
+                    raise await self._translate(error, asked[0]) from error
                 await asyncio.sleep(pause_s)
             finally:
                 stream.cancel()
 
     async def _call(self, call: Call) -> Any:
-        last: list[Endpoint] = []
+        asked: list[Endpoint] = []
         ends_ms = self._clock.monotonic_ms() + self._settings.snapshot_timeout_ms
 
         async def once() -> Any:
-            last[:] = [self._endpoints.next()]
-            method = getattr(self._stubs[last[0].address], call.method)
-            timeout_s = max(1, ends_ms - self._clock.monotonic_ms()) / 1000
-            answer = method(call.message, timeout=timeout_s, metadata=self._endpoints.metadata())
+            answer = self._begin(call.method, call.message, asked, ends_ms=ends_ms)
             return [message async for message in answer] if call.is_stream else await answer
 
         try:
             return await self._policy(once)
         except grpc.RpcError as error:
-            raise await self._translate(error, last[0]) from error
+            raise await self._translate(error, asked[0]) from error
 
     async def _translate(self, error: Any, endpoint: Endpoint) -> IceDBError:
         reason = ""

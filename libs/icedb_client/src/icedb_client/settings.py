@@ -8,16 +8,16 @@ from typing import Annotated, Final, Self
 from urllib.parse import urlsplit
 
 from icedb_log.errors import InvalidRequest, Unauthenticated
-from icedb_log.hosts import is_loopback, redact_url
-from icedb_log.store.stores import S3Options, StoreSettings
+from icedb_log.hosts import check_redis_url, is_loopback, redact_url
+from icedb_log.store.stores import StoreFields
 from icedb_log.units import MINUTE_MS, SECOND_MS
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 DEFAULT_REDIS_URL: Final = "redis://127.0.0.1:6379/0"
 
 
-class ClientSettings(BaseSettings):
+class ClientSettings(StoreFields, BaseSettings):
     """Where everything is. Each value may also be given to :class:`icedb_client.Client` by name."""
 
     model_config = SettingsConfigDict(
@@ -27,20 +27,6 @@ class ClientSettings(BaseSettings):
     store: str | None = None
     """Where the warehouse lies: `file:///absolute/folder` or `s3://bucket/prefix`. Needed to enqueue; not needed to
     read snapshots from a snapshot service."""
-
-    s3_endpoint: str | None = None
-    """URL of an S3-compatible server; empty for AWS. Credentials are taken from `AWS_ACCESS_KEY_ID` and
-    `AWS_SECRET_ACCESS_KEY`."""
-
-    s3_region: str | None = None
-    """Region of the bucket; empty: what boto3 finds."""
-
-    s3_connect_timeout_ms: Annotated[int, Field(ge=100, le=MINUTE_MS)] = 3 * SECOND_MS
-    """How long a connection to S3 may take, milliseconds."""
-
-    s3_read_timeout_ms: Annotated[int, Field(ge=500, le=10 * MINUTE_MS)] = 20 * SECOND_MS
-    """How long to wait for the next bytes of an answer of S3, milliseconds; a write that runs into it may
-    have landed."""
 
     snapshot_address: str | None = None
     """`host:port` of the snapshot service; empty: snapshots are read straight from the store. Several replicas with
@@ -68,7 +54,7 @@ class ClientSettings(BaseSettings):
     client_key_file: Path | None = None
     """The key of the client's certificate (PEM)."""
 
-    redis_url: Annotated[str, Field(repr=False)] = DEFAULT_REDIS_URL
+    redis_url: Annotated[str, Field(repr=False), AfterValidator(check_redis_url)] = DEFAULT_REDIS_URL
     """Redis that wakes the workers. Without it nothing is lost: the workers' periodic sweep finds what is staged."""
 
     redis_timeout_ms: Annotated[int, Field(ge=50, le=10_000)] = 300
@@ -79,14 +65,6 @@ class ClientSettings(BaseSettings):
 
     snapshot_timeout_ms: Annotated[int, Field(ge=100)] = 30 * SECOND_MS
     """How long a call of the snapshot service may take, milliseconds."""
-
-    @field_validator("redis_url")
-    @classmethod
-    def _check_redis_url(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme not in ("redis", "rediss") or not parts.hostname:
-            raise ValueError("not a Redis address; write redis://host:6379/0")
-        return url
 
     @field_validator("snapshot_address")
     @classmethod
@@ -122,27 +100,6 @@ class ClientSettings(BaseSettings):
     def uses_tls(self) -> bool:
         """Whether the snapshot service is spoken to with TLS."""
         return self.tls or self.ca_file is not None or self.client_cert_file is not None
-
-    @property
-    def s3(self) -> S3Options | None:
-        """How to reach S3; ``None`` when the store is a directory."""
-        if self.store is not None and not self.store.startswith("s3:"):
-            return None
-        return S3Options(
-            endpoint_url=self.s3_endpoint,
-            region=self.s3_region,
-            connect_timeout_s=self.s3_connect_timeout_ms / SECOND_MS,
-            read_timeout_s=self.s3_read_timeout_ms / SECOND_MS,
-        )
-
-    @property
-    def store_settings(self) -> StoreSettings:
-        """What is needed to open the warehouse. Raises InvalidRequest if no store is set."""
-        if self.store is None:
-            raise InvalidRequest(
-                "no store is set: give ICEDB_STORE (or --store), e.g. file:///var/lib/icedb or s3://bucket/prefix"
-            )
-        return StoreSettings(self.store, self.s3)
 
 
 def load_client_settings(**given: object) -> ClientSettings:

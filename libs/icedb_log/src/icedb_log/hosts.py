@@ -28,3 +28,11 @@ def redact_url(url: str) -> str:
     if "@" not in parts.netloc:
         return url
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def check_redis_url(url: str) -> str:
+    """Return the address of a Redis, if it is one. Raises ValueError."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("redis", "rediss") or not parts.hostname:
+        raise ValueError(f"{redact_url(url)[:120]!r} is not a Redis address; write redis://host:6379/0")
+    return url

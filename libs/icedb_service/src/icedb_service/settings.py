@@ -13,19 +13,18 @@ from typing import Annotated, Final, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
 from icedb_log.errors import InvalidRequest
-from icedb_log.hosts import redact_url
-from icedb_log.store.stores import S3Options, StoreSettings
+from icedb_log.hosts import check_redis_url, redact_url
+from icedb_log.store.stores import StoreFields, StoreSettings
 from icedb_log.units import HOUR_MS, MINUTE_MS, SECOND_MS
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 MAX_PORT: Final = 65_535
-_REDIS_SCHEMES: Final = ("redis", "rediss")
 _MASTER: Final = re.compile(r"local(\[[^\s\]]+\])?|yarn|(spark|k8s|sc)://\S+")
 _KEY_NAMES: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
-class ServiceSettings(BaseSettings):
+class ServiceSettings(StoreFields, BaseSettings):
     """What all services need to know."""
 
     model_config = SettingsConfigDict(
@@ -35,22 +34,7 @@ class ServiceSettings(BaseSettings):
     store: str
     """Where the warehouse lies: `file:///absolute/folder` (one machine) or `s3://bucket/prefix`."""
 
-    s3_endpoint: str | None = None
-    """URL of an S3-compatible server, e.g. `http://minio:9000`; empty for AWS. Credentials are taken from
-    `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY` or wherever boto3 finds them."""
-
-    s3_region: str | None = None
-    """Region of the bucket; empty: what boto3 finds."""
-
-    s3_connect_timeout_ms: Annotated[int, Field(ge=100, le=MINUTE_MS)] = 3 * SECOND_MS
-    """How long a connection to S3 may take, milliseconds. Shorter notices a dead server sooner; longer survives a busy
-    one."""
-
-    s3_read_timeout_ms: Annotated[int, Field(ge=500, le=10 * MINUTE_MS)] = 20 * SECOND_MS
-    """How long to wait for the next bytes of an answer of S3, milliseconds. Shorter notices a server that hangs sooner;
-    a conditional write that runs into it may have landed, which costs a read to find out (W2)."""
-
-    redis_url: Annotated[str, Field(repr=False)] = "redis://127.0.0.1:6379/0"
+    redis_url: Annotated[str, Field(repr=False), AfterValidator(check_redis_url)] = "redis://127.0.0.1:6379/0"
     """Redis for the queues, results and wake-ups. It holds nothing that cannot be lost."""
 
     redlock_urls: Annotated[tuple[str, ...], NoDecode, Field(repr=False)] = ()
@@ -140,16 +124,11 @@ class ServiceSettings(BaseSettings):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
 
-    @field_validator("redis_url")
-    @classmethod
-    def _check_redis_url(cls, url: str) -> str:
-        return _check_redis(url)
-
     @field_validator("redlock_urls")
     @classmethod
     def _check_redlock_urls(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
         for url in urls:
-            _check_redis(url)
+            check_redis_url(url)
         places = [(urlsplit(url).hostname, urlsplit(url).port or 6379) for url in urls]
         if len(set(places)) != len(places):
             raise ValueError("names one server twice; each master must be an independent server")
@@ -193,19 +172,6 @@ class ServiceSettings(BaseSettings):
     def lock_master_urls(self) -> tuple[str, ...]:
         """The masters that locks are taken on."""
         return self.redlock_urls or (self.redis_url,)
-
-    @property
-    def store_settings(self) -> StoreSettings:
-        """What is needed to open the warehouse, also from another process."""
-        if not self.store.startswith("s3:"):
-            return StoreSettings(self.store, None)
-        options = S3Options(
-            endpoint_url=self.s3_endpoint,
-            region=self.s3_region,
-            connect_timeout_s=self.s3_connect_timeout_ms / SECOND_MS,
-            read_timeout_s=self.s3_read_timeout_ms / SECOND_MS,
-        )
-        return StoreSettings(self.store, options)
 
 
 class SparkServiceSettings(ServiceSettings):
@@ -302,13 +268,6 @@ def load_settings(kind: type[S]) -> S:
 def env_name(field: str) -> str:
     """Return the environment variable of a field."""
     return f"ICEDB_{field.upper()}"
-
-
-def _check_redis(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in _REDIS_SCHEMES or not parts.hostname:
-        raise ValueError(f"{redact_url(url)[:120]!r} is not a Redis address; write redis://host:6379/0")
-    return url
 
 
 def _explain(kind: type[ServiceSettings], error: ValidationError) -> list[str]:

@@ -7,16 +7,19 @@ keys full, tables below the prefix.
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 from urllib.parse import unquote, urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest
 from icedb_log.key_rules import check_key
 from icedb_log.store.local_store import LocalObjectStore
+from icedb_log.units import MINUTE_MS, SECOND_MS
 from icedb_log.warehouse import Warehouse
 
-__all__ = ["S3Options", "StoreSettings", "open_warehouse"]
+__all__ = ["S3Options", "StoreFields", "StoreSettings", "open_warehouse"]
 
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _FORMS: Final = "use file:///absolute/directory or s3://bucket/optional/prefix"
@@ -65,6 +68,51 @@ class S3Options:
             raise InvalidRequest(
                 f"S3 timeouts must be positive: connect {self.connect_timeout_s} s, read {self.read_timeout_s} s"
             )
+
+
+class StoreFields(BaseModel):
+    """The fields by which settings, of clients and of services, say where the store is and how it is reached."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    store: str | None = None
+    """Where the warehouse lies: `file:///absolute/folder` or `s3://bucket/prefix`."""
+
+    s3_endpoint: str | None = None
+    """URL of an S3-compatible server, e.g. `http://minio:9000`; empty for AWS. Credentials are taken from
+    `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY` or wherever boto3 finds them."""
+
+    s3_region: str | None = None
+    """Region of the bucket; empty: what boto3 finds."""
+
+    s3_connect_timeout_ms: Annotated[int, Field(ge=100, le=MINUTE_MS)] = 3 * SECOND_MS
+    """How long a connection to S3 may take, milliseconds. Shorter notices a dead server sooner; longer survives a busy
+    one."""
+
+    s3_read_timeout_ms: Annotated[int, Field(ge=500, le=10 * MINUTE_MS)] = 20 * SECOND_MS
+    """How long to wait for the next bytes of an answer of S3, milliseconds. Shorter notices a server that hangs sooner;
+    a conditional write that runs into it may have landed, which costs a read to find out (W2)."""
+
+    @property
+    def s3(self) -> S3Options | None:
+        """How to reach S3; ``None`` when the store is a directory."""
+        if self.store is not None and not self.store.startswith("s3:"):
+            return None
+        return S3Options(
+            endpoint_url=self.s3_endpoint,
+            region=self.s3_region,
+            connect_timeout_s=self.s3_connect_timeout_ms / SECOND_MS,
+            read_timeout_s=self.s3_read_timeout_ms / SECOND_MS,
+        )
+
+    @property
+    def store_settings(self) -> "StoreSettings":
+        """What is needed to open the warehouse, also from another process. Raises InvalidRequest if no store is set."""
+        if self.store is None:
+            raise InvalidRequest(
+                "no store is set: give ICEDB_STORE (or --store), e.g. file:///var/lib/icedb or s3://bucket/prefix"
+            )
+        return StoreSettings(self.store, self.s3)
 
 
 @dataclass(frozen=True, slots=True)
