@@ -6,6 +6,7 @@ from icedb_log.feed.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceC
 from icedb_log.keys import log_name
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.invariants import require_merge
+from icedb_log.log.state import LogState
 from icedb_log.merge.merge_log import build_merge_log
 from icedb_log.model import FeedState, FileMarker, LogFile
 from icedb_log.table.table_config import TableConfig
@@ -24,14 +25,18 @@ def test_a_merge_that_forgets_what_was_taken_is_not_committed(table):
     view.feed()
     seen = view.view()
     log = build_merge_log(
-        seen, merged=(), folded_log_keys=[file.key for file in seen.files], commit_id="ab", now_ms=table.clock.now_ms()
+        LogState.of(seen),
+        merged=(),
+        folded_log_keys=[file.key for file in seen.files],
+        commit_id="ab",
+        now_ms=table.clock.now_ms(),
     )
     key = view.paths.log_key(time_ms=log.time_ms, commit_id="ab", is_merged=True)
-    require_merge(view.paths, seen, log, merged=(), commit_key=key)
+    require_merge(view.paths, LogState.of(seen), log, merged=(), commit_key=key)
     for wrong in (None, FeedState(1, ())):
         forgetful = LogFile(**{**{name: getattr(log, name) for name in log.__dataclass_fields__}, "feed": wrong})
         with pytest.raises(InvariantViolated, match="forgets what the view has taken"):
-            require_merge(view.paths, seen, forgetful, merged=(), commit_key=key)
+            require_merge(view.paths, LogState.of(seen), forgetful, merged=(), commit_key=key)
 
 
 def job_of(table, *commits):

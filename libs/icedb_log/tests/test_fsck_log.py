@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.log.fence import seal
+from icedb_log.log.state import LogState
 from icedb_log.merge.log_folding import listing_twice
-from icedb_log.merge.log_index import LogIndex
 from icedb_log.model import FileMarker, LogFile
 from icedb_sim.tables.fsck_tables import (
     append_log,
@@ -255,7 +255,7 @@ def test_lists_that_disagree_are_settled_by_a_rebuild_that_asks_the_files() -> N
     table = small()
     before = table.ids()
     listed_differently(table)
-    assert listing_twice(LogIndex.of(table.view()).active_files()) == frozenset(), "no fold chooses one for that"
+    assert listing_twice(LogState.of(table.view()).active_files()) == frozenset(), "no fold chooses one for that"
     assert table.rebuild(is_forced=True).has_committed
     assert codes(check(table), "error") == set()
     assert "double-listing" not in codes(check(table))

@@ -13,6 +13,7 @@ from icedb_log.log.invariants import (
     require_schema_carried,
     require_strip,
 )
+from icedb_log.log.state import LogState
 from icedb_log.log.widening import LoggedSchema
 from icedb_log.merge.merge_log import build_merge_log
 from icedb_log.model import FileMarker, LogFile
@@ -25,12 +26,12 @@ FILES = (
 INPUTS = (live("x"), live("y"))
 OUTPUT = live("z", rows=2)
 GROUP = MergedGroup(MergeGroup("p=a", INPUTS), (OUTPUT,), 2)
-LOG = build_merge_log(view(*FILES), merged=[GROUP], folded_log_keys=(), commit_id="ab", now_ms=50)
+LOG = build_merge_log(LogState.of(view(*FILES)), merged=[GROUP], folded_log_keys=(), commit_id="ab", now_ms=50)
 KEY = log_key(50, merged=True, commit_id="ab")
 
 
 def check(log=LOG, *, merged=(GROUP,), files=FILES, key=KEY):
-    require_merge(PATHS, view(*files), log, merged=merged, commit_key=key)
+    require_merge(PATHS, LogState.of(view(*files)), log, merged=merged, commit_key=key)
 
 
 def without(path):
@@ -47,7 +48,7 @@ def test_a_right_merge_passes():
 
 def test_a_removal_passes_too():
     group = MergedGroup(MergeGroup("p=a", tuple(replace(m, row_count=0) for m in INPUTS)), (), 0)
-    log = build_merge_log(view(*FILES), merged=[group], folded_log_keys=(), commit_id="ab", now_ms=50)
+    log = build_merge_log(LogState.of(view(*FILES)), merged=[group], folded_log_keys=(), commit_id="ab", now_ms=50)
     check(log, merged=[group])
 
 
@@ -182,7 +183,9 @@ WIDE_FILES = (
     FILES[0],
     replace(FILES[1], log=replace(FILES[1].log, widened={"id": "DOUBLE"})),
 )
-WIDE_LOG = build_merge_log(view(*WIDE_FILES), merged=[GROUP], folded_log_keys=(), commit_id="ab", now_ms=50)
+WIDE_LOG = build_merge_log(
+    LogState.of(view(*WIDE_FILES)), merged=[GROUP], folded_log_keys=(), commit_id="ab", now_ms=50
+)
 
 
 def test_s2_a_merge_carries_what_was_widened():

@@ -1,6 +1,7 @@
 """Which log files a commit involves, and which merges wait for theirs."""
 
 import pytest
+from icedb_log.log.state import LogState
 from icedb_log.merge.log_folding import (
     FREE_LOG_BYTES,
     LOG_REST_MS,
@@ -96,7 +97,7 @@ def test_dead_log_files_and_seals_are_not_folded():
 def test_folding_comes_to_an_end():
     logs = [listed(number, mature(number)) for number in range(1, 5)]
     keys = plan(*logs).folded_log_keys
-    log = build_merge_log(view(*logs), merged=[], folded_log_keys=keys, commit_id="ab", now_ms=50)
+    log = build_merge_log(LogState.of(view(*logs)), merged=[], folded_log_keys=keys, commit_id="ab", now_ms=50)
     merged = listed(50, *log.markers, kills=log.log_tombstones, merged=True)
     assert plan(*logs, merged).is_empty
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from icedb_log.jobs import MergedGroup, MergeGroup
 from icedb_log.log.fold import fold
+from icedb_log.log.state import LogState
 from icedb_log.merge.merge_log import build_merge_log
 from icedb_log.model import LogTombstone
 from icedb_sim.tables.log_views import data, dead, kill, listed, live, log_key, view
@@ -17,7 +18,7 @@ def merge(files, *, inputs=(), outputs=(), folded=(), now=100):
     chosen = tuple(marker for marker in before.live if marker.path in {data(name) for name in inputs})
     assert len(chosen) == len(inputs)
     groups = [MergedGroup(MergeGroup("p=a", chosen), tuple(outputs), len(chosen))] if inputs else []
-    return build_merge_log(view(*files), merged=groups, folded_log_keys=folded, commit_id="ab", now_ms=now)
+    return build_merge_log(LogState.of(view(*files)), merged=groups, folded_log_keys=folded, commit_id="ab", now_ms=now)
 
 
 def by_path(log):
@@ -191,7 +192,9 @@ def test_m1_without_the_log_files_that_died_the_table_is_the_same(steps):
         inputs = tuple(before.live[i] for i in sorted(choice) if i < len(before.live))
         groups = [MergedGroup(MergeGroup("p=a", inputs), (live(f"m{number}"),), 1)] if inputs else []
         folded = [f.key for f in files] if folds else []
-        log = build_merge_log(view(*files), merged=groups, folded_log_keys=folded, commit_id="00", now_ms=time_ms)
+        log = build_merge_log(
+            LogState.of(view(*files)), merged=groups, folded_log_keys=folded, commit_id="00", now_ms=time_ms
+        )
         files.append(listed(log.time_ms, *log.markers, kills=log.log_tombstones, merged=True))
         after = fold(view(*files))
         gone = {m.path for m in inputs}

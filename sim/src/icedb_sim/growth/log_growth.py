@@ -232,12 +232,11 @@ class GrowingTable:
         self._index.update(view)
         self._now_ms += 1
         log = build_merge_log(
-            view,
+            self._index.log,
             merged=merged,
             folded_log_keys=folded,
             commit_id=f"{self._count:08x}",
             now_ms=self._now_ms,
-            index=self._index.log,
         )
         self._now_ms = max(self._now_ms, log.time_ms)
         self.growth.merges += 1

@@ -7,6 +7,7 @@ from typing import Any, Final
 from icedb_log.errors import CommitConflict, Fenced
 from icedb_log.log.codec import encode_log_file
 from icedb_log.log.lost_commits import add_landed
+from icedb_log.log.state import LogState
 from icedb_log.merge.merge_log import build_merge_log
 from icedb_log.table.partition_removal import RemovalResult, _plan, _remove, _result
 from icedb_log.table.retention import ExpiredPartition
@@ -38,9 +39,9 @@ def merge_log(change: Callable[..., Any]) -> Switch:
         change: Takes the log file, the log, the inputs of the merge by key, and what else the builder takes.
     """
 
-    def build(original: Any, view: Any, **kwargs: Any) -> Any:
+    def build(original: Any, state: Any, **kwargs: Any) -> Any:
         inputs = {marker.path: group for group in kwargs["merged"] for marker in group.group.inputs}
-        return change(original(view, **kwargs), view, inputs, **kwargs)
+        return change(original(state, **kwargs), state.view, inputs, **kwargs)
 
     return around(_BUILD, build)
 
@@ -121,9 +122,9 @@ def read_before_fence(role: str) -> Switch:
     return around("table.commit:Commit.__enter__", enter)
 
 
-def _merge_seals(original: Any, view: Any, **kwargs: Any) -> Any:
-    files = tuple(replace(file, log=replace(file.log, is_seal=False)) for file in view.files)
-    return original(replace(view, files=files), **kwargs)
+def _merge_seals(original: Any, state: Any, **kwargs: Any) -> Any:
+    files = tuple(replace(file, log=replace(file.log, is_seal=False)) for file in state.view.files)
+    return original(LogState.of(replace(state.view, files=files)), **kwargs)
 
 
 def _advance_without_intent(original: Any, fence: Any, *, commit: str | None) -> None:
@@ -168,7 +169,7 @@ WRITE_RULES: Final = (
         "F4",
         "a seal is merged away like any log file",
         instead(
-            "merge.log_index:LogIndex.active_files",
+            "log.state:LogState.active_files",
             lambda index: tuple(file for key, file in index._files.items() if key not in index._killed),
         ),
         around(_BUILD, _merge_seals),
@@ -278,7 +279,11 @@ def _remove_without_fence(table: Any, choose: Any, *, dry_run: bool = False) -> 
         return _result(chosen)
     merged = [_remove(path, markers) for path, markers in chosen.items()]
     log = build_merge_log(
-        view, merged=merged, folded_log_keys=(), commit_id=table.clock.new_id(), now_ms=table.clock.now_ms()
+        LogState.of(view),
+        merged=merged,
+        folded_log_keys=(),
+        commit_id=table.clock.new_id(),
+        now_ms=table.clock.now_ms(),
     )
     key = paths.log_key(time_ms=log.time_ms, commit_id=log.commit_id or "", is_merged=True)
     table.store.put_if_absent(key, encode_log_file(log))

@@ -4,6 +4,7 @@ Pure. A violated invariant raises :class:`~icedb_log.errors.InvariantViolated` b
 bug in a planner or in the data path stops a table instead of losing rows.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from icedb_log.errors import InvariantViolated
 from icedb_log.jobs import MergedGroup
 from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.log.fold import fold_live_paths, newest_feed, union_schema
+from icedb_log.log.state import LogState, is_live
 from icedb_log.log.widening import LoggedSchema, find_bad_widening
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
 
@@ -25,39 +27,43 @@ def require_append(paths: TablePaths, log: LogFile, *, known: Collection[str]) -
 
 def require_merge(
     paths: TablePaths,
-    view: LogView,
+    state: LogState,
     log: LogFile,
     *,
     merged: Sequence[MergedGroup],
     commit_key: str,
     may_change_rows: bool = False,
 ) -> None:
-    """A merge exchanges its inputs for its outputs and changes nothing else (S1, M1, M3, parity)."""
+    """A merge exchanges its inputs for its outputs and changes nothing else (S1, M1, M3, parity).
+
+    Costs what the log files say that the merge puts to death, not what the whole log says: of data files that none of
+    these names, and the merge neither, nothing changes (:attr:`LogState.torn`).
+
+    Args:
+        paths: Keys of the table.
+        state: The log as the merge was planned from.
+        log: Of the commit.
+        merged: What became of each group.
+        commit_key: Of the commit.
+        may_change_rows: Whether somebody asked for rows to be removed or made anew (M3).
+    """
+    view = state.view
     for group in merged:
         require_row_parity(paths, group, may_change_rows=may_change_rows)
         _require_one_partition(paths, group)
-    live_before = fold_live_paths(view.files)
-    dead_before = _dead_files(view.files)
     inputs = {marker.path for group in merged for marker in group.group.inputs}
     outputs = [marker for group in merged for marker in group.outputs]
-    if not inputs <= live_before:
-        missing = min(inputs - live_before)
-        raise InvariantViolated(f"table {paths.name}: {missing} is merged but is not live (M1)")
-    _require_fresh(paths, outputs, known=live_before | dead_before)
-    expected = (live_before - inputs) | {marker.path for marker in outputs}
-    new = ListedLogFile(commit_key, "", view.store_now_ms, 0, log)
-    _require_live(paths, (*view.files, new), expected=expected, rule="S1")
+    missing = [path for path in inputs if state.live_marker(path) is None]
+    if missing:
+        raise InvariantViolated(f"table {paths.name}: {min(missing)} is merged but is not live (M1)")
+    _require_fresh(paths, outputs, known={marker.path for marker in outputs if state.named(marker.path)})
     # M1: once the janitor has deleted the log files that died, the new one must say it all by itself.
-    dead_logs = _dead_logs(view.files)
-    dead = dead_logs | {tombstone.path for tombstone in log.log_tombstones}
-    remaining = tuple(file for file in view.files if file.key not in dead)
-    _require_live(paths, (*remaining, new), expected=expected, rule="M1")
-    # Only what log files that are not dead themselves still say: a strip may have forgotten the rest for good.
-    held = tuple(file for file in view.files if file.key not in dead_logs)
-    lost = _dead_files(held) - _dead_files((*remaining, new))
-    lost |= _dead_logs(held) - _dead_logs((*remaining, new))
-    if lost:
-        raise InvariantViolated(f"table {paths.name}: the merge drops the tombstone of {min(lost)} (M1)")
+    replaced = [file for t in log.log_tombstones if (file := state.held_log(t.path)) is not None]
+    _require_exchanged(paths, state, log, replaced, inputs=inputs, outputs={marker.path for marker in outputs})
+    _require_log_tombstones_kept(paths, state, log, replaced)
+    dead = {tombstone.path for tombstone in log.log_tombstones}
+    remaining = [file for file in view.files if file.key not in dead and not state.is_dead_log(file.key)]
+    new = ListedLogFile(commit_key, "", view.store_now_ms, 0, log)
     known = union_schema(view.table, view.files)
     union_schema(view.table, (*view.files, new))  # S2: raises when the merge contradicts the log
     after = union_schema(view.table, (*remaining, new))
@@ -67,6 +73,65 @@ def require_merge(
     if newest_feed(file.log.feed for file in (*remaining, new)) != newest_feed(file.log.feed for file in view.files):
         raise InvariantViolated(f"table {paths.name}: the merge forgets what the view has taken of its source (V1)")
     _require_order(paths, view, log, commit_key=commit_key)
+
+
+def _require_exchanged(
+    paths: TablePaths,
+    state: LogState,
+    log: LogFile,
+    replaced: Sequence[ListedLogFile],
+    *,
+    inputs: Collection[str],
+    outputs: Collection[str],
+) -> None:
+    """The merge makes its outputs live and its inputs dead, now (S1) and without what it replaces (M1)."""
+    new_live, new_dead = _count_markers([log])
+    gone_live, gone_dead = _count_markers([file.log for file in replaced])
+    touched = {*new_live, *new_dead, *gone_live, *gone_dead, *inputs, *outputs, *state.torn}
+    wrong: dict[str, list[tuple[str, bool]]] = {"S1": [], "M1": []}
+    lost: list[str] = []
+    for path in touched:
+        named = state.named(path)
+        live_in, dead_in = (0, 0) if named is None else (named.live_in, named.dead_in)
+        held_live, held_dead = (0, 0) if named is None else (named.held_live, named.held_dead)
+        left_live = held_live - gone_live[path] + new_live[path]
+        left_dead = held_dead - gone_dead[path] + new_dead[path]
+        expected = path in outputs or (is_live(live_in, dead_in) and path not in inputs)
+        if is_live(live_in + new_live[path], dead_in + new_dead[path]) != expected:
+            wrong["S1"].append((path, not expected))
+        if is_live(left_live, left_dead) != expected:
+            wrong["M1"].append((path, not expected))
+        # Only what log files that are not dead themselves still say: a strip may have forgotten the rest for good.
+        if held_dead and not left_dead:
+            lost.append(path)
+    for rule, found in wrong.items():
+        if found:
+            path, is_found_live = min(found)
+            raise InvariantViolated(
+                f"table {paths.name}: {path} would be {'live' if is_found_live else 'not live'} afterwards ({rule}); "
+                f"{len(found)} files differ"
+            )
+    if lost:
+        raise InvariantViolated(f"table {paths.name}: the merge drops the tombstone of {min(lost)} (M1)")
+
+
+def _require_log_tombstones_kept(
+    paths: TablePaths, state: LogState, log: LogFile, replaced: Sequence[ListedLogFile]
+) -> None:
+    lost = {t.path for file in replaced for t in file.log.log_tombstones} - {t.path for t in log.log_tombstones}
+    if lost:  # mostly none: only then the others are asked
+        keys = {file.key for file in replaced}
+        lost -= _dead_logs(file for file in state.files if file.key not in keys and not state.is_dead_log(file.key))
+    if lost:
+        raise InvariantViolated(f"table {paths.name}: the merge drops the tombstone of {min(lost)} (M1)")
+
+
+def _count_markers(logs: Iterable[LogFile]) -> tuple[Counter[str], Counter[str]]:
+    """Return how often log files list each data file as live, and as dead."""
+    logs = tuple(logs)
+    alive = Counter([marker.path for log in logs for marker in log.markers if marker.tombstoned_ms is None])
+    dead = Counter([marker.path for log in logs for marker in log.markers if marker.tombstoned_ms is not None])
+    return alive, dead
 
 
 def require_schema_carried(paths: TablePaths, log: LogFile, *, known: LoggedSchema) -> None:
@@ -159,10 +224,6 @@ def _require_live(paths: TablePaths, files: Iterable[ListedLogFile], *, expected
         raise InvariantViolated(
             f"table {paths.name}: {wrong[0]} would be {state} afterwards ({rule}); {len(wrong)} files differ"
         )
-
-
-def _dead_files(files: Iterable[ListedLogFile]) -> set[str]:
-    return {marker.path for file in files for marker in file.log.markers if marker.tombstoned_ms is not None}
 
 
 def _dead_logs(files: Iterable[ListedLogFile]) -> set[str]:

@@ -4,14 +4,16 @@ Merges, rewrites, deletions and removals of partitions all go through here. They
 back what another one took away (M4).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from icedb_log.errors import CorruptLog, InvariantViolated, NotFound, Unavailable
 from icedb_log.jobs import GroupMerger, MergedGroup, MergeGroup, MergeJob, RowChange
-from icedb_log.log.fold import fold
+from icedb_log.log.fold import fold, union_schema
 from icedb_log.log.invariants import require_merge
+from icedb_log.log.state import LogState
 from icedb_log.merge.merge_log import build_merge_log
 from icedb_log.model import LogView, Snapshot
 from icedb_log.table.commit import Commit
@@ -39,21 +41,36 @@ class Exchanged:
 class ExchangeCommit(Commit):
     """A commit that exchanges live data files for others, or for nothing. Commits at most once.
 
+    Args:
+        table: The table.
+        state: What is known of its log from an earlier run, to be brought up to date: then a commit costs what has
+            changed since, and not what is there.
+
     Attributes:
         view: The log, as read under the fence.
-        snapshot: What it says.
+        state: What it says.
     """
 
     view: LogView
-    snapshot: Snapshot
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, *, state: LogState | None = None) -> None:
         super().__init__(table, "merge")
+        self.state: Final = state or LogState()
         self._merged: Sequence[MergedGroup] = ()
 
     def _read_log(self) -> None:
         self.view = self.table.read_log()
-        self.snapshot = fold(self.view)
+        self.state.update(self.view)
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """The fold of the log; costs as much as the whole log."""
+        return fold(self.view)
+
+    @cached_property
+    def schema(self) -> Mapping[str, str]:
+        """The columns of the table, with SQL types."""
+        return union_schema(self.table.name, self.view.files).effective
 
     def run(
         self, merger: GroupMerger, groups: Sequence[MergeGroup], *, change: RowChange | None = None
@@ -72,7 +89,7 @@ class ExchangeCommit(Commit):
         job = MergeJob(
             self.table.paths,
             self.table.config,
-            self.snapshot.schema,
+            self.schema,
             tuple(groups),
             self.commit_id,
             self.table.clock.now_ms(),
@@ -110,7 +127,7 @@ class ExchangeCommit(Commit):
         """
         self._require_same_contents(merged)
         log = build_merge_log(
-            self.view,
+            self.state,
             merged=merged,
             folded_log_keys=folded_log_keys,
             commit_id=self.commit_id,
@@ -118,18 +135,20 @@ class ExchangeCommit(Commit):
         )
         paths = self.table.paths
         key = paths.log_key(time_ms=log.time_ms, commit_id=self.commit_id, is_merged=True)
-        require_merge(paths, self.view, log, merged=merged, commit_key=key, may_change_rows=may_change_rows)
+        require_merge(paths, self.state, log, merged=merged, commit_key=key, may_change_rows=may_change_rows)
         self.table.check_alive()
         self._merged = merged
         committed = self._put(log)
-        replaced = sum(1 for dead in log.log_tombstones if dead.path not in self.snapshot.log_tombstoned_ms)
+        replaced = sum(1 for dead in log.log_tombstones if not self.state.is_dead_log(dead.path))
         return Exchanged(committed.key, log.time_ms, replaced)
 
     def _before_release(self) -> None:
         """Forget that a merge was refused, if the data file that it was about is not live any more (M6)."""
-        inputs = {path for group in self._merged for path in _input_paths(group.group)}
-        live = {marker.path for marker in self.snapshot.live}
-        if self.fence.differed and self.fence.differed not in live - inputs:
+        differed = self.fence.differed
+        if not differed:
+            return
+        is_input = any(differed in _input_paths(group.group) for group in self._merged)
+        if is_input or self.state.live_marker(differed) is None:
             self.fence.forget_difference()
 
     def _require_same_contents(self, merged: Sequence[MergedGroup]) -> None:

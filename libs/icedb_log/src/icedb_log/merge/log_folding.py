@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from icedb_log.jobs import MergeGroup
-from icedb_log.merge.log_index import LogIndex
+from icedb_log.log.state import LogState
 from icedb_log.model import FileMarker, ListedLogFile
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import KIB
@@ -99,12 +99,12 @@ def log_tier_of(size_bytes: int, fan_in: int) -> int:
     return tier
 
 
-def tiers_of_logs(index: LogIndex, fan_in: int) -> dict[str, int]:
+def tiers_of_logs(index: LogState, fan_in: int) -> dict[str, int]:
     """Return the tier of each log file that may be merged."""
     return {file.key: log_tier_of(file.size_bytes, fan_in) for file in index.active_files()}
 
 
-def reach_of(group: MergeGroup, index: LogIndex, tiers: Mapping[str, int]) -> int:
+def reach_of(group: MergeGroup, index: LogState, tiers: Mapping[str, int]) -> int:
     """Return the tier of the largest log file that a group involves."""
     return max(
         (tiers[key] for marker in group.inputs for key in index.logs_naming(marker.path) if key in tiers), default=0

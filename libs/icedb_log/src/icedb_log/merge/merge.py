@@ -134,7 +134,7 @@ def merge_table(
     if plan_run(table.read_log()).is_empty:
         return MergeResult()
     run = _MergeRun(merger, watch, config.merge_query)
-    with ExchangeCommit(table) as commit:
+    with ExchangeCommit(table, state=index.log) as commit:
         plan = plan_run(commit.view)  # F2: only what was read under the fence counts
         if plan.is_empty:
             return MergeResult()
@@ -144,7 +144,7 @@ def merge_table(
     for number, groups in enumerate(rest, 1):
         if not watch.has_time():
             break
-        with ExchangeCommit(table) as commit:
+        with ExchangeCommit(table, state=index.log) as commit:
             if not _are_live(groups, commit):
                 return replace(done, has_more=True)  # somebody else merges here, too: plan again
             is_last = number == len(rest)
@@ -153,8 +153,7 @@ def merge_table(
 
 
 def _are_live(groups: Sequence[MergeGroup], commit: ExchangeCommit) -> bool:
-    live = {marker.path for marker in commit.snapshot.live}
-    return all(marker.path in live for group in groups for marker in group.inputs)
+    return all(commit.state.live_marker(marker.path) is not None for group in groups for marker in group.inputs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,8 @@ from typing import Final, Literal, get_args
 from icedb_log.jobs import MergeGroup
 from icedb_log.keys import TablePaths
 from icedb_log.merge.log_folding import log_fan_in, log_tier_of
-from icedb_log.merge.log_index import newest_ms
 from icedb_log.merge.merge_plan import LANES, Lane, MergeIndex, ReadyMerges, plan_merge
-from icedb_log.merge.merge_policy import MIN_FILES, by_tier, is_mature, plan_settling, tier_of
+from icedb_log.merge.merge_policy import MIN_FILES, by_tier, is_mature, newest_ms, plan_settling, tier_of
 from icedb_log.model import FileMarker, LogView
 from icedb_log.table.table_config import TableConfig
 

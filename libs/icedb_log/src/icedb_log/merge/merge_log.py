@@ -10,40 +10,38 @@ from dataclasses import replace
 from icedb_log.jobs import MergedGroup
 from icedb_log.keys import parse_log_key
 from icedb_log.log.fold import newest_feed, read_horizon_ms, union_schema
+from icedb_log.log.state import LogState
 from icedb_log.log.widening import LoggedSchema, state_inexact
-from icedb_log.merge.log_index import LogIndex
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogTombstone, LogView
 
 
 def build_merge_log(
-    view: LogView,
+    state: LogState,
     *,
     merged: Sequence[MergedGroup],
     folded_log_keys: Iterable[str],
     commit_id: str,
     now_ms: int,
-    index: LogIndex | None = None,
 ) -> LogFile:
     """Build the log file of a merge (M1): outputs, dead inputs, and everything else its log files say.
 
     Args:
-        view: The log, as the merge was planned from.
+        state: The log, as the merge was planned from.
         merged: What became of each group; no groups at all folds log files only.
         folded_log_keys: Further log files to involve.
         commit_id: Of this commit.
         now_ms: The committer's clock. The commit's time is later if that is needed to sort after its inputs (S1).
-        index: Of this view, if there is one already.
     """
-    index = index or LogIndex.of(view)
+    view = state.view
     known = union_schema(view.table, view.files)
     inputs = {marker.path: marker for group in merged for marker in group.group.inputs}
     chosen = set(folded_log_keys)
-    chosen.update(key for path in inputs for key in index.logs_naming(path))
+    chosen.update(key for path in inputs for key in state.logs_naming(path))
     involved = [
         file
         for file in view.files
         if file.key in chosen
-        and not index.is_dead_log(file.key)
+        and not state.is_dead_log(file.key)
         and not file.log.is_seal  # F4: a seal is never merged away, it has to outlive every request
     ]
     # S1: names and times are the same in our log files, but not necessarily in those of other writers.
@@ -51,7 +49,7 @@ def build_merge_log(
     outputs = [marker for group in merged for marker in group.outputs]
     markers = list(outputs)
     markers += [replace(marker, tombstoned_ms=time_ms, landed_ms=None) for marker in inputs.values()]
-    markers += _carried_markers(view, index, involved, skipped=inputs.keys())
+    markers += _carried_markers(state, involved, skipped=inputs.keys())
     extra = {name: value for file in involved for name, value in file.log.extra.items()}
     return LogFile(
         time_ms=time_ms,
@@ -82,7 +80,7 @@ def _find_inexact(
 
 
 def _carried_markers(
-    view: LogView, index: LogIndex, involved: Iterable[ListedLogFile], *, skipped: Collection[str]
+    state: LogState, involved: Iterable[ListedLogFile], *, skipped: Collection[str]
 ) -> list[FileMarker]:
     """Every marker of the involved log files, once each; a tombstone keeps the proof of when it landed (J1)."""
     live: dict[str, FileMarker] = {}
@@ -93,7 +91,7 @@ def _carried_markers(
             path = marker.path
             if path in skipped or path in live:
                 continue
-            current = index.live_marker(path)
+            current = state.live_marker(path)
             if current is not None:
                 live[path] = current
             elif marker.tombstoned_ms is None:
@@ -102,7 +100,7 @@ def _carried_markers(
                 dead[path] = _earlier_tombstone(dead.get(path), marker, file.modified_ms)
     # Live here, dead in a log file that is not involved: carried as dead (S1).
     missing = {path: marker for path, marker in elsewhere.items() if path not in dead}
-    dead.update(_with_tombstones(view, missing))
+    dead.update(_with_tombstones(state.view, missing))
     return [live[path] for path in sorted(live)] + [dead[path] for path in sorted(dead)]
 
 

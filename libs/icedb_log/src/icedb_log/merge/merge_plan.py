@@ -17,6 +17,7 @@ from typing import Final, Literal, get_args
 
 from icedb_log.jobs import MergeGroup
 from icedb_log.keys import TablePaths, is_partition_path
+from icedb_log.log.state import LogState
 from icedb_log.merge.log_folding import (
     FoldPlan,
     Wanted,
@@ -27,8 +28,7 @@ from icedb_log.merge.log_folding import (
     reach_of,
     tiers_of_logs,
 )
-from icedb_log.merge.log_index import LogIndex, newest_ms
-from icedb_log.merge.merge_policy import plan_full, plan_settling, plan_tiers
+from icedb_log.merge.merge_policy import newest_ms, plan_full, plan_settling, plan_tiers
 from icedb_log.model import FileMarker, LogView
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
@@ -140,7 +140,7 @@ class MergeIndex:
     def __init__(self, paths: TablePaths, config: TableConfig) -> None:
         self.paths: Final = paths
         self.config: Final = config
-        self.log: Final = LogIndex()
+        self.log: Final = LogState()
         self.now_ms = 0
         self.log_file_count = 0
         self._due: dict[str, Candidate] = {}

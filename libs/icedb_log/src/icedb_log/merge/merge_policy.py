@@ -124,3 +124,8 @@ def _pack(partition: str, markers: list[FileMarker], config: TableConfig) -> lis
 
 def _group(partition: str, markers: list[FileMarker]) -> MergeGroup:
     return MergeGroup(partition, tuple(sorted(markers, key=lambda marker: marker.path)))
+
+
+def newest_ms(markers: Iterable[FileMarker]) -> int:
+    """Return when the newest of some data files was made; 0 for none."""
+    return max((marker.created_ms for marker in markers), default=0)

@@ -7,6 +7,7 @@ from typing import Final
 from icedb_log.errors import InvariantViolated, SchemaConflict
 from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.log.fold import fold
+from icedb_log.log.state import LogState
 from icedb_log.log.widening import LoggedSchema, is_widening
 from icedb_log.merge.merge_log import build_merge_log
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
@@ -39,7 +40,7 @@ def build_rebuilt_log(
     # B3: behind what is lost, too: its horizon says that it was decided (F5).
     behind = (*(file.key for file in evidence.damaged), *evidence.fences.landed)
     base = build_merge_log(
-        view,
+        LogState.of(view),
         merged=(),
         folded_log_keys=[file.key for file in view.files],
         commit_id=commit_id,
