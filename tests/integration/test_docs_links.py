@@ -10,6 +10,7 @@ PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *(ROOT / "docs").
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]*)(?:#([^)\s]+))?\)")
 PATH = re.compile(r"`((?:libs|services|sim|deploy|tests|bench|proto)/[\w./-]+\.\w+)`")
+STOP = re.compile(r"^(\d+)\. `([\w/.]+)` `([\w.]+)`", re.MULTILINE)
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
@@ -36,6 +37,19 @@ def test_paths_that_pages_name_are_there():
     named = {path for page in pages for path in re.findall(PATH, page.read_text(encoding="utf-8"))}
     assert len(named) > 50
     assert {path for path in named if not (ROOT / path).exists()} == set()
+
+
+def test_the_tour_of_one_row_is_true():
+    page = (ROOT / "docs" / "internals" / "one-row.md").read_text(encoding="utf-8")
+    stops = [STOP.findall(part) for part in page.split("## Later")]
+    assert [int(number) for part in stops for number, _, _ in part] == list(range(1, len(stops[0] + stops[1]) + 1))
+    for _, file, function in stops[0] + stops[1]:
+        (path,) = (*ROOT.glob(f"libs/*/src/{file}"), *ROOT.glob(f"services/*/src/{file}"))
+        for name in function.split("."):
+            assert re.search(rf"^ *(async def|def|class) {name}\b", path.read_text(), re.MULTILINE), (file, function)
+    way, later = ({file for _, file, _ in part} for part in stops)
+    assert f"**{len(stops[0])} stops in {len(way)} files**" in page
+    assert f"{len(stops[1])} stops in {len(later - way)} files more" in page
 
 
 def test_what_is_not_there_is_found(tmp_path):
