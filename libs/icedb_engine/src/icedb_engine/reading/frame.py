@@ -39,7 +39,7 @@ from icedb_engine.reading.types import (
 from icedb_engine.sql import among, quote_name, quote_text
 from icedb_engine.writing.part_files import ORDINAL
 
-ROWS_PER_CHUNK: Final = 65_536
+ROWS_PER_CHUNK: Final = 61_440
 _PLAIN_TIME: Final = TimeColumn()
 
 

@@ -5,14 +5,12 @@ are counted independently (the inputs' footers, and what was written), so that t
 the values: by the footers of the inputs, as they came, and of what was written (M6).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
-import structlog
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 from icedb_log.jobs import ContentCheck, MergeGroup
@@ -27,18 +25,21 @@ from icedb_log.units import MIB
 
 from icedb_engine.engine import open_engine, open_scratch
 from icedb_engine.limits import EngineLimits
-from icedb_engine.merging.merge_engine import describe_columns, sort_in_engine
-from icedb_engine.merging.merge_inputs import MergeInput, OtherColumn, fetch_inputs, have_types, unite_columns
-from icedb_engine.merging.merge_rows import RowSource, WrongBounds, read_sorted
-from icedb_engine.reading.path_columns import require_path_values
+from icedb_engine.reading.data_files import (
+    SMALL_FILE_BYTES,
+    InputFile,
+    OtherColumn,
+    fetch_files,
+    read_sorted,
+    require_path_values,
+    unite_columns,
+)
 from icedb_engine.writing.footer import make_footer
 from icedb_engine.writing.part_files import PartFileWriter
 from icedb_engine.writing.part_layout import SPLIT_FACTOR, PartLayout
 
-_log = structlog.get_logger(__name__)
-
 FETCHED_SHARE: Final = 8
-"""A group of up to memory / this is fetched into memory, a larger one to disk."""
+"""A group of small files of up to memory / this together is fetched into memory, every other one to disk."""
 
 ENGINE_SHARE: Final = 0.5
 SMALL_ENGINE_BYTES: Final = 256 * MIB
@@ -130,7 +131,8 @@ class _UnitRun:
     def run(self) -> MergeUnitResult:
         unit = self._unit
         is_small = unit.group.size_bytes <= unit.engine.memory_bytes // FETCHED_SHARE
-        inputs = fetch_inputs(
+        is_small = is_small and all(marker.size_bytes <= SMALL_FILE_BYTES for marker in unit.group.inputs)
+        inputs = fetch_files(
             unit.group.inputs,
             self._store,
             table=unit.paths.name,
@@ -141,20 +143,12 @@ class _UnitRun:
             inputs,
             table=unit.paths.name,
             schema=unit.schema,
-            describe=partial(describe_columns, open_engine=self._open_engine, folder=self._folder),
+            open_engine=self._open_engine,
+            folder=self._folder,
         )
         if others:
             self._check_others(others)
-        try:
-            result = self._write(inputs, columns, trusts_bounds=True)
-        except WrongBounds:
-            _log.warning(
-                "statistics in the log are not true; the group is sorted as a whole",
-                table=unit.paths.name,
-                partition=unit.group.partition,
-            )
-            result = self._write(inputs, columns, trusts_bounds=False)
-        return result
+        return self._write(inputs, columns)
 
     def _check_others(self, others: Iterable[OtherColumn]) -> None:
         """See that nothing is lost with columns that are not written. Raises SchemaConflict."""
@@ -164,43 +158,26 @@ class _UnitRun:
                 file = each.make_file(self._folder)
                 require_path_values(engine, file, column, sql_type, paths=paths, data_key=each.marker.path)
 
-    def _write(self, inputs: list[MergeInput], columns: Mapping[str, str], *, trusts_bounds: bool) -> MergeUnitResult:
-        writer = PartFileWriter(
-            self._store,
-            self._layout(columns),
-            clock=self._clock,
-            folder=self._scratch / "out",
-            limits=self._unit.engine,
-        )
-        outputs = writer.write_partition(self._read(inputs, columns, trusts_bounds=trusts_bounds))
-        wanted = self._unit.schema
-        before = [_read_contents(each.read_footer(), each.marker.size_bytes, wanted) for each in inputs]
-        after = [_read_contents(writer.footers[each.path], each.size_bytes, wanted) for each in outputs]
-        row_count = sum(each.row_count for each in inputs)
-        return MergeUnitResult(outputs, row_count, compare_contents(before, after, wanted))
-
-    def _read(self, inputs: list[MergeInput], columns: Mapping[str, str], *, trusts_bounds: bool) -> Iterator[pa.Table]:
+    def _write(self, inputs: list[InputFile], columns: Mapping[str, str]) -> MergeUnitResult:
         unit = self._unit
-        sort = [column for column in unit.config.sort if column in columns]
-        sort_elsewhere = partial(
-            sort_in_engine,
+        layout = self._layout(columns)
+        writer = PartFileWriter(
+            self._store, layout, clock=self._clock, folder=self._scratch / "out", limits=unit.engine
+        )
+        rows = read_sorted(
+            inputs,
             table=unit.paths.name,
             columns=columns,
-            sort=sort,
+            sort=layout.sort_columns,
+            chunk_rows=unit.config.row_group_rows,
             open_engine=self._open_engine,
             folder=self._folder,
         )
-        if not have_types(inputs, columns):
-            return sort_elsewhere(inputs)
-        source = RowSource(
-            inputs=inputs,
-            columns=columns,
-            sort=sort,
-            memory_bytes=unit.engine.memory_bytes,
-            thread_count=unit.engine.thread_count,
-            table_rows=unit.config.row_group_rows,
-        )
-        return read_sorted(source, sort_elsewhere, trusts_bounds=trusts_bounds)
+        outputs = writer.write_partition(rows)
+        before = [_read_contents(each.read_footer(), each.marker.size_bytes, unit.schema) for each in inputs]
+        after = [_read_contents(writer.footers[each.path], each.size_bytes, unit.schema) for each in outputs]
+        row_count = sum(each.row_count for each in inputs)
+        return MergeUnitResult(outputs, row_count, compare_contents(before, after, unit.schema))
 
     def _layout(self, columns: Mapping[str, str]) -> PartLayout:
         unit = self._unit

@@ -16,17 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, SchemaConflict
 from icedb_log.keys import TablePaths
-from icedb_log.log.widening import is_widening
 from icedb_log.parquet.pages import DamagedPages, check_file_sums
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.units import MIB
 
 from icedb_engine.arrow_types import ARROW_TYPES
 from icedb_engine.engine import open_engine, open_scratch
-from icedb_engine.imports.import_types import NARROW_TYPES
 from icedb_engine.limits import EngineLimits
-from icedb_engine.reading.path_columns import require_path_values
-from icedb_engine.sql import quote_name, quote_text
+from icedb_engine.reading.data_files import describe_columns, is_read_as, require_path_values, scan_files
+from icedb_engine.sql import quote_name
 
 CHUNK_BYTES: Final = 8 * MIB
 """Decoded size that a chunk aims at; a single row may be larger."""
@@ -153,9 +151,9 @@ def _select(unit: ReadFilesUnit, file: NumberedFile, path: Path, engine: Any) ->
     columns = _make_columns(unit, file, path, engine)
     if unit.where is None and unit.wanted is None:
         outputs = [f"{value} AS c{place}" for place, value in enumerate(columns.values())] or ["0 AS nothing"]
-        return engine.sql(f"SELECT {', '.join(outputs)} FROM {_scan(path)}")  # noqa: S608 - names and texts are quoted
+        return engine.sql(f"SELECT {', '.join(outputs)} FROM {scan_files([path])}")  # noqa: S608 - names and texts are quoted
     named = ", ".join(f"{value} AS {quote_name(name)}" for name, value in columns.items())
-    rows = engine.sql(f"SELECT {named} FROM {_scan(path)}")  # noqa: S608 - as above
+    rows = engine.sql(f"SELECT {named} FROM {scan_files([path])}")  # noqa: S608 - as above
     if unit.where is not None:
         rows = rows.filter(unit.where)  # one expression, whatever stands in it
     return rows.project(", ".join(f"{quote_name(name)} AS c{place}" for place, name in enumerate(unit.outputs)))
@@ -198,7 +196,7 @@ def _make_columns(unit: ReadFilesUnit, file: NumberedFile, path: Path, engine: A
     known = {name.lower(): name for name in unit.columns}
     folders = unit.paths.partition_of(file.path).split("/")
     fields = {folder.partition("=")[0].lower() for folder in folders}
-    for name, sql_type, *_ in engine.execute(f"DESCRIBE SELECT * FROM {_scan(path)}").fetchall():  # noqa: S608
+    for name, sql_type in describe_columns(engine, path).items():
         table_name = known.get(name.lower())
         if table_name is None and not unit.is_whole:
             continue
@@ -206,7 +204,7 @@ def _make_columns(unit: ReadFilesUnit, file: NumberedFile, path: Path, engine: A
             require_path_values(engine, path, name, sql_type, paths=unit.paths, data_key=file.path)
             continue
         table_type = None if table_name is None else unit.columns[table_name]
-        if table_type is None or table_name != name or not _is_read_as(sql_type, table_type):
+        if table_type is None or table_name != name or not is_read_as(sql_type, table_type):
             there = (
                 "the table has no such column"
                 if table_type is None
@@ -218,15 +216,6 @@ def _make_columns(unit: ReadFilesUnit, file: NumberedFile, path: Path, engine: A
             )
         found[name] = quote_name(name)
     return {name: f"CAST({found.get(name, 'NULL')} AS {kind})" for name, kind in unit.columns.items()}
-
-
-def _is_read_as(found_type: str, table_type: str) -> bool:
-    read_type = NARROW_TYPES.get(found_type, found_type)
-    return table_type in (found_type, read_type) or is_widening(read_type, table_type)
-
-
-def _scan(path: Path) -> str:
-    return f"read_parquet({quote_text(str(path))}, hive_partitioning = false)"
 
 
 def _number(chunk: pa.RecordBatch, ordinal: int, schema: pa.Schema) -> pa.RecordBatch:

@@ -25,7 +25,7 @@ from icedb_engine.limits import MAX_PARTITION_VALUE_BYTES, EngineLimits
 from icedb_engine.sql import quote_name
 from icedb_engine.writing.part_files import ORDINAL
 
-ROWS_PER_CHUNK: Final = 65_536
+ROWS_PER_CHUNK: Final = 61_440
 _FILE_NAME_BYTES: Final = 64
 _SHOWN_CHARS: Final = 80
 

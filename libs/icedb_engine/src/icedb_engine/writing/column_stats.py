@@ -40,8 +40,6 @@ class StatsCollector:
                 self._inexact.add(field.name)
         for column, bounds in self._bounds.items():
             values = chunk.column(column)
-            if pa.types.is_dictionary(values.type):
-                values = values.cast(values.type.value_type)
             self._null_counts[column] += values.null_count
             if pa.types.is_floating(values.type) and not pc.all(pc.is_finite(values), min_count=0).as_py():
                 self._uncertain.add(column)

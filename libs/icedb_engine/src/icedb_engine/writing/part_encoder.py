@@ -20,7 +20,6 @@ from icedb_log.errors import InvariantViolated
 from icedb_engine.writing.column_stats import StatsCollector
 from icedb_engine.writing.parquet_join import MAGIC, TAIL_BYTES, FooterJoiner
 from icedb_engine.writing.part_layout import PartLayout
-from icedb_engine.writing.words import cast_rows, compact_dictionaries
 
 COMPRESSION_LEVEL: Final = 1
 SAMPLE_ROWS: Final = 2048
@@ -59,7 +58,6 @@ class PartEncoder:
         self.stats = StatsCollector(layout.stats_columns)
         self.footer = b""
         self._sort_columns = layout.sort_columns
-        self._schema: pa.Schema | None = None
         self._options: dict[str, Any] = {}
         self._has_chosen = Event()
         self._joiner = FooterJoiner()
@@ -77,18 +75,16 @@ class PartEncoder:
             is_first: Whether it is the file's first one, which decides how all are encoded; the others wait for that,
                 so it must have begun before them.
         """
-        rows = compact_dictionaries(rows)
         if is_first:
             try:
                 self._choose(rows)
             finally:
                 self._has_chosen.set()
         self._has_chosen.wait()
-        if self._schema is None:
+        if not self._options:
             raise InvariantViolated(f"{self.path}: its first row group could not be encoded")
-        rows = cast_rows(rows, self._schema)
         sink = pa.BufferOutputStream()
-        with pq.ParquetWriter(sink, self._schema, **self._options) as writer:
+        with pq.ParquetWriter(sink, rows.schema, **self._options) as writer:
             writer.write_table(rows, row_group_size=rows.num_rows)
         return EncodedGroup(rows, sink.getvalue())
 
@@ -118,36 +114,18 @@ class PartEncoder:
                 self._sink.close()
 
     def _choose(self, rows: pa.Table) -> None:
-        """Choose types and encodings of all row groups by the first one."""
-        schema = choose_types(rows)
-        rows = cast_rows(rows, schema)
-        words = _find_words(rows)
-        sorting = [pq.SortingColumn(schema.get_field_index(name), nulls_first=False) for name in self._sort_columns]
+        """Choose the encodings of all row groups by the first one."""
+        numbers = {name: number for number, name in enumerate(rows.column_names)}
+        sorting = [pq.SortingColumn(numbers[name], nulls_first=False) for name in self._sort_columns]
         self._options = {
             "compression": "zstd",
             "compression_level": COMPRESSION_LEVEL,
-            "use_dictionary": [*words, *find_dictionary_columns(rows.drop_columns(words))],
+            "use_dictionary": find_dictionary_columns(rows),
             "store_schema": False,
             "write_statistics": True,
             "write_page_checksum": True,
             "sorting_columns": sorting or None,
         }
-        self._schema = schema
-
-
-def choose_types(rows: pa.Table) -> pa.Schema:
-    """Return the types of a file's columns: a dictionary that holds much of the row group's rows becomes text again."""
-    limit = MAX_DISTINCT_SHARE * rows.num_rows
-    return pa.schema(
-        pa.field(field.name, field.type.value_type)
-        if pa.types.is_dictionary(field.type) and len(rows.column(field.name).chunk(0).dictionary) > limit
-        else field
-        for field in rows.schema
-    )
-
-
-def _find_words(rows: pa.Table) -> list[str]:
-    return [field.name for field in rows.schema if pa.types.is_dictionary(field.type)]
 
 
 def find_dictionary_columns(rows: pa.Table) -> list[str]:

@@ -1,0 +1,367 @@
+"""Data files read back: fetched, their columns compared with the table's, and their rows as one sorted stream.
+
+Small files are fetched into memory and decoded by Arrow, which checks the checksum of each page; larger ones wait in
+the scratch folder for the native engine, which does not: so that is done before. It sorts both within its memory, and
+spills. Nothing depends on files being sorted. Only a footer's schema, row count and sizes of row groups are read by
+Arrow, never what it says of single columns: Arrow ends the process on some damaged column metadata.
+
+A column of a data file that the table does not have may repeat a value of the path: writers of other releases do that.
+It says nothing new and is left out when rows are written anew. Anything else is data: it must never vanish silently.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+from icedb_log.errors import CorruptLog, NotFound, SchemaConflict
+from icedb_log.keys import TablePaths
+from icedb_log.log.widening import is_widening
+from icedb_log.model import FileMarker
+from icedb_log.parquet.pages import DamagedPages, check_file_sums
+from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.partition_path import decode_partition_value
+from icedb_log.units import MIB
+
+from icedb_engine.arrow_types import ARROW_TYPES
+from icedb_engine.imports.import_types import NARROW_TYPES
+from icedb_engine.sql import quote_name, quote_text
+from icedb_engine.writing.parquet_join import TAIL_BYTES
+
+SMALL_FILE_BYTES: Final = 1 * MIB
+"""Files up to this size are decoded by Arrow: to open one costs the native engine more than to read it."""
+CHUNK_BYTES: Final = 64 * MIB
+"""What a chunk of sorted rows aims at in memory, if rows are wide."""
+_MIN_CHUNK_ROWS: Final = 2048
+_DECODED_ROWS: Final = 65_536
+_SQL_TYPES: Final[Mapping[Any, str]] = {arrow_type: sql_type for sql_type, arrow_type in ARROW_TYPES.items()}
+_NO_ROOM: Final = ("Out of Memory Error", "IO Error")
+_SHOWN_CHARS: Final = 300
+
+OpenEngine = Callable[[], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """One data file whose rows are written anew.
+
+    Attributes:
+        marker: What the log says of it.
+        source: Its content, or the file that holds it.
+        metadata: Its footer.
+        types: Column to SQL type; ``None`` if some column is of a type that only the native engine can name.
+    """
+
+    marker: FileMarker
+    source: Path | pa.Buffer
+    metadata: Any
+    types: Mapping[str, str] | None
+
+    @property
+    def row_count(self) -> int:
+        """Rows, by its footer."""
+        return int(self.metadata.num_rows)
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Size of its pages without compression, by its footer."""
+        return sum(int(self.metadata.row_group(n).total_byte_size) for n in range(self.metadata.num_row_groups))
+
+    def decode(self, columns: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+        """Yield its rows with these columns; NULL where it does not have one. Raises CorruptLog."""
+        schema = make_schema(columns)
+        source = str(self.source) if isinstance(self.source, Path) else pa.BufferReader(self.source)
+        try:
+            # Damage that was taken for good would be written anew with checksums that are right.
+            with pq.ParquetFile(source, metadata=self.metadata, page_checksum_verification=True) as file:
+                for rows in file.iter_batches(_DECODED_ROWS, use_threads=False):
+                    found = dict(zip(rows.schema.names, rows.columns, strict=True))
+                    arrays = [
+                        found[field.name] if field.name in found else pa.nulls(rows.num_rows, field.type)
+                        for field in schema
+                    ]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise unreadable(self.marker, error) from error
+
+    def read_footer(self) -> bytes:
+        """Return the bytes of its footer, without its length and the magic bytes."""
+        if not isinstance(self.source, Path):
+            return _cut_footer(memoryview(self.source))
+        with self.source.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+            return _cut_footer(content)
+
+    def make_file(self, folder: Path) -> Path:
+        """Return a file with its content. Idempotent."""
+        if isinstance(self.source, Path):
+            return self.source
+        path = folder / Path(self.marker.path).name
+        if not path.exists():
+            path.write_bytes(self.source)
+        return path
+
+
+OtherColumn = tuple[InputFile, str, str]
+"""A data file, a column of it that the table does not have, and its SQL type."""
+
+
+def fetch_files(
+    markers: Sequence[FileMarker], store: ObjectStore, *, table: str, folder: Path | None, transfer_count: int
+) -> list[InputFile]:
+    """Fetch data files and read their footers.
+
+    Args:
+        markers: Which ones.
+        store: Where they are.
+        table: Name of the table, for messages.
+        folder: Where to put them; ``None``: into memory.
+        transfer_count: How many at once.
+
+    Raises:
+        NotFound: One is gone.
+        CorruptLog: One is not readable as Parquet, though the log names it.
+        Unavailable: The store did not answer.
+    """
+
+    def fetch(numbered: tuple[int, FileMarker]) -> tuple[FileMarker, Path | pa.Buffer]:
+        number, marker = numbered
+        try:
+            if folder is None:
+                return marker, pa.py_buffer(store.get(marker.path).body)
+            file = folder / f"{number:06d}.parquet"
+            store.download(marker.path, file)
+        except NotFound as error:
+            raise NotFound(
+                f"table {table}: data file {marker.path} is live but gone from the store: "
+                "read the log again; if it is still named there, restore the object"
+            ) from error
+        return marker, file
+
+    with ThreadPoolExecutor(transfer_count, thread_name_prefix="icedb-download") as pool:
+        return [_read_footer(marker, source) for marker, source in pool.map(fetch, enumerate(markers))]
+
+
+def _read_footer(marker: FileMarker, source: Path | pa.Buffer) -> InputFile:
+    try:
+        with pq.ParquetFile(str(source) if isinstance(source, Path) else pa.BufferReader(source)) as file:
+            metadata, schema = file.metadata, file.schema_arrow
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise unreadable(marker, error) from error
+    names = [_SQL_TYPES.get(kind) for kind in schema.types]
+    types = None if None in names else dict(zip(schema.names, names, strict=True))
+    return InputFile(marker, source, metadata, types)
+
+
+def _cut_footer(content: memoryview | mmap) -> bytes:
+    end = len(content) - TAIL_BYTES
+    return bytes(content[end - int.from_bytes(content[end : end + 4], "little") : end])
+
+
+def unreadable(marker: FileMarker, error: Exception) -> CorruptLog:
+    """Return what a data file that cannot be read means."""
+    return CorruptLog(
+        f"data file {marker.path} is not readable as Parquet ({str(error)[:_SHOWN_CHARS]}): restore the object"
+    )
+
+
+def make_schema(columns: Mapping[str, str]) -> pa.Schema:
+    """Return the Arrow schema of columns with SQL types."""
+    return pa.schema([(name, ARROW_TYPES[kind]) for name, kind in columns.items()])
+
+
+def unite_columns(
+    inputs: Iterable[InputFile],
+    *,
+    table: str,
+    schema: Mapping[str, str],
+    open_engine: OpenEngine,
+    folder: Path,
+) -> tuple[dict[str, str], list[OtherColumn]]:
+    """Return those columns of the schema that an input has, with the types to be written, in the schema's order.
+
+    A narrower type of an input becomes the table's: of an imported file, or from before the column became wider (S2).
+    What inputs have besides is returned apart: it is not written, so whoever writes has to see that it is no data.
+
+    Args:
+        inputs: The data files.
+        table: Name of the table, for messages.
+        schema: Column to SQL type of the whole table.
+        open_engine: Opens the engine, which names the types of a file's columns where its footer alone does not.
+        folder: For files that are in memory.
+
+    Raises:
+        SchemaConflict: A column has two types or two spellings; names the file.
+    """
+    found: set[str] = set()
+    others: list[OtherColumn] = []
+    spelling = {name.lower(): name for name in schema}
+    for each in inputs:
+        types = each.types
+        if types is None:
+            with open_engine() as engine:
+                types = describe_columns(engine, each.make_file(folder))
+        for name, sql_type in types.items():
+            known_name = spelling.get(name.lower())
+            if known_name is None:
+                others.append((each, name, sql_type))
+            elif known_name != name or not is_read_as(sql_type, schema[name]):
+                raise SchemaConflict(
+                    f"table {table}: column {name!r} is {sql_type} in data file {each.marker.path}, "
+                    f"but the table has {known_name!r} as {schema[known_name]}: "
+                    "rewrite that file with the table's type"
+                )
+            else:
+                found.add(name)
+    return {name: sql_type for name, sql_type in schema.items() if name in found}, others
+
+
+def describe_columns(engine: Any, file: Path) -> dict[str, str]:
+    """Return column to SQL type of a data file, as the engine reads it."""
+    rows = engine.execute(f"DESCRIBE SELECT * FROM {scan_files([file])}").fetchall()  # noqa: S608 - quoted
+    return {name: sql_type for name, sql_type, *_ in rows}
+
+
+def is_read_as(found_type: str, table_type: str) -> bool:
+    """Return whether values of a file's type become those of the table's without loss."""
+    read_type = NARROW_TYPES.get(found_type, found_type)
+    return table_type in (found_type, read_type) or is_widening(read_type, table_type)
+
+
+def scan_files(files: Sequence[Path]) -> str:
+    """Return the SQL of the rows of some files, their columns united by name."""
+    names = ", ".join(quote_text(str(file)) for file in files)
+    return f"read_parquet([{names}], union_by_name = true, hive_partitioning = false)"
+
+
+def require_path_values(
+    engine: Any, file: Path, column: str, sql_type: str, *, paths: TablePaths, data_key: str
+) -> None:
+    """See that a column holds nothing but NULL and the value that the file's path has for it.
+
+    Args:
+        engine: DuckDB, which may read the file.
+        file: The file's content.
+        column: A column that the table does not have.
+        sql_type: Its type in the file: engines that read a path guess one, ``0123`` becomes a number.
+        paths: Keys of the table.
+        data_key: Key of the data file.
+
+    Raises:
+        SchemaConflict: It holds something else; names the file and the column.
+    """
+    name = quote_name(column)
+    is_odd = f"{name} IS NOT NULL"
+    for text in _path_texts(paths, data_key, column):
+        value = quote_text(text)
+        is_odd += f" AND CAST({name} AS VARCHAR) <> {value}"
+        is_odd += f" AND {name} IS DISTINCT FROM TRY_CAST({value} AS {sql_type})"
+    try:
+        found = engine.execute(f"SELECT 1 FROM {scan_files([file])} WHERE {is_odd} LIMIT 1").fetchone()  # noqa: S608
+    except (duckdb.ConversionException, duckdb.BinderException):
+        found = (1,)  # no value of the path is like these
+    if found is not None:
+        raise SchemaConflict(
+            f"table {paths.name}: column {column!r} is {sql_type} in data file {data_key}, but the table has no such "
+            "column, and its values are not those of the file's path: send one batch with that column, which adds it "
+            "to the table, or rewrite that file with the table's columns"
+        )
+
+
+def _path_texts(paths: TablePaths, data_key: str, column: str) -> set[str]:
+    """Return the value that the path has for a column, as it stands there and decoded; nothing if it has none."""
+    texts: set[str] = set()
+    for folder in paths.partition_of(data_key).split("/"):
+        name, separator, encoded = folder.partition("=")
+        if separator and name.lower() == column.lower():
+            texts |= {encoded, decode_partition_value(encoded)}
+    return texts
+
+
+def read_sorted(
+    inputs: Sequence[InputFile],
+    *,
+    table: str,
+    columns: Mapping[str, str],
+    sort: Sequence[str],
+    chunk_rows: int,
+    open_engine: OpenEngine,
+    folder: Path,
+) -> Iterator[pa.Table]:
+    """Yield the rows of data files in order, with the columns' types.
+
+    Args:
+        inputs: The data files.
+        table: Name of the table, for messages.
+        columns: Column to SQL type of what comes out.
+        sort: Sort columns, all of them among the columns; nulls come last.
+        chunk_rows: Rows of each table that comes out, unless they are wide.
+        open_engine: Opens the engine, which may read below the folder.
+        folder: For files that are in memory.
+
+    Raises:
+        CorruptLog: A file cannot be read, has pages that differ from their checksums, or a value cannot be converted.
+        Unavailable: Memory and scratch did not suffice.
+    """
+    row_count = sum(each.row_count for each in inputs)
+    if not row_count:
+        return
+    fitting = CHUNK_BYTES * row_count // max(1, sum(each.decoded_bytes for each in inputs))
+    order = ", ".join(f"{quote_name(name)} NULLS LAST" for name in sort)
+    ordered = f" ORDER BY {order}" if order else ""
+    problems: list[CorruptLog] = []
+    with open_engine() as engine:
+        try:
+            engine.execute(f"SELECT {_open_rows(engine, inputs, columns, folder, problems)}{ordered}")
+            for chunk in engine.to_arrow_reader(max(_MIN_CHUNK_ROWS, min(chunk_rows, fitting))):
+                yield pa.Table.from_batches([chunk])
+        except (duckdb.Error, OSError, ValueError, pa.ArrowException) as error:
+            if problems:
+                raise problems[0] from error
+            if isinstance(error, duckdb.OutOfMemoryException | duckdb.IOException):
+                raise
+            message = str(error).partition("\n")[0]
+            if any(word in message for word in _NO_ROOM):  # as Arrow's error, once rows are being fetched
+                raise duckdb.OutOfMemoryException(message) from error
+            for each in inputs:
+                message = message.replace(str(each.make_file(folder)), each.marker.path)
+            raise CorruptLog(
+                f"table {table}: a data file, one of {len(inputs)} from {inputs[0].marker.path} on, cannot be merged "
+                f"({message[:_SHOWN_CHARS]}): find it and restore the object"
+            ) from error
+
+
+def _open_rows(
+    engine: Any, inputs: Sequence[InputFile], columns: Mapping[str, str], folder: Path, problems: list[CorruptLog]
+) -> str:
+    """Return what is selected, and from where. What Arrow finds wrong with a file while it decodes is kept."""
+    if all(each.marker.size_bytes <= SMALL_FILE_BYTES and _has_types(each, columns) for each in inputs):
+
+        def decode() -> Iterator[pa.RecordBatch]:
+            for each in inputs:
+                try:
+                    yield from each.decode(columns)
+                except CorruptLog as error:
+                    problems.append(error)
+                    raise
+
+        engine.register("rows", pa.RecordBatchReader.from_batches(make_schema(columns), decode()))
+        return "* FROM rows"
+    files = [each.make_file(folder) for each in inputs]
+    for each, file in zip(inputs, files, strict=True):
+        try:
+            check_file_sums(file)
+        except DamagedPages as error:
+            raise unreadable(each.marker, error) from error
+    outputs = ", ".join(f"CAST({quote_name(name)} AS {kind}) AS {quote_name(name)}" for name, kind in columns.items())
+    return f"{outputs} FROM {scan_files(files)}"
+
+
+def _has_types(each: InputFile, columns: Mapping[str, str]) -> bool:
+    """Return whether every column of a file that is written has its type: no value has to be converted."""
+    return each.types is not None and all(columns.get(name, kind) == kind for name, kind in each.types.items())
