@@ -40,8 +40,10 @@ class Scripted(snapshot_pb2_grpc.SnapshotServiceServicer):
         self.calls = []
         self.events = []
         self.announced = 2
+        self.left_s = []
 
     def _next(self, context, method):
+        self.left_s.append(context.time_remaining())
         self.calls.append((method, dict(context.invocation_metadata()).get("authorization")))
         if self.script:
             code, metadata = self.script.pop(0)
@@ -139,6 +141,18 @@ def test_a_wait_that_the_time_out_does_not_allow_is_not_begun(serve, connect):
     with pytest.raises(Overloaded):
         client.snapshot("events")
     assert client.clock.slept == []
+
+
+def test_a_call_has_the_time_that_is_left_of_its_time_out_and_a_watch_has_any(serve, connect):
+    servicer = Scripted()
+    client = connect(serve(servicer), snapshot_timeout_ms=7000)
+    client.snapshot("events")
+    assert 0 < servicer.left_s[0] <= 7
+    servicer.events = [pb.SnapshotEvent(table="events", snapshot_id="s")]
+    events = client.watch(["events"])
+    next(events)
+    events.close()
+    assert servicer.left_s[1] is None or servicer.left_s[1] > 3600
 
 
 def test_answers_that_are_too_large_are_streamed_and_at_once_the_next_time(serve, connect):

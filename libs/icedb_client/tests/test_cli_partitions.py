@@ -114,6 +114,13 @@ def test_somebody_at_a_terminal_is_asked(icedb, events, monkeypatch, answer):
     assert ("d=2023-06-01/user=São" in told) if answer else ("and 2 more nothing was removed" in told)
 
 
+def test_nobody_is_asked_in_the_middle_of_json(icedb, events, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    with sent(monkeypatch) as tasks:
+        assert "give --yes" in icedb("partitions", "drop", "events", "d=2023-06-*", "--json", code=2)
+    assert tasks == []
+
+
 def test_retention_is_set_shown_and_taken_back(icedb, events, warehouse):
     icedb("table", "alter", "events", "--retention", "90d", "--retention-field", "d")
     config = read_table_config(warehouse.store, events)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import typer
+from icedb_client.client import Client
 from icedb_client.wakeups import WakeupSender
 from icedb_log.clean.drop import DropRequest, drop_table, undrop_table
 from icedb_log.clean.purge import purge_table
@@ -152,3 +153,17 @@ def test_producers_are_refused_when_what_they_know_of_the_table_is_too_old(clien
         client.enqueue("events", [{"ts": "2026-01-01T00:00:00Z"}])
     undrop_table(warehouse.store, warehouse.table("events"), clock=clock)
     client.enqueue("events", [{"ts": "2026-01-01T00:00:00Z"}])
+
+
+def test_a_table_that_is_dropped_while_tables_are_listed_hides_no_other(icedb, warehouse, monkeypatch):
+    icedb("table", "create", "gone")
+    read = Client.table_config
+
+    def read_config(self, name):
+        if name == "gone":
+            raise NotFound("table 'gone' was dropped")
+        return read(self, name)
+
+    monkeypatch.setattr(Client, "table_config", read_config)
+    found = json.loads(icedb("table", "list", "--json"))
+    assert ([table["table"] for table in found["tables"]], found["unreadable"]) == (["events"], {})

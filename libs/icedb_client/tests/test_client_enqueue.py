@@ -176,3 +176,10 @@ def test_i8_waiting_tells_of_other_content_under_the_id_of_a_batch(client, creat
     assert (report.committed, report.quarantined, report.bad_rows) == ((batch_id,), (), ())
     (entry,) = report.conflicts
     assert (entry.kind, entry.batch_id.partition(".")[0]) == ("conflict", batch_id)
+
+
+def test_a_table_that_was_just_created_is_there_at_once(client, create):
+    with pytest.raises(NotFound):
+        client.enqueue("later", [{"n": 1}])
+    create("later", partition=())
+    assert client.enqueue("later", [{"n": 1}]).row_count == 1
