@@ -4,8 +4,10 @@ import pytest
 from icedb_log.model import FeedState, FileMarker, ListedLogFile, LogFile, LogView
 from icedb_log.repair.footers import ColumnBounds, FileOrigin, Footer
 from icedb_log.repair.rebuild_evidence import DamagedLog, FenceTraces, RebuildEvidence
+from icedb_log.repair.rebuild_log import build_rebuilt_log
 from icedb_log.repair.rebuild_plan import plan_rebuild
 from icedb_log.store.object_store import ObjectInfo
+from icedb_log.table.table_config import PartitionField
 from icedb_sim.tables.small_table import SmallTable
 
 DAY_MS = 24 * 3_600_000
@@ -42,11 +44,11 @@ class Traces:
         time_ms = self.footers[key].info.modified_ms
         return self.paths.log_key(time_ms=time_ms, commit_id=origin.commit_id, is_merged=origin.kind != "flush")
 
-    def log(self, key, *dead, is_seal=False, feed=None):
+    def log(self, key, *dead, is_seal=False, feed=None, **marker):
         """Write the log file of a data file's commit; ``dead``: what it has tombstones of."""
         time_ms = self.clock.now_ms()
         markers = (
-            FileMarker(key, 10, time_ms),
+            FileMarker(key, 10, time_ms, **marker),
             *(FileMarker(each, 10, time_ms, tombstoned_ms=time_ms) for each in dead),
         )
         log = LogFile(time_ms=time_ms, markers=() if is_seal else markers, is_seal=is_seal, feed=feed)
@@ -55,12 +57,20 @@ class Traces:
     def name(self, key):
         return self.log_key(key).rpartition("/")[2].removesuffix(".jsonl")
 
-    def plan(self, *, gone=(), decided=None, **facts):
+    def evidence(self, *, gone=(), **facts):
         there = {key: footer for key, footer in self.footers.items() if key not in gone}
         view = LogView("t", tuple(sorted(self.logs, key=lambda file: file.key)), self.clock.now_ms())
         damaged = facts.pop("damaged", ())
-        evidence = RebuildEvidence(self.paths, self.table.config, view, damaged, there, **facts)
-        return plan_rebuild(evidence, decided=decided)
+        return RebuildEvidence(self.paths, self.table.config, view, damaged, there, **facts)
+
+    def plan(self, *, decided=None, **facts):
+        return plan_rebuild(self.evidence(**facts), decided=decided)
+
+    def rebuilt(self, **facts):
+        """Return the log file of a rebuild."""
+        evidence = self.evidence(**facts)
+        now_ms = self.clock.now_ms()
+        return build_rebuilt_log(evidence, plan_rebuild(evidence), rebuild_id="r", commit_id="c", now_ms=now_ms)
 
 
 def reasons(plan):
@@ -252,3 +262,34 @@ def test_a_damaged_log_file_later_than_the_newest_feed_makes_it_unknown():
     assert traces.plan(source_names=("a",)).feed == FeedState(3, ("a",))
     later = DamagedLog(traces.paths.log_key(time_ms=1, commit_id="f" * 32, is_merged=False), "e", 500, "damaged")
     assert traces.plan(source_names=("a",), damaged=(later,)).lacks_feed
+
+
+def test_what_an_erasure_wants_gone_is_dead_unless_a_whole_log_file_lists_it():
+    traces = Traces()
+    key = traces.write("flush")
+    assert traces.plan(erased=frozenset({key})).live == frozenset()
+    traces.log(key)
+    assert traces.plan(erased=frozenset({key})).live == {key}
+
+
+def test_rows_are_those_of_the_footer_and_what_it_does_not_say_is_kept():
+    traces = Traces()
+    key = traces.write("flush", rows=7)
+    traces.log(key, row_count=3, stats={"id": (1, 9, 0)}, extra={"x": 1})
+    (marker,) = traces.rebuilt().markers
+    assert (marker.row_count, marker.stats, marker.extra) == (7, {"id": (1, 9, 0)}, {"x": 1})
+    traces = Traces()
+    traces.log(traces.write("flush", low=4), stats={"id": (1, 9, 0)})
+    (marker,) = traces.rebuilt().markers
+    assert marker.stats == {"id": (4, 4, 0)}
+
+
+def test_what_repeats_the_path_is_no_column_and_narrow_files_are_the_older_ones():
+    traces = Traces(partition=(PartitionField.parse("d=day(ts)"),), sort=("ts",))
+    for sql_type, number in (("DOUBLE", 1), ("BIGINT", 2)):
+        key = traces.new_key("d=2026-01-01")
+        origin = FileOrigin("flush", "t", "d=2026-01-01", traces.clock.new_id())
+        columns = {"ts": "TIMESTAMP", "n": sql_type, "d": "VARCHAR"}
+        traces.footers[key] = Footer(ObjectInfo(key, "e", 10, number), 1, columns, origin=origin)
+    log = traces.rebuilt()
+    assert (log.schema, log.widened) == ({"ts": "TIMESTAMP", "n": "BIGINT"}, {"n": "DOUBLE"})
