@@ -10,9 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from icedb_engine.writing.footer import make_footer
-from icedb_engine.writing.part_encoder import PartEncoder
-from icedb_engine.writing.part_layout import PartLayout
+from icedb_engine.writing.part_files import PartEncoder, PartLayout, make_footer
 from icedb_log.clock import SystemClock
 from icedb_log.keys import TablePaths
 from icedb_log.log.fence import acquire_fence

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from icedb_engine.arrow_types import ARROW_TYPES
 from icedb_engine.query import user_sql
 from icedb_engine.query.row_condition import check_row_condition
-from icedb_engine.writing.column_stats import StatsCollector
+from icedb_engine.writing.part_files import StatsCollector
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker

@@ -11,9 +11,7 @@ import pytest
 from icedb_client.cli.app import run
 from icedb_client.footers import ParquetFooterReader
 from icedb_engine.imports.import_types import read_sql_type
-from icedb_engine.writing.footer import make_footer
-from icedb_engine.writing.part_encoder import PartEncoder
-from icedb_engine.writing.part_layout import PartLayout
+from icedb_engine.writing.part_files import PartEncoder, PartLayout, make_footer
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.repair.footers import Footer

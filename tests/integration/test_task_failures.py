@@ -1,8 +1,7 @@
 """Requests to the store that fail inside Spark's tasks are counted by the service that started them."""
 
 import pytest
-from icedb_engine.spark.spark_runner import ANSWER_SCHEMA, OK, SparkRunner, make_answer, read_answers
-from icedb_engine.spark.task_failures import watch_failures
+from icedb_engine.spark.spark_runner import ANSWER_SCHEMA, OK, SparkRunner, make_answer, read_answers, watch_failures
 from icedb_local.chaos.fault_proxy import FaultProxy
 from icedb_local.chaos.proxy_faults import ProxyFault
 from icedb_log.clock import SystemClock

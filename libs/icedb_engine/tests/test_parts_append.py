@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 from icedb_engine.query.row_condition import check_row_condition
-from icedb_engine.units.append_unit import AppendUnit, append_unit
 from icedb_engine.units.read_unit import NumberedFile, ReadFilesUnit, read_files
+from icedb_engine.units.typed_rows import AppendUnit, append_unit
 from icedb_log.errors import InvalidRequest
 
 UTC = pa.timestamp("us", tz="UTC")

@@ -8,13 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from icedb_engine.limits import FlushUnitLimits
-from icedb_engine.units.flush_plan import UnitBlobs, count_prefix, plan_writes
-from icedb_engine.units.flush_types import Blob, FlushUnit, FlushUnitResult, WriteUnit
-from icedb_engine.units.parse_unit import cut_blobs, parse_unit
+from icedb_engine.units.flush_types import (
+    Blob,
+    FlushUnit,
+    FlushUnitResult,
+    UnitBlobs,
+    WriteUnit,
+    count_prefix,
+    plan_writes,
+)
+from icedb_engine.units.flush_unit import BlobFolder, cut_blobs, parse_unit, write_unit
 from icedb_engine.units.work_units import WRITE_RESULTS, WRITE_UNITS, encode
-from icedb_engine.units.write_unit import BlobFolder, write_unit
-from icedb_engine.writing.part_encoder import find_dictionary_columns
-from icedb_engine.writing.part_files import ORDINAL
+from icedb_engine.writing.part_files import ORDINAL, find_dictionary_columns
 from icedb_log.errors import InvariantViolated, Unavailable
 
 
@@ -102,7 +107,7 @@ def test_a_blob_that_was_made_again_with_other_rows_is_found(make_table):
 
 
 def test_blobs_are_cut_by_ordinal_and_size(monkeypatch):
-    monkeypatch.setattr("icedb_engine.units.parse_unit.BLOB_BYTES", 4000)
+    monkeypatch.setattr("icedb_engine.units.flush_unit.BLOB_BYTES", 4000)
     ordinals = pa.array([0] * 1000 + [2] * 10 + [3] * 3000, pa.int32())
     numbers = pa.array(range(4010), pa.int64())
     rows = pa.table({ORDINAL: ordinals, "n": numbers})

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from icedb_engine.arrow_types import ARROW_TYPES
 from icedb_engine.sql import quote_text
-from icedb_engine.writing.column_stats import StatsCollector
+from icedb_engine.writing.part_files import StatsCollector
 from icedb_log.model import FileMarker
 from icedb_log.table.condition_check import check_condition
 from icedb_log.table.file_pruning import FilePruner

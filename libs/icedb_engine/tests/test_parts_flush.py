@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from icedb_engine.reading.types import Kind
-from icedb_engine.units.append_unit import AppendUnit, append_unit
+from icedb_engine.units.typed_rows import AppendUnit, append_unit
 from icedb_engine.writing.part_files import PartFileWriter
 from icedb_log.errors import InvariantViolated
 

@@ -4,12 +4,11 @@ import os
 import stat
 import subprocess
 
-import icedb_engine.spark.java
+import icedb_engine.spark.spark_session
 import pytest
 from icedb_engine.engine import open_scratch, remove_abandoned_scratch
 from icedb_engine.limits import EngineLimits
-from icedb_engine.spark.java import find_java
-from icedb_engine.spark.spark_session import SparkSettings, open_spark
+from icedb_engine.spark.spark_session import SparkSettings, find_java, open_spark
 from icedb_log.errors import InvalidRequest, Unavailable
 
 
@@ -61,7 +60,7 @@ def test_an_old_java_on_the_path_gives_way_to_the_package(tmp_path):
 
 
 def test_without_any_java_the_remedy_is_named(monkeypatch):
-    monkeypatch.setattr(icedb_engine.spark.java, "find_spec", lambda name: None)
+    monkeypatch.setattr(icedb_engine.spark.spark_session, "find_spec", lambda name: None)
     with pytest.raises(InvalidRequest, match=r"there is no Java here\. Spark needs Java 17 or newer: install one"):
         find_java({"PATH": ""})
 

@@ -8,9 +8,8 @@ from icedb_engine.query.query_tasks import LostBlobs, make_decode_task
 from icedb_engine.query.query_types import find_sql_type
 from icedb_engine.spark.spark_blobs import make_blob_row, make_result_row
 from icedb_engine.spark.spark_read import ReadUnit
-from icedb_engine.units.encode_unit import EncodeUnit, encode_unit
 from icedb_engine.units.flush_types import FlushUnit
-from icedb_engine.units.parse_unit import FilledBlob, parse_unit
+from icedb_engine.units.flush_unit import EncodeUnit, FilledBlob, encode_unit, parse_unit
 from icedb_log.errors import InvalidRequest
 
 TYPES = {"ts": "TIMESTAMP", "n": "BIGINT", "more": "VARCHAR"}

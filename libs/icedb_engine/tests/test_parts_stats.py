@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from icedb_engine.writing.column_stats import StatsCollector
+from icedb_engine.writing.part_files import StatsCollector
 
 LAST = "\U0010ffff"
 

@@ -85,7 +85,7 @@ class IceDBWriter(DataSourceArrowWriter):
         """
         if self.is_done:
             return WrittenFiles()
-        from icedb_engine.units.append_unit import AppendUnit, append_unit  # noqa: PLC0415 - only tasks need it
+        from icedb_engine.units.typed_rows import AppendUnit, append_unit  # noqa: PLC0415 - only tasks need it
 
         clock = SystemClock()
         place = self.options.place

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import pyspark
-from icedb_engine.spark.java import find_java
-from icedb_engine.spark.spark_session import LOOPBACK
+from icedb_engine.spark.spark_session import LOOPBACK, find_java
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import Unavailable
 

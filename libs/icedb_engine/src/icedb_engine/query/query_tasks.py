@@ -11,7 +11,7 @@ from icedb_engine.arrow_types import ARROW_TYPES
 from icedb_engine.spark.spark_blobs import make_blob_row, make_result_row
 from icedb_engine.spark.spark_read import ReadUnit
 from icedb_engine.spark.spark_runner import OK, Chunks
-from icedb_engine.units.encode_unit import EncodeUnit
+from icedb_engine.units.flush_unit import EncodeUnit
 
 
 class LostBlobs(RuntimeError):
@@ -60,8 +60,7 @@ def make_encode_task(unit: EncodeUnit, *, first: int) -> Callable[[Chunks], Chun
     def encode_rows(chunks: Chunks) -> Chunks:
         from pyspark import TaskContext  # noqa: PLC0415
 
-        from icedb_engine.units.encode_unit import encode_unit  # noqa: PLC0415
-        from icedb_engine.units.parse_unit import FilledBlob  # noqa: PLC0415
+        from icedb_engine.units.flush_unit import FilledBlob, encode_unit  # noqa: PLC0415
         from icedb_engine.units.work_units import encode  # noqa: PLC0415
 
         context: Any = TaskContext.get()

@@ -40,8 +40,15 @@ from icedb_engine.reading.check import UnitChecks
 from icedb_engine.reading.frame import EventFrame
 from icedb_engine.reading.read_json import read_json_document
 from icedb_engine.reading.read_typed import read_arrow, read_csv_cells, read_parquet
-from icedb_engine.units.flush_plan import count_prefix, estimate_bytes
-from icedb_engine.units.flush_types import BatchRejection, Blob, FlushUnit, FlushUnitResult, UnitBadRows
+from icedb_engine.units.flush_types import (
+    BatchRejection,
+    Blob,
+    FlushUnit,
+    FlushUnitResult,
+    UnitBadRows,
+    count_prefix,
+    estimate_bytes,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.store.stores import StoreSettings
 from pydantic import TypeAdapter
 
-from icedb_engine.spark.spark_runner import OK, Chunks, make_answer
-from icedb_engine.spark.task_failures import watch_failures
+from icedb_engine.spark.spark_runner import OK, Chunks, make_answer, watch_failures
 from icedb_engine.units.change_unit import ChangeUnit, GroupOutput, make_error_text
 from icedb_engine.units.read_unit import ReadFilesUnit, read_files, spark_arrow_type
 

@@ -1,27 +1,40 @@
-"""Blobs in Spark: what parse units handed on lies on the executors' disks until write tasks have taken it.
+"""Blobs in Spark: what parse units handed on lies on the executors' disks until write tasks have made files of it.
 
 A DataFrame of blobs is persisted on disk only, so that neither driver nor executors hold a flush in memory; the
 driver collects the units' results and never sees a row. What is lost with an executor is made again by Spark, and
 must then be the same: write tasks check it. Whoever opens :class:`SparkBlobs` closes it, whatever happens.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Self
 
 import pyarrow as pa
 from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError
+from icedb_log.jobs import FlushJob
+from icedb_log.model import FileMarker
 from icedb_log.store.stores import StoreSettings
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
-from icedb_engine.limits import EngineLimits
-from icedb_engine.spark.spark_runner import ANSWER_SCHEMA, OK, Chunks, SparkRunner, make_answer, read_answers
+from icedb_engine.limits import EngineLimits, JobLimits, share_threads
+from icedb_engine.spark.spark_runner import (
+    ANSWER_SCHEMA,
+    FAILURES,
+    OK,
+    Chunks,
+    SparkRunner,
+    make_answer,
+    read_answers,
+    watch_failures,
+)
 from icedb_engine.spark.spark_session import is_remote
-from icedb_engine.spark.task_failures import FAILURES, watch_failures
+from icedb_engine.units.flush_types import UnitBlobs, WriteUnit, plan_writes
+from icedb_engine.units.work_units import WRITE_RESULTS, encode
+from icedb_engine.writing.part_files import SPLIT_FACTOR
 
 BLOB_SCHEMA: Final = f"unit INT, outcome STRING, body STRING, number INT, blob BINARY, {FAILURES} STRING"
 ARROW_BLOB: Final = pa.schema(
@@ -152,7 +165,7 @@ def make_parse_task(store: StoreSettings) -> Callable[[Chunks], Chunks]:
 
     def run_units(chunks: Chunks) -> Chunks:
         from icedb_engine.engine import release_memory  # noqa: PLC0415
-        from icedb_engine.units.parse_unit import FilledBlob, parse_unit  # noqa: PLC0415
+        from icedb_engine.units.flush_unit import FilledBlob, parse_unit  # noqa: PLC0415
         from icedb_engine.units.work_units import FLUSH_UNITS, encode  # noqa: PLC0415
 
         watch_failures()
@@ -187,8 +200,8 @@ def make_write_task(store: StoreSettings, limits: EngineLimits) -> Callable[[Chu
 
     def write_rows(chunks: Chunks) -> Chunks:
         from icedb_engine.engine import release_memory  # noqa: PLC0415
+        from icedb_engine.units.flush_unit import BlobFolder, write_unit  # noqa: PLC0415
         from icedb_engine.units.work_units import WRITE_UNITS, encode  # noqa: PLC0415
-        from icedb_engine.units.write_unit import BlobFolder, write_unit  # noqa: PLC0415
 
         watch_failures()
         task, text = -1, ""
@@ -210,3 +223,44 @@ def make_write_task(store: StoreSettings, limits: EngineLimits) -> Callable[[Chu
             yield make_answer(task, type(error).__name__, str(error))
 
     return write_rows
+
+
+def write_blobs(
+    job: FlushJob, units: Sequence[UnitBlobs], blobs: SparkBlobs, *, columns: Mapping[str, str], limits: JobLimits
+) -> tuple[FileMarker, ...]:
+    """Make files of blobs: one for each partition, unless it is larger than a file should be.
+
+    Args:
+        job: The flush.
+        units: What belongs to the commit.
+        blobs: Where it is.
+        columns: Columns of the files, with types.
+        limits: Bounds of tasks.
+
+    Raises:
+        Unavailable: The store or Spark did not answer, or a blob is not the planned one.
+    """
+    plans = plan_writes(
+        units, task_bytes=limits.write_task_bytes, piece_bytes=SPLIT_FACTOR * job.config.target_file_bytes
+    )
+    if not plans:
+        return ()
+    engine = share_threads(limits.engine, len(plans))
+    bodies = [
+        encode(
+            WriteUnit(
+                paths=job.paths,
+                config=job.config,
+                columns=columns,
+                partitions=plan.partitions,
+                blobs=plan.blobs,
+                commit_id=job.commit_id,
+                time_ms=job.time_ms,
+                engine=engine,
+            )
+        )
+        for plan in plans
+    ]
+    places = [(blob.unit, blob.number, task) for task, plan in enumerate(plans) for blob in plan.blobs]
+    results = [WRITE_RESULTS.validate_json(body) for body in blobs.write(bodies, places, limits=engine)]
+    return tuple(marker for result in results for marker in result.files)

@@ -42,14 +42,12 @@ from icedb_engine.query.insert_query import QueryProblem, query_errors, rows_vie
 from icedb_engine.query.query_types import quote_spark, store_column
 from icedb_engine.spark.change_tasks import GROUP_OUTPUTS, make_change_task
 from icedb_engine.spark.file_rows import FileRows
-from icedb_engine.spark.spark_jobs import SparkJobs
 from icedb_engine.spark.spark_merge import SparkGroupMerger
-from icedb_engine.spark.spark_runner import ANSWER_SCHEMA, OK, SparkRunner
+from icedb_engine.spark.spark_runner import ANSWER_SCHEMA, OK, SparkJobs, SparkRunner, report_again
 from icedb_engine.spark.spark_watch import WatchRules
-from icedb_engine.spark.task_failures import report_again
 from icedb_engine.units.change_unit import ChangedGroup, ChangeUnit, GroupOutput, read_error_text
 from icedb_engine.units.read_unit import NumberedFile
-from icedb_engine.writing.footer import FileKind
+from icedb_engine.writing.part_files import FileKind
 
 WRITE_TASK_BYTES: Final = 64 * MIB
 """Bytes of groups that are worth a write task of their own."""

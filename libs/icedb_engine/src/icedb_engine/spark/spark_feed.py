@@ -23,15 +23,13 @@ from icedb_engine.query.query_types import ROWS_VIEW, OutputColumn, read_output_
 from icedb_engine.query.user_sql import check_user_sql
 from icedb_engine.query.view_query import VIEW_QUERY
 from icedb_engine.reading.widening import unite_known
-from icedb_engine.spark.spark_blobs import BLOB_SCHEMA, SparkBlobs
+from icedb_engine.spark.spark_blobs import BLOB_SCHEMA, SparkBlobs, write_blobs
 from icedb_engine.spark.spark_files import file_errors, open_data_files
-from icedb_engine.spark.spark_jobs import SparkJobs
-from icedb_engine.spark.spark_runner import SparkRunner
-from icedb_engine.spark.spark_write import write_blobs
-from icedb_engine.units.encode_unit import EncodeUnit
-from icedb_engine.units.flush_plan import QueryPart, UnitBlobs
+from icedb_engine.spark.spark_runner import SparkJobs, SparkRunner
+from icedb_engine.units.flush_types import QueryPart, UnitBlobs
+from icedb_engine.units.flush_unit import EncodeUnit
 from icedb_engine.units.work_units import FLUSH_RESULTS
-from icedb_engine.writing.part_layout import require_parity
+from icedb_engine.writing.part_files import require_parity
 
 MAX_QUERY_RUNS: Final = 64
 """Runs of a query in one feed while it looks for commits that it cannot take; the rest waits for the next feed."""

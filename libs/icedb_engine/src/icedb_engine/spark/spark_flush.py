@@ -14,16 +14,13 @@ from icedb_log.model import FileMarker
 
 from icedb_engine.limits import JobLimits
 from icedb_engine.reading.widening import make_proof, settle_types, unite_known
-from icedb_engine.spark.spark_blobs import SparkBlobs
-from icedb_engine.spark.spark_jobs import SparkJobs
+from icedb_engine.spark.spark_blobs import SparkBlobs, write_blobs
 from icedb_engine.spark.spark_query import QueryRun
 from icedb_engine.spark.spark_read import Batches, ReadUnit, UnitReader, bring_together
-from icedb_engine.spark.spark_runner import SparkRunner
-from icedb_engine.spark.spark_write import write_blobs
-from icedb_engine.units.flush_plan import UnitBlobs, count_prefix
-from icedb_engine.units.flush_types import FlushUnitResult
+from icedb_engine.spark.spark_runner import SparkJobs, SparkRunner
+from icedb_engine.units.flush_types import FlushUnitResult, UnitBlobs, count_prefix
 from icedb_engine.units.work_units import FLUSH_RESULTS, split_batches
-from icedb_engine.writing.part_layout import require_parity
+from icedb_engine.writing.part_files import require_parity
 
 _log = structlog.get_logger(__name__)
 

@@ -4,7 +4,7 @@ import structlog
 from icedb_log.jobs import MergedGroup, MergeJob
 
 from icedb_engine.limits import share_threads
-from icedb_engine.spark.spark_jobs import SparkJobs
+from icedb_engine.spark.spark_runner import SparkJobs
 from icedb_engine.units.merge_unit import MergeUnit
 from icedb_engine.units.work_units import MERGE_RESULTS, encode
 

@@ -21,14 +21,13 @@ from icedb_engine.query.query_tasks import make_decode_task, make_encode_task
 from icedb_engine.query.query_types import ROWS_VIEW, read_output_columns, store_column
 from icedb_engine.query.user_sql import check_user_sql
 from icedb_engine.reading.widening import make_proof, unite_known
-from icedb_engine.spark.spark_blobs import BLOB_SCHEMA, SparkBlobs
+from icedb_engine.spark.spark_blobs import BLOB_SCHEMA, SparkBlobs, write_blobs
 from icedb_engine.spark.spark_read import Batches, ReadUnit, UnitReader, bring_together
 from icedb_engine.spark.spark_runner import SparkRunner
-from icedb_engine.spark.spark_write import write_blobs
-from icedb_engine.units.encode_unit import EncodeUnit
-from icedb_engine.units.flush_plan import QueryPart, UnitBlobs
+from icedb_engine.units.flush_types import QueryPart, UnitBlobs
+from icedb_engine.units.flush_unit import EncodeUnit
 from icedb_engine.units.work_units import FLUSH_RESULTS, split_batches
-from icedb_engine.writing.part_layout import require_parity
+from icedb_engine.writing.part_files import require_parity
 
 MAX_QUERY_RUNS: Final = 64
 """Runs of a query in one flush while it looks for batches that it cannot take; the rest waits for the next flush."""

@@ -3,23 +3,85 @@
 Only the DataFrame API, so that it runs on a Spark Connect server, too. A task opens the store by its settings, which
 travel inside the function and not in the rows, so that no plan or log shows them. A unit answers with a row: its
 result, or one of our errors by name; anything else fails the task, which Spark tries again.
+
+Tasks run in processes that nobody asks for metrics. Requests to the store that failed in one of them go with the next
+answer of that process, and the driver reports them again, as if they had failed there. What a process had noted is lost
+when it is killed, or when its task was interrupted: the run's outcome tells of that.
 """
 
+import functools
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, Literal
 
+import orjson
 import pyarrow as pa
 from icedb_log import errors
-from icedb_log.clock import SystemClock
+from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import IceDBError, Unavailable
+from icedb_log.store.request_failures import (
+    OPERATIONS,
+    REASONS,
+    Operation,
+    Reason,
+    listen_to_failures,
+    report_failure,
+)
 from icedb_log.store.stores import StoreSettings
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from icedb_engine.limits import JobLimits
 from icedb_engine.spark.spark_watch import JobWatch, WatchRules
-from icedb_engine.spark.task_failures import FAILURES, report_again, watch_failures
+
+FAILURES: Final = "failures"
+"""The column in which they travel."""
+
+
+class FailureTally:
+    """What failed in this process since it was taken last. Safe for many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    def add(self, operation: Operation, reason: Reason) -> None:
+        """Note one failed request."""
+        with self._lock:
+            self._counts[operation, reason] += 1
+
+    def take(self) -> str | None:
+        """Return what was noted, as text, and forget it; ``None``: nothing."""
+        with self._lock:
+            counts, self._counts = self._counts, Counter()
+        rows = [[operation, reason, count] for (operation, reason), count in counts.items()]
+        return orjson.dumps(rows).decode() if rows else None
+
+
+@functools.cache
+def watch_failures() -> FailureTally:
+    """Return the tally of this process, which notes what fails from the first call on. For tasks, not for drivers."""
+    tally = FailureTally()
+    listen_to_failures(tally.add)
+    return tally
+
+
+def report_again(answers: Sequence[Any]) -> None:
+    """Report in this process what failed in the tasks that sent some answers; called once for each answer.
+
+    Args:
+        answers: Rows of Spark; those without the column come from tasks in this process, which has reported it.
+    """
+    for answer in answers:
+        text = answer[FAILURES] if FAILURES in answer else None  # noqa: SIM401 - rows of Spark have no get
+        for operation, reason, count in orjson.loads(text) if text else ():
+            if operation in OPERATIONS and reason in REASONS:
+                for _ in range(count):
+                    report_failure(operation, reason)
+
 
 UnitKind = Literal["flush", "merge", "import"]
 Chunks = Iterator[pa.RecordBatch]
@@ -139,7 +201,7 @@ def warm_up(spark: SparkSession, *, task_count: int = 2) -> None:
     """
 
     def load(chunks: Chunks) -> Chunks:
-        from icedb_engine.units import flush_unit, merge_unit, parse_unit, write_unit  # noqa: F401, PLC0415
+        from icedb_engine.units import flush_unit, merge_unit  # noqa: F401, PLC0415
 
         pa.array([0])  # Arrow loads pandas with the first array that it makes, which takes half a second
         yield from chunks
@@ -205,3 +267,28 @@ def summarize(error: BaseException) -> str:
     raised = [line for line in lines if ("Error: " in line or "Exception: " in line) and not line.startswith("at ")]
     raised = raised or [line for line in lines if line.startswith("details = ")]  # of a server that does not answer
     return (raised[-1] if raised else (lines or [type(error).__name__])[0])[:_SHOWN_CHARS]
+
+
+class SparkJobs:
+    """Runs jobs of one kind in a Spark session.
+
+    Args:
+        spark: The session.
+        store: How tasks reach the store.
+        clock: For durations in the log.
+        limits: Bounds of batches and tasks.
+        rules: How jobs are watched.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        store: StoreSettings,
+        *,
+        clock: Clock,
+        limits: JobLimits | None = None,
+        rules: WatchRules | None = None,
+    ) -> None:
+        self._runner = SparkRunner(spark, store, rules=rules)
+        self._clock = clock
+        self._limits = limits or JobLimits()

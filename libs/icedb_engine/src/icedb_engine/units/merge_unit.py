@@ -34,9 +34,7 @@ from icedb_engine.reading.data_files import (
     require_path_values,
     unite_columns,
 )
-from icedb_engine.writing.footer import make_footer
-from icedb_engine.writing.part_files import PartFileWriter
-from icedb_engine.writing.part_layout import SPLIT_FACTOR, PartLayout
+from icedb_engine.writing.part_files import SPLIT_FACTOR, PartFileWriter, PartLayout, make_footer
 
 FETCHED_SHARE: Final = 8
 """A group of small files of up to memory / this together is fetched into memory, every other one to disk."""

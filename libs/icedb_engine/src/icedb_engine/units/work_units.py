@@ -13,8 +13,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from icedb_engine.imports.import_unit import ImportUnit, ImportUnitResult
 from icedb_engine.limits import JobLimits
-from icedb_engine.units.flush_plan import estimate_bytes
-from icedb_engine.units.flush_types import FlushUnit, FlushUnitResult, WriteUnit, WriteUnitResult
+from icedb_engine.units.flush_types import FlushUnit, FlushUnitResult, WriteUnit, WriteUnitResult, estimate_bytes
 from icedb_engine.units.merge_unit import MergeUnit, MergeUnitResult
 
 FLUSH_UNITS: Final = TypeAdapter(FlushUnit)

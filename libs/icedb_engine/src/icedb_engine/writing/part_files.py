@@ -1,28 +1,312 @@
-"""From a sorted stream of rows to data files: cut, encoded, uploaded, described.
+"""Data files, written in one way, whoever made the rows: layout, encoding, statistics, footer, upload.
 
-The stream carries an ordinal in its first column, ascending: rows of one ordinal belong to one partition. Files are
-encoded side by side, a row group at a time; a bounded number of row groups waits for that, and a bounded number of
-files for its upload, so neither memory nor disk grows with the number of partitions. Within a file rows keep the
-order of the stream.
+A stream carries an ordinal in its first column, ascending: rows of one ordinal belong to one partition. Files are
+encoded side by side, a row group at a time (:mod:`icedb_engine.writing.parquet_join`); a bounded number of row groups
+waits for that, and a bounded number of files for its upload, so neither memory nor disk grows with the number of
+partitions. Within a file rows keep the order of the stream.
+
+A dictionary makes columns of few values small and quick; on others it costs time, and size as well. Which is which is
+seen from a sample of the first row group. Statistics prune files, so a bound may be wide but never wrong: what is not
+certain is left out. Their form is :mod:`icedb_log.table.column_bounds`.
 """
 
+import contextlib
+import json
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import date
 from functools import partial
+from io import BufferedWriter
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, TypeVar
+from threading import Event
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from icedb_log.clock import Clock
-from icedb_log.model import FileMarker
+from icedb_log.errors import InvariantViolated
+from icedb_log.keys import TablePaths
+from icedb_log.model import ColumnStats, FileMarker
 from icedb_log.store.object_store import ObjectStore
+from icedb_log.table.column_bounds import encode_bounds
 
 from icedb_engine.limits import EngineLimits
-from icedb_engine.writing.part_encoder import PartEncoder
-from icedb_engine.writing.part_layout import PartLayout
+from icedb_engine.reading.types import EXACT_DOUBLE_MAX
+from icedb_engine.units.flush_types import FlushUnit, WriteUnit
+from icedb_engine.writing.parquet_join import MAGIC, TAIL_BYTES, FooterJoiner
+
+FILE_FORMAT: Final = "1"
+FileKind = Literal["flush", "merge", "delete", "rewrite"]
+"""Which job wrote a data file; a ``merge_query`` runs in merges."""
+
+
+def make_footer(
+    *, table: str, partition: str, commit_id: str, kind: FileKind, inputs: Sequence[str] = ()
+) -> dict[str, str]:
+    """Return the key-value metadata of a data file's Parquet footer.
+
+    Args:
+        table: Name of the table.
+        partition: Encoded partition path; empty without partitions.
+        commit_id: Id of the commit that makes the file live.
+        kind: Which job wrote it.
+        inputs: Keys of the data files that were read; a flush reads none.
+    """
+    footer = {
+        "icedb.format": FILE_FORMAT,
+        "icedb.table": table,
+        "icedb.partition": partition,
+        "icedb.commit": commit_id,
+        "icedb.kind": kind,
+    }
+    if kind != "flush":
+        footer["icedb.inputs"] = json.dumps(list(inputs))
+    return footer
+
+
+_EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
+_DAYS: Final = (date.min.toordinal() - _EPOCH_ORDINAL, date.max.toordinal() - _EPOCH_ORDINAL)
+
+
+class StatsCollector:
+    """Gathers the statistics of some columns over the chunks of one file."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._bounds: dict[str, list[Any]] = {column: [] for column in columns}
+        self._null_counts = dict.fromkeys(columns, 0)
+        self._uncertain: set[str] = set()
+        self._inexact: set[str] = set()
+
+    @property
+    def inexact(self) -> tuple[str, ...]:
+        """Columns of all that were added of which some value would change if the column became wider (S2)."""
+        return tuple(sorted(self._inexact))
+
+    def add(self, chunk: pa.Table) -> None:
+        """Take one chunk of rows into account."""
+        for field in chunk.schema:
+            if field.name not in self._inexact and not _is_exact(chunk.column(field.name)):
+                self._inexact.add(field.name)
+        for column, bounds in self._bounds.items():
+            values = chunk.column(column)
+            self._null_counts[column] += values.null_count
+            if pa.types.is_floating(values.type) and not pc.all(pc.is_finite(values), min_count=0).as_py():
+                self._uncertain.add(column)
+                continue
+            extremes = pc.min_max(values)
+            if extremes["min"].is_valid:
+                bounds += [extremes["min"].as_py(), extremes["max"].as_py()]
+
+    def finish(self) -> dict[str, ColumnStats]:
+        """Return the statistics of everything that was added."""
+        return {
+            column: (None, None, self._null_counts[column])
+            if column in self._uncertain or not bounds
+            else (*encode_bounds(min(bounds), max(bounds)), self._null_counts[column])
+            for column, bounds in self._bounds.items()
+        }
+
+
+def _is_exact(values: pa.ChunkedArray) -> bool:
+    """Return whether no value would change if a BIGINT became a DOUBLE, or a DATE a TIMESTAMP (S2)."""
+    if pa.types.is_int64(values.type):
+        low, high = -EXACT_DOUBLE_MAX, EXACT_DOUBLE_MAX
+    elif pa.types.is_date32(values.type):
+        values, (low, high) = values.cast(pa.int32()), _DAYS
+    else:
+        return True
+    extremes = pc.min_max(values)
+    return not extremes["min"].is_valid or low <= extremes["min"].as_py() <= extremes["max"].as_py() <= high
+
+
+SPLIT_FACTOR: Final = 2
+"""A data file ends when it has this many times the target size."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartLayout:
+    """How data files are written.
+
+    Attributes:
+        paths: Keys of the table.
+        partitions: Encoded partition path of each ordinal.
+        footer: Gives the footer's key-value metadata for an ordinal.
+        sort_columns: Sorted by these, nulls last; columns of the stream.
+        stats_columns: Columns of the stream whose statistics go into the markers.
+        row_group_rows: Rows of a row group.
+        split_bytes: A file above this size ends with its row group, and the next run begins.
+        created_ms: Goes into the markers.
+    """
+
+    paths: TablePaths
+    partitions: Sequence[str]
+    footer: Callable[[int], dict[str, str]]
+    sort_columns: Sequence[str]
+    stats_columns: Sequence[str]
+    row_group_rows: int
+    split_bytes: int
+    created_ms: int
+
+
+def make_flush_layout(
+    unit: FlushUnit | WriteUnit, *, columns: Collection[str], partitions: Sequence[str]
+) -> PartLayout:
+    """Return how a unit's data files look.
+
+    Args:
+        unit: The unit that writes them.
+        columns: Their columns.
+        partitions: Encoded path of each ordinal.
+    """
+    config = unit.config
+    sort = [column for column in config.sort if column in columns]
+    sources = [field.column for field in config.partition if field.column in columns]
+
+    def footer(ordinal: int) -> dict[str, str]:
+        return make_footer(table=unit.paths.name, partition=partitions[ordinal], commit_id=unit.commit_id, kind="flush")
+
+    return PartLayout(
+        paths=unit.paths,
+        partitions=partitions,
+        footer=footer,
+        sort_columns=sort,
+        stats_columns=tuple(dict.fromkeys([*sources, *sort])),
+        row_group_rows=config.row_group_rows,
+        split_bytes=SPLIT_FACTOR * config.target_file_bytes,
+        created_ms=unit.time_ms,
+    )
+
+
+def require_parity(paths: TablePaths, *, read_count: int, files: Sequence[FileMarker]) -> None:
+    """Raise InvariantViolated unless the files have as many rows as were read."""
+    written_count = sum(marker.row_count or 0 for marker in files)
+    if written_count != read_count:
+        raise InvariantViolated(f"table {paths.name}: a flush read {read_count} rows and wrote {written_count}")
+
+
+COMPRESSION_LEVEL: Final = 1
+SAMPLE_ROWS: Final = 2048
+MAX_DISTINCT_SHARE: Final = 0.5
+"""A column of which a larger share of the sample is distinct gets no dictionary."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedGroup:
+    """One row group, encoded as a Parquet file of its own.
+
+    Attributes:
+        rows: Its rows.
+        body: The file.
+    """
+
+    rows: pa.Table
+    body: pa.Buffer
+
+
+class PartEncoder:
+    """Writes one Parquet file. Row groups may be encoded side by side; appending them follows one after the other.
+
+    Attributes:
+        path: The file.
+        row_count: Rows appended so far.
+        size_bytes: Bytes written so far.
+        stats: Statistics of the rows.
+        footer: What :meth:`close` wrote last, without its length and the magic bytes.
+    """
+
+    def __init__(self, path: Path, layout: PartLayout) -> None:
+        self.path = path
+        self.row_count = 0
+        self.size_bytes = 0
+        self.stats = StatsCollector(layout.stats_columns)
+        self.footer = b""
+        self._sort_columns = layout.sort_columns
+        self._options: dict[str, Any] = {}
+        self._has_chosen = Event()
+        self._joiner = FooterJoiner()
+        self._sink: BufferedWriter | None = None
+
+    def write_group(self, rows: pa.Table) -> None:
+        """Encode and append one row group."""
+        self.append_group(self.encode_group(rows, is_first=self._sink is None))
+
+    def encode_group(self, rows: pa.Table, *, is_first: bool) -> EncodedGroup:
+        """Encode one row group, while others are encoded.
+
+        Args:
+            rows: Its rows, at least one.
+            is_first: Whether it is the file's first one, which decides how all are encoded; the others wait for that,
+                so it must have begun before them.
+        """
+        if is_first:
+            try:
+                self._choose(rows)
+            finally:
+                self._has_chosen.set()
+        self._has_chosen.wait()
+        if not self._options:
+            raise InvariantViolated(f"{self.path}: its first row group could not be encoded")
+        sink = pa.BufferOutputStream()
+        with pq.ParquetWriter(sink, rows.schema, **self._options) as writer:
+            writer.write_table(rows, row_group_size=rows.num_rows)
+        return EncodedGroup(rows, sink.getvalue())
+
+    def append_group(self, group: EncodedGroup) -> None:
+        """Append a row group after those before it."""
+        if self._sink is None:
+            self._sink = self.path.open("wb")
+            self.size_bytes += self._sink.write(MAGIC)
+        self.stats.add(group.rows)
+        body = self._joiner.add(group.body, row_count=group.rows.num_rows, place=self.size_bytes)
+        self.row_count += group.rows.num_rows
+        self.size_bytes += self._sink.write(body)
+
+    def close(self, footer: dict[str, str]) -> None:
+        """Write the footer."""
+        if self._sink is None:
+            raise InvariantViolated(f"{self.path}: a data file without rows")
+        end = self._joiner.make_footer(footer)
+        self.footer = end[:-TAIL_BYTES]
+        self.size_bytes += self._sink.write(end)
+        self._sink.close()
+
+    def abandon(self) -> None:
+        """Let go of the file without finishing it. Idempotent, and harmless after :meth:`close`."""
+        if self._sink is not None:
+            with contextlib.suppress(OSError):  # what is buffered may not fit on the disk
+                self._sink.close()
+
+    def _choose(self, rows: pa.Table) -> None:
+        """Choose the encodings of all row groups by the first one."""
+        numbers = {name: number for number, name in enumerate(rows.column_names)}
+        sorting = [pq.SortingColumn(numbers[name], nulls_first=False) for name in self._sort_columns]
+        self._options = {
+            "compression": "zstd",
+            "compression_level": COMPRESSION_LEVEL,
+            "use_dictionary": find_dictionary_columns(rows),
+            "store_schema": False,
+            "write_statistics": True,
+            "write_page_checksum": True,
+            "sorting_columns": sorting or None,
+        }
+
+
+def find_dictionary_columns(rows: pa.Table) -> list[str]:
+    """Return the columns of few different values, as far as an even sample tells; nested ones are not compared."""
+    places = np.linspace(0, rows.num_rows - 1, min(rows.num_rows, SAMPLE_ROWS)).astype(np.int64)
+    sample = rows.take(pa.array(places))
+    return [
+        name
+        for name, values in zip(sample.column_names, sample.columns, strict=True)
+        if not (pa.types.is_boolean(values.type) or pa.types.is_nested(values.type))
+        and pc.count_distinct(values, mode="all").as_py() <= MAX_DISTINCT_SHARE * len(places)
+    ]
+
 
 ORDINAL: Final = "__ordinal"
 """Name of the stream's first column."""
