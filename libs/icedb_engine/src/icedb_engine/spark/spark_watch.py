@@ -1,4 +1,4 @@
-"""Stops Spark jobs whose run should stop: lock or fence is lost, or the job takes too long; and tasks that do not heed it.
+"""Stops Spark jobs whose run should stop: lock or fence is lost, or they take too long; and tasks that do not heed it.
 
 What runs inside a watch carries a tag. A thread beside it looks once a second, and interrupts by that tag: again and
 again until the watch ends, because one watch may start several Spark jobs, one after the other. It does so on a
