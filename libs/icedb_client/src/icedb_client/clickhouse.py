@@ -33,6 +33,24 @@ _TYPES: Final = {
     "TIMESTAMP WITH TIME ZONE": "DateTime64(6, 'UTC')",
 }
 _DECIMAL: Final = re.compile(r"DECIMAL\((\d{1,2}), ?(\d{1,2})\)")
+_OPERATORS: Final[Mapping[type, str]] = {
+    exp.EQ: "=",
+    exp.NEQ: "!=",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+}
+_MIRRORED: Final[Mapping[type, type]] = {exp.LT: exp.GT, exp.GT: exp.LT, exp.LTE: exp.GTE, exp.GTE: exp.LTE}
+_PARTS: Final = frozenset({"this", "expression", "expressions", "low", "high"})
+_NUMBERS: Final = ("BIGINT", "DOUBLE", "INTEGER", "SMALLINT", "TINYINT")
+_MAX_DIGITS: Final = 15
+KEY_PLACEHOLDER: Final = "YOUR_ACCESS_KEY_ID"
+SECRET_PLACEHOLDER: Final = "YOUR_SECRET_ACCESS_KEY"  # noqa: S105 - no secret: where one has to be put
+DEFAULT_MAX_QUERY_BYTES: Final = 200_000
+"""ClickHouse parses 256 KiB of a statement unless it is told otherwise."""
+_GLOB_CHARACTERS: Final = frozenset("*?{}[]")
+_GONE: Final = "data files of this snapshot are gone: ask for a new one with icedb snapshot"
 
 
 def quote_name(name: str) -> str:
@@ -59,20 +77,6 @@ def clickhouse_type(table: str, column: str, sql_type: str) -> str:
             "list the files with --format paths and write the query by hand"
         )
     return f"Nullable({found})"
-
-
-_OPERATORS: Final[Mapping[type, str]] = {
-    exp.EQ: "=",
-    exp.NEQ: "!=",
-    exp.LT: "<",
-    exp.LTE: "<=",
-    exp.GT: ">",
-    exp.GTE: ">=",
-}
-_MIRRORED: Final[Mapping[type, type]] = {exp.LT: exp.GT, exp.GT: exp.LT, exp.LTE: exp.GTE, exp.GTE: exp.LTE}
-_PARTS: Final = frozenset({"this", "expression", "expressions", "low", "high"})
-_NUMBERS: Final = ("BIGINT", "DOUBLE", "INTEGER", "SMALLINT", "TINYINT")
-_MAX_DIGITS: Final = 15
 
 
 def translate(condition: str, schema: Mapping[str, str]) -> str:
@@ -248,15 +252,6 @@ _FORMS: Final[Mapping[type, Callable[[_Translator, Any], str]]] = {
     exp.Like: _Translator.pattern,
     exp.Column: _Translator.flag,
 }
-
-
-KEY_PLACEHOLDER: Final = "YOUR_ACCESS_KEY_ID"
-SECRET_PLACEHOLDER: Final = "YOUR_SECRET_ACCESS_KEY"  # noqa: S105 - no secret: where one has to be put
-DEFAULT_MAX_QUERY_BYTES: Final = 200_000
-"""ClickHouse parses 256 KiB of a statement unless it is told otherwise."""
-
-_GLOB_CHARACTERS: Final = frozenset("*?{}[]")
-_GONE: Final = "data files of this snapshot are gone: ask for a new one with icedb snapshot"
 
 
 def to_clickhouse(snapshot: Snapshot) -> str:

@@ -38,6 +38,8 @@ FIRST_PAUSE_MS: Final = 100
 LONGEST_PAUSE_MS: Final = 5 * SECOND_MS
 WINDOW_PARTS_LEFT: Final = 10
 """This fraction of the retry window is left to the last request itself."""
+FIRST_POLL_MS: Final = 50
+LONGEST_POLL_MS: Final = 1000
 
 
 class Undelivered(Unavailable):
@@ -236,10 +238,6 @@ def _pause_ms(error: Unavailable, attempt: int) -> int:
     if isinstance(error, Overloaded):
         return max(FIRST_PAUSE_MS, error.retry_after_ms)
     return min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS << min(attempt - 1, 16))
-
-
-FIRST_POLL_MS: Final = 50
-LONGEST_POLL_MS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
+DEFAULT_REGION: Final = "us-east-1"
+_HTTPFS_PACKAGE: Final = "duckdb-extension-httpfs"
+OFFLINE: Final = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",
+    "allow_persistent_secrets": "false",
+}
+UNREADABLE: Final = (duckdb.IOException, duckdb.HTTPException, duckdb.PermissionException)
+"""A data file that is gone is among these: DuckDB then looks for a folder of that name, which it may not."""
+_SQL_TYPE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_ ]{0,62}(\([0-9]{1,2}(, ?[0-9]{1,2})?\))?(\[\])*")
+_FILE_NAME: Final = "filename"
+"""DuckDB skips files by conditions on the column of this name, and of no other."""
+_OTHER_FILE_NAME: Final = "icedb_file_name__"
+MAX_BATCH_ROWS: Final = 10_000_000
+
 
 def first_line(error: BaseException) -> str:
     """Return what DuckDB says, without the drawing of where."""
@@ -44,16 +60,6 @@ def why_it_failed(error: BaseException) -> str:
     if type(error) is not duckdb.Error:
         return line
     return f"{line}: a data file may be damaged; `icedb fsck TABLE --pages` reads all bytes and names it"
-
-
-DEFAULT_REGION: Final = "us-east-1"
-_HTTPFS_PACKAGE: Final = "duckdb-extension-httpfs"
-OFFLINE: Final = {
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-    "python_enable_replacements": "false",
-    "allow_persistent_secrets": "false",
-}
 
 
 def open_duckdb() -> duckdb.DuckDBPyConnection:
@@ -196,15 +202,6 @@ class Rows:
     def _check(self) -> None:
         for lease in self._leases:
             lease.check()
-
-
-UNREADABLE: Final = (duckdb.IOException, duckdb.HTTPException, duckdb.PermissionException)
-"""A data file that is gone is among these: DuckDB then looks for a folder of that name, which it may not."""
-
-_SQL_TYPE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_ ]{0,62}(\([0-9]{1,2}(, ?[0-9]{1,2})?\))?(\[\])*")
-_FILE_NAME: Final = "filename"
-"""DuckDB skips files by conditions on the column of this name, and of no other."""
-_OTHER_FILE_NAME: Final = "icedb_file_name__"
 
 
 def create_view(con: duckdb.DuckDBPyConnection, snapshot: Snapshot, *, view: str) -> str:
@@ -397,9 +394,6 @@ def unreadable(error: Exception) -> Unavailable:
         "if it is gone, the read took longer than the table's data grace period: run it again, and hold the table with "
         "`with client.reading(table) as snapshot:` while you read"
     )
-
-
-MAX_BATCH_ROWS: Final = 10_000_000
 
 
 def read_table(snapshot: Snapshot, columns: Sequence[str] | None) -> "pa.Table":

@@ -59,6 +59,13 @@ STDIN_NAME: Final = "standard input"
 
 _BROKEN_FILE: Final = (OSError, EOFError, zstd.ZstdError, zlib.error)
 _PEEK_BYTES: Final = 64
+MAX_ARRAY_BYTES: Final = 256 * MIB
+"""A file that is one JSON array is parsed whole; a larger one has to be NDJSON."""
+_JSON_SPACE: Final = " \t\r\n"
+_LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
+NO_BOUND: Final = 1 << 62
+PREVIEW_BYTES: Final = 256 * 1024
+MAX_LINE_CHARACTERS: Final = 500
 
 
 def format_of_name(name: str) -> DataFormat | None:
@@ -246,12 +253,6 @@ def _reason(error: Exception) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
 
 
-MAX_ARRAY_BYTES: Final = 256 * MIB
-"""A file that is one JSON array is parsed whole; a larger one has to be NDJSON."""
-_JSON_SPACE: Final = " \t\r\n"
-_LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
-
-
 def read_ndjson(text: io.BufferedReader, name: str) -> Iterator[bytes]:
     """Yield each line that is not blank, without its end.
 
@@ -418,9 +419,6 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-NO_BOUND: Final = 1 << 62
-
-
 def to_body(rows: Any, data_format: DataFormat | None) -> BatchBody:
     """Return the body of one batch; ``rows`` as :meth:`icedb_client.Client.enqueue` takes them.
 
@@ -447,10 +445,6 @@ def to_body(rows: Any, data_format: DataFormat | None) -> BatchBody:
             "see Client.enqueue"
         )
     return encode_rows(rows)
-
-
-PREVIEW_BYTES: Final = 256 * 1024
-MAX_LINE_CHARACTERS: Final = 500
 
 
 def format_of_key(key: str) -> str:

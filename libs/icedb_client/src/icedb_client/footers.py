@@ -26,6 +26,9 @@ _ENCRYPTED_MAGIC: Final = b"PARE"
 _END_BYTES: Final = 8
 _READ_AHEAD: Final = 4
 _MAX_SHARED_SCHEMAS: Final = 256
+PAGE_THREADS: Final = 4
+_ZSTD: Final = 6
+"""In Parquet's list of codecs."""
 
 
 class ParquetFooterReader:
@@ -115,11 +118,6 @@ class ParquetFooterReader:
         if len(self._shared) >= _MAX_SHARED_SCHEMAS:
             return schema.columns
         return self._shared.setdefault(tuple(schema.columns.items()), schema.columns)
-
-
-PAGE_THREADS: Final = 4
-_ZSTD: Final = 6
-"""In Parquet's list of codecs."""
 
 
 class ParquetPageReader:

@@ -56,6 +56,15 @@ _OPTIONS: Final = (
     # A name may stand for several replicas: calls go to all of them in turn.
     ("grpc.service_config", json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})),
 )
+PROBE_TIMEOUT_S: Final = 2.0
+_CREDENTIALS_HINT: Final = {
+    grpc.StatusCode.UNAUTHENTICATED: "; set ICEDB_TOKEN, ICEDB_TOKEN_FILE or a client certificate",
+}
+_TOO_MANY_CALLS: Final = "oncurrent RPC limit"
+MAX_TRIES: Final = 4
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 5.0
+_GROWING: Final = wait_exponential(multiplier=FIRST_PAUSE_S, max=LONGEST_PAUSE_S) + wait_random(0, FIRST_PAUSE_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +144,6 @@ def _require_loopback(addresses: Sequence[str]) -> None:
                 f"the token would go to {address} in plain text, for everybody on the way to read: set ICEDB_TLS or "
                 "ICEDB_CA_FILE, or, if the network is yours alone, ICEDB_TOKEN_OVER_PLAINTEXT=true"
             )
-
-
-PROBE_TIMEOUT_S: Final = 2.0
-
-_CREDENTIALS_HINT: Final = {
-    grpc.StatusCode.UNAUTHENTICATED: "; set ICEDB_TOKEN, ICEDB_TOKEN_FILE or a client certificate",
-}
-_TOO_MANY_CALLS: Final = "oncurrent RPC limit"
 
 
 def retry_after_ms(error: Any) -> int | None:
@@ -269,12 +270,6 @@ def _metadata(error: Any) -> dict[str, Any]:
 
 def _first_words(details: str) -> str:
     return details.partition(":")[0][:120] if details else "no connection"
-
-
-MAX_TRIES: Final = 4
-FIRST_PAUSE_S: Final = 0.1
-LONGEST_PAUSE_S: Final = 5.0
-_GROWING: Final = wait_exponential(multiplier=FIRST_PAUSE_S, max=LONGEST_PAUSE_S) + wait_random(0, FIRST_PAUSE_S)
 
 
 def retry_policy(timeout_s: float) -> dict[str, Any]:

@@ -26,6 +26,9 @@ from icedb_client.delivery import DEFAULT_RETRY_MS, Delivery, EnqueuedBatch, Sta
 MAX_SENDERS: Final = 32
 BATCHES_IN_MEMORY: Final = 2
 """The memory of a producer holds at least so many batches: one is filled while another is on its way."""
+LAST_ATTEMPT_MS: Final = 30 * SECOND_MS
+"""How much longer than ``retry_ms`` closing waits: one attempt may be on its way when the time is over."""
+_CHUNK_ROWS: Final = 256
 
 
 class BufferFull(Unavailable):
@@ -220,9 +223,6 @@ class RowBuffer:
         return self._sealed.popleft() if self._sealed else None
 
 
-LAST_ATTEMPT_MS: Final = 30 * SECOND_MS
-"""How much longer than ``retry_ms`` closing waits: one attempt may be on its way when the time is over."""
-_CHUNK_ROWS: Final = 256
 _log = logging.getLogger(__name__)
 
 

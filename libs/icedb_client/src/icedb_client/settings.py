@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_va
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 DEFAULT_REDIS_URL: Final = "redis://127.0.0.1:6379/0"
+MAX_SECRET_BYTES: Final = 64 * 1024
 
 
 class ClientSettings(StoreFields, BaseSettings):
@@ -121,9 +122,6 @@ def load_client_settings(**given: object) -> ClientSettings:
 
 def _name_of(place: tuple[int | str, ...]) -> str:
     return f"ICEDB_{str(place[0]).upper()}: " if place else ""
-
-
-MAX_SECRET_BYTES: Final = 64 * 1024
 
 
 class BearerToken:
