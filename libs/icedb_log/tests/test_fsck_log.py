@@ -262,6 +262,32 @@ def test_lists_that_disagree_are_settled_by_a_rebuild_that_asks_the_files() -> N
     assert table.ids() == before
 
 
+@pytest.mark.parametrize(("damage", "severity"), [(listed_by_two, "warning"), (listed_differently, "error")])
+def test_lists_that_disagree_are_worse_than_those_that_agree(damage: Damage, severity: str) -> None:
+    table = small()
+    damage(table)
+    (finding,) = [each for each in check(table).findings if each.code == "double-listing"]
+    assert finding.severity == severity
+    assert ("another size or number of rows" in finding.message) == (severity == "error")
+
+
+def test_a_widening_that_dead_log_files_alone_know_is_told() -> None:
+    table = small()
+    edit(table, logs(table)[0], lambda log: replace(log, widened={"id": "DOUBLE"}))
+    found = {each.code: each.message for each in check(table).findings}
+    assert found["schema-not-carried"] == "dead log files alone say that column 'id' is wider"
+    assert "widening" in found
+
+
+def test_the_first_of_several_tombstones_from_the_future_is_named() -> None:
+    table = small()
+    future_tombstone(table)
+    (finding,) = [each for each in check(table).findings if each.code == "tombstone-time"]
+    log = decode_log_file(finding.key, table.store.get(finding.key).body)
+    assert finding.message.startswith(f"{len(log.log_tombstones)} tombstones")
+    assert f"the first is {log.log_tombstones[0].path}: " in finding.message
+
+
 def test_one_damaged_log_file_hides_no_other_damage() -> None:
     table = small()
     first, last = logs(table)[0], last_append(table)
