@@ -184,7 +184,9 @@ class Story:
         self.remember()
         self.clock.advance(2 * LOG_GRACE_MS)
         audit = AuditLog(self.store, self.paths, clock=self.clock, owner="janitor@golden")
-        vacuum_table(self.store, self.paths, clock=self.clock, reader=self.make_reader(self.paths), audit=audit)
+        vacuum_table(
+            Table.open(self.store, self.paths, clock=self.clock, reader=self.make_reader(self.paths)), audit=audit
+        )
         self.clock.advance(1)
 
     def append_more(self):
@@ -244,10 +246,10 @@ class Story:
         self.expected["conflict_of"] = batch_id
 
     def hold(self):
-        self.run(acquire_lease, ttl_ms=DATA_GRACE_MS, holder="reader@golden")
+        self.work(acquire_lease, owner="", ttl_ms=DATA_GRACE_MS, holder="reader@golden")
 
     def pin(self):
-        self.run(create_pin, name="q3", note="before the migration")
+        self.work(create_pin, "q3", owner="", note="before the migration")
         self.expected["pin"] = {"name": "q3", "ids": sorted(self.ids)}
 
     def follow(self):
@@ -263,7 +265,7 @@ class Story:
     def find_orphans(self):
         self.store.put(self.paths.data_key(partition="d=2026-09-01", file_id="0" * 32), b"# no Parquet\n")
         self.clock.advance(4 * DATA_GRACE_MS)
-        self.run(sweep_orphans)
+        self.work(sweep_orphans, owner="")
 
     def stage_batches(self):
         """Batches that nobody has flushed: in two formats, and one by a producer's key."""

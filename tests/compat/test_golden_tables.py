@@ -133,8 +133,8 @@ class Golden:
     def clean(self):
         """Vacuum and sweep every table, as the janitor does; tell open erasures what is gone."""
         for paths in (self.paths, *([self.copy] if self.has_view else [])):
-            gone = [*self.run(vacuum_table, paths).deleted_data]
-            gone += self.run(sweep_orphans, paths, policy=OrphanPolicy(max_share=1.0)).deleted
+            gone = [*self.work(vacuum_table, paths=paths, owner="").deleted_data]
+            gone += self.work(sweep_orphans, paths=paths, owner="", policy=OrphanPolicy(max_share=1.0)).deleted
             note_deletions(self.store, paths, gone)
 
     def carry_on(self):
@@ -401,7 +401,7 @@ def test_a_pin_and_a_view_keep_janitors_away_that_know_of_neither(golden):
     """They refuse a configuration with fields that they do not know (docs/upgrades.md)."""
     before = json.loads(golden.store.get(golden.paths.config_key).body)
     config = golden.run(read_table_config_at)
-    golden.run(create_pin, name="mine")
+    golden.work(create_pin, "mine", owner="")
     after = json.loads(golden.store.get(golden.paths.config_key).body)
     assert after.keys() == TableConfig.model_fields.keys()
     assert {name: after[name] for name in before} == before

@@ -53,7 +53,7 @@ def test_a_whole_life(table, require_alike, strict_reader):
     assert {a[0]["p"], third["p"]} <= set(table.vacuum().deleted_data)
     for _ in range(3):
         table.clock.advance(5 * table.grace_ms)
-        assert table.run(sweep_orphans).deleted == ()
+        assert table.work(sweep_orphans, owner="").deleted == ()
         table.vacuum()
         require_alike([1, 2, 4, 7, 21])
     assert len(table.store.dump("events/_data/")) == 2

@@ -172,7 +172,7 @@ class V3Table:
         ]
 
     def vacuum(self):
-        return self.run(vacuum_table)
+        return self.work(vacuum_table, owner="")
 
     def problems(self):
         """Return what fsck finds, but for what it says of a configuration that does not say how files are laid out."""

@@ -111,7 +111,7 @@ class ImportingTable:
         assert (merged.input_count, merged.output_count) == (DAYS * FILES_PER_DAY, DAYS)
         deleted = 0
         for _ in range(100):
-            deleted += len(vacuum_table(self.store, self.paths, clock=CLOCK).deleted_data)
+            deleted += len(vacuum_table(Table.open(self.store, self.paths, clock=CLOCK)).deleted_data)
             if deleted == DAYS * FILES_PER_DAY:
                 break
             CLOCK.sleep_ms(100)

@@ -22,6 +22,7 @@ from icedb_log.model import FileMarker, LogFile
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.store.stores import open_warehouse
 from icedb_log.table.stored_config import create_table
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2 as pb
@@ -279,7 +280,7 @@ def test_a_batch_that_stays_staged_ends_the_wait_with_the_reason(start):
 def test_a_pin_is_read_however_the_table_has_changed(rig):
     rig.commit(days=(1, 2))
     paths = rig.warehouse.table("events")
-    create_pin(rig.warehouse.store, paths, "q3", clock=rig.clock)
+    create_pin(Table.open(rig.warehouse.store, paths, clock=rig.clock), "q3")
     rig.commit(days=(3,))
     for _ in range(2):
         pinned = rig.get(pin="q3", partition_filters=[pb.PartitionFilter(field="d", glob="2026*")])

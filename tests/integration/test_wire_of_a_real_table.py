@@ -106,7 +106,7 @@ def test_a_real_table_is_read_alike_after_each_step(spark, tmp_path):
     )
     check(350)
     deadline = time.monotonic() + VACUUM_DEADLINE_S
-    while vacuum_table(store, paths, clock=CLOCK).waiting:
+    while vacuum_table(Table.open(store, paths, clock=CLOCK)).waiting:
         assert time.monotonic() < deadline, "the vacuum does not come to an end"
         CLOCK.sleep_ms(100)
     check(350)

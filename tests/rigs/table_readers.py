@@ -13,6 +13,7 @@ from icedb_log.clean.lease_holding import acquire_lease, release_lease, renew_le
 from icedb_log.clean.pin_creation import create_pin
 from icedb_log.clean.pins import unpin
 from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound
+from icedb_log.table.table import Table
 from table_model import NAMES, PLACES, TableModel, plain, present
 
 
@@ -43,10 +44,12 @@ class Readers(TableModel):
         self._forget()
         if name in self.pins:
             with pytest.raises(InvalidRequest):
-                create_pin(self.store, self.paths, name, clock=self.clock, reader=self.table.reader())
+                create_pin(Table.open(self.store, self.paths, clock=self.clock, reader=self.table.reader()), name)
             return
         ttl_ms = None if ttl_s is None else ttl_s * 1000
-        create_pin(self.store, self.paths, name, clock=self.clock, ttl_ms=ttl_ms, reader=self.table.reader())
+        create_pin(
+            Table.open(self.store, self.paths, clock=self.clock, reader=self.table.reader()), name, ttl_ms=ttl_ms
+        )
         ends_ms = self.clock.now_ms() + (ttl_ms or 10**12)
         self.pins[name] = (list(self.live), ends_ms)
         self.clock.advance(1)
@@ -62,7 +65,9 @@ class Readers(TableModel):
     @present
     @rule(ttl_s=st.sampled_from([10, 120, 3600]))
     def lease(self, ttl_s):
-        held = acquire_lease(self.store, self.paths, clock=self.clock, ttl_ms=ttl_s * 1000, reader=self.table.reader())
+        held = acquire_lease(
+            Table.open(self.store, self.paths, clock=self.clock, reader=self.table.reader()), ttl_ms=ttl_s * 1000
+        )
         self.leases[held.lease_id] = (held.at_ms, self.clock.now_ms() + ttl_s * 1000)
         self.clock.advance(1)
 

@@ -11,6 +11,7 @@ from icedb_log.clean.pins import unpin
 from icedb_log.clock import new_batch_id
 from icedb_log.erasure.erasures import create_erasure, list_open_ids, read_erasure
 from icedb_log.errors import Unavailable
+from icedb_log.table.table import Table
 from icedb_log.table.table_changes import alter_table_config
 from icedb_log.warehouse import Warehouse
 from icedb_sim.tables.erasure_steps import advance, append_users, clean
@@ -162,7 +163,7 @@ def test_an_id_that_is_not_there_is_said_so(icedb, table):
 
 
 def test_pins_and_versions_that_hold_an_erasure_up_are_named(icedb, table, monkeypatch):
-    create_pin(table.store, table.paths, "q3", clock=table.clock)
+    create_pin(Table.open(table.store, table.paths, clock=table.clock), "q3")
     alter_table_config(table.store, table.paths, {"keep_versions": 3}, clock=table.clock)
     asked = icedb("erase", "events", "--where", WHERE, "--yes")
     assert "warning: table events has pins (q3)" in " ".join(asked.err.split())

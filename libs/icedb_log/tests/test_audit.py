@@ -17,6 +17,7 @@ from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.errors import CommitOutcomeUnknown, Unavailable
 from icedb_log.keys import parse_audit_key
 from icedb_log.store.object_store import FailedDelete, list_all
+from icedb_log.table.table import Table
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
@@ -244,7 +245,7 @@ def test_a_vacuum_writes_down_what_it_deletes_and_what_held_others():
     delete_lease(table.store, table.paths, lease_id="l1")
     put_lease(table.store, table.paths, at_ms=table.clock.now_ms(), ttl_ms=DAY_MS, clock=table.clock, lease_id="l2")
     log = AuditLog(table.store, table.paths, clock=table.clock, owner="janitor@h")
-    result = vacuum_table(table.store, table.paths, clock=table.clock, audit=log, reader=table.reader())
+    result = vacuum_table(Table.open(table.store, table.paths, clock=table.clock, reader=table.reader()), audit=log)
     parts = list(read_audit(table.store, table.paths))
     entries = {each.key: each for part in parts for each in part.entries}
     assert set(entries) == {*result.deleted_logs, *result.deleted_data}

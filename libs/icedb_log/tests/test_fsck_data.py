@@ -8,6 +8,7 @@ from icedb_log.clean.pin_creation import create_pin
 from icedb_log.repair.fsck_data import find_partition_problem
 from icedb_log.store.object_store import list_all
 from icedb_log.table.stored_config import encode_table_config
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import PartitionField
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.fsck_tables import (
@@ -225,7 +226,7 @@ def test_a_first_commit_that_was_cut_off_is_no_lost_log_for_certain() -> None:
 
 def test_a_pin_of_an_empty_table_is_no_proof_that_its_log_is_lost() -> None:
     table = SmallTable(has_footers=True)
-    create_pin(table.store, table.paths, "empty", clock=table.clock)
+    create_pin(Table.open(table.store, table.paths, clock=table.clock), "empty")
     table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, table.paths.log_prefix)]
     with contextlib.suppress(Crash):
         table.append(1)

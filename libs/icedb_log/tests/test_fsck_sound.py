@@ -13,6 +13,7 @@ from icedb_log.errors import IceDBError, NotFound, Unavailable
 from icedb_log.log.fence import seal
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.repair.fsck_findings import FsckReport
+from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault, ScriptedStore
 from icedb_sim.tables.lease_steps import put_lease
 from icedb_sim.tables.row_footers import RowFooterReader
@@ -55,7 +56,7 @@ def with_history() -> SmallTable:
     view.feed_all()
     table.append(4)
     table.delete("id = 1")
-    create_pin(table.store, table.paths, "q3", clock=table.clock)
+    create_pin(Table.open(table.store, table.paths, clock=table.clock), "q3")
     put_lease(table.store, table.paths, at_ms=table.clock.now_ms(), ttl_ms=60_000, clock=table.clock)
     table.clock.advance(25_000)
     table.vacuum()

@@ -7,6 +7,7 @@ import orjson
 import pytest
 from icedb_log.clean.pin_creation import create_pin
 from icedb_log.erasure.erasures import create_erasure
+from icedb_log.table.table import Table
 from icedb_sim.tables.fsck_tables import check, codes, codes_after, data_file, last_append, small
 from icedb_sim.tables.small_table import SmallTable
 from icedb_sim.tables.small_view import SmallView
@@ -94,7 +95,7 @@ def broken_pin(table: SmallTable) -> None:
 def pin_lost_file(table: SmallTable) -> None:
     """A dead file that a pin holds went, long after it died."""
     table.append(7)
-    create_pin(table.store, table.paths, name="q3", clock=table.clock, ttl_ms=None)
+    create_pin(Table.open(table.store, table.paths, clock=table.clock), "q3", ttl_ms=None)
     path = data_file(table, last_append(table))
     table.append(8)
     table.append(9)

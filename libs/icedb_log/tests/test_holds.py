@@ -8,6 +8,7 @@ from icedb_log.clean.holds import read_holds, read_open_commits
 from icedb_log.clean.pin_creation import create_pin
 from icedb_log.errors import BelowHorizon, CorruptLog
 from icedb_log.keys import parse_log_key
+from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.lease_steps import put_lease
 from icedb_sim.tables.small_table import SmallTable
@@ -113,7 +114,7 @@ def test_a_dry_run_names_each_guard_with_its_end_and_holder():
     table.append(1)
     table.append(2)
     at_ms = table.clock.now_ms() - 1
-    create_pin(table.store, table.paths, "q3", clock=table.clock, ttl_ms=2 * DAY_MS)
+    create_pin(Table.open(table.store, table.paths, clock=table.clock), "q3", ttl_ms=2 * DAY_MS)
     lease_id = put_lease(table.store, table.paths, at_ms=at_ms, ttl_ms=DAY_MS, clock=table.clock)
     table.merge(full=True)
     table.clock.advance(table.config.data_grace_ms)
@@ -128,7 +129,7 @@ def test_a_dry_run_names_each_guard_with_its_end_and_holder():
 def test_read_holds_has_everything():
     table = SmallTable(keep_versions=1)
     table.append(1)
-    create_pin(table.store, table.paths, "q3", clock=table.clock)
+    create_pin(Table.open(table.store, table.paths, clock=table.clock), "q3")
     put_lease(table.store, table.paths, at_ms=5, ttl_ms=DAY_MS, clock=table.clock)
     view = table.view()
     holds = read_holds(table.store, table.paths, view=view, config=table.config)

@@ -197,7 +197,7 @@ def test_j11_a_drop_that_was_cut_off_ends_although_the_batch_is_staged():
     stage(table, B, batch_id)
     assert table.flush().conflict_count == 0
     found = table.sweep().leftovers
-    sweep_leftovers(table.store, table.paths, found, config=table.config, clock=table.clock)
+    sweep_leftovers(table.known(), found)
     assert (table.flush().conflict_count, staged_ids(table), kept(table)) == (1, [], [2])
 
 
@@ -214,7 +214,7 @@ def test_j11_a_drop_that_was_cut_off_ends_also_when_its_mark_is_old():
     assert staged_ids(table) == [batch_id]
     table.clock.advance(25 * 3600 * 1000)
     found = table.sweep().leftovers
-    sweep_leftovers(table.store, table.paths, found, config=table.config, clock=table.clock)
+    sweep_leftovers(table.known(), found)
     table.flush()
     assert staged_ids(table) == []
     (entry,) = list_quarantined(table.store, table.paths)

@@ -4,6 +4,7 @@ import pytest
 from icedb_log.clean.lease_holding import acquire_lease, release_lease, renew_lease
 from icedb_log.errors import BelowHorizon, CommitOutcomeUnknown, IceDBError, NotFound
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
+from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.row_files import read_live_rows
 from icedb_sim.tables.small_table import SmallTable, try_each_call
@@ -41,7 +42,7 @@ def make_leased():
 def acquire(table):
     table.lease = None
     table.lease = acquire_lease(
-        table.store, table.paths, clock=table.clock, ttl_ms=TTL_MS, at_ms=table.at_ms, reader=table.reader()
+        Table.open(table.store, table.paths, clock=table.clock, reader=table.reader()), ttl_ms=TTL_MS, at_ms=table.at_ms
     )
 
 

@@ -19,6 +19,7 @@ from icedb_log.errors import (
 )
 from icedb_log.model import FileMarker, ListedLogFile, LogFile, LogView
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
+from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.row_files import read_live_rows
 from icedb_sim.tables.small_table import SmallTable
@@ -37,7 +38,7 @@ def table():
 
 def acquire(table, **options):
     options.setdefault("ttl_ms", TTL_MS)
-    return acquire_lease(table.store, table.paths, clock=table.clock, reader=table.reader(), **options)
+    return acquire_lease(Table.open(table.store, table.paths, clock=table.clock, reader=table.reader()), **options)
 
 
 def renew(table, lease, ttl_ms=TTL_MS):

@@ -14,6 +14,7 @@ from icedb_log.ingest.idempotency import KEEP_MS
 from icedb_log.ingest.quarantine import list_quarantined, reason_key
 from icedb_log.ingest.quarantine_ops import begin_drop, drop_quarantined, read_quarantined, retry_quarantined
 from icedb_log.store.probe import PROBE_FOLDER
+from icedb_log.table.table import Table
 from icedb_log.units import DAY_MS, HOUR_MS
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.lease_steps import put_lease
@@ -23,12 +24,12 @@ RETENTION_MS = 30 * DAY_MS
 
 
 def walk(table):
-    return sweep_orphans(table.store, table.paths, clock=table.clock, reader=table.reader()).leftovers
+    return sweep_orphans(Table.open(table.store, table.paths, clock=table.clock, reader=table.reader())).leftovers
 
 
 def sweep(table, *, found=None):
     found = found or walk(table)
-    return sweep_leftovers(table.store, table.paths, found, config=table.config, clock=table.clock)
+    return sweep_leftovers(table.known(), found)
 
 
 def make_table(**config):
@@ -318,9 +319,9 @@ def test_nothing_goes_while_the_stores_clock_lies():
 
 def test_what_goes_is_written_down():
     table = make_old_quarantine()
-    found = sweep_orphans(table.store, table.paths, clock=table.clock).leftovers
+    found = sweep_orphans(Table.open(table.store, table.paths, clock=table.clock)).leftovers
     audit = AuditLog(table.store, table.paths, clock=table.clock, owner="test")
-    sweep_leftovers(table.store, table.paths, found, config=table.config, clock=table.clock, audit=audit)
+    sweep_leftovers(table.known(), found, audit=audit)
     lines = [
         orjson.loads(line)
         for key in table.keys(table.paths.audit_prefix)

@@ -25,6 +25,7 @@ from icedb_log.log.fold import fold
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.store.object_store import list_all
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
+from icedb_log.table.table import Table
 from icedb_sim.tables.pin_steps import DAY_MS, age, data_count, make_table, pin, pinned_ids, status
 from icedb_sim.tables.small_table import SmallTable
 
@@ -167,7 +168,7 @@ def test_calls_that_cannot_be_are_refused_and_leave_nothing(table):
     with pytest.raises(NotFound):
         unpin(table.store, table.paths, "q3")
     with pytest.raises(NotFound, match="does not exist"):
-        create_pin(table.store, table.paths.sibling("other"), "q3", clock=table.clock)
+        create_pin(Table.open(table.store, table.paths.sibling("other"), clock=table.clock), "q3")
     assert table.keys(table.paths.pins_prefix) == []
 
 
@@ -300,7 +301,7 @@ def test_j7_the_janitor_deletes_the_objects_of_pins_that_hold_nothing(table):
     def sweep():
         listing = list_all(table.store, table.paths.pins_prefix)
         leftovers = Leftovers(listing.store_now_ms, {"pin": listing.objects})
-        done = sweep_leftovers(table.store, table.paths, leftovers, config=table.config, clock=table.clock)
+        done = sweep_leftovers(table.known(), leftovers)
         return done.deleted["pin"], [found.name for found in list_pins(table.store, table.paths).pins]
 
     table.clock.advance(table.config.data_grace_ms - 1)

@@ -13,6 +13,7 @@ from icedb_log.errors import CorruptLog, Fenced, InvalidRequest, NotFound, Unava
 from icedb_log.log.fence import acquire_fence
 from icedb_log.store.object_store import list_all
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
+from icedb_log.table.table import Table
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.lease_steps import put_lease
@@ -68,7 +69,7 @@ def test_t3_it_waits_for_whoever_needs_the_table(hold):
 
 
 def test_t3_pins_keep_a_table_from_being_purged_and_can_be_ended_in_the_trash(table):
-    create_pin(table.store, table.paths, "q3", clock=table.clock)
+    create_pin(Table.open(table.store, table.paths, clock=table.clock), "q3")
     with pytest.raises(InvalidRequest, match=r"is pinned .q3.: `icedb unpin t q3` first"):
         drop(table, force=True)
     drop(table)
@@ -97,7 +98,7 @@ def test_t3_it_does_not_begin_where_the_stores_clock_tells_no_ages(table):
 
 def test_t3_a_pin_that_is_made_while_a_table_is_dropped_by_force_holds_or_is_refused(table):
     def make_pin():
-        create_pin(table.store, table.paths, "q3", clock=table.clock)
+        create_pin(Table.open(table.store, table.paths, clock=table.clock), "q3")
 
     table.store.script = [Fault("put_if_match", None, "table.json", before=make_pin)]
     with pytest.raises(InvalidRequest, match="It is in the trash by now"):

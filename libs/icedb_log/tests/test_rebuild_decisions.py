@@ -4,6 +4,7 @@ import pytest
 from icedb_log.clean.pin_creation import create_pin
 from icedb_log.errors import InvalidRequest, SchemaConflict
 from icedb_log.repair.rebuild_record import read_held
+from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.erasure_steps import advance, ask, live_users
 from icedb_sim.tables.rebuild_steps import damage, left_out, lose_log, make_merged_table, noted
@@ -84,7 +85,7 @@ def test_a_pinned_file_that_was_replaced_long_ago_does_not_come_twice():
     """What replaced it was replaced itself and vacuumed: no footer names it any more."""
     table = SmallTable(has_footers=True)
     table.append(1, 2, p="a")
-    create_pin(table.store, table.paths, "keep", clock=table.clock, reader=table.reader())
+    create_pin(Table.open(table.store, table.paths, clock=table.clock, reader=table.reader()), "keep")
     table.append(3, p="a")
     table.merge(full=True)
     for number in (4, 5):

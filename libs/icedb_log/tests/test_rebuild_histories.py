@@ -9,6 +9,7 @@ import pytest
 from icedb_log.clean.pin_creation import create_pin
 from icedb_log.errors import IceDBError
 from icedb_log.store.object_store import list_all
+from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.row_files import read_rows
 from icedb_sim.tables.small_table import SmallTable
@@ -65,7 +66,9 @@ class History:
     def pin(self):
         """Keep what is live now, but not what will replace it."""
         name = f"p{self.table.clock.now_ms()}"
-        create_pin(self.table.store, self.table.paths, name, clock=self.table.clock, reader=self.table.reader())
+        create_pin(
+            Table.open(self.table.store, self.table.paths, clock=self.table.clock, reader=self.table.reader()), name
+        )
 
     def crash(self):
         effect = self.dice.choice((Effect.CRASH_BEFORE, Effect.CRASH_AFTER, Effect.DROP))

@@ -382,4 +382,4 @@ def test_a_configuration_that_cannot_be_read_stays_among_the_tables(table):
     table.store.put(table.paths.config_key, b"{}")
     assert Warehouse(table.store, "wh").list_tables() == ("t",)
     with pytest.raises(HaltError):
-        vacuum_table(table.store, table.paths, clock=table.clock)
+        vacuum_table(Table.open(table.store, table.paths, clock=table.clock))

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from icedb_log.clean.pin_creation import create_pin
-from icedb_log.clean.vacuum import vacuum_table
+from icedb_log.clean.vacuum import VacuumCaches, vacuum_table
 from icedb_log.errors import Unavailable, UnsupportedFormat
 from icedb_log.store.store_clock import MAX_HOST_GAP_MS, SteadyTime
+from icedb_log.table.table import Table
 from icedb_sim.fakes.fake_clock import DEFAULT_START_MS
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.tables.lease_steps import put_lease
@@ -39,7 +40,10 @@ class Janitor:
 
     def vacuum(self):
         table = self.table
-        result = vacuum_table(table.store, table.paths, clock=table.clock, reader=table.reader(), steady=self.steady)
+        result = vacuum_table(
+            Table.open(table.store, table.paths, clock=table.clock, reader=table.reader()),
+            caches=VacuumCaches(steady=self.steady),
+        )
         return len(result.deleted_logs), len(result.deleted_data), result.held_back_ms
 
 
@@ -117,7 +121,10 @@ def test_a_log_that_takes_long_to_read_is_no_jump(table):
         return read()
 
     reader.read = read_twice
-    result = vacuum_table(table.store, table.paths, clock=table.clock, reader=reader, steady=janitor.steady)
+    result = vacuum_table(
+        Table.open(table.store, table.paths, clock=table.clock, reader=reader),
+        caches=VacuumCaches(steady=janitor.steady),
+    )
     assert result.held_back_ms == 0
 
 
@@ -183,7 +190,7 @@ def test_pins_hold_through_a_jump():
     table = make_table()
     table.append(1)
     table.append(2)
-    create_pin(table.store, table.paths, "month", clock=table.clock, ttl_ms=MINUTE_MS)
+    create_pin(Table.open(table.store, table.paths, clock=table.clock), "month", ttl_ms=MINUTE_MS)
     table.merge()
     table.clock.advance(table.config.data_grace_ms)
     janitor = Janitor(table)

@@ -6,13 +6,15 @@ from collections import Counter
 import pytest
 from icedb_log.clean.audit import AuditLog
 from icedb_log.clean.guards import DATA_GUARDS, LOG_GUARDS
-from icedb_log.clean.vacuum import vacuum_table
+from icedb_log.clean.vacuum import VacuumBounds, vacuum_table
 from icedb_log.clean.vacuum_plan import STRIP_SHARE, cut_parts
 from icedb_log.errors import BelowHorizon, Unavailable
+from icedb_log.jobs import never_stop
 from icedb_log.keys import TablePaths, log_name
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.store.object_store import DeleteReport, FailedDelete
+from icedb_log.table.table import Table
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
@@ -36,11 +38,9 @@ def make_table():
     return table
 
 
-def vacuum(table, **options):
+def vacuum(table, *, caches=None, audit=None, check_alive=never_stop, **options):
     """Run with parts as small as they can be."""
-    done = vacuum_table(
-        table.store, table.paths, clock=table.clock, reader=table.reader(), **{"chunk_keys": 1, **options}
-    )
+    done = vacuum_table(table.opened(), bounds=VacuumBounds(**{"chunk_keys": 1, **options}), caches=caches, audit=audit)
     table.clock.advance(1)
     return done
 
@@ -185,7 +185,9 @@ def test_a_run_that_is_stopped_within_a_part_keeps_what_it_has_done_of_it():
             raise Unavailable("the time is over")
 
     def run():
-        return vacuum_table(store, paths, clock=clock, check_alive=check_alive, chunk_keys=1)
+        return vacuum_table(
+            Table.open(store, paths, clock=clock).watched_by(check_alive), bounds=VacuumBounds(chunk_keys=1)
+        )
 
     for left in range(37, 0, -3):
         with pytest.raises(Unavailable):
@@ -303,7 +305,7 @@ def test_a_vacuum_lists_no_data_and_asks_the_store_three_times_for_a_thousand_ob
     clock.advance(table.config.data_grace_ms + 60_000)
     store.calls.clear()
     audit = AuditLog(store, paths, clock=clock, owner="janitor@h")
-    done = vacuum_table(store, paths, clock=clock, audit=audit)
+    done = vacuum_table(Table.open(store, paths, clock=clock), audit=audit)
     assert (len(done.deleted_data), done.stripped_count) == (count, log_files)
     batches = sum(-(-len(key.split()) // 1000) for key in store.keys_of("delete"))
     requests = batches + sum(1 for call in store.calls if call.method != "delete")

@@ -1,7 +1,8 @@
 """What a service keeps of each table between runs."""
 
 from icedb_log.clean.pin_creation import create_pin
-from icedb_log.clean.vacuum import vacuum_table
+from icedb_log.clean.vacuum import VacuumCaches, vacuum_table
+from icedb_log.table.table import Table
 from icedb_service.readers import LogReaders
 from icedb_sim.tables.small_table import SmallTable
 
@@ -9,13 +10,16 @@ from icedb_sim.tables.small_table import SmallTable
 def test_a_vacuum_fetches_log_files_and_pins_once():
     table = SmallTable()
     table.append(1)
-    create_pin(table.store, table.paths, "q3", clock=table.clock)
+    create_pin(Table.open(table.store, table.paths, clock=table.clock), "q3")
     readers = LogReaders(table.clock)
 
     def fetched():
         table.store.calls.clear()
         reader = readers.of_table(table.store, table.paths)
-        vacuum_table(table.store, table.paths, clock=table.clock, reader=reader, pins=readers.pins_of(table.paths))
+        vacuum_table(
+            Table.open(table.store, table.paths, clock=table.clock, reader=reader),
+            caches=VacuumCaches(pins=readers.pins_of(table.paths)),
+        )
         return [key for key in table.store.keys_of("get") if "/_log/" in key or "/pins/" in key]
 
     assert len(fetched()) == 2

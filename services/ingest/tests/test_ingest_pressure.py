@@ -120,7 +120,7 @@ def test_there_and_back(ingest, gate):
         gate.check(ingest.paths)
 
     ingest.clock.advance(TINY["log_grace_ms"])
-    vacuum_table(ingest.store, ingest.paths, clock=ingest.clock)
+    vacuum_table(Table.open(ingest.store, ingest.paths, clock=ingest.clock))
     assert ingest.log_files() == 1
     assert ingest.swept() == [(INGEST_FLUSH, "events")]
     assert ingest.flush()["pressure"] == "none"

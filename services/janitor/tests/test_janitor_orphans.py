@@ -58,8 +58,8 @@ def test_a_sweep_that_failed_waits_for_the_next_interval_and_stops_no_vacuum(con
     tasks = make_tasks(context, orphan_sweep_interval_ms=1000)
     listed = []
 
-    def breaks_off(store, paths, **_options):
-        listed.append(paths.name)
+    def breaks_off(table, **_options):
+        listed.append(table.name)
         raise Unavailable("the listing broke off")
 
     with monkeypatch.context() as patch:

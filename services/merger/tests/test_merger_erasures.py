@@ -59,7 +59,7 @@ def ask(context, condition="n = 2", table="events"):
 
 def clean(context):
     store, paths = context.warehouse.store, context.warehouse.table("events")
-    result = vacuum_table(store, paths, clock=context.clock)
+    result = vacuum_table(Table.open(store, paths, clock=context.clock))
     note_deletions(store, paths, result.deleted_data)
 
 

@@ -8,6 +8,7 @@ from icedb_log.clean.pin_creation import create_pin
 from icedb_log.clean.pins import unpin
 from icedb_log.clock import SystemClock
 from icedb_log.store.s3 import S3ObjectStore
+from icedb_log.table.table import Table
 from icedb_log.warehouse import Warehouse
 from icedb_sim.rigs.gateway_rig import BUCKET, LIMIT_S, start_gateway
 
@@ -180,7 +181,7 @@ def test_another_replica_goes_on_with_the_same_snapshot_or_refuses(rig, s3):
 def test_time_travel_and_pins_by_prefix(rig, s3):
     table, paths = fresh(rig, "past")
     at_ms = CLOCK.now_ms()
-    create_pin(rig.warehouse.store, table.warehouse.table("past"), name="eom", clock=CLOCK)
+    create_pin(Table.open(rig.warehouse.store, table.warehouse.table("past"), clock=CLOCK), "eom")
     CLOCK.sleep_ms(2)
     newest = table.write(DAYS[9], BODY)
     table.commit([newest], paths)

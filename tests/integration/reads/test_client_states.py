@@ -9,6 +9,7 @@ from icedb_log.clean.leases import read_leases
 from icedb_log.clean.pin_creation import create_pin
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.errors import BelowHorizon, InvalidRequest, Unavailable
+from icedb_log.table.table import Table
 
 FIRST_MS = 1_767_312_000_000  # 2026-01-02T00:00:00Z
 CLOCK = SystemClock()
@@ -83,7 +84,9 @@ def test_a_watch_tells_each_state_once(client, parquet):
 def test_pins(client, parquet):
     name = f"p{CLOCK.new_id()[-8:]}"
     before = client.snapshot("growing", max_staleness_ms=0)
-    create_pin(parquet.warehouse.store, parquet.warehouse.table("growing"), name, clock=CLOCK, ttl_ms=60_000)
+    create_pin(
+        Table.open(parquet.warehouse.store, parquet.warehouse.table("growing"), clock=CLOCK), name, ttl_ms=60_000
+    )
     parquet.commit("growing", "select timestamp '2026-01-02' as ts", partition="d=2026-01-02")
     pinned = client.snapshot("growing", pin=name)
     assert list(pinned.files) == list(before.files)

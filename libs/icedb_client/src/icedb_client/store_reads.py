@@ -27,6 +27,7 @@ from icedb_log.store.store_clock import check_has_come
 from icedb_log.store.stores import S3Options
 from icedb_log.table.retention import find_time_field
 from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table import Table
 from icedb_log.table.table_columns import unite_columns
 from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
@@ -114,7 +115,9 @@ class StoreReads:
             case AcquireLease(table=table, ttl_ms=ttl_ms, at_ms=at_ms):
                 reader = self._tables.table(table).read_source().reader
                 paths = self._warehouse.table(table)
-                lease = acquire_lease(store, paths, clock=self._clock, ttl_ms=ttl_ms, at_ms=at_ms, reader=reader)
+                lease = acquire_lease(
+                    Table.open(store, paths, clock=self._clock, reader=reader), ttl_ms=ttl_ms, at_ms=at_ms
+                )
                 return _lease(table, lease)
             case RenewLease(table=table, lease_id=lease_id, ttl_ms=ttl_ms):
                 paths = self._warehouse.table(table)

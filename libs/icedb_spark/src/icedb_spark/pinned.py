@@ -21,6 +21,7 @@ from icedb_log.model import Snapshot
 from icedb_log.serving.selection import select_files
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table import Table
 from icedb_log.table.table_columns import unite_columns
 from icedb_log.table.table_config import TableConfig
 
@@ -46,7 +47,7 @@ def take_snapshot(options: ReadOptions, *, clock: Clock) -> PinnedSnapshot:
     if options.lease_ms:
         # J4: before the log is read: what is live then, or at as_of, is held from here on.
         lease_id = acquire_lease(
-            store, paths, clock=clock, ttl_ms=options.lease_ms, at_ms=options.as_of_ms, holder="spark read"
+            Table.open(store, paths, clock=clock), ttl_ms=options.lease_ms, at_ms=options.as_of_ms, holder="spark read"
         ).lease_id
     found = _read_snapshot(store, paths, config, options=options, clock=clock)
     schema = unite_columns(found.schema, config)

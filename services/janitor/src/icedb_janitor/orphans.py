@@ -1,7 +1,7 @@
 """Orphan sweeps: when it is a table's turn, and the task to ask for one. What may go: :mod:`icedb_log.clean`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from icedb_log.clean.audit import AuditLog, sweep_audit
@@ -109,27 +109,12 @@ class JanitorOrphans:
     ) -> dict[str, Any]:
         store, clock = self._context.warehouse.store, self._context.clock
         began_ms = clock.monotonic_ms()
-        result = sweep_orphans(
-            store,
-            paths,
-            clock=clock,
-            policy=policy,
-            reader=self._readers.of_table(store, paths),
-            audit=tools.audit,
-            check_alive=tools.check_alive,
-        )
+        table = self._readers.open(store, paths, check_alive=tools.check_alive)
+        result = sweep_orphans(table, policy=policy, audit=tools.audit)
         self._note_deletions(paths, result.deleted)
         self._metrics.record_orphans(paths, result)
         _warn_of_orphans(result)
-        leftovers = sweep_leftovers(
-            store,
-            paths,
-            result.leftovers,
-            config=config,
-            clock=clock,
-            audit=tools.audit,
-            check_alive=tools.check_alive,
-        )
+        leftovers = sweep_leftovers(replace(table, config=config), result.leftovers, audit=tools.audit)
         old_audit = sweep_audit(
             store, paths, retention_ms=config.audit_retention_ms, clock=clock, check_alive=tools.check_alive
         )

@@ -12,7 +12,7 @@ from typing import Any
 from celery import Celery
 from icedb_log.clean.audit import AuditLog, AuditStep
 from icedb_log.clean.deletion import group_failures
-from icedb_log.clean.vacuum import VacuumResult, vacuum_table
+from icedb_log.clean.vacuum import VacuumBounds, VacuumCaches, VacuumResult, vacuum_table
 from icedb_log.erasure.erasures import note_deletions
 from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.keys import TablePaths
@@ -68,17 +68,15 @@ class JanitorTasks:
         with self._context.lock(table) as held:
             tools = self._begin_run(paths, held)
             result = vacuum_table(
-                store,
-                paths,
-                clock=self._context.clock,
-                reader=self._readers.of_table(store, paths),
-                read_view=partial(self._readers.of_table, store),
-                pins=self._readers.pins_of(paths),
-                leases=self._readers.leases_of(paths),
-                steady=self._readers.steady_of(paths),
+                self._readers.open(store, paths, check_alive=tools.check_alive),
+                caches=VacuumCaches(
+                    pins=self._readers.pins_of(paths),
+                    leases=self._readers.leases_of(paths),
+                    steady=self._readers.steady_of(paths),
+                    read_view=partial(self._readers.of_table, store),
+                ),
+                bounds=VacuumBounds(max_objects=self._settings.janitor_objects_per_run),
                 audit=tools.audit,
-                check_alive=tools.check_alive,
-                max_objects=self._settings.janitor_objects_per_run,
             )
             self._metrics.record_vacuum(paths, result, now_ms=self._context.clock.now_ms())
             _warn_of_clock(result)

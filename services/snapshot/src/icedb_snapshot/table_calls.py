@@ -26,6 +26,7 @@ from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.store_clock import check_has_come
 from icedb_log.table.partition_filter import read_partition_values
 from icedb_log.table.retention import find_time_field
+from icedb_log.table.table import Table
 from icedb_log.units import MIB
 from icedb_proto import snapshot_pb2 as pb
 from icedb_service.access.access_file import ANYBODY, Identity, Verb
@@ -319,13 +320,10 @@ class LeaseCalls:
         lease = await parts.reads.work.run_blocking(
             paths.name,
             lambda: acquire_lease(
-                parts.warehouse.store,
-                paths,
-                clock=parts.clock,
+                Table.open(parts.warehouse.store, paths, clock=parts.clock, reader=table.read_source().reader),
                 ttl_ms=request.ttl_ms,
                 at_ms=at_ms,
                 holder=holder,
-                reader=table.read_source().reader,
                 leases=leases,
                 max_leases=parts.settings.snapshot_max_leases,
             ),

@@ -14,7 +14,6 @@ from icedb_log.errors import IceDBError
 from icedb_log.ingest.staging import find_staged
 from icedb_log.keys import ROLES
 from icedb_log.log.fence import read_landed, settle_fence
-from icedb_log.table.stored_config import read_table_config
 
 from icedb_sim.rules.mutations import breaks, keeps, played_by
 from icedb_sim.rules.switches import (
@@ -46,13 +45,13 @@ def _holds_without(**nothing: object) -> Switch:
 # Vacuums
 
 
-def _stage_list_first(store: Any, paths: Any, reader: Any) -> Mapping[str, tuple[str, ...]]:
-    logs = [file.log for file in reader.read().files]
-    return find_staged(store, paths, {i for log in logs for i in (*log.batch_ids, *log.refused_ids)})
+def _stage_list_first(table: Any) -> Mapping[str, tuple[str, ...]]:
+    logs = [file.log for file in table.read_log().files]
+    return find_staged(table.store, table.paths, {i for log in logs for i in (*log.batch_ids, *log.refused_ids)})
 
 
-def _read_pins(store: Any, paths: Any) -> Any:
-    return PinReader().read(store, paths, data_grace_ms=read_table_config(store, paths).data_grace_ms)
+def _read_pins(table: Any) -> Any:
+    return PinReader().read(table.store, table.paths, data_grace_ms=table.config.data_grace_ms)
 
 
 def _note_all_of_part_gone(original: Any, run: Any, portions: Sequence[Any]) -> None:
@@ -177,7 +176,7 @@ _VACUUM_RULES: Final = (
     breaks(
         "J4",
         "leases are read before the log",
-        early(_VACUUM, "clean.leases:LeaseReader.read", lambda store, paths: LeaseReader().read(store, paths)),
+        early(_VACUUM, "clean.leases:LeaseReader.read", lambda table: LeaseReader().read(table.store, table.paths)),
         mood="sleepylookers",
     ),
     keeps("J1", "a vacuum does not look at the store's clock", answers("clean.vacuum:check_store_clock", None)),
@@ -413,7 +412,7 @@ _LEASE_RULES: Final = (
     breaks(
         "J4",
         "a lease is proven by a log that was read before it was there",
-        early("clean.lease_holding:acquire_lease", _READ_LOG, lambda reader: reader.read()),
+        early("clean.lease_holding:acquire_lease", _READ_LOG, lambda table: table.read_log()),
     ),
     breaks("J4", "a renewal that landed after the end counts", answers("clean.lease_holding:_came_too_late", False)),
     breaks(

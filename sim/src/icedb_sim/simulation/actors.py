@@ -14,7 +14,7 @@ from uuid import UUID
 from icedb_log.clean.deletion import CHUNK_KEYS
 from icedb_log.clean.leases import Lease
 from icedb_log.clean.orphans import sweep_orphans
-from icedb_log.clean.vacuum import vacuum_table
+from icedb_log.clean.vacuum import VacuumBounds, vacuum_table
 from icedb_log.errors import CommitConflict, CommitOutcomeUnknown, Fenced, InvalidRequest, NotFound, Unavailable
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.quarantine_ops import retry_quarantined
@@ -133,18 +133,22 @@ def clean_for_ever(sim: Simulation, actor: Actor) -> None:
     clock, rng = SimClock(sim.world, actor.skew_ms), sim.world.rng
     reader = sim.make_reader(clock)
     audit = sim.audit_watch.open()
-    vacuum = partial(vacuum_table, sim.store, PATHS, clock=clock, reader=reader, audit=audit)
     policy = draw_orphan_policy(sim.world.seed)
-    sweep = partial(sweep_orphans, sim.store, PATHS, clock=clock, reader=reader, policy=policy, audit=audit)
+
+    def vacuum(bounds: VacuumBounds) -> object:
+        table = Table.open(sim.store, PATHS, clock=clock, reader=reader)
+        return vacuum_table(table, audit=audit, bounds=bounds)
+
+    def sweep() -> object:
+        return sweep_orphans(Table.open(sim.store, PATHS, clock=clock, reader=reader), policy=policy, audit=audit)
+
     while True:
         if rng.random() < 0.3:
             try_run(sim, actor, sweep)
         else:
-            try_run(
-                sim,
-                actor,
-                partial(vacuum, chunk_keys=rng.choice((1, 2, CHUNK_KEYS)), max_objects=rng.choice((None, 1))),
-            )
+            chunk_keys = rng.choice((1, 2, CHUNK_KEYS))
+            bounds = VacuumBounds(chunk_keys=chunk_keys, max_objects=rng.choice((None, 1)))
+            try_run(sim, actor, partial(vacuum, bounds))
 
 
 def produce_for_ever(sim: Simulation, actor: Actor) -> None:

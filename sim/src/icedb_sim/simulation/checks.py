@@ -4,7 +4,6 @@ When the others are done they delete log files, as people and lifecycle rules do
 vacuum and no sweep, for however long, may take what is theirs. Then they bring them back.
 """
 
-from functools import partial
 from typing import Final
 
 from icedb_log.clean.orphan_record import read_orphan_record
@@ -15,6 +14,7 @@ from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fence import read_landed
 from icedb_log.log.fold import read_horizon_ms
 from icedb_log.repair.fsck import FsckOptions, fsck_table
+from icedb_log.table.table import Table
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
 from icedb_sim.simulation.cast import Backstage, Part, Troupe
@@ -86,8 +86,13 @@ def lose_log_files(sim: Simulation) -> int:
     inner.delete(list(bodies))
     reader = sim.make_reader(clock)
     audit = sim.audit_watch.open()
-    vacuum = partial(vacuum_table, sim.store, PATHS, clock=clock, reader=reader, audit=audit)
-    sweep = partial(sweep_orphans, sim.store, PATHS, clock=clock, reader=reader, policy=ANY_SHARE, audit=audit)
+
+    def vacuum() -> None:
+        vacuum_table(Table.open(sim.store, PATHS, clock=clock, reader=reader), audit=audit)
+
+    def sweep() -> None:
+        sweep_orphans(Table.open(sim.store, PATHS, clock=clock, reader=reader), policy=ANY_SHARE, audit=audit)
+
     _require_found(sim, clock, bodies)
     for _ in range(_ROUNDS):
         vacuum()

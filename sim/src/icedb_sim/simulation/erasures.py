@@ -202,10 +202,10 @@ def _advance(sim: Simulation, actor: Actor, reader: LogReader, erasure_id: str) 
 
 def _clean(sim: Simulation, clock: SimClock, reader: LogReader) -> None:
     audit = sim.audit_watch.open()
-    vacuumed = vacuum_table(sim.store, PATHS, clock=clock, reader=reader, audit=audit)
+    vacuumed = vacuum_table(Table.open(sim.store, PATHS, clock=clock, reader=reader), audit=audit)
     note_deletions(sim.store, PATHS, vacuumed.deleted_data)
     if sim.world.rng.random() < 0.3:
-        swept = sweep_orphans(sim.store, PATHS, clock=clock, reader=reader, policy=ANY_SHARE, audit=audit)
+        swept = sweep_orphans(Table.open(sim.store, PATHS, clock=clock, reader=reader), policy=ANY_SHARE, audit=audit)
         note_deletions(sim.store, PATHS, swept.deleted)
 
 

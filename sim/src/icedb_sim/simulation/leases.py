@@ -20,6 +20,7 @@ from icedb_log.errors import (
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView
+from icedb_log.table.table import Table
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
 from icedb_sim.simulation.cast import Part, Troupe
@@ -90,7 +91,7 @@ def _take(sim: Simulation, clock: SimClock, reader: LogReader) -> Lease | None:
     at_ms = rng.choice((None, past_ms, *(t - 1 for t in died_ms[:_OLDEST])))
     try:
         lease = acquire_lease(
-            sim.store, PATHS, clock=clock, ttl_ms=ttl_ms, at_ms=at_ms, reader=reader, max_leases=MAX_LEASES
+            Table.open(sim.store, PATHS, clock=clock, reader=reader), ttl_ms=ttl_ms, at_ms=at_ms, max_leases=MAX_LEASES
         )
     except (BelowHorizon, InvalidRequest, Overloaded):
         return None

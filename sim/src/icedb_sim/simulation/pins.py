@@ -17,6 +17,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.model import Snapshot
 from icedb_log.store.object_store import ObjectInfo, StoredObject
+from icedb_log.table.table import Table
 from icedb_log.table.table_changes import alter_table_config
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
@@ -164,7 +165,7 @@ def _pin(sim: Simulation, clock: SimClock, reader: LogReader, name: str) -> None
     at_ms = rng.choice((None, past_ms, *(t - 1 for t in died_ms[:_OLDEST])))
     mark = model.begin_read()
     try:
-        pin = create_pin(sim.store, PATHS, name, clock=clock, at_ms=at_ms, ttl_ms=ttl_ms, reader=reader)
+        pin = create_pin(Table.open(sim.store, PATHS, clock=clock, reader=reader), name, at_ms=at_ms, ttl_ms=ttl_ms)
     except (BelowHorizon, InvalidRequest):
         return
     if at_ms is not None:

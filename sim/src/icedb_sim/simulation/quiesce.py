@@ -3,7 +3,6 @@
 What must be left: every acknowledged batch, live or in quarantine, and nothing that nobody needs.
 """
 
-from functools import partial
 from typing import Final
 
 from icedb_log.clean.orphans import sweep_orphans
@@ -42,8 +41,14 @@ def quiesce(sim: Simulation) -> None:
     view = reader.read()
     sim.model.check_read(mark, view, fold(view))
     audit = sim.audit_watch.open()
-    sweep = partial(sweep_orphans, sim.store, PATHS, clock=clock, reader=reader, policy=ANY_SHARE, audit=audit)
-    runs = (partial(vacuum_table, sim.store, PATHS, clock=clock, reader=reader, audit=audit), sweep, sweep)
+
+    def vacuum() -> object:
+        return vacuum_table(Table.open(sim.store, PATHS, clock=clock, reader=reader), audit=audit)
+
+    def sweep() -> object:
+        return sweep_orphans(Table.open(sim.store, PATHS, clock=clock, reader=reader), policy=ANY_SHARE, audit=audit)
+
+    runs = (vacuum, sweep, sweep)
     worker = sim.make_reader(clock)
     before: frozenset[ObjectInfo] | None = None
     for _ in range(_ROUNDS):

@@ -16,7 +16,7 @@ from icedb_log.clean.orphans import sweep_orphans
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.ingest.quarantine import batch_id_of_object, is_reason
 from icedb_log.log.reader import LogReader
-from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table import Table
 from icedb_log.units import HOUR_MS
 
 from icedb_sim.fakes.memory_store import MemoryObjectStore
@@ -99,7 +99,10 @@ class SweepTroupe(Troupe):
         reader = sim.make_reader(clock)
         self._inner, self._audit_watch = sim.store.inner, sim.audit_watch
         audit = AuditLog(sim.store, PATHS, clock=clock, owner=actor.name)
-        vacuum = partial(vacuum_table, sim.store, PATHS, clock=clock, reader=reader, audit=audit)
+
+        def vacuum() -> object:
+            return vacuum_table(Table.open(sim.store, PATHS, clock=clock, reader=reader), audit=audit)
+
         forget = partial(sweep_audit, sim.store, PATHS, retention_ms=HOUR_MS, clock=clock)
         runs: tuple[Callable[[], object], ...] = (vacuum, partial(_sweep, sim, clock, reader, audit), forget)
         while True:
@@ -113,6 +116,6 @@ class SweepTroupe(Troupe):
 def _sweep(sim: Simulation, clock: SimClock, reader: LogReader, audit: AuditLog) -> None:
     """Sweep orphans, and what that finds besides, as the service does."""
     policy = sim.world.rng.choice((OrphanPolicy(), ANY_SHARE))
-    config = read_table_config(sim.store, PATHS)
-    swept = sweep_orphans(sim.store, PATHS, clock=clock, reader=reader, policy=policy, audit=audit)
-    sweep_leftovers(sim.store, PATHS, swept.leftovers, config=config, clock=clock, audit=audit)
+    table = Table.open(sim.store, PATHS, clock=clock, reader=reader)
+    swept = sweep_orphans(table.renewed(), policy=policy, audit=audit)
+    sweep_leftovers(table, swept.leftovers, audit=audit)

@@ -179,7 +179,7 @@ def feed_for_ever(sim: Simulation, actor: Actor) -> None:
         dice = rng.random()
         run: Callable[[], object] = partial(_feed, sim, clock, readers, actor.name, max_commits=rng.choice((1, 256)))
         if dice > 0.9:
-            run = partial(vacuum_table, sim.store, VIEW, clock=clock, reader=readers.view)
+            run = partial(_vacuum, sim, clock, readers)
         elif dice > 0.7:
             run = partial(_merge, sim, clock, readers, actor.name, full=dice > 0.8)
         _try(sim, actor, run)
@@ -196,8 +196,8 @@ def work_off_view(sim: Simulation) -> None:
         raise Violation("feeds never come to rest (V1)")
     merger = SimGroupMerger(sim.store, clock)
     merge_table(Table.open(sim.store, VIEW, clock=clock, owner="rest", reader=readers.view), merger)
-    vacuum_table(sim.store, VIEW, clock=clock, reader=readers.view)
-    sweep_orphans(sim.store, VIEW, clock=clock, reader=readers.view, policy=ANY_SHARE)
+    vacuum_table(Table.open(sim.store, VIEW, clock=clock, reader=readers.view))
+    sweep_orphans(Table.open(sim.store, VIEW, clock=clock, reader=readers.view), policy=ANY_SHARE)
 
 
 def check_view(sim: Simulation, watch: ViewTroupe) -> None:
@@ -214,6 +214,10 @@ def check_view(sim: Simulation, watch: ViewTroupe) -> None:
     }
     if refused != recorded:
         raise Violation(f"refused commits without a record, or the reverse: {sorted(refused ^ recorded)[:1]} (V5)")
+
+
+def _vacuum(sim: Simulation, clock: SimClock, readers: FeedReaders) -> None:
+    vacuum_table(Table.open(sim.store, VIEW, clock=clock, reader=readers.view))
 
 
 def _merge(sim: Simulation, clock: SimClock, readers: FeedReaders, owner: str, *, full: bool) -> None:

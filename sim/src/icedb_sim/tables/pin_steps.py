@@ -6,6 +6,7 @@ from icedb_log.clean.pin_creation import create_pin
 from icedb_log.clean.pin_object import Pin, PinStatus
 from icedb_log.clean.pins import find_pin, read_pinned
 from icedb_log.clean.vacuum import VacuumResult
+from icedb_log.table.table import Table
 
 from icedb_sim.tables.row_files import read_live_rows
 from icedb_sim.tables.small_table import SmallTable
@@ -24,7 +25,7 @@ def make_table() -> SmallTable:
 
 def pin(table: SmallTable, name: str = NAME, **options: Any) -> Pin:
     """Pin a table; options as of :func:`~icedb_log.clean.pin_creation.create_pin`."""
-    return create_pin(table.store, table.paths, name, clock=table.clock, reader=table.reader(), **options)
+    return create_pin(Table.open(table.store, table.paths, clock=table.clock, reader=table.reader()), name, **options)
 
 
 def pinned_ids(table: SmallTable, name: str = NAME) -> list[int]:

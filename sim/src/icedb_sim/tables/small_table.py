@@ -165,14 +165,16 @@ class SmallTable:
 
     def vacuum(self, *, dry_run: bool = False) -> VacuumResult:
         """Vacuum once."""
-        result = vacuum_table(self.store, self.paths, clock=self.clock, dry_run=dry_run, reader=self.reader())
+        result = vacuum_table(
+            Table.open(self.store, self.paths, clock=self.clock, reader=self.reader()), dry_run=dry_run
+        )
         self.clock.advance(1)
         return result
 
     def sweep(self, *, dry_run: bool = False, policy: OrphanPolicy = ANY_SHARE) -> OrphanResult:
         """Sweep orphans once, whatever their share; what is an orphan for the first time waits for the next sweep."""
         return sweep_orphans(
-            self.store, self.paths, clock=self.clock, dry_run=dry_run, policy=policy, reader=self.reader()
+            Table.open(self.store, self.paths, clock=self.clock, reader=self.reader()), dry_run=dry_run, policy=policy
         )
 
     def sweep_twice(self, *, policy: OrphanPolicy = ANY_SHARE) -> OrphanResult:

@@ -81,7 +81,7 @@ class SmallView:
 
     def vacuum(self) -> VacuumResult:
         """Vacuum the view once."""
-        result = vacuum_table(self.store, self.paths, clock=self.clock, reader=self.reader(self.paths))
+        result = vacuum_table(Table.open(self.store, self.paths, clock=self.clock, reader=self.reader(self.paths)))
         self.clock.advance(1)
         return result
 

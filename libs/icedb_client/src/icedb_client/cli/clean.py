@@ -23,6 +23,7 @@ from icedb_log.keys import TablePaths
 from icedb_log.names import JANITOR_ORPHANS, JANITOR_VACUUM
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.table.stored_config import load_any_config
+from icedb_log.table.table import Table
 from rich.markup import escape
 
 from icedb_client.cli.output import (
@@ -94,7 +95,7 @@ def vacuum(
     with open_client(context, table=table) as client:
         if dry_run:
             result = vacuum_table(
-                client.warehouse.store, client.warehouse.table(table), clock=SystemClock(), dry_run=True
+                Table.open(client.warehouse.store, client.warehouse.table(table), clock=SystemClock()), dry_run=True
             )
             if as_json:
                 _write_plan(table, result)
@@ -268,7 +269,7 @@ def orphans(
         policy.age_ms(client.table_config(table))  # a wrong bound is said here, not by a worker
         if not delete:
             store, paths = client.warehouse.store, client.warehouse.table(table)
-            result = sweep_orphans(store, paths, clock=SystemClock(), dry_run=True, policy=policy)
+            result = sweep_orphans(Table.open(store, paths, clock=SystemClock()), dry_run=True, policy=policy)
             answer(_orphans_to_json(table, result), as_json=as_json, show=lambda: _show_orphans(table, result))
             return
         arguments = {"older_than_ms": older_than_ms, "max_share": max_share, "force": force}

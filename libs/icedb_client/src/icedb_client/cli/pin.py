@@ -11,6 +11,7 @@ from icedb_log.clean.pins import is_lasting, list_pins
 from icedb_log.clean.pins import unpin as end_pin
 from icedb_log.clock import SystemClock
 from icedb_log.keys import pin_name_of
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 from rich.markup import escape
 
@@ -62,7 +63,7 @@ def pin(
     with open_client(context, table=table) as client:
         paths = client.warehouse.table(table)
         made = create_pin(
-            client.warehouse.store, paths, name, clock=SystemClock(), at_ms=at_ms, ttl_ms=ttl_ms, note=note
+            Table.open(client.warehouse.store, paths, clock=SystemClock()), name, at_ms=at_ms, ttl_ms=ttl_ms, note=note
         )
         config = client.table_config(table)
     answer({"table": table, **_to_json(made, "active", config)}, as_json=as_json, show=lambda: _show_pin(table, made))

@@ -35,12 +35,11 @@ from icedb_log.errors import (
 )
 from icedb_log.keys import TablePaths
 from icedb_log.log.fold import read_horizon_ms
-from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, create_claim, delete_or_raise
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.table.same_table import require_same_table
-from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import SECOND_MS
 
@@ -53,14 +52,11 @@ _RETRY_AFTER_MS: Final = 60_000
 
 
 def acquire_lease(
-    store: ObjectStore,
-    paths: TablePaths,
+    table: Table,
     *,
-    clock: Clock,
     ttl_ms: int,
     at_ms: int | None = None,
     holder: str = "",
-    reader: LogReader | None = None,
     leases: LeaseReader | None = None,
     max_leases: int = MAX_LEASES,
 ) -> Lease:
@@ -71,20 +67,17 @@ def acquire_lease(
     because the answer got lost, ends by itself.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
-        clock: For ids and back-off; decides nothing about times.
+        table: The table. This host's clock decides nothing about times.
         ttl_ms: How long it lasts unless it is renewed, by the store's clock.
         at_ms: Which time, unix ms; ``None``: now.
         holder: Who takes it, for people.
-        reader: A log reader of the table to reuse, with its cache.
         leases: A reader of the table's leases to reuse, with its cache.
         max_leases: How many may last at once.
 
     Raises:
         InvalidRequest: A bad duration or name, or a time in the future of the store.
         BelowHorizon: The time cannot be read any more, or some of its files may be gone; names the oldest that can.
-        NotFound: No such table, or it was dropped meanwhile.
+        NotFound: The table was dropped meanwhile.
         Fenced: It is another one of that name meanwhile.
         Overloaded: Too many leases last already.
         HaltError: The log cannot be read.
@@ -92,11 +85,10 @@ def acquire_lease(
         CommitOutcomeUnknown: No answer; take another one.
         Unavailable: The store did not answer, or it took longer than the lease lasts.
     """
+    store, paths, clock, config = table.store, table.paths, table.clock, table.config
     _check_ttl(paths, ttl_ms)
     if len(holder) > MAX_HOLDER_CHARS or not (holder.isprintable() or not holder):
         raise InvalidRequest(f"table {paths.name}: a holder has at most {MAX_HOLDER_CHARS} printable characters")
-    config = read_table_config(store, paths)
-    reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
     listed = (leases or LeaseReader()).read(store, paths)
     if len(listed.leases) >= max_leases:
         raise Overloaded(
@@ -119,7 +111,7 @@ def acquire_lease(
         _require_past(paths, time_ms, now_ms=info.modified_ms)
         # WARN: J4: after the lease is there. Before it: the log is read, a file dies and gets old, a janitor reads the
         # leases, the lease is written, and proven by a log that says that the file is there.
-        view = reader.read()
+        view = table.read_log()
         require_same_table(store, paths, config)  # T4: its grace periods are what makes the lease certain
         _require_certain(paths, view, time_ms, config=config, written_ms=info.modified_ms)
         if view.store_now_ms >= info.modified_ms + ttl_ms:

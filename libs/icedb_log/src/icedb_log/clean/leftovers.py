@@ -6,7 +6,7 @@ no other from going. Staged batches are only counted: nobody but ingest takes th
 intents of dead committers are settled by the orphan sweep (J5), fences stay for ever.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,7 +15,6 @@ from icedb_log.clean.deletion import Deleted, Deleter, Doomed, Kind
 from icedb_log.clean.leases import MAX_LEASE_TTL_MS
 from icedb_log.clean.pin_object import PENDING_TTL_MS
 from icedb_log.clean.pins import find_ended_pins
-from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 from icedb_log.ingest.idempotency import KEEP_MS
 from icedb_log.ingest.quarantine import (
@@ -34,6 +33,7 @@ from icedb_log.store.object_store import FailedDelete, ObjectInfo, ObjectStore, 
 from icedb_log.store.probe import PROBE_FOLDER
 from icedb_log.store.store_clock import check_store_clock
 from icedb_log.table.same_table import require_same_table
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import DAY_MS
 
@@ -93,26 +93,14 @@ def find_leftover_ages(config: TableConfig) -> dict[ObjectKind, int]:
     return ages
 
 
-def sweep_leftovers(
-    store: ObjectStore,
-    paths: TablePaths,
-    leftovers: Leftovers,
-    *,
-    config: TableConfig,
-    clock: Clock,
-    audit: AuditLog | None = None,
-    check_alive: Callable[[], None] | None = None,
-) -> LeftoverResult:
+def sweep_leftovers(table: Table, leftovers: Leftovers, *, audit: AuditLog | None = None) -> LeftoverResult:
     """Delete what has ended. Idempotent. Only the janitor calls it (J6).
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: The table; its configuration need not be that of the walk. Its ``check_alive`` is called before each
+            chunk is deleted; raises to stop the run.
         leftovers: What the orphan sweep's walk found.
-        config: Of the table; it need not be that of the walk.
-        clock: This host's clock.
         audit: Where it is written down what is deleted, and why.
-        check_alive: Called before each chunk is deleted; raises to stop the run.
 
     Raises:
         NotFound: The table is dropped, or gone.
@@ -121,11 +109,12 @@ def sweep_leftovers(
         Unavailable: The store's clock jumped, or the store did not answer at all; nothing was deleted.
         IceDBError: What ``check_alive`` or the audit raised.
     """
+    store, paths, config, clock = table.store, table.paths, table.config, table.clock
     require_same_table(store, paths, config)  # T4: after the listing
     if any(leftovers.found.values()):
         check_store_clock(store, paths.clock_key, clock=clock)
     facts = RunFacts("leftovers", leftovers.store_now_ms, {"quarantine_retention_ms": config.quarantine_retention_ms})
-    deleter = Deleter(store, audit=audit.begin(facts) if audit else None, check_alive=check_alive)
+    deleter = Deleter(store, audit=audit.begin(facts) if audit else None, check_alive=table.check_alive)
     done: list[tuple[Kind, Deleted]] = [
         ("lease", deleter.delete(find_ended_leases(leftovers))),
         ("idempotency_key", deleter.delete(find_old_keys(leftovers))),

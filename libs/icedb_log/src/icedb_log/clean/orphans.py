@@ -10,7 +10,7 @@ Only data files below ``_data/`` that end in ``.parquet`` are ever deleted here.
 and kept, wherever it lies.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from icedb_log.clean.audit import AuditLog, RunFacts
@@ -20,17 +20,15 @@ from icedb_log.clean.orphan_plan import OrphanPlan, OrphanPolicy, WaitingOrphan,
 from icedb_log.clean.orphan_record import OrphanRecord, read_orphan_record, write_orphan_record
 from icedb_log.clean.pins import PinReader
 from icedb_log.clean.table_walk import TableWalk, walk_table
-from icedb_log.clock import Clock
 from icedb_log.keys import ROLES, TablePaths
 from icedb_log.log.fence import read_landed, settle_fence
 from icedb_log.log.lost_commits import find_lost
-from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView
 from icedb_log.repair.rebuild_record import read_held
 from icedb_log.store.object_store import FailedDelete, ObjectInfo, ObjectStore
 from icedb_log.store.store_clock import check_store_clock
 from icedb_log.table.same_table import require_same_table
-from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 
 
@@ -94,61 +92,48 @@ class OrphanResult:
 class _Sweep:
     """What one sweep works with."""
 
-    store: ObjectStore
-    paths: TablePaths
-    config: TableConfig
+    table: Table
     policy: OrphanPolicy
-    clock: Clock
     audit: AuditLog | None
-    check_alive: Callable[[], None] | None
 
     def open_deleter(self, store_now_ms: int) -> Deleter:
         """Return what deletes for this sweep."""
-        bounds = {"orphan_age_ms": self.policy.age_ms(self.config), "data_grace_ms": self.config.data_grace_ms}
+        bounds = {
+            "orphan_age_ms": self.policy.age_ms(self.table.config),
+            "data_grace_ms": self.table.config.data_grace_ms,
+        }
         audit = self.audit.begin(RunFacts("orphans", store_now_ms, bounds)) if self.audit else None
-        return Deleter(self.store, audit=audit, check_alive=self.check_alive)
+        return Deleter(self.table.store, audit=audit, check_alive=self.table.check_alive)
 
 
 def sweep_orphans(
-    store: ObjectStore,
-    paths: TablePaths,
-    *,
-    clock: Clock,
-    dry_run: bool = False,
-    policy: OrphanPolicy | None = None,
-    reader: LogReader | None = None,
-    audit: AuditLog | None = None,
-    check_alive: Callable[[], None] | None = None,
+    table: Table, *, dry_run: bool = False, policy: OrphanPolicy | None = None, audit: AuditLog | None = None
 ) -> OrphanResult:
     """Delete the data files that no log file names and that two sweeps, a grace period apart, found so. Idempotent.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
-        clock: This host's clock; decides nothing about ages.
+        table: The table. This host's clock decides nothing about ages. Its ``check_alive`` is called before each chunk
+            is deleted; raises to stop the run.
         dry_run: Touch nothing; the result says what would be deleted, and what waits for which guard.
         policy: Age and share; by default the table's age and a quarter.
-        reader: A reader to reuse, with its cache.
         audit: Where it is written down what is deleted, and why.
-        check_alive: Called before each chunk is deleted; raises to stop the run.
 
     Raises:
         InvalidRequest: The policy asks for an age below the table's, or for a share that is none.
-        NotFound: No such table.
+        NotFound: The table is dropped meanwhile.
         HaltError: The log cannot be read, or no age can be told by this store; nothing was deleted.
         Unavailable: The store did not answer, or its clock jumped.
         CommitOutcomeUnknown: The same, about a commit under way; nothing was deleted.
     """
-    config = read_table_config(store, paths)
+    store, paths, config = table.store, table.paths, table.config
     policy = policy or OrphanPolicy()
     age_ms = policy.age_ms(config)
-    reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
-    sweep = _Sweep(store, paths, config, policy, clock, audit, check_alive)
+    sweep = _Sweep(table, policy, audit)
     record = read_orphan_record(store, paths)
     walk = walk_table(
         store,
         paths,
-        named=_named(reader.read()),  # decides nothing: J5 asks the log again after the listing
+        named=_named(table.read_log()),  # decides nothing: J5 asks the log again after the listing
         age_ms=age_ms,
         leftover_ages_ms=find_leftover_ages(config),
     )
@@ -159,7 +144,7 @@ def sweep_orphans(
         # here. Its intent is in the fence by then: its commit is settled, and only a log read after that counts.
         for role in ROLES:
             settle_fence(store, paths, role)
-    landed, view = _read_fences_and_log(store, paths, reader)  # J5: after the listing
+    landed, view = _read_fences_and_log(table)  # J5: after the listing
     walk.keep_unnamed(_named(view) | read_held(store, paths) | _pinned(store, paths, config))  # B5, J7
     lost = record.with_lost(find_lost(landed, view), view)
     if lost != record.lost:
@@ -183,22 +168,22 @@ def sweep_orphans(
     return _result(plan, walk, policy, found, deleted, is_dry_run=dry_run, is_contended=not is_written)
 
 
-def _read_fences_and_log(store: ObjectStore, paths: TablePaths, reader: LogReader) -> tuple[tuple[str, ...], LogView]:
+def _read_fences_and_log(table: Table) -> tuple[tuple[str, ...], LogView]:
     """Return what landed by the fences, and the log, read after them: a commit lands before its fence says so (F5)."""
-    landed = read_landed(store, paths)
-    return landed, reader.read()
+    landed = read_landed(table.store, table.paths)
+    return landed, table.read_log()
 
 
 def _delete(sweep: _Sweep, plan: OrphanPlan, record: OrphanRecord, walk: TableWalk) -> tuple[bool, Deleted]:
     """Write the record, then delete; return whether the record is written, and what is gone."""
-    nothing = Deleted(frozenset(), ())
+    nothing, table = Deleted(frozenset(), ()), sweep.table
     if plan.sightings or record.lost:
         # Before anything is written down by this clock, and before anything goes by it.
-        check_store_clock(sweep.store, sweep.paths.clock_key, clock=sweep.clock)
+        check_store_clock(table.store, table.paths.clock_key, clock=table.clock)
     # WARN: before the deletion, and nothing is deleted without it: of two sweeps that run at once, one does it. Another
     # one may have found this object named meanwhile, and taken its sighting away.
     is_written = write_orphan_record(
-        sweep.store, sweep.paths, plan.sightings, replaces=record.etag, clock=sweep.clock, lost=record.lost
+        table.store, table.paths, plan.sightings, replaces=record.etag, clock=table.clock, lost=record.lost
     )
     if not (is_written and plan.doomed):
         return is_written, nothing

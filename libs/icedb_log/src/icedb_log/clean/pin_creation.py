@@ -10,7 +10,6 @@ from typing import Final
 from icedb_log.clean.guards import Death
 from icedb_log.clean.pin_object import MAX_NOTE_CHARS, PENDING_TTL_MS, Pin, decode_pin, encode_pin, end_body
 from icedb_log.clean.pins import is_lasting, list_pins, replace_pin
-from icedb_log.clock import Clock
 from icedb_log.errors import (
     BelowHorizon,
     CommitConflict,
@@ -21,13 +20,13 @@ from icedb_log.errors import (
 )
 from icedb_log.keys import TablePaths, check_pin_name
 from icedb_log.log.fold import fold
-from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge_log import earliest_landing
 from icedb_log.model import LogView, Snapshot
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject, create_claim
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS, check_has_come
 from icedb_log.table.renewed_config import renew_table_config
 from icedb_log.table.same_table import require_same_table
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import SECOND_MS
 
@@ -48,45 +47,32 @@ class Doubt:
     oldest_ms: int
 
 
-def create_pin(
-    store: ObjectStore,
-    paths: TablePaths,
-    name: str,
-    *,
-    clock: Clock,
-    at_ms: int | None = None,
-    ttl_ms: int | None = None,
-    note: str = "",
-    reader: LogReader | None = None,
-) -> Pin:
+def create_pin(table: Table, name: str, *, at_ms: int | None = None, ttl_ms: int | None = None, note: str = "") -> Pin:
     """Pin a table as of a time, so that its data files stay and can be read until the pin ends. Not idempotent.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: The table. This host's clock decides nothing about times.
         name: Of the pin; free again when the pin has ended.
-        clock: For ids and back-off; decides nothing about times.
         at_ms: Which time, unix ms; ``None``: the newest state.
         ttl_ms: How long, from now; ``None``: until somebody unpins it.
         note: Why, for people.
-        reader: A reader to reuse, with its cache.
 
     Raises:
         InvalidRequest: A bad name, duration or note, a time in the future, or the name is taken.
         BelowHorizon: The time cannot be read any more, or some of its files may be gone.
-        NotFound: No such table, or it is dropped meanwhile.
+        NotFound: The table is dropped meanwhile.
         Fenced: It is another one of that name meanwhile.
         HaltError: The log cannot be read.
         CommitConflict: Somebody ended the pin while it was made.
         CommitOutcomeUnknown: No answer; look with ``icedb pins``.
         Unavailable: The store did not answer, or it took too long.
     """
+    store, paths = table.store, table.paths
     _check_call(paths, name, ttl_ms=ttl_ms, note=note)
     config = renew_table_config(store, paths)
-    reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
-    _choose(reader.read(), at_ms)  # what is refused anyway leaves no trace
+    _choose(table.read_log(), at_ms)  # what is refused anyway leaves no trace
     _require_free(store, paths, name)
-    pin_id = clock.new_id()
+    pin_id = table.clock.new_id()
     key = paths.pin_key(name, pin_id)
     fields = {"token": pin_id, "state": "pending", "at": at_ms or 0, "ttl_ms": ttl_ms, "note": note}
     pending = _put_pending(store, key, encode_pin(fields, None))
@@ -95,7 +81,7 @@ def create_pin(
         _require_free(store, paths, name, mine=key)
         # WARN: J7: after the pending pin is there. Before it: the log is read, a file dies and gets old, a janitor
         # reads the pins, the pin is written and proven by a log that says that the file is live.
-        view = reader.read()
+        view = table.read_log()
         require_same_table(store, paths, config)  # T4: its grace period is what makes the pin certain
         snapshot = _choose(view, at_ms)
         _require_certain(paths, view, snapshot, config=config, written_ms=pending.modified_ms)

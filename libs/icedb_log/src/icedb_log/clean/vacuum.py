@@ -17,17 +17,16 @@ from icedb_log.clean.orphan_record import note_lost
 from icedb_log.clean.pins import PinReader
 from icedb_log.clean.vacuum_plan import VacuumPlan, live_paths, plan_vacuum
 from icedb_log.clean.vacuum_run import VacuumRun
-from icedb_log.clock import Clock
 from icedb_log.feed.views import find_wanted
 from icedb_log.ingest.staging import find_staged
 from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.log.lost_commits import find_lost
 from icedb_log.log.reader import LogReader
 from icedb_log.model import LogView
-from icedb_log.store.object_store import FailedDelete, ObjectStore
+from icedb_log.store.object_store import FailedDelete
 from icedb_log.store.store_clock import SteadyTime, check_store_clock
 from icedb_log.table.same_table import require_same_table
-from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 
 
@@ -71,64 +70,79 @@ class VacuumResult:
         return dict(Counter(item.guard for item in self.waiting))
 
 
+@dataclass(frozen=True, slots=True)
+class VacuumCaches:
+    """What a process keeps from one vacuum of a table to the next.
+
+    Attributes:
+        pins: Reads the table's pins.
+        leases: Reads its leases.
+        steady: What was heard of the store's time; ``None``: its word is taken.
+        read_view: Returns a reader of a view of the table; ``None``: a fresh one each time.
+    """
+
+    pins: PinReader | None = None
+    leases: LeaseReader | None = None
+    steady: SteadyTime | None = None
+    read_view: Callable[[TablePaths], LogReader] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumBounds:
+    """Bounds of one vacuum.
+
+    Attributes:
+        max_objects: Begin nothing new after so many deleted data files; ``None``: all. The result says whether there
+            is more to do.
+        chunk_keys: Objects in a chunk, and data files between strips, at least; smaller only in tests.
+    """
+
+    max_objects: int | None = None
+    chunk_keys: int = CHUNK_KEYS
+
+
 def vacuum_table(
-    store: ObjectStore,
-    paths: TablePaths,
+    table: Table,
     *,
-    clock: Clock,
     dry_run: bool = False,
-    reader: LogReader | None = None,
-    read_view: Callable[[TablePaths], LogReader] | None = None,
-    pins: PinReader | None = None,
-    leases: LeaseReader | None = None,
-    steady: SteadyTime | None = None,
     audit: AuditLog | None = None,
-    check_alive: Callable[[], None] | None = None,
-    max_objects: int | None = None,
-    chunk_keys: int = CHUNK_KEYS,
+    caches: VacuumCaches | None = None,
+    bounds: VacuumBounds | None = None,
 ) -> VacuumResult:
     """Delete the dead objects of a table whose time has come. Idempotent; a run that is killed has kept its progress.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
-        clock: This host's clock; decides nothing about ages (J1).
+        table: The table. This host's clock decides nothing about ages (J1). Its ``check_alive`` is called before each
+            chunk of deletes; raises to stop the run, e.g. when its lock is lost.
         dry_run: Touch nothing; the result says what would be deleted and what waits for which guard.
-        reader: A reader to reuse, with its cache.
-        read_view: Returns a reader of a view of this table, to be reused.
-        pins: A reader of this table's pins to reuse, with its cache.
-        leases: The same for its leases.
-        steady: What earlier runs of this process have heard of the store's time; ``None``: its word is taken.
         audit: Where every delete is written down; ``None``: nowhere.
-        check_alive: Called before each chunk of deletes; raises to stop the run, e.g. when its lock is lost.
-        max_objects: Begin nothing new after so many deleted data files; ``None``: all. The result says whether
-            there is more to do.
-        chunk_keys: Objects in a chunk, and data files between strips, at least; smaller only in tests.
+        caches: What earlier runs of this process have kept.
+        bounds: Of this run.
 
     Raises:
-        NotFound: No such table.
+        NotFound: The table is dropped meanwhile.
         HaltError: The table needs a person, or no age can be told by this store; nothing was deleted.
         Unavailable: The store did not answer, or its clock jumped or is far from this host's; nothing was deleted.
         IceDBError: What ``check_alive`` or the audit raised.
     """
-    config = read_table_config(store, paths)
-    reader = reader or LogReader(store, paths, clock=clock, max_refresh_ms=config.log_grace_ms // 2)
+    store, paths, clock, config = table.store, table.paths, table.clock, table.config
+    caches, bounds = caches or VacuumCaches(), bounds or VacuumBounds()
     asked_ms = clock.monotonic_ms()
-    view = reader.read()
+    view = table.read_log()
     heard_ms, took_ms = view.store_now_ms, clock.monotonic_ms() - asked_ms
-    if steady is not None:  # J1: a clock that jumps ahead makes nothing old
+    if caches.steady is not None:  # J1: a clock that jumps ahead makes nothing old
         window_ms = max(config.data_grace_ms, config.log_grace_ms)
-        now_ms = steady.hold_back(heard_ms, asked_ms=asked_ms, window_ms=window_ms)
+        now_ms = caches.steady.hold_back(heard_ms, asked_ms=asked_ms, window_ms=window_ms)
         view = replace(view, store_now_ms=now_ms)
     require_same_table(store, paths, config)  # T4: after the log
     # WARN: J4, J7, J9: after the log. The other way round: a lease is written while the janitor stalls between the two
     # reads, what it pins dies and gets old, and the plan knows the tombstones but not the lease.
-    holds = read_holds(store, paths, view=view, config=config, pins=pins, leases=leases)
+    holds = read_holds(store, paths, view=view, config=config, pins=caches.pins, leases=caches.leases)
     plan = plan_vacuum(view, config=config, holds=holds)
     if any(not parse_log_key(key).is_merged for key in plan.log_keys):
         # WARN: V4: after the log, for the same reason: a view is registered and a commit lands while the janitor stalls
         # between the two reads, is merged and gets old, and the plan knows the commit but not the view.
-        wanted = find_wanted(store, view, paths, read_view=read_view or reader.of_table)
+        wanted = find_wanted(store, view, paths, read_view=caches.read_view or table.reader.of_table)
         if not wanted.isdisjoint(plan.log_keys):
             plan = plan_vacuum(view, config=config, holds=replace(holds, wanted_logs=wanted))
     for path in plan.data_paths:
@@ -149,13 +163,13 @@ def vacuum_table(
     # that was lost from one that was merged and deleted: the orphan sweep would take its files.
     lost: tuple[str, ...] = ()
     if find_lost(holds.landed, view):  # or it landed after the log was read, and the fence said so by then
-        again = reader.read()
+        again = table.read_log()
         require_same_table(store, paths, config)  # T4: a purge empties the log
         lost = note_lost(store, paths, landed=holds.landed, view=again, clock=clock)
     run_audit = None if audit is None else audit.begin(_facts(plan, config, holds))
-    deleter = Deleter(store, audit=run_audit, check_alive=check_alive, chunk_keys=chunk_keys)
-    run = VacuumRun(store, paths, view=view, plan=plan, deleter=deleter, part_files=chunk_keys, clock=clock)
-    done = run.delete_all(staged, max_objects=max_objects)
+    deleter = Deleter(store, audit=run_audit, check_alive=table.check_alive, chunk_keys=bounds.chunk_keys)
+    run = VacuumRun(table, view=view, plan=plan, deleter=deleter, part_files=bounds.chunk_keys)
+    done = run.delete_all(staged, max_objects=bounds.max_objects)
     return VacuumResult(
         is_dry_run=False,
         deleted_logs=done.log_keys,

@@ -12,14 +12,15 @@ from dataclasses import dataclass, replace
 from icedb_log.clean.deletion import Deleted, Deleter, Doomed
 from icedb_log.clean.guards import DATA_GUARDS, LOG_GUARDS, Death
 from icedb_log.clean.vacuum_plan import Portion, VacuumPlan, cut_parts, live_paths, strip_log_file
-from icedb_log.clock import Clock, format_ms
+from icedb_log.clock import format_ms
 from icedb_log.errors import CommitOutcomeUnknown, IceDBError, PreconditionFailed, Unavailable
 from icedb_log.ingest.refusals import settle_copy
-from icedb_log.keys import TablePaths, log_name
+from icedb_log.keys import log_name
 from icedb_log.log.codec import encode_log_file
 from icedb_log.log.invariants import require_same_live, require_strip
 from icedb_log.model import ListedLogFile, LogView
-from icedb_log.store.object_store import FailedDelete, ObjectStore
+from icedb_log.store.object_store import FailedDelete
+from icedb_log.table.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,29 +52,25 @@ class VacuumRun:
     """Carries one plan out. For one thread, once.
 
     Args:
-        store: The object store.
-        paths: Keys of the table.
+        table: The table.
         view: The log that the plan was made from.
         plan: What may be deleted.
         deleter: Deletes, and writes down what.
         part_files: Data files that are deleted between strips, at least.
-        clock: This host's clock; decides nothing.
     """
 
     def __init__(
         self,
-        store: ObjectStore,
-        paths: TablePaths,
+        table: Table,
         *,
         view: LogView,
         plan: VacuumPlan,
         deleter: Deleter,
         part_files: int,
-        clock: Clock,
     ) -> None:
-        self._clock = clock
-        self._store = store
-        self._paths = paths
+        self._clock = table.clock
+        self._store = table.store
+        self._paths = table.paths
         self._view = view
         self._plan = plan
         self._deleter = deleter

@@ -26,6 +26,7 @@ from icedb_log.model import FileMarker, ListedLogFile, LogHeads, LogView
 from icedb_log.store.object_store import ObjectStore, list_all
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.table.stored_config import read_table_config
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import SECOND_MS
 
@@ -208,14 +209,8 @@ class Follower:
             return None
         # L2: before the log is listed: an append that is not seen then dies later than this, and is held.
         try:
-            lease = acquire_lease(
-                self._store,
-                self._paths,
-                clock=self._clock,
-                ttl_ms=self._lease_ms,
-                holder=self._holder,
-                reader=self._reader,
-            )
+            table = Table.open(self._store, self._paths, clock=self._clock, reader=self._reader)
+            lease = acquire_lease(table, ttl_ms=self._lease_ms, holder=self._holder)
         except (BelowHorizon, Overloaded):
             return None  # a committer's clock is ahead, or there are too many: the grace periods have to do for now
         self._leases[lease.lease_id] = lease
