@@ -40,7 +40,8 @@ def make_table():
 
 def vacuum(table, *, caches=None, audit=None, check_alive=never_stop, **options):
     """Run with parts as small as they can be."""
-    done = vacuum_table(table.opened(), bounds=VacuumBounds(**{"chunk_keys": 1, **options}), caches=caches, audit=audit)
+    bounds = VacuumBounds(**{"chunk_keys": 1, **options})
+    done = vacuum_table(table.opened().watched_by(check_alive), bounds=bounds, caches=caches, audit=audit)
     table.clock.advance(1)
     return done
 

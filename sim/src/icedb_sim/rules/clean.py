@@ -263,9 +263,9 @@ _ORPHAN_RULES: Final = (
 # Commits that were lost
 
 
-def _read_log_and_fences(store: Any, paths: Any, reader: Any) -> Any:
-    view = reader.read()
-    return read_landed(store, paths), view
+def _read_log_and_fences(table: Any) -> Any:
+    view = table.read_log()
+    return read_landed(table.store, table.paths), view
 
 
 _JUDGE: Final = "repair.rebuild_commits:CommitResolver."
