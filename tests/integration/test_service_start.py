@@ -6,11 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 
 import psutil
 import pytest
+from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
 from icedb_log.names import JANITOR_VACUUM
 from icedb_log.store.stores import StoreSettings
@@ -227,3 +229,40 @@ def test_health_names_what_fails_and_only_readiness_looks_at_servers():
         server.stop()
     check_port_is_free("127.0.0.1", port)
     assert start_metrics_server(registry, host="127.0.0.1", port=0) is None
+
+
+def test_a_check_that_hangs_keeps_no_other_answer_waiting():
+    hanging, released = threading.Event(), threading.Event()
+
+    def hang():
+        hanging.set()
+        released.wait(LIMIT_S)
+
+    port = free_port()
+    server = start_metrics_server(
+        make_registry(), host="127.0.0.1", port=port, health=HealthChecks(ready={"store": hang})
+    )
+    asking = threading.Thread(target=fetch, args=(port, "/readyz"))
+    asking.start()
+    try:
+        assert hanging.wait(LIMIT_S)
+        assert fetch(port, "/healthz")[0] == 200
+        assert fetch(port, "/metrics")[0] == 200
+    finally:
+        released.set()
+        asking.join()
+        server.stop()
+
+
+def test_a_port_that_a_predecessor_leaves_is_waited_for():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        class Clock(SystemClock):
+            def sleep_ms(self, duration_ms):
+                assert duration_ms > 0
+                taken.close()
+
+        server = start_metrics_server(make_registry(), host="127.0.0.1", port=port, clock=Clock())
+    assert fetch(port, "/healthz")[0] == 200
+    server.stop()
