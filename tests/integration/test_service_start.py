@@ -266,3 +266,19 @@ def test_a_port_that_a_predecessor_leaves_is_waited_for():
         server = start_metrics_server(make_registry(), host="127.0.0.1", port=port, clock=Clock())
     assert fetch(port, "/healthz")[0] == 200
     server.stop()
+
+
+def test_headers_without_end_are_refused():
+    port = free_port()
+    server = start_metrics_server(make_registry(), host="127.0.0.1", port=port)
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as connection:
+        connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n")
+        with contextlib.suppress(ConnectionError):
+            for number in range(1000):  # 4 MiB, where 64 KiB are read besides what one read brings
+                connection.sendall(b"X-%d: %s\r\n" % (number, b"x" * 4096))
+        with contextlib.suppress(ConnectionError):
+            answer = connection.recv(4096)
+    server.stop()
+    assert not answer or answer.startswith(b"HTTP/1.1 431 ")
+    assert number < 999

@@ -1,0 +1,63 @@
+"""What the gateway keeps in memory: snapshots that tokens name, and pins."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from icedb_gateway import views
+from icedb_gateway.listing import SnapshotName, TableRef
+from icedb_gateway.views import PIN_AGE_MS, KeptSnapshots, TableViews
+from icedb_log.warehouse import Warehouse
+from icedb_sim.fakes.fake_clock import FakeClock
+from icedb_sim.fakes.memory_store import MemoryObjectStore
+
+
+def snapshot_of(file_count):
+    return SimpleNamespace(live=[None] * file_count)
+
+
+def name_of(number):
+    return SnapshotName("events", str(number), number)
+
+
+def test_snapshots_go_when_they_name_too_many_files_and_the_newest_stays():
+    kept = KeptSnapshots(max_files=5)
+    for number in (1, 2):
+        kept.put(name_of(number), snapshot_of(2))
+    assert kept.get(name_of(1)) is not None
+    kept.put(name_of(3), snapshot_of(2))
+    assert [kept.get(name_of(number)) is not None for number in (1, 2, 3)] == [True, False, True]
+    kept.put(name_of(4), snapshot_of(100))
+    assert [kept.get(name_of(number)) is not None for number in (1, 3, 4)] == [False, False, True]
+
+
+@pytest.mark.parametrize("max_files", [0, 1])
+def test_with_no_room_the_newest_is_kept_alone(max_files):
+    kept = KeptSnapshots(max_files=max_files)
+    kept.put(name_of(1), snapshot_of(3))
+    kept.put(name_of(2), snapshot_of(0))
+    assert [kept.get(name_of(number)) is not None for number in (1, 2)] == [False, True]
+
+
+def test_a_pin_is_believed_for_a_while_and_looked_at_again(monkeypatch):
+    clock, looks = FakeClock(), []
+    monkeypatch.setattr(views, "read_pinned", lambda _store, _paths, name: (None, looks.append(name) or len(looks)))
+
+    async def run_blocking(_table, function):
+        return function()
+
+    found = TableViews(
+        Warehouse(MemoryObjectStore(clock.now_ms)),
+        reads=SimpleNamespace(work=SimpleNamespace(run_blocking=run_blocking)),
+        clock=clock,
+        staleness_ms=0,
+        kept_files=0,
+        on_lost=lambda: None,
+    )
+    ref = TableRef("events", pin="eom")
+    ask = lambda: asyncio.run(found._pinned(ref))  # noqa: E731
+    assert (ask(), ask()) == (1, 1)
+    clock.advance(PIN_AGE_MS - 1)
+    assert ask() == 1
+    clock.advance(2)
+    assert ask() == 2
