@@ -77,3 +77,8 @@ def test_off_takes_back_and_floors_are_named_with_their_option():
         read_settings({"data_grace_ms": "59s"})
     with pytest.raises(InvalidRequest, match="--data-grace 'off' is not a duration"):
         read_settings({"data_grace_ms": "off"})
+
+
+def test_a_word_that_is_none_of_the_choices_is_told_with_them(icedb):
+    said = icedb("table", "create", "t", "--evolution", "bogus", code=2)
+    assert "'--evolution': 'bogus' is not one of 'strict', 'add_columns', 'widen'" in said

@@ -168,6 +168,7 @@ def _print_unexpected(error: Exception, arguments: Sequence[str]) -> int:
 def _print_usage_error(error: TyperException) -> int:
     context: Any = getattr(error, "ctx", None)
     message = error.format_message() if hasattr(error, "format_message") else str(error)
+    message = message.replace(": Value error, ", ": ")  # what pydantic says before a word that is none of the choices
     if not message:  # a group without a command: typer has printed the help
         return INVALID
     path = context.command_path if context is not None else "icedb"
