@@ -52,5 +52,5 @@ def test_the_page_says_of_each_rule_who_notices_it():
             assert who == f"test `{TEST_OF_RULE[rule.name].rpartition('::')[2]}`"
         else:
             assert who.startswith("schedules")
-            assert rule.mood in who
+            assert rule.profile in who
     assert said.keys() == {("rule", "the code does instead"), ("---", "---")}

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from icedb_sim.fakes.faulty_store import FaultyStore
 from icedb_sim.simulation.__main__ import main
-from icedb_sim.simulation.cast import PLAIN
+from icedb_sim.simulation.scenario import PLAIN
 from icedb_sim.simulation.schedule import ScheduleFailed, run_schedule
 from icedb_sim.simulation.shrink import check_seeds
 
@@ -85,13 +85,13 @@ def test_the_command_runs_the_seeds_that_it_is_given(capsys):
     assert (summary["schedules"], summary["failed"], summary["first_seed"], summary["last_seed"]) == (3, 0, 3, 5)
     assert summary["counters"]["commits"] > 0
     assert sum(summary["faults"].values()) > 0
-    assert sum(summary["casts"].values()) >= 3
+    assert sum(summary["mixes"].values()) >= 3
 
 
 def test_processes_share_the_seeds(capsys):
     assert main(["--seeds", "0..29", "--jobs", "2", "--cast", "plain"]) == 0
     shared = json.loads(capsys.readouterr().out)
-    assert (shared["schedules"], shared["jobs"], shared["casts"]) == (30, 2, {"plain": 30})
+    assert (shared["schedules"], shared["jobs"], shared["mixes"]) == (30, 2, {"plain": 30})
     assert shared["counters"] == check_seeds(range(30), PLAIN)
 
 
@@ -100,7 +100,7 @@ def test_processes_share_the_seeds(capsys):
     [
         (["--seeds", "x"], "for example 0..999"),
         (["--seeds", "5..3"], "holds no seed"),
-        (["--cast", "clowns:1"], "no troupe"),
+        (["--cast", "clowns:1"], "no scenario"),
         (["--mutations", "J1,Q9"], "no rule Q9"),
         (["--replay", "nonsense"], "error"),
     ],

@@ -25,8 +25,8 @@ from icedb_sim.rules.switches import (
     switched,
     with_arguments,
 )
-from icedb_sim.simulation.cast import Cast
 from icedb_sim.simulation.profiles import PROFILES
+from icedb_sim.simulation.scenario import Mix
 from icedb_sim.simulation.schedule import run_schedule
 from icedb_sim.simulation.search import find_failure
 
@@ -98,10 +98,10 @@ def test_a_stand_in_that_does_not_run_is_no_proof():
 
 
 def test_moods_belong_to_rules_and_break_none():
-    assert {rule.mood for rule in ALL_RULES if rule.mood} <= PROFILES.keys()
-    for name, mood in PROFILES.items():
-        sizes = {mood.wants: 2, name: 1} if mood.wants else {name: 1}
-        run_schedule(7, Cast.of(sizes))
+    assert {rule.profile for rule in ALL_RULES if rule.profile} <= PROFILES.keys()
+    for name, profile in PROFILES.items():
+        sizes = {profile.wants: 2, name: 1} if profile.wants else {name: 1}
+        run_schedule(7, Mix.of(sizes))
 
 
 def test_a_mutation_is_undone():

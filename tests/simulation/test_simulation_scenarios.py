@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 from icedb_sim.rules.catalogue import ALL_RULES, RULES, TEST_OF_RULE
-from icedb_sim.simulation.cast import Cast
+from icedb_sim.simulation.scenario import Mix
 from icedb_sim.simulation.schedule import run_schedule
 from icedb_sim.simulation.search import find_failure
 
@@ -23,7 +23,7 @@ RARE = {
 
 
 @pytest.mark.parametrize(
-    ("cast", "seeds", "least"),
+    ("mix", "seeds", "least"),
     [
         ("reusers:2", 8, {"conflicts": 6}),
         ("feeders:2", 12, {"fed_rows": 101}),
@@ -39,10 +39,10 @@ RARE = {
         ("checkers:3", 12, {"commits": 1}),
     ],
 )
-def test_each_does_its_work_and_finds_nothing(cast, seeds, least):
+def test_each_does_its_work_and_finds_nothing(mix, seeds, least):
     totals = Counter()
     for seed in range(seeds):
-        totals.update(run_schedule(seed, Cast.parse(cast)).counters)
+        totals.update(run_schedule(seed, Mix.parse(mix)).counters)
     assert {name: totals[name] for name, count in least.items() if totals[name] < count} == {}
 
 

@@ -7,11 +7,11 @@ from icedb_log.errors import InvalidRequest
 from icedb_sim.rules.catalogue import ALL_RULES
 from icedb_sim.rules.mutations import mutated
 from icedb_sim.simulation.__main__ import main
-from icedb_sim.simulation.cast import PLAIN, Cast
+from icedb_sim.simulation.scenario import PLAIN, Mix
+from icedb_sim.simulation.scenarios import SCENARIOS, draw_mix
 from icedb_sim.simulation.schedule import ScheduleFailed, run_schedule
 from icedb_sim.simulation.search import find_failure
 from icedb_sim.simulation.shrink import FailureKind, decode_replay, encode_replay, shrink_failure
-from icedb_sim.simulation.troupes import TROUPES, draw_cast
 from icedb_sim.simulation.world import Script, Violation
 
 SECONDS = 60
@@ -29,10 +29,10 @@ def rule_named(name):
 @pytest.mark.parametrize("seed", range(6))
 def test_a_schedule_is_the_same_when_it_is_run_from_its_record(seed):
     run = run_schedule(seed)
-    again = run_schedule(seed, run.cast, script=run.script)
+    again = run_schedule(seed, run.mix, script=run.script)
     assert again == run
     replay = decode_replay(encode_replay(run))
-    assert (replay.seed, replay.cast, replay.script) == (seed, run.cast, run.script)
+    assert (replay.seed, replay.mix, replay.script) == (seed, run.mix, run.script)
 
 
 @pytest.mark.parametrize(
@@ -49,14 +49,14 @@ def test_what_fails_is_shrunk_to_what_it_takes(name, most_steps, most_faults):
         assert len(acting(short.run)) <= most_steps < len(acting(failed.run))
         assert len(short.run.faults) <= most_faults
         lines = str(shrunk).splitlines()
-        assert lines[0].startswith(f"seed {failed.run.seed}, cast plain: Violation: ")
+        assert lines[0].startswith(f"seed {failed.run.seed}, mix plain: Violation: ")
         assert lines[2].startswith("shrunk from ")
         assert any(line.startswith("actors: ") for line in lines)
         assert any("flusher" in line and "/_log/" in line for line in lines)
         text = re.search(r"--replay '(.+)'$", str(shrunk))[1]
         replay = decode_replay(text)
         with pytest.raises(ScheduleFailed) as again:
-            run_schedule(replay.seed, replay.cast, script=replay.script)
+            run_schedule(replay.seed, replay.mix, script=replay.script)
         assert FailureKind.of(again.value.error) == FailureKind.of(failed.error)
         assert again.value.run.trace_hash == short.run.trace_hash
         assert main(["--replay", text]) == 1
@@ -114,9 +114,9 @@ def test_a_text_that_is_no_replay_is_refused(text):
 
 
 def test_a_seed_draws_who_plays():
-    casts = [draw_cast(seed) for seed in range(3000)]
-    assert 1000 < casts.count(PLAIN) < 2000
-    assert {name for cast in casts for name, _ in cast.sizes} == set(TROUPES)
-    assert all(Cast.parse(str(cast)) == cast for cast in casts)
-    with pytest.raises(InvalidRequest, match="no troupe"):
-        run_schedule(1, Cast.parse("clowns:1"))
+    mixes = [draw_mix(seed) for seed in range(3000)]
+    assert 1000 < mixes.count(PLAIN) < 2000
+    assert {name for mix in mixes for name, _ in mix.sizes} == set(SCENARIOS)
+    assert all(Mix.parse(str(mix)) == mix for mix in mixes)
+    with pytest.raises(InvalidRequest, match="no scenario"):
+        run_schedule(1, Mix.parse("clowns:1"))

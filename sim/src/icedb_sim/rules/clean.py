@@ -15,7 +15,7 @@ from icedb_log.ingest.staging import find_staged
 from icedb_log.keys import ROLES
 from icedb_log.log.fence import read_landed, settle_fence
 
-from icedb_sim.rules.mutations import breaks, keeps, played_by
+from icedb_sim.rules.mutations import breaks, keeps, seen_with
 from icedb_sim.rules.switches import (
     Other,
     Switch,
@@ -90,14 +90,14 @@ _VACUUM_RULES: Final = (
         "J1",
         "a tombstone's age is its committer's word",
         instead("clean.guards:Death.died_ms", lambda death: death.tombstoned_ms),
-        mood="skews",
+        profile="skews",
         by="test_vacuum_plan.py::test_j1_a_tombstone_that_landed_late_counts_from_its_landing",
     ),
     breaks(
         "J1",
         "a tombstone's age is its proof of landing alone",
         instead("clean.guards:Death.died_ms", lambda death: death.landed_ms),
-        mood="skews",
+        profile="skews",
         by="test_vacuum_plan.py::test_j1_a_tombstone_of_a_clock_that_is_ahead_counts_from_its_time",
     ),
     breaks(
@@ -114,7 +114,7 @@ _VACUUM_RULES: Final = (
         "J2",
         "log files go although a batch that they refused is still staged",
         instead("clean.vacuum:_hold_refusals", lambda plan, view, staged: plan),
-        mood="sleepyreasons",
+        profile="sleepyreasons",
         by="test_vacuum.py::test_j2_a_log_file_stays_while_a_batch_that_it_refused_is_still_staged",
     ),
     breaks(
@@ -149,7 +149,7 @@ _VACUUM_RULES: Final = (
         "J3",
         "a strip replaces whatever is there",
         with_store(_RUN + "_strip", careless),
-        mood="sleepyjanitors",
+        profile="sleepyjanitors",
         by="test_vacuum.py::test_j3_a_strip_does_not_bring_back_a_log_file_that_was_merged_and_deleted",
     ),
     breaks(
@@ -170,14 +170,14 @@ _VACUUM_RULES: Final = (
         "J4",
         "a lease believes the time that a committer gave its tombstones",
         instead("clean.guards:_was_seen_at", lambda lease, death: lease.at_ms < death.tombstoned_ms),
-        mood="skews",
+        profile="skews",
         by="tests/simulation/test_found_by_simulation.py::test_j4_a_lease_protects_from_tombstones_that_a_slow_clock_dated_back",
     ),
     breaks(
         "J4",
         "leases are read before the log",
         early(_VACUUM, "clean.leases:LeaseReader.read", lambda table: LeaseReader().read(table.store, table.paths)),
-        mood="sleepylookers",
+        profile="sleepylookers",
     ),
     keeps("J1", "a vacuum does not look at the store's clock", answers("clean.vacuum:check_store_clock", None)),
     breaks(
@@ -224,7 +224,7 @@ _ORPHAN_RULES: Final = (
         "the log is read before the data files are listed, and one sighting is enough",
         _LOG_BEFORE_LISTING,
         _ONE_SIGHTING,
-        mood="sleepyjanitors",
+        profile="sleepyjanitors",
     ),
     breaks("J5", "the log is read before the data files are listed", _LOG_BEFORE_LISTING),
     breaks(
@@ -232,7 +232,7 @@ _ORPHAN_RULES: Final = (
         "commits under way are not settled, and one sighting is enough",
         _ONE_SIGHTING,
         _UNSETTLED,
-        mood="sleepyputs",
+        profile="sleepyputs",
     ),
     breaks(
         "J5",
@@ -240,7 +240,7 @@ _ORPHAN_RULES: Final = (
         _ONE_SIGHTING,
         _UNSETTLED,
         around("clean.orphans:read_held", _settle_late),
-        mood="sleepysettlers",
+        profile="sleepysettlers",
     ),
     breaks(
         "J5",
@@ -250,7 +250,7 @@ _ORPHAN_RULES: Final = (
             lambda view: {marker.path for file in view.files for marker in file.log.markers if marker.is_live},
         ),
         _ONE_SIGHTING,
-        mood="longgraces",
+        profile="longgraces",
     ),
     keeps(
         "J5",
@@ -352,7 +352,7 @@ _PIN_RULES: Final = (
             "clean.pins:PinReader.read",
             _read_pins,
         ),
-        mood="sleepypinners",
+        profile="sleepypinners",
     ),
     breaks(
         "J7",
@@ -364,7 +364,7 @@ _PIN_RULES: Final = (
         "J7",
         "a pin is proven by a log that was read before it was there",
         repeats(_CREATE_PIN, _READ_LOG),
-        mood="sleepypinners",
+        profile="sleepypinners",
         by="test_pin_faults.py::test_j7_a_maker_that_sleeps_before_its_pin_is_there_looks_again",
     ),
     breaks(
@@ -489,8 +489,8 @@ _SWEEP_RULES: Final = (
 
 CLEAN_RULES: Final = (*_VACUUM_RULES, *_ORPHAN_RULES)
 HOLD_RULES: Final = (
-    *played_by("checkers:1", *_LOST_RULES),
-    *played_by("pinners:2", *_PIN_RULES),
-    *played_by("lessees:2", *_LEASE_RULES),
-    *played_by("sweepers:2", *_SWEEP_RULES),
+    *seen_with("checkers:1", *_LOST_RULES),
+    *seen_with("pinners:2", *_PIN_RULES),
+    *seen_with("lessees:2", *_LEASE_RULES),
+    *seen_with("sweepers:2", *_SWEEP_RULES),
 )

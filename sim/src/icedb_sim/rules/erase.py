@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from icedb_log.erasure.erasure_scan import read_objects
 
-from icedb_sim.rules.mutations import breaks, keeps, played_by
+from icedb_sim.rules.mutations import breaks, keeps, seen_with
 from icedb_sim.rules.switches import UNASKED, answers, around, early, inside, instead
 
 _MODULE: Final = "erasure.erasure_run:"
@@ -23,13 +23,13 @@ def _landed_if_written_down(original: Any, run: Any, *args: Any, **kwargs: Any) 
     return run if run.has_landed is not None else found.model_copy(update={"has_landed": True})
 
 
-ERASE_RULES: Final = played_by(
+ERASE_RULES: Final = seen_with(
     "erasers:3",
     breaks(
         "E1",
         "a record that changed since the last look is completed all the same",
         around(_MODULE + "_completed", lambda original, now, seen, *times: original(now, now, *times)),
-        mood="sleepyuploads",
+        profile="sleepyuploads",
     ),
     breaks(
         "E2",
@@ -67,20 +67,20 @@ ERASE_RULES: Final = played_by(
             _MODULE + "_find_gone",
             lambda erasure, known, present: {target.key for target in erasure.targets} - present.keys(),
         ),
-        mood="sleepyproofs",
+        profile="sleepyproofs",
         by="test_erasure_faults.py::test_what_another_worker_finds_after_a_listing_is_not_gone_by_it",
     ),
     breaks(
         "E6",
         "unnamed data objects are not searched in the end",
         inside(_RUN + "_look_at_all", _NO_UNNAMED),
-        mood="sleepyuploads",
+        profile="sleepyuploads",
         by="test_erasures.py::test_an_orphan_that_appears_after_the_deletion_is_found_by_the_last_look",
     ),
     breaks(
         "E6",
         "what the last look finds is never looked for again",
         instead(_MODULE + "_found_nothing", lambda erasure: bool(erasure.suspects)),
-        mood="sleepyuploads",
+        profile="sleepyuploads",
     ),
 )

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from icedb_log.log.fold import fold
 
-from icedb_sim.rules.mutations import breaks, played_by
+from icedb_sim.rules.mutations import breaks, seen_with
 from icedb_sim.rules.switches import Other, answers, around, inside, instead
 from icedb_sim.rules.write import merge_log
 
@@ -17,7 +17,7 @@ def _list_source_first(original: Any, view: Any, source: Any, *args: Any, **kwar
     return original(view, Other(source, read_heads=lambda: seen), *args, **kwargs)
 
 
-VIEW_RULES: Final = played_by(
+VIEW_RULES: Final = seen_with(
     "feeders:2",
     breaks(
         "V1",
@@ -28,14 +28,14 @@ VIEW_RULES: Final = played_by(
         "V1",
         "a merge does not carry what the view has taken",
         merge_log(lambda log, *_, **__: replace(log, feed=None)),
-        mood="sleepymergers",
+        profile="sleepymergers",
         by="test_feeds.py::test_what_was_taken_outlives_merges_and_vacuums_of_the_view",
     ),
     breaks(
         "V2",
         "the source is listed before the fence is taken",
         around("feed.feeds:feed_view", _list_source_first),
-        mood="sleepyfeeders",
+        profile="sleepyfeeders",
         by="test_feed_races.py::test_a_feed_that_slept_since_before_its_fence_forgets_nothing_that_others_took_meanwhile",
     ),
     breaks("V4", "the janitor does not ask for views", answers("clean.vacuum:find_wanted", frozenset())),
@@ -61,7 +61,7 @@ def _believe_any_lease(original: Any, follower: Any, start: Any, rebuilds: int) 
     original(follower, start if start.lease_id is None else replace(start, read_ms=1 << 60), rebuilds)
 
 
-FOLLOWER_RULES: Final = played_by(
+FOLLOWER_RULES: Final = seen_with(
     "outsiders:2",
     breaks("L1", "a position names only what it has taken itself", around(_FOLLOWER + "look", _name_only_new)),
     breaks("L2", "a position never grows too old", around(_FOLLOWER + "_require_unbroken", _call_it_young)),

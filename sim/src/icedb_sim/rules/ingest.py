@@ -14,7 +14,7 @@ from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.keys import parse_staged_key
 from icedb_log.store.object_store import delete_or_raise
 
-from icedb_sim.rules.mutations import breaks, played_by
+from icedb_sim.rules.mutations import breaks, seen_with
 from icedb_sim.rules.switches import Other, answers, around, careless, inside, instead, with_store
 from icedb_sim.rules.write import read_before_fence
 
@@ -126,7 +126,7 @@ INGEST_RULES: Final = (
         around("ingest.flush:flush_table", _note_limits),
         around("table.commit:AppendCommit._read_log", _list_first),
         around("ingest.flush:list_staged", _listed_before),
-        mood="sleepycopies",
+        profile="sleepycopies",
         by="test_flush.py::test_i2_the_log_is_read_before_staging_is_listed_and_after_the_fence",
     ),
     breaks(
@@ -146,7 +146,7 @@ INGEST_RULES: Final = (
             _STALE, instead(_CONFIG + "retry_window_ms", lambda config: config.log_grace_ms - config.log_grace_ms // 4)
         ),
         inside(_STALE, answers(_CONFIG + "id_skew_ms", 1 << 60)),
-        mood="hastyproducers",
+        profile="hastyproducers",
     ),
     breaks(
         "I5",
@@ -162,14 +162,14 @@ INGEST_RULES: Final = (
         "I5",
         "the reason of bad rows is written without a look at the fence",
         inside(_QUARANTINE_ROWS, answers("log.fence:HeldFence.confirm", None)),
-        mood="sleepyreasons",
+        profile="sleepyreasons",
         by="test_flush_refusals.py::test_i5_a_flush_that_lost_its_fence_says_nothing_of_bad_rows",
     ),
     breaks(
         "I5",
         "the reason of bad rows is written over whatever is there",
         with_store("ingest.quarantine:quarantine_rows", careless),
-        mood="sleepyreasons",
+        profile="sleepyreasons",
     ),
     breaks(
         "I5",
@@ -196,7 +196,7 @@ INGEST_RULES: Final = (
         "I6",
         "what a flush leaves out for its size is cleared from staging",
         around("ingest.flush:_write", _clear_left_out),
-        mood="sizedflushes",
+        profile="sizedflushes",
     ),
 )
 
@@ -219,7 +219,7 @@ def _take_left_for_kept(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 _KEEP: Final = "ingest.refusals:_keep_conflict"
 
-REUSE_RULES: Final = played_by(
+REUSE_RULES: Final = seen_with(
     "reusers:2",
     breaks(
         "I8", "a copy of a committed id goes whatever its content is", answers("ingest.refusals:is_same_content", True)
@@ -261,13 +261,13 @@ REUSE_RULES: Final = played_by(
 
 # Appends of jobs that write files themselves
 
-OUTSIDER_RULES: Final = played_by(
+OUTSIDER_RULES: Final = seen_with(
     "outsiders:2",
     breaks(
         "A1",
         "the log is read before the fence is taken",
         read_before_fence("ingest"),
-        mood="sleepyoutsiders",
+        profile="sleepyoutsiders",
         by="test_append.py::test_the_log_is_read_under_the_fence",
     ),
     breaks(
@@ -284,7 +284,7 @@ OUTSIDER_RULES: Final = played_by(
         "A3",
         "files may be of any age",
         answers("ingest.append:_require_young_files", None),
-        mood="sleepyoutsiders",
+        profile="sleepyoutsiders",
         by="test_append.py::test_files_that_are_too_old_are_not_committed",
     ),
 )

@@ -26,8 +26,8 @@ class Mutation:
         switches: How.
         is_harmless: The simulation does not notice, since another rule stands behind this one, or since nothing is
             built on it; ``docs/internals/simulation.md`` says which.
-        cast: Who has to play for it to be noticed, as ``Cast.parse`` takes it.
-        mood: In which profile it is missed most; three of four schedules have it.
+        mix: Who has to play for it to be noticed, as ``Mix.parse`` takes it.
+        profile: In which profile it is missed most; three of four schedules have it.
         by: The test that notices it, for a history that few schedules play, or none.
     """
 
@@ -35,20 +35,20 @@ class Mutation:
     name: str
     switches: tuple[Switch, ...]
     is_harmless: bool = False
-    cast: str = "plain"
-    mood: str = ""
+    mix: str = "plain"
+    profile: str = ""
     by: str = ""
 
 
-def played_by(cast: str, *rules: Mutation) -> tuple[Mutation, ...]:
-    """Return mutations that only a certain cast notices."""
-    return tuple(replace(rule, cast=cast) for rule in rules)
+def seen_with(mix: str, *rules: Mutation) -> tuple[Mutation, ...]:
+    """Return mutations that only a certain mix notices."""
+    return tuple(replace(rule, mix=mix) for rule in rules)
 
 
-def breaks(rule: str, name: str, *switches: Switch | tuple[Switch, ...], mood: str = "", by: str = "") -> Mutation:
+def breaks(rule: str, name: str, *switches: Switch | tuple[Switch, ...], profile: str = "", by: str = "") -> Mutation:
     """Return a mutation that schedules notice, of a profile if there is one; or a test, by default of the log's."""
     path = by if not by or "/" in by else f"libs/icedb_log/tests/{by}"
-    return Mutation(rule, name, tuple(_flat(switches)), mood=mood, by=path)
+    return Mutation(rule, name, tuple(_flat(switches)), profile=profile, by=path)
 
 
 def keeps(rule: str, name: str, *switches: Switch | tuple[Switch, ...]) -> Mutation:

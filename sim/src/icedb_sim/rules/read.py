@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from icedb_log.serving.batch_commits import look_for_batch
 
-from icedb_sim.rules.mutations import breaks, keeps, played_by
+from icedb_sim.rules.mutations import breaks, keeps, seen_with
 from icedb_sim.rules.switches import answers, around, instead
 
 _READER: Final = "log.reader:ConsistentReader."
@@ -16,19 +16,19 @@ READ_RULES: Final = (
         "R1",
         "no second look after a listing of many pages",
         instead(_READER + "_look_again", lambda reader, listing: listing),
-        mood="sleepypages",
+        profile="sleepypages",
     ),
     breaks(
         "R1",
         "a dead log file behind the listing is overlooked",
         answers("log.reader:LogReader._misses_a_dead_log_file", False),
-        mood="sleepypages",
+        profile="sleepypages",
     ),
     breaks(
         "R1",
         "log files are read without If-Match",
         instead("log.reader:LogReader._get_as_listed", lambda reader, info: reader._store.get(info.key)),
-        mood="sleepyfetchers",
+        profile="sleepyfetchers",
         by="test_reader.py::test_r1_a_log_file_that_is_replaced_between_list_and_get_starts_the_read_again",
     ),
     breaks(
@@ -42,7 +42,7 @@ READ_RULES: Final = (
         "R3",
         "the horizon ignores log files that are gone without a strip",
         answers("log.fold:_vanished_ms", []),
-        mood="losses",
+        profile="losses",
         by="test_fold.py::test_r3_between_delete_and_strip_the_horizon_follows_from_what_vanished",
     ),
     breaks(
@@ -79,7 +79,7 @@ def _read_and_look(store: Any, paths: Any, batch_id: str, read: Any) -> Any:
     return look_for_batch(store, paths, batch_id), state
 
 
-SERVING_RULES: Final = played_by(
+SERVING_RULES: Final = seen_with(
     "servers:2",
     breaks(
         "R4",

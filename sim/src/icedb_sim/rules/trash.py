@@ -5,7 +5,7 @@ from typing import Any, Final
 from icedb_log.clean.purge_run import PurgeResult
 from icedb_log.table.stored_config import read_table_config
 
-from icedb_sim.rules.mutations import breaks, played_by
+from icedb_sim.rules.mutations import breaks, seen_with
 from icedb_sim.rules.switches import Switch, answers, around, is_now, with_arguments
 
 _RUN: Final = "clean.purge_run:PurgeRun."
@@ -33,7 +33,7 @@ def _leave_no_trace(original: Any, store: Any, paths: Any, config: Any, **kwargs
     original(store, paths, config.model_copy(update={"undropped": ""}), **kwargs)
 
 
-TRASH_RULES: Final = played_by(
+TRASH_RULES: Final = seen_with(
     "droppers:2",
     breaks(
         "T1",
@@ -74,7 +74,7 @@ TRASH_RULES: Final = played_by(
             "table.same_table:require_same_table",
             lambda original, store, paths, config: original(store, paths, read_table_config(store, paths)),
         ),
-        mood="sleepypurgers",
+        profile="sleepypurgers",
         by="test_purge_races.py::test_t4_the_janitor_never_goes_by_the_grace_periods_of_the_old_table",
     ),
     breaks("T5", "the mark is not read after the listing", answers(_RUN + "_require_purging", None)),
@@ -83,14 +83,14 @@ TRASH_RULES: Final = played_by(
         "T6",
         "a name is free although purgers may still delete",
         _by_mark(purgers=()),
-        mood="sleepypurgers",
+        profile="sleepypurgers",
         by="test_purge_races.py::test_t5_a_batch_that_is_sent_again_into_the_new_table_is_not_deleted_by_a_purge_of_the_old_one",
     ),
     breaks(
         "T6",
         "a name is free as soon as its table is purged",
         with_arguments(_REQUIRE_PURGED, log_grace_ms=0),
-        mood="sleepypurgers",
+        profile="sleepypurgers",
         by="tests/simulation/test_found_by_simulation.py::test_t6_the_name_is_not_free_while_a_flush_of_the_old_table_may_delete_what_is_sent_again",
     ),
     breaks("T6", "a name is free before its table is purged", _by_mark(state="purged")),

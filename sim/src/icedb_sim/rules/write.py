@@ -12,7 +12,7 @@ from icedb_log.merge.merge_log import build_merge_log
 from icedb_log.table.partition_removal import RemovalResult, _plan, _remove, _result
 from icedb_log.table.retention import ExpiredPartition
 
-from icedb_sim.rules.mutations import breaks, keeps, played_by
+from icedb_sim.rules.mutations import breaks, keeps, seen_with
 from icedb_sim.rules.switches import (
     Switch,
     answers,
@@ -152,13 +152,13 @@ WRITE_RULES: Final = (
         "W3",
         "old work is committed all the same",
         answers("stopwatch:Stopwatch.require_within", None),
-        mood="sleepyintents",
+        profile="sleepyintents",
     ),
     breaks(
         "W3",
         "the time is looked at before the intent",
         around(_FENCE + "commit", _look_at_time_first),
-        mood="sleepyintents",
+        profile="sleepyintents",
     ),
     breaks("F1", "the old commit is not sealed", inside(_ACQUIRE, answers("log.fence:_settle", False))),
     breaks("F2", "a merge is planned from a log read before the fence", read_before_fence("merge")),
@@ -257,7 +257,7 @@ MERGE_RULES: Final = (
                 markers=tuple(replace(m, landed_ms=view.store_now_ms) if m.path in inputs else m for m in log.markers),
             )
         ),
-        mood="sleepyputs",
+        profile="sleepyputs",
     ),
     keeps("R3", "a merge forgets the horizon", merge_log(lambda log, *_, **__: replace(log, horizon_ms=None))),
 )
@@ -324,13 +324,13 @@ CHANGE_RULES: Final = (
         "M4",
         "a removal commits what it planned before the fence",
         repeats("table.partition_removal:remove_partitions", "table.partition_removal:_plan"),
-        mood="sleepychangers",
+        profile="sleepychangers",
     ),
     breaks(
         "M4",
         "a deletion rewrites what it found before the fence",
         repeats("table.row_changes:delete_rows", "table.row_changes:_RowCounter.find_hits"),
-        mood="sleepychangers",
+        profile="sleepychangers",
     ),
     breaks(
         "M4",
@@ -383,7 +383,7 @@ def _settle_and_call_it_landed(original: Any, *args: Any) -> bool:
 
 
 FENCE_RULES: Final = (
-    *played_by(
+    *seen_with(
         "checkers:1",
         breaks(
             "F5",
@@ -411,7 +411,7 @@ FENCE_RULES: Final = (
             by="test_fsck_lost_commits.py::test_f5_the_next_table_of_a_name_has_a_history_of_its_own",
         ),
     ),
-    *played_by(
+    *seen_with(
         "droppers:2",
         breaks(
             "T4",
@@ -449,7 +449,7 @@ def _believe_store(original: Any, infos: Any, config: Any, *, store_now_ms: int,
     return original(infos, config, store_now_ms=store_now_ms, host_now_ms=store_now_ms)
 
 
-RETENTION_RULES: Final = played_by(
+RETENTION_RULES: Final = seen_with(
     "retainers:2",
     breaks(
         "M5",

@@ -14,12 +14,12 @@ from typing import Final
 from icedb_log.errors import InvalidRequest
 
 from icedb_sim.rules.catalogue import ALL_RULES
-from icedb_sim.simulation.cast import PLAIN, Cast
+from icedb_sim.simulation.scenario import PLAIN, Mix
+from icedb_sim.simulation.scenarios import find_scenarios
 from icedb_sim.simulation.schedule import ScheduleFailed, run_schedule
 from icedb_sim.simulation.search import check_mutations
 from icedb_sim.simulation.shrink import decode_replay
 from icedb_sim.simulation.soak import Soak, run_soak
-from icedb_sim.simulation.troupes import find_troupes
 
 MAX_MUTATED_SCHEDULES: Final = 3000
 """How long to look for a schedule that notices a rule switched off."""
@@ -38,14 +38,12 @@ def main(arguments: list[str] | None = None) -> int:
         help="switch rules off in turn instead: 'all', or ids such as J1,R3; at most 3,000 schedules each",
     )
     parser.add_argument("--remember", type=Path, metavar="FILE", help="write the seeds down that notice mutations")
-    parser.add_argument(
-        "--cast", type=Cast.parse, help="who plays: erasers:2,lessees:1, or plain; else each seed draws"
-    )
+    parser.add_argument("--cast", type=Mix.parse, help="scenarios: erasers:2,lessees:1, or plain; else each seed draws")
     parser.add_argument("--replay", metavar="TEXT", help="run one schedule as a failure has printed it")
     options = parser.parse_args(arguments)
     seeds: range = options.seeds
     try:
-        find_troupes(options.cast or PLAIN)
+        find_scenarios(options.cast or PLAIN)
         if options.replay:
             return _replay(options.replay)
     except InvalidRequest as error:
@@ -77,7 +75,7 @@ def _parse_seeds(text: str) -> range:
 def _replay(text: str) -> int:
     replay = decode_replay(text)
     try:
-        run_schedule(replay.seed, replay.cast, script=replay.script, trace_tail=None)
+        run_schedule(replay.seed, replay.mix, script=replay.script, trace_tail=None)
     except ScheduleFailed as error:
         sys.stdout.write(f"{error}\n")
         return 1

@@ -371,4 +371,4 @@ BODIES: Final[dict[str, Callable[[Simulation, Actor], None]]] = {
     "operator": operate_for_ever,
     "changer": change_for_ever,
 }
-"""What those do who play in every schedule."""
+"""What actors of each kind do in every schedule."""

@@ -17,7 +17,7 @@ from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.table.table import Table
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
-from icedb_sim.simulation.cast import Backstage, Part, Troupe
+from icedb_sim.simulation.scenario import Part, Scenario, Surroundings
 from icedb_sim.simulation.settings import ANY_SHARE, PATHS
 from icedb_sim.simulation.world import Actor, SimClock, Violation
 
@@ -29,13 +29,13 @@ _OF_THE_MODEL: Final = frozenset({"size-mismatch", "config-mismatch"})
 """Data files of the simulation lie in partitions that its configuration does not name, and have other sizes."""
 
 
-class CheckTroupe(Troupe):
+class CheckScenario(Scenario):
     """So many actors check the table with ``icedb fsck``, and lose log files when the others are done."""
 
     name = "checkers"
 
-    def __init__(self, backstage: Backstage) -> None:
-        super().__init__(backstage)
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__(surroundings)
         self._lost_count = 0
 
     def parts(self, count: int) -> tuple[Part, ...]:

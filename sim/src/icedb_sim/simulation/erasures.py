@@ -1,6 +1,6 @@
 """Erasures in the simulation: who asks for them and carries them on, and whether a certificate tells the truth.
 
-They are the troupe ``erasers``.
+They are the scenario ``erasers``.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,8 @@ from icedb_log.log.reader import LogReader
 from icedb_log.table.table import Table
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
-from icedb_sim.simulation.cast import Backstage, Part, Troupe
 from icedb_sim.simulation.changes import Intent, IntentClock, RowTest, SimRowChanger
+from icedb_sim.simulation.scenario import Part, Scenario, Surroundings
 from icedb_sim.simulation.settings import ANY_SHARE, PATHS
 from icedb_sim.simulation.world import Actor, SimClock, Violation
 
@@ -31,21 +31,21 @@ NOTER: Final = "noting janitor"
 _MAX_REST_RUNS: Final = 40
 
 
-class ErasureTroupe(Troupe):
+class ErasureScenario(Scenario):
     """So many actors ask for erasures and carry them on; every certificate is checked when it is written.
 
     Args:
-        backstage: What there is of the schedule.
+        surroundings: What there is of the schedule.
     """
 
     name = "erasers"
 
-    def __init__(self, backstage: Backstage) -> None:
-        super().__init__(backstage)
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__(surroundings)
         self._complete_count = 0
-        self._model = backstage.model
-        self._store_now_ms = backstage.store_now_ms
-        self._exists = backstage.exists
+        self._model = surroundings.model
+        self._store_now_ms = surroundings.store_now_ms
+        self._exists = surroundings.exists
         self._refused_ids: set[str] = set()
         self._staged_ms: dict[str, int] = {}
         self._uploaded_ms: dict[str, int] = {}

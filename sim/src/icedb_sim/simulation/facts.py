@@ -260,7 +260,7 @@ class KeptBatches:
             Violation: A batch goes whose retry is not staged and which is not old, or its reason goes before it.
         """
         if _is_conflict(key):
-            return  # looked at by the troupe of those who make them
+            return  # looked at by the scenario of those who make them
         if is_reason(key):
             self._on_reason_delete(key, self._batches[batch_id_of_object(key)])
         elif _is_copy(key):

@@ -1,6 +1,6 @@
 """Leases as readers take them, in the simulation: who takes, renews and ends them, and whether they hold.
 
-They are the troupe ``lessees``.
+They are the scenario ``lessees``.
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ from icedb_log.model import LogView
 from icedb_log.table.table import Table
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
-from icedb_sim.simulation.cast import Part, Troupe
+from icedb_sim.simulation.scenario import Part, Scenario
 from icedb_sim.simulation.settings import PATHS, Settings
 from icedb_sim.simulation.world import Actor, SimClock, Violation
 
@@ -34,7 +34,7 @@ _OLDEST: Final = 6
 _STEPS: Final = 1000
 
 
-class LeaseTroupe(Troupe):
+class LeaseScenario(Scenario):
     """So many actors take leases as readers do, and rely on them."""
 
     name = "lessees"

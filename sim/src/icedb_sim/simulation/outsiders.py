@@ -1,6 +1,6 @@
 """Jobs from outside in the simulation: those that append files of their own, and one that follows the table.
 
-They are the troupe ``outsiders``. An appender repeats what it is not sure of, and what one that died has left, under
+They are the scenario ``outsiders``. An appender repeats what it is not sure of, and what one that died has left, under
 the same id, with other files. The follower's checkpoint outlives it: one that crashes is replaced by another, which
 delivers again what was planned and not noted.
 """
@@ -21,9 +21,9 @@ from icedb_log.model import FileMarker
 from icedb_log.table.table import Table
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
-from icedb_sim.simulation.cast import Backstage, Part, Troupe
 from icedb_sim.simulation.data import ROW_BITS, write_rows
 from icedb_sim.simulation.facts import SimBatch
+from icedb_sim.simulation.scenario import Part, Scenario, Surroundings
 from icedb_sim.simulation.settings import PATHS
 from icedb_sim.simulation.views import is_append
 from icedb_sim.simulation.world import Actor, SimClock, Violation
@@ -34,17 +34,17 @@ _MAX_PENDING: Final = 3
 _MAX_REST_LOOKS: Final = 300
 
 
-class OutsiderTroupe(Troupe):
+class OutsiderScenario(Scenario):
     """So many actors append files of their own, and one follows the table: what it must have, its checkpoint, its sink.
 
     Args:
-        backstage: What there is of the schedule.
+        surroundings: What there is of the schedule.
     """
 
     name = "outsiders"
 
-    def __init__(self, backstage: Backstage) -> None:
-        super().__init__(backstage)
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__(surroundings)
         self.checkpoint: dict[str, Any] | None = None
         self.planned: dict[str, Any] | None = None
         self.delivered: dict[int, int] = {}
@@ -126,7 +126,7 @@ class WrittenFiles:
     begun_ms: int
 
 
-def append_for_ever(sim: Simulation, actor: Actor, watch: OutsiderTroupe) -> None:
+def append_for_ever(sim: Simulation, actor: Actor, watch: OutsiderScenario) -> None:
     """Write files and append them; repeat what failed, also of those who died, and now and then what did not."""
     clock, rng = SimClock(sim.world, actor.skew_ms), sim.world.rng
     pending = watch.pending
@@ -193,7 +193,7 @@ def _append(sim: Simulation, clock: SimClock, write: Write, written: WrittenFile
         raise Violation(f"batch {write.batch_id} is called a duplicate, but was never committed (A2)")
 
 
-def follow_for_ever(sim: Simulation, actor: Actor, watch: OutsiderTroupe) -> None:
+def follow_for_ever(sim: Simulation, actor: Actor, watch: OutsiderScenario) -> None:
     """Follow the table from the checkpoint on, in steps; begin anew where the position is lost."""
     clock, rng = SimClock(sim.world, actor.skew_ms), sim.world.rng
     follower: Follower | None = None
@@ -210,7 +210,7 @@ def follow_for_ever(sim: Simulation, actor: Actor, watch: OutsiderTroupe) -> Non
         sim.world.sleep(int(rng.random() * sim.world.settings.think_ms * rng.choice((1, 1, 8))))
 
 
-def finish_following(sim: Simulation, watch: OutsiderTroupe) -> None:
+def finish_following(sim: Simulation, watch: OutsiderScenario) -> None:
     """Deliver what is left, now that the faults are over, and check that nothing is missing."""
     follower = _open(sim, SimClock(sim.world))
     for _ in range(_MAX_REST_LOOKS):
@@ -236,7 +236,7 @@ def _open(sim: Simulation, clock: SimClock) -> Follower:
     return Follower(sim.store, PATHS, clock=clock, lease_ms=lease_ms, reader=sim.make_reader(clock))
 
 
-def _step(sim: Simulation, follower: Follower, watch: OutsiderTroupe) -> bool:
+def _step(sim: Simulation, follower: Follower, watch: OutsiderScenario) -> bool:
     rng = sim.world.rng
     if watch.checkpoint is None:
         position = follower.begin(starts_with_all=rng.random() < 0.5)

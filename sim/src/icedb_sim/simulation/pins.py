@@ -1,6 +1,6 @@
 """Pins and kept versions in the simulation: who makes them and relies on them, and whether they hold.
 
-They are the troupe ``pinners``.
+They are the scenario ``pinners``.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from icedb_log.table.table import Table
 from icedb_log.table.table_changes import alter_table_config
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
-from icedb_sim.simulation.cast import Backstage, Part, Troupe
+from icedb_sim.simulation.scenario import Part, Scenario, Surroundings
 from icedb_sim.simulation.settings import PATHS, Settings
 from icedb_sim.simulation.world import Actor, SimClock, Violation
 
@@ -39,21 +39,21 @@ class _Held:
     paths: frozenset[str]
 
 
-class PinTroupe(Troupe):
+class PinScenario(Scenario):
     """So many actors pin times and rely on them: no data file goes that an active pin names, and each name has one.
 
     Args:
-        backstage: What there is of the schedule.
+        surroundings: What there is of the schedule.
     """
 
     name = "pinners"
 
-    def __init__(self, backstage: Backstage) -> None:
-        super().__init__(backstage)
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__(surroundings)
         self._pin_count = 0
-        self._data_grace_ms = backstage.settings.config.data_grace_ms
-        self._store_now_ms = backstage.store_now_ms
-        self._exists = backstage.exists
+        self._data_grace_ms = surroundings.settings.config.data_grace_ms
+        self._store_now_ms = surroundings.store_now_ms
+        self._exists = surroundings.exists
         self._held: dict[str, _Held] = {}
 
     @classmethod

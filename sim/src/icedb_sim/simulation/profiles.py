@@ -19,8 +19,8 @@ from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, DeleteReport, Object
 
 from icedb_sim.fakes.faulty_store import FaultyStore
 from icedb_sim.simulation.actors import Simulation
-from icedb_sim.simulation.cast import Backstage, Body, Part, Troupe
 from icedb_sim.simulation.repeats import flush_by_size_for_ever, read_afresh_for_ever, send_again_for_ever
+from icedb_sim.simulation.scenario import Body, Part, Scenario, Surroundings
 from icedb_sim.simulation.settings import MINUTE_MS, SECOND_MS, FaultRates, Settings
 from icedb_sim.simulation.world import Actor, World
 
@@ -57,7 +57,7 @@ class Profile:
     """A calm schedule with short grace periods, and what it has of its own; of several values it draws one.
 
     Attributes:
-        name: In casts; any size is the same.
+        name: In mixes; any size is the same.
         about: What goes wrong, and which rules miss it.
         wants: Other scenario without which this makes no sense; with it no other profile does as well.
         stalls: Kind of actor that stalls, at any call.
@@ -77,7 +77,7 @@ class Profile:
     graces: tuple[int, ...] = (1,)
     at: tuple[StallAt, ...] = ()
     bodies: Mapping[str, Body] = field(default_factory=dict)
-    plays_alone: bool = False
+    runs_alone: bool = False
 
     def change_settings(self, settings: Settings, seed: int) -> Settings:
         """Return the settings without any fault but those of this profile."""
@@ -96,14 +96,14 @@ class Profile:
             **(calm | _draw(rng, self.settings)),
         )
 
-    def __call__(self, backstage: Backstage) -> Troupe:
+    def __call__(self, surroundings: Surroundings) -> Scenario:
         """Return nobody who lets the others stall."""
-        return _Profiled(backstage, self)
+        return _Profiled(surroundings, self)
 
 
-class _Profiled(Troupe):
-    def __init__(self, backstage: Backstage, profile: Profile) -> None:
-        super().__init__(backstage)
+class _Profiled(Scenario):
+    def __init__(self, surroundings: Surroundings, profile: Profile) -> None:
+        super().__init__(surroundings)
         self._profile = profile
 
     def arrange(self, sim: Simulation) -> None:
@@ -427,7 +427,7 @@ PROFILES: Final[dict[str, Profile]] = {
         ),
     )
 }
-"""By name, as casts have them."""
+"""By name, as mixes have them."""
 
 
 def find_profiles(names: Collection[str]) -> list[str]:
@@ -440,7 +440,7 @@ _STEPS_MS: Final = (0, 5 * SECOND_MS, 60 * SECOND_MS, 150 * SECOND_MS)
 _DRIFT: Final = 0.005
 
 
-class ClockTroupe(Troupe):
+class ClockScenario(Scenario):
     """Nobody; but the clocks of all others go wrong. Any size is the same."""
 
     name = "clocks"

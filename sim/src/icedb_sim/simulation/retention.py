@@ -26,10 +26,10 @@ from icedb_log.table.table_config import PartitionField
 from icedb_log.units import HOUR_MS
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
-from icedb_sim.simulation.cast import Backstage, Part, Troupe
 from icedb_sim.simulation.changes import Intent, IntentClock
 from icedb_sim.simulation.data import ROW_BITS, encode_batch
 from icedb_sim.simulation.facts import SimBatch
+from icedb_sim.simulation.scenario import Part, Scenario, Surroundings
 from icedb_sim.simulation.settings import MINUTE_MS, PATHS, START_MS, Settings
 from icedb_sim.simulation.world import Actor, SimClock, Violation
 
@@ -60,15 +60,15 @@ class RetentionIntent(Intent):
     is_at_rest: bool = False
 
 
-class RetentionTroupe(Troupe):
+class RetentionScenario(Scenario):
     """Producers of old rows, and those who let hours go. Size: so many of the latter, and two producers."""
 
     name = "retainers"
 
-    def __init__(self, backstage: Backstage) -> None:
-        super().__init__(backstage)
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__(surroundings)
         self._files: dict[str, FileMarker] = {}
-        self._policies = [backstage.settings.config.retention_ms]
+        self._policies = [surroundings.settings.config.retention_ms]
         self._epoch = 0
         self._expired_count = 0
 
@@ -97,10 +97,10 @@ class RetentionTroupe(Troupe):
                 self._epoch, self._policies = epoch, self._policies[-1:]
         elif key.startswith(PATHS.log_prefix):
             log = decode_log_file(key, body)
-            intent = self.backstage.model.removed.intents.get(log.commit_id or "")
+            intent = self.surroundings.model.removed.intents.get(log.commit_id or "")
             if isinstance(intent, RetentionIntent):
                 gone = [marker.path for marker in log.markers if marker.tombstoned_ms is not None]
-                self._check_run(key, intent, set(gone) & self.backstage.model.live_truth())
+                self._check_run(key, intent, set(gone) & self.surroundings.model.live_truth())
             self._files.update({marker.path: marker for marker in log.markers if marker.tombstoned_ms is None})
 
     def rest(self, sim: Simulation) -> None:
@@ -112,8 +112,8 @@ class RetentionTroupe(Troupe):
 
     def check(self, sim: Simulation) -> None:
         """Check that nothing is left whose time has come."""
-        now_ms = self.backstage.store_now_ms()
-        for path in sorted(self.backstage.model.live_truth()):
+        now_ms = self.surroundings.store_now_ms()
+        for path in sorted(self.surroundings.model.live_truth()):
             end_ms = parse_hour_end_ms(PATHS.partition_of(path))
             if end_ms is not None and end_ms + (self._policies[-1] or 0) < now_ms - HOUR_MS:
                 raise Violation(f"at rest {path} is live, though its time ended at {end_ms} (M5)")
@@ -132,10 +132,10 @@ class RetentionTroupe(Troupe):
         self._expired_count += len(gone) * (not intent.is_at_rest)
         if gone and intent.is_off:
             raise Violation(f"{key}: by a host whose clock is wrong by hours {min(gone)} has gone (M5)")
-        now_ms = self.backstage.store_now_ms()
+        now_ms = self.surroundings.store_now_ms()
         # By any policy that counted since the fence was taken.
         retention_ms = min(policy or 0 for policy in self._policies)
-        grace_ms = self.backstage.settings.config.data_grace_ms
+        grace_ms = self.surroundings.settings.config.data_grace_ms
         ends: set[int] = set()
         for path in sorted(gone):
             end_ms = parse_hour_end_ms(PATHS.partition_of(path))
@@ -147,7 +147,7 @@ class RetentionTroupe(Troupe):
             if now_ms < settled_ms and created_ms <= now_ms + MAX_CLOCK_DIFFERENCE_MS:
                 raise Violation(f"{key}: {path} has gone, which was made {now_ms - created_ms} ms ago (M5)")
         size_bytes = sum(self._files[path].size_bytes for path in gone)
-        total_bytes = sum(self._files[path].size_bytes for path in self.backstage.model.live_truth())
+        total_bytes = sum(self._files[path].size_bytes for path in self.surroundings.model.live_truth())
         if len(ends) > 1 and size_bytes > MAX_SHARE * total_bytes and not intent.is_forced:
             raise Violation(f"{key}: {size_bytes} of {total_bytes} bytes have gone, and nobody allowed it (M5)")
 

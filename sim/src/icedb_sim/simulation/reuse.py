@@ -1,6 +1,6 @@
 """Producers in the simulation that use an id again for other content, and whether any of it vanishes (I8).
 
-They are the troupe ``reusers``. They stage in the store itself, as a client does, past every door, and always in
+They are the scenario ``reusers``. They stage in the store itself, as a client does, past every door, and always in
 another format: what is staged under one key never changes. That one key may change while a worker sleeps before its
 delete is a known gap (docs/gaps.md).
 """
@@ -15,8 +15,8 @@ from icedb_log.jobs import StagedBatch
 from icedb_log.keys import parse_staged_key
 
 from icedb_sim.simulation.actors import Simulation, try_run
-from icedb_sim.simulation.cast import Backstage, Part, Troupe
 from icedb_sim.simulation.data import ROW_BITS, encode_batch
+from icedb_sim.simulation.scenario import Part, Scenario, Surroundings
 from icedb_sim.simulation.settings import PATHS
 from icedb_sim.simulation.world import Actor, Violation
 
@@ -25,19 +25,19 @@ FORMAT: Final = "json"
 _RECENT: Final = 6
 
 
-class ReuseTroupe(Troupe):
+class ReuseScenario(Scenario):
     """So many actors stage other content under ids that are committed: all of it becomes an entry before it goes.
 
     Args:
-        backstage: What there is of the schedule.
+        surroundings: What there is of the schedule.
     """
 
     name = "reusers"
 
-    def __init__(self, backstage: Backstage) -> None:
-        super().__init__(backstage)
-        self._others = backstage.model.others
-        self._exists = backstage.exists
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__(surroundings)
+        self._others = surroundings.model.others
+        self._exists = surroundings.exists
         self._kept: set[str] = set()
 
     def parts(self, count: int) -> tuple[Part, ...]:

@@ -11,12 +11,12 @@ from icedb_log.table.stored_config import create_table
 from icedb_sim.fakes.faulty_store import FaultyStore
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.simulation.actors import BODIES, Simulation, next_name, spawn_actor
-from icedb_sim.simulation.cast import Backstage, Cast, Troupe
 from icedb_sim.simulation.facts import AuditWatch, Counters
 from icedb_sim.simulation.model import SimModel
 from icedb_sim.simulation.quiesce import quiesce
+from icedb_sim.simulation.scenario import Mix, Scenario, Surroundings
+from icedb_sim.simulation.scenarios import draw_mix, find_scenarios
 from icedb_sim.simulation.settings import PATHS, Settings, draw_settings
-from icedb_sim.simulation.troupes import draw_cast, find_troupes
 from icedb_sim.simulation.world import TRACE_TAIL, Actor, Script, Step, TraceLine, World
 
 _COUNTERS: Final = tuple(field.name for field in fields(Counters))
@@ -28,7 +28,7 @@ class Run:
 
     Attributes:
         seed: It can be run again with this,
-        cast: and with this.
+        mix: and with this.
         settings: Drawn from the seed.
         decided: What the scheduler decided: waiting times and names of actors, as in :class:`Step`.
         faults: The faults that happened, in order, and what sort each one was.
@@ -38,7 +38,7 @@ class Run:
     """
 
     seed: int
-    cast: Cast
+    mix: Mix
     settings: Settings
     decided: Sequence[tuple[int, str]]
     faults: dict[str, str]
@@ -64,7 +64,7 @@ class ScheduleFailed(AssertionError):
         self.run = run
         self.error = error
         lines = [
-            f"seed {run.seed}, cast {run.cast}, step {len(run.decided)}: {type(error).__name__}: {error}",
+            f"seed {run.seed}, mix {run.mix}, step {len(run.decided)}: {type(error).__name__}: {error}",
             str(run.settings),
             *map(format_line, run.trace),
         ]
@@ -72,27 +72,27 @@ class ScheduleFailed(AssertionError):
 
 
 def run_schedule(
-    seed: int, cast: Cast | None = None, *, script: Script | None = None, trace_tail: int | None = TRACE_TAIL
+    seed: int, mix: Mix | None = None, *, script: Script | None = None, trace_tail: int | None = TRACE_TAIL
 ) -> Run:
     """Run one schedule to its end and to the quiet after it.
 
     Args:
         seed: Names the schedule.
-        cast: Who plays; ``None``: drawn from the seed.
-        script: The record of a run with the same seed and cast, or a part of it, to be followed.
+        mix: The scenarios; ``None``: drawn from the seed.
+        script: The record of a run with the same seed and mix, or a part of it, to be followed.
         trace_tail: How many lines of the trace to keep; ``None``: all of them.
 
     Raises:
         ScheduleFailed: A rule broke.
     """
-    cast = draw_cast(seed) if cast is None else cast
+    mix = draw_mix(seed) if mix is None else mix
     settings = draw_settings(random.Random(seed))
-    for troupe_type in find_troupes(cast):
-        settings = troupe_type.change_settings(settings, seed)
+    for scenario_type in find_scenarios(mix):
+        settings = scenario_type.change_settings(settings, seed)
     world = World(seed, settings=settings, script=script, trace_tail=trace_tail)
-    schedule = _Schedule(world, cast)
+    schedule = _Schedule(world, mix)
     try:
-        schedule.play()
+        schedule.run()
     except Exception as error:
         raise ScheduleFailed(schedule.describe(), error) from error
     finally:
@@ -103,9 +103,9 @@ def run_schedule(
 class _Schedule:
     """The parts of one schedule, put together."""
 
-    def __init__(self, world: World, cast: Cast) -> None:
+    def __init__(self, world: World, mix: Mix) -> None:
         self._world = world
-        self._cast = cast
+        self._mix = mix
         settings = world.settings
 
         resolution_ms = settings.resolution_ms
@@ -117,42 +117,42 @@ class _Schedule:
         inner = MemoryObjectStore(store_now_ms)
         create_table(inner, PATHS, settings.config)
         model = SimModel(settings, store_now_ms=store_now_ms, exists=inner.holds)
-        backstage = Backstage(settings, model, store_now_ms, inner.holds)
-        self._troupes: list[Troupe] = [troupe(backstage) for troupe in find_troupes(cast)]
+        surroundings = Surroundings(settings, model, store_now_ms, inner.holds)
+        self._scenarios: list[Scenario] = [scenario(surroundings) for scenario in find_scenarios(mix)]
         audit_watch = AuditWatch(named=model.named)
-        store = FaultyStore(inner, world=world, observers=(audit_watch, *self._troupes, model))
+        store = FaultyStore(inner, world=world, observers=(audit_watch, *self._scenarios, model))
         self._sim = Simulation(world, store, model, audit_watch, bodies=dict(BODIES))
-        self._sim.drops_tables = any(troupe.drops_tables for troupe in self._troupes)
-        self._sim.at_calm += [troupe.calm for troupe in self._troupes]
-        self._sim.at_rest += [troupe.rest for troupe in self._troupes]
+        self._sim.drops_tables = any(scenario.drops_tables for scenario in self._scenarios)
+        self._sim.at_calm += [scenario.calm for scenario in self._scenarios]
+        self._sim.at_rest += [scenario.rest for scenario in self._scenarios]
         world.on_crash = self._replace
 
-    def play(self) -> None:
+    def run(self) -> None:
         """Run everything. Raises whatever was wrong."""
         counts = _count_actors(self._world.settings)
-        for troupe, (_, size) in zip(self._troupes, self._cast.sizes, strict=True):
-            for part in troupe.parts(size):
+        for scenario, (_, size) in zip(self._scenarios, self._mix.sizes, strict=True):
+            for part in scenario.parts(size):
                 self._sim.bodies[part.kind] = part.body
                 counts[part.kind] = part.size
-        for troupe in self._troupes:
-            troupe.arrange(self._sim)
+        for scenario in self._scenarios:
+            scenario.arrange(self._sim)
         for kind, count in counts.items():
             for number in range(1, count + 1):
                 spawn_actor(self._sim, kind, f"{kind}{number}")
         self._world.run()
         quiesce(self._sim)
-        for troupe in self._troupes:
-            troupe.check(self._sim)
+        for scenario in self._scenarios:
+            scenario.check(self._sim)
 
     def describe(self) -> Run:
         """Return what happened so far."""
         world = self._world
         counters = {name: getattr(self._sim.model.counters, name) for name in _COUNTERS}
-        for troupe in self._troupes:
-            counters.update(troupe.counters())
+        for scenario in self._scenarios:
+            counters.update(scenario.counters())
         return Run(
             world.seed,
-            self._cast,
+            self._mix,
             world.settings,
             world.decided,
             world.faults,

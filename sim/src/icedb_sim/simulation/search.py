@@ -11,12 +11,12 @@ from icedb_sim.rules.by_test import run_tests_of_rules
 from icedb_sim.rules.catalogue import TEST_OF_RULE
 from icedb_sim.rules.mutations import Mutation, mutated
 from icedb_sim.rules.switches import BROKEN
-from icedb_sim.simulation.cast import Cast
+from icedb_sim.simulation.scenario import Mix
 from icedb_sim.simulation.schedule import ScheduleFailed, run_schedule
 
 
 def find_failure(mutation: Mutation, seeds: Iterable[int], *, with_invariants: bool = False) -> ScheduleFailed | None:
-    """Run schedules with a rule switched off, and with the cast that it needs.
+    """Run schedules with a rule switched off, and with the mix that it needs.
 
     Args:
         mutation: The rule.
@@ -29,12 +29,12 @@ def find_failure(mutation: Mutation, seeds: Iterable[int], *, with_invariants: b
     Raises:
         InvariantViolated: The edited code does not run: that proves nothing.
     """
-    cast = Cast.parse(mutation.cast)
-    moody = Cast.of({**dict(cast.sizes), mutation.mood: 1}) if mutation.mood else cast
+    mix = Mix.parse(mutation.mix)
+    profiled = Mix.of({**dict(mix.sizes), mutation.profile: 1}) if mutation.profile else mix
     with mutated(mutation, with_invariants=with_invariants):
         for seed in seeds:
             try:
-                run_schedule(seed, moody if seed % 4 else cast)
+                run_schedule(seed, profiled if seed % 4 else mix)
             except ScheduleFailed as error:
                 if isinstance(error.error, BROKEN):
                     raise InvariantViolated(f"{mutation.name}: {error.error}: mend the mutation") from error

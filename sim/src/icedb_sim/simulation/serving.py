@@ -23,9 +23,9 @@ from icedb_log.table.partition_filter import PartitionFilter
 from icedb_log.table.table_config import PartitionField, TableConfig
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
-from icedb_sim.simulation.cast import Backstage, Part, Troupe
 from icedb_sim.simulation.facts import ReadMark
 from icedb_sim.simulation.model import SimModel
+from icedb_sim.simulation.scenario import Part, Scenario, Surroundings
 from icedb_sim.simulation.settings import PATHS, SECOND_MS
 from icedb_sim.simulation.world import Actor, SimClock, Violation, World
 
@@ -112,13 +112,13 @@ class Process:
         )
 
 
-class ServingTroupe(Troupe):
+class ServingScenario(Scenario):
     """Callers of snapshot services. Size: so many services, each with two callers."""
 
     name = "servers"
 
-    def __init__(self, backstage: Backstage) -> None:
-        super().__init__(backstage)
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__(surroundings)
         self._processes: list[Process] = []
         self._begun = 0
         self._committed_ms: dict[str, int] = {}
@@ -132,7 +132,7 @@ class ServingTroupe(Troupe):
         """Take note of when a batch was committed."""
         if key.startswith(PATHS.log_prefix) and b'"ids"' in body:
             for batch_id in decode_log_file(key, body).batch_ids:
-                self._committed_ms.setdefault(batch_id, self.backstage.store_now_ms())
+                self._committed_ms.setdefault(batch_id, self.surroundings.store_now_ms())
 
     def counters(self) -> dict[str, int]:
         """Return how many answers of each kind there were."""
@@ -170,7 +170,7 @@ class ServingTroupe(Troupe):
         return state, mark
 
     def _check(self, sim: Simulation, mark: ReadMark, state: TableState) -> None:
-        now_ms = self.backstage.store_now_ms()
+        now_ms = self.surroundings.store_now_ms()
         if now_ms < state.view.store_now_ms + sim.world.settings.config.data_grace_ms:
             sim.model.check_read(mark, state.view, state.snapshot)
         else:  # nobody has promised that its files are still there
@@ -217,7 +217,7 @@ class ServingTroupe(Troupe):
         if not accepted:
             return
         batch = rng.choice(accepted[-_RECENT:])
-        began_ms = self.backstage.store_now_ms()
+        began_ms = self.surroundings.store_now_ms()
         grace_ms = sim.world.settings.config.log_grace_ms
         read = process.table.read
         try:
@@ -238,7 +238,7 @@ class ServingTroupe(Troupe):
             return
         except NotFound as error:
             committed_ms = self._committed_ms.get(batch.batch_id)
-            is_forgotten = committed_ms is not None and committed_ms + grace_ms < self.backstage.store_now_ms()
+            is_forgotten = committed_ms is not None and committed_ms + grace_ms < self.surroundings.store_now_ms()
             if not is_forgotten and batch.batch_id not in model.refused:
                 raise Violation(f"batch {batch.batch_id} was accepted before {began_ms}: {error}") from error
             raise

@@ -16,7 +16,7 @@ from typing import Final
 from icedb_log.clock import SystemClock
 from icedb_log.errors import InvalidRequest
 
-from icedb_sim.simulation.cast import Cast
+from icedb_sim.simulation.scenario import Mix
 from icedb_sim.simulation.schedule import Run, ScheduleFailed, format_line, run_schedule
 from icedb_sim.simulation.world import Script, Step, Violation
 
@@ -29,22 +29,22 @@ class Replay:
 
     Attributes:
         seed: Of the schedule.
-        cast: Who plays.
+        mix: The scenarios.
         script: What happens.
     """
 
     seed: int
-    cast: Cast
+    mix: Mix
     script: Script
 
 
 def encode_replay(run: Run) -> str:
-    """Return a schedule as text: seed, cast, steps and faults.
+    """Return a schedule as text: seed, mix, steps and faults.
 
     A step is written as ``250+flusher1*3``: 250 ms pass, ``flusher1`` goes on, and this happens three times.
     """
     steps = " ".join(_encode_step(step, len(list(group))) for step, group in groupby(run.script.steps))
-    return f"{run.seed}|{run.cast}|{steps}|{';'.join(run.faults)}"
+    return f"{run.seed}|{run.mix}|{steps}|{';'.join(run.faults)}"
 
 
 def decode_replay(text: str) -> Replay:
@@ -55,7 +55,7 @@ def decode_replay(text: str) -> Replay:
     """
     parts = text.strip().split("|")
     if len(parts) != 4 or not parts[0].isdecimal():
-        raise InvalidRequest(f"a replay is seed|cast|steps|faults, as a failure prints it; not {text[:80]!r}")
+        raise InvalidRequest(f"a replay is seed|mix|steps|faults, as a failure prints it; not {text[:80]!r}")
     steps: list[Step] = []
     for word in parts[2].split():
         match = _STEP.fullmatch(word)
@@ -63,7 +63,7 @@ def decode_replay(text: str) -> Replay:
             raise InvalidRequest(f"a step is 250+flusher1*3, as a failure prints it; not {word!r}")
         steps += [Step(int(match[1] or 0), match[2] or "")] * int(match[3] or 1)
     faults = frozenset(parts[3].split(";")) - {""}
-    return Replay(int(parts[0]), Cast.parse(parts[1]), Script(tuple(steps), faults))
+    return Replay(int(parts[0]), Mix.parse(parts[1]), Script(tuple(steps), faults))
 
 
 def _encode_step(step: Step, count: int) -> str:
@@ -123,7 +123,7 @@ class ShrunkFailure(AssertionError):
 
     def _explain(self) -> Iterator[str]:
         run, error = self.failure.run, self.failure.error
-        yield f"seed {run.seed}, cast {run.cast}: {type(error).__name__}: {error}"
+        yield f"seed {run.seed}, mix {run.mix}: {type(error).__name__}: {error}"
         yield str(run.settings)
         turns = Counter(step.actor for step in run.script.steps if step.actor)
         yield f"shrunk from {_size(self.original.run)} to {_size(run)}, in {self.tries} schedules"
@@ -147,13 +147,13 @@ def shrink_failure(failed: ScheduleFailed, *, seconds: float = SHRINK_SECONDS) -
     search.shrink()
     run = search.best.run
     try:
-        run_schedule(run.seed, run.cast, script=run.script, trace_tail=None)
+        run_schedule(run.seed, run.mix, script=run.script, trace_tail=None)
     except ScheduleFailed as error:
         return ShrunkFailure(error, original=failed, tries=search.tries)
     return ShrunkFailure(failed, original=failed, tries=search.tries)  # it does not follow from the seed alone
 
 
-def check_seeds(seeds: Iterable[int], cast: Cast | None = None) -> Counter[str]:
+def check_seeds(seeds: Iterable[int], mix: Mix | None = None) -> Counter[str]:
     """Run schedules and return how often what happened.
 
     Raises:
@@ -162,7 +162,7 @@ def check_seeds(seeds: Iterable[int], cast: Cast | None = None) -> Counter[str]:
     totals: Counter[str] = Counter()
     for seed in seeds:
         try:
-            totals.update(run_schedule(seed, cast).counters)
+            totals.update(run_schedule(seed, mix).counters)
         except ScheduleFailed as error:
             raise shrink_failure(error) from error
     return totals
@@ -203,7 +203,7 @@ class _Search:
         self.tries += 1
         run = self.best.run
         try:
-            run_schedule(run.seed, run.cast, script=script)
+            run_schedule(run.seed, run.mix, script=script)
         except ScheduleFailed as error:
             if FailureKind.of(error.error) == self._kind:
                 self.best = error

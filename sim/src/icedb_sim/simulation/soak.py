@@ -17,7 +17,7 @@ import icedb_log
 import orjson
 from icedb_log.clock import SystemClock
 
-from icedb_sim.simulation.cast import Cast
+from icedb_sim.simulation.scenario import Mix
 from icedb_sim.simulation.schedule import ScheduleFailed, run_schedule
 from icedb_sim.simulation.shrink import SHRINK_SECONDS, shrink_failure
 
@@ -42,7 +42,7 @@ class Totals:
         failed: Seed and first line of each that failed.
         steps: Store calls and sleeps of all actors, without the quiet at the end.
         faults: How many of each sort happened.
-        casts: How many schedules each troupe played in.
+        mixes: How many schedules each scenario played in.
         counters: How often what happened.
     """
 
@@ -50,7 +50,7 @@ class Totals:
     failed: dict[int, str] = field(default_factory=dict)
     steps: int = 0
     faults: Counter[str] = field(default_factory=Counter)
-    casts: Counter[str] = field(default_factory=Counter)
+    mixes: Counter[str] = field(default_factory=Counter)
     counters: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: "Totals") -> None:
@@ -59,7 +59,7 @@ class Totals:
         self.failed.update(other.failed)
         self.steps += other.steps
         self.faults.update(other.faults)
-        self.casts.update(other.casts)
+        self.mixes.update(other.mixes)
         self.counters.update(other.counters)
 
 
@@ -69,7 +69,7 @@ class Soak:
 
     Attributes:
         seeds: Of the schedules, in this order.
-        cast: Who plays; ``None``: drawn from each seed.
+        mix: The scenarios; ``None``: drawn from each seed.
         seconds: No block of schedules begins later than this after the first one; those begun are finished.
         jobs: Processes.
         keep_going: Go on after a failure.
@@ -77,7 +77,7 @@ class Soak:
     """
 
     seeds: range
-    cast: Cast | None = None
+    mix: Mix | None = None
     seconds: float = 60.0
     jobs: int = 1
     keep_going: bool = False
@@ -115,12 +115,12 @@ def run_soak(soak: Soak) -> Totals:
     return totals
 
 
-def run_block(seeds: range, cast: Cast | None) -> Totals:
+def run_block(seeds: range, mix: Mix | None) -> Totals:
     """Run some schedules.
 
     Args:
         seeds: Of the schedules.
-        cast: Who plays; ``None``: drawn from each seed.
+        mix: The scenarios; ``None``: drawn from each seed.
     """
     gc.set_threshold(*_GC_THRESHOLDS)
     if not gc.get_freeze_count():
@@ -129,13 +129,13 @@ def run_block(seeds: range, cast: Cast | None) -> Totals:
     for seed in seeds:
         totals.schedules += 1
         try:
-            run = run_schedule(seed, cast)
+            run = run_schedule(seed, mix)
         except ScheduleFailed as error:
             run = error.run
             totals.failed[seed] = str(error).partition("\n")[0]
         totals.steps += len(run.decided)
         totals.faults.update(run.faults.values())
-        totals.casts.update([name for name, _ in run.cast.sizes] or ["plain"])
+        totals.mixes.update([name for name, _ in run.mix.sizes] or ["plain"])
         totals.counters.update(run.counters)
     return totals
 
@@ -156,7 +156,7 @@ def _run_blocks(soak: Soak, ends_ms: int) -> Iterator[Totals]:
         for block in blocks:
             if clock.monotonic_ms() > ends_ms:
                 return
-            yield run_block(block, soak.cast)
+            yield run_block(block, soak.mix)
         return
     with ProcessPoolExecutor(soak.jobs, mp_context=get_context("spawn")) as pool:
         try:
@@ -164,7 +164,7 @@ def _run_blocks(soak: Soak, ends_ms: int) -> Iterator[Totals]:
             for block in blocks:
                 if clock.monotonic_ms() > ends_ms:
                     break
-                running.add(pool.submit(run_block, block, soak.cast))
+                running.add(pool.submit(run_block, block, soak.mix))
                 if len(running) >= _WAITING * soak.jobs:
                     done, running = wait(running, return_when=FIRST_COMPLETED)
                     yield from (future.result() for future in done)
@@ -183,7 +183,7 @@ def _tell_failures(done: Totals, soak: Soak, *, is_first: bool) -> None:
     if is_first:
         for seed in islice(failed, 1):
             try:
-                run_schedule(seed, soak.cast)
+                run_schedule(seed, soak.mix)
             except ScheduleFailed as error:
                 sys.stdout.write(f"{shrink_failure(error, seconds=soak.shrink_seconds)}\n")
             else:
@@ -203,7 +203,7 @@ def _summarize(soak: Soak, totals: Totals, *, code: str, elapsed_ms: int) -> str
         "jobs": soak.jobs,
         "steps": totals.steps,
         "faults": dict(totals.faults),
-        "casts": dict(totals.casts),
+        "mixes": dict(totals.mixes),
         "counters": dict(totals.counters),
         "code": code,
         "python": platform.python_version(),

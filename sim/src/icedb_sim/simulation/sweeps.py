@@ -21,8 +21,8 @@ from icedb_log.units import HOUR_MS
 
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.simulation.actors import ORDINARY, Simulation
-from icedb_sim.simulation.cast import Backstage, Part, Troupe
 from icedb_sim.simulation.facts import AuditWatch
+from icedb_sim.simulation.scenario import Part, Scenario, Surroundings
 from icedb_sim.simulation.settings import ANY_SHARE, MINUTE_MS, PATHS, START_MS, Settings
 from icedb_sim.simulation.world import Actor, SimClock, Violation
 
@@ -31,13 +31,13 @@ _JUMP_RATE: Final = 0.008
 _STALL_RATE: Final = 0.02
 
 
-class SweepTroupe(Troupe):
+class SweepScenario(Scenario):
     """Janitors that do all that there is to do. Size: so many of them, and one."""
 
     name = "sweepers"
 
-    def __init__(self, backstage: Backstage) -> None:
-        super().__init__(backstage)
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__(surroundings)
         self._inner: MemoryObjectStore | None = None
         self._audit_watch: AuditWatch | None = None
         self._since_ms: dict[str, int] = {}
@@ -66,7 +66,7 @@ class SweepTroupe(Troupe):
     def on_put(self, key: str, body: bytes) -> None:
         """Take note of what an audit announces, when it is there, and of when a batch was refused."""
         if key.startswith(PATHS.quarantine_prefix) and is_reason(key):
-            self._since_ms.setdefault(batch_id_of_object(key), self.backstage.store_now_ms())
+            self._since_ms.setdefault(batch_id_of_object(key), self.surroundings.store_now_ms())
         if key.startswith(PATHS.audit_prefix) and self._audit_watch is not None:
             self._audits += 1
             self._audit_watch.put(key, body)
@@ -75,12 +75,12 @@ class SweepTroupe(Troupe):
         """Check that a batch in quarantine that nobody has retried goes by its age."""
         if self._inner is None or not key.startswith(PATHS.quarantine_prefix) or ".batch." not in key:
             return
-        model = self.backstage.model
+        model = self.surroundings.model
         batch = model.batches[batch_id_of_object(key)]
         if batch.retry_id:
             return  # the oracle looks whether it is staged
         since_ms = min(self._inner.head(key).modified_ms, self._since_ms.get(batch.batch_id, START_MS << 1))
-        age_ms = self.backstage.store_now_ms() - since_ms
+        age_ms = self.surroundings.store_now_ms() - since_ms
         if age_ms < HOUR_MS:
             raise Violation(f"{key} goes after {age_ms} ms in quarantine (J11)")
         self._old_entries += 1

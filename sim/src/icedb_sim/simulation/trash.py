@@ -23,7 +23,7 @@ from icedb_log.table.table_config import TableConfig
 
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.simulation.actors import ORDINARY, Simulation
-from icedb_sim.simulation.cast import Backstage, Part, Troupe
+from icedb_sim.simulation.scenario import Part, Scenario, Surroundings
 from icedb_sim.simulation.serving import Process
 from icedb_sim.simulation.settings import PATHS, SEAL_AGE_MS, Settings
 from icedb_sim.simulation.wire import read_wire
@@ -41,16 +41,16 @@ _LONGER: Final = (1, 4)
 """How much longer data files are kept by the next table of the name."""
 
 
-class TrashTroupe(Troupe):
+class TrashScenario(Scenario):
     """Those who drop and create tables, those who purge them, and readers. Size: so many of the first."""
 
     name = "droppers"
-    plays_alone = True
+    runs_alone = True
     drops_tables = True
 
-    def __init__(self, backstage: Backstage) -> None:
-        super().__init__(backstage)
-        self._config: TableConfig = backstage.settings.config
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__(surroundings)
+        self._config: TableConfig = surroundings.settings.config
         self._inner: MemoryObjectStore | None = None
         self._marked_ms = 0
         self._staged: set[str] = set()
@@ -88,8 +88,8 @@ class TrashTroupe(Troupe):
 
     def on_put(self, key: str, body: bytes) -> None:
         """Follow the table through its lives."""
-        if self._is_there and not self.backstage.model.live_truth():
-            self._empty_ms = self.backstage.store_now_ms()
+        if self._is_there and not self.surroundings.model.live_truth():
+            self._empty_ms = self.surroundings.store_now_ms()
         if key == PATHS.config_key:
             self._on_config(decode_table_config(PATHS, body))
         elif key.startswith(PATHS.staging_prefix):
@@ -103,9 +103,9 @@ class TrashTroupe(Troupe):
         if mark is None or mark.state == "trash":
             return
         if not mark.is_forced:
-            self.backstage.model.check_promises(key)
+            self.surroundings.model.check_promises(key)
         if key.startswith(PATHS.log_prefix) and self._inner is not None:
-            stored, now_ms = self._inner.get(key), self.backstage.store_now_ms()
+            stored, now_ms = self._inner.get(key), self.surroundings.store_now_ms()
             if is_seal(stored) and now_ms < stored.info.modified_ms + self._config.seal_age_ms:
                 raise Violation(f"the purge deletes {key}, a seal of {stored.info.modified_ms} (F4)")
 
@@ -116,15 +116,15 @@ class TrashTroupe(Troupe):
 
     def _on_staged(self, batch_id: str) -> None:
         """Take note of whether a batch is accepted: not without a table, and not when its id is too old (I3)."""
-        is_late = parse_uuid7_ms(batch_id) + self._config.retry_window_ms < self.backstage.store_now_ms()
+        is_late = parse_uuid7_ms(batch_id) + self._config.retry_window_ms < self.surroundings.store_now_ms()
         if is_late or self._config.dropped is not None:
-            self.backstage.model.unpromised.add(batch_id)
+            self.surroundings.model.unpromised.add(batch_id)
         else:
-            self.backstage.model.unpromised.discard(batch_id)
+            self.surroundings.model.unpromised.discard(batch_id)
             self._staged.add(batch_id)
 
     def _on_config(self, config: TableConfig) -> None:
-        now_ms, before, mark = self.backstage.store_now_ms(), self._config.dropped, config.dropped
+        now_ms, before, mark = self.surroundings.store_now_ms(), self._config.dropped, config.dropped
         if before is None:
             self._counts["drops"] += mark is not None
             if mark is not None and (mark.state != "trash" or config.undropped == mark.drop_id):
@@ -146,17 +146,17 @@ class TrashTroupe(Troupe):
         if not mark.is_forced and now_ms < self._marked_ms + before.keep_ms:
             raise Violation(f"{before} is purged after {now_ms - self._marked_ms} ms in the trash (T3)")
         self._purges += 1
-        self.backstage.model.is_blind = True
+        self.surroundings.model.is_blind = True
 
     def _on_birth(self, config: TableConfig, before: Dropped) -> None:
         if config.incarnation != before.drop_id:
             raise Violation(f"a new table says that it is {config.incarnation!r}, after {before} (T4)")
-        model = self.backstage.model
+        model = self.surroundings.model
         model.begin_anew(replace(model.settings, config=config))
         model.is_blind = False
         self._staged.clear()
         self._lives += 1
-        self._empty_ms = self.backstage.store_now_ms()
+        self._empty_ms = self.surroundings.store_now_ms()
         if self._inner is None:
             return
         for info in list_all(self._inner, PATHS.log_prefix).objects:
@@ -217,9 +217,9 @@ class TrashTroupe(Troupe):
 
     def _visit(self, sim: Simulation, process: Process) -> None:
         model = sim.model
-        purges, began_ms, was_there = self._purges, self.backstage.store_now_ms(), self._is_there
+        purges, began_ms, was_there = self._purges, self.surroundings.store_now_ms(), self._is_there
         state = process.table.read(max_staleness_ms=0)
-        now_ms = self.backstage.store_now_ms()
+        now_ms = self.surroundings.store_now_ms()
         if was_there and self._is_there and purges == self._purges:
             self._counts["visits"] += 1
             mark = process.clock.marks[state.started_ms]
@@ -233,7 +233,7 @@ class TrashTroupe(Troupe):
         if not paths and not was_empty:
             raise Violation("a table that is purged was served as an empty one (T5)")
         rows = [row for path in paths for row in model.files[path]]
-        if all(map(self.backstage.exists, paths)) and len(set(rows)) < len(rows):
+        if all(map(self.surroundings.exists, paths)) and len(set(rows)) < len(rows):
             raise Violation("of a table that is being purged rows were served twice (T5)")
 
     # The quiet.

@@ -1,6 +1,6 @@
 """A view in the simulation: who feeds it, and whether it gets each commit of its source once.
 
-It is the troupe ``feeders``.
+It is the scenario ``feeders``.
 """
 
 from collections.abc import Callable
@@ -29,8 +29,8 @@ from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 
 from icedb_sim.simulation.actors import ORDINARY, Simulation
-from icedb_sim.simulation.cast import Backstage, Part, Troupe
 from icedb_sim.simulation.data import ROW_BITS, SimGroupMerger, write_rows
+from icedb_sim.simulation.scenario import Part, Scenario, Surroundings
 from icedb_sim.simulation.settings import ANY_SHARE, PATHS
 from icedb_sim.simulation.world import Actor, SimClock, Violation
 
@@ -41,17 +41,17 @@ _POISON: Final = 8
 _MAX_REST_RUNS: Final = 200
 
 
-class ViewTroupe(Troupe):
+class ViewScenario(Scenario):
     """So many actors create a view of the table, feed it, merge it and clean it; it is known what it must have.
 
     Args:
-        backstage: What there is of the schedule.
+        surroundings: What there is of the schedule.
     """
 
     name = "feeders"
 
-    def __init__(self, backstage: Backstage) -> None:
-        super().__init__(backstage)
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__(surroundings)
         self.appended: dict[str, tuple[int, ...]] = {}
         self.skipped: set[str] | None = None
         self.fed: dict[int, str] = {}
@@ -200,7 +200,7 @@ def work_off_view(sim: Simulation) -> None:
     sweep_orphans(Table.open(sim.store, VIEW, clock=clock, reader=readers.view), policy=ANY_SHARE)
 
 
-def check_view(sim: Simulation, watch: ViewTroupe) -> None:
+def check_view(sim: Simulation, watch: ViewScenario) -> None:
     """Check at rest that the view has each row of its source's commits once, and a record of each refusal."""
     snapshot = fold(_make_readers(sim, SimClock(sim.world)).view.read())
     rows = [row for marker in snapshot.live for row in orjson.loads(sim.store.inner.get(marker.path).body)]

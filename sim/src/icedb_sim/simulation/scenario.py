@@ -1,8 +1,8 @@
-"""Who plays in a schedule: the actors that are always there, and troupes that come with more of them.
+"""What goes on in a schedule: scenarios, which bring actors beside those that are always there.
 
-A :class:`Troupe` brings in one place what belongs to a kind of extra work: its actors, its changes of the settings, who
-watches the store for it, what is worked off at rest, and what must be true in the end. A :class:`Cast` says which
-troupes play, and how large each one is.
+A :class:`Scenario` brings in one place what belongs to a kind of extra work: its actors, its changes of the settings,
+who watches the store for it, what is worked off at rest, and what must be true in the end. A :class:`Mix` says which
+scenarios run, and how large each one is.
 """
 
 import re
@@ -25,7 +25,7 @@ _ENTRY: Final = re.compile(r"([a-z]+):([1-9][0-9]?)")
 
 
 class Part(NamedTuple):
-    """Actors of one kind in a troupe.
+    """Actors of one kind in a scenario.
 
     Attributes:
         kind: Of the actors.
@@ -38,11 +38,11 @@ class Part(NamedTuple):
     body: Body
 
 
-class Backstage(NamedTuple):
-    """What a troupe may know of the schedule before it begins.
+class Surroundings(NamedTuple):
+    """What a scenario may know of the schedule before it begins.
 
     Attributes:
-        settings: Of the schedule, as all of its troupes have changed them.
+        settings: Of the schedule, as all of its scenarios have changed them.
         model: The oracle.
         store_now_ms: The store's clock.
         exists: Whether an object is in the store.
@@ -54,38 +54,38 @@ class Backstage(NamedTuple):
     exists: Callable[[str], bool]
 
 
-class Troupe:
+class Scenario:
     """What a kind of extra work brings into one schedule. A subclass says what it has; the rest does nothing.
 
     Args:
-        backstage: What there is of the schedule.
+        surroundings: What there is of the schedule.
     """
 
     name: ClassVar[str]
-    """In casts."""
+    """In mixes."""
 
-    plays_alone: ClassVar[bool] = False
-    """Whether a seed lets no other troupe play with it."""
+    runs_alone: ClassVar[bool] = False
+    """Whether a seed lets no other scenario run with it."""
 
     drops_tables: ClassVar[bool] = False
     """Whether others may find no table."""
 
-    def __init__(self, backstage: Backstage) -> None:
-        self.backstage = backstage
+    def __init__(self, surroundings: Surroundings) -> None:
+        self.surroundings = surroundings
 
     @classmethod
     def change_settings(cls, settings: Settings, seed: int) -> Settings:
-        """Return the settings of a schedule in which this troupe plays."""
+        """Return the settings of a schedule in which this scenario runs."""
         del seed
         return settings
 
     def parts(self, count: int) -> tuple[Part, ...]:
-        """Return the actors of a troupe of this size."""
+        """Return the actors of a scenario of this size."""
         del count
         return ()
 
     def arrange(self, sim: Simulation) -> None:
-        """Change who does what, when all troupes have brought their actors, and before any of them begins."""
+        """Change who does what, when all scenarios have brought their actors, and before any of them begins."""
 
     def on_put(self, key: str, body: bytes) -> None:
         """Take note of an object that was just written, before the oracle does. Raises Violation."""
@@ -108,23 +108,23 @@ class Troupe:
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
-    """Which troupes play besides those who always do, and how large each one is.
+class Mix:
+    """Which scenarios run besides what always does, and how large each one is.
 
     Attributes:
-        sizes: Name and size of each troupe.
+        sizes: Name and size of each scenario.
     """
 
     sizes: tuple[tuple[str, int], ...] = ()
 
     @classmethod
     def of(cls, sizes: Mapping[str, int]) -> Self:
-        """Return a cast of troupes with these sizes."""
+        """Return a mix of scenarios with these sizes."""
         return cls(tuple(sorted(sizes.items())))
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the cast that ``str`` gave this text: ``erasers:2,lessees:1``, or ``plain``.
+        """Return the mix that ``str`` gave this text: ``erasers:2,lessees:1``, or ``plain``.
 
         Raises:
             InvalidRequest: It is no such text.
@@ -134,7 +134,7 @@ class Cast:
         found = [_ENTRY.fullmatch(entry) for entry in text.split(",")]
         sizes = {match[1]: int(match[2]) for match in found if match is not None}
         if len(sizes) != len(found):
-            raise InvalidRequest(f"a cast is written as erasers:2,lessees:1, or {_PLAIN}; not as {text!r}")
+            raise InvalidRequest(f"a mix is written as erasers:2,lessees:1, or {_PLAIN}; not as {text!r}")
         return cls.of(sizes)
 
     def __str__(self) -> str:
@@ -142,5 +142,5 @@ class Cast:
         return ",".join(f"{name}:{size}" for name, size in self.sizes) or _PLAIN
 
 
-PLAIN: Final = Cast()
-"""Only those who always play."""
+PLAIN: Final = Mix()
+"""Only what always runs."""

@@ -1,0 +1,82 @@
+"""Which scenarios there are, and which of them a seed draws.
+
+A new one is a class in a module of its own, and one line here.
+"""
+
+import random  # noqa: TID251 - a seeded generator is what the simulation is made of
+import zlib
+from typing import Final
+
+from icedb_log.errors import InvalidRequest
+
+from icedb_sim.simulation.checks import CheckScenario
+from icedb_sim.simulation.erasures import ErasureScenario
+from icedb_sim.simulation.leases import LeaseScenario
+from icedb_sim.simulation.outsiders import OutsiderScenario
+from icedb_sim.simulation.pins import PinScenario
+from icedb_sim.simulation.profiles import PROFILES, ClockScenario, Profile, find_profiles
+from icedb_sim.simulation.retention import RetentionScenario
+from icedb_sim.simulation.reuse import ReuseScenario
+from icedb_sim.simulation.scenario import Mix, Scenario
+from icedb_sim.simulation.serving import ServingScenario
+from icedb_sim.simulation.sweeps import SweepScenario
+from icedb_sim.simulation.trash import TrashScenario
+from icedb_sim.simulation.views import ViewScenario
+
+_ACTING: Final[tuple[type[Scenario], ...]] = (
+    CheckScenario,
+    ClockScenario,
+    ErasureScenario,
+    LeaseScenario,
+    OutsiderScenario,
+    PinScenario,
+    RetentionScenario,
+    ReuseScenario,
+    ServingScenario,
+    SweepScenario,
+    TrashScenario,
+    ViewScenario,
+)
+
+SCENARIOS: Final[dict[str, type[Scenario] | Profile]] = {
+    **{scenario.name: scenario for scenario in _ACTING},
+    **PROFILES,
+}
+
+_MORE: Final = (0, 0, 0, 1, 1, 2)
+"""How many scenarios run: half of the schedules are plain."""
+
+_PROFILE_COUNTS: Final = (0, 0, 0, 1)
+"""A quarter of the schedules has a profile."""
+
+_SIZES: Final = (1, 2)
+_REUSE_RATE: Final = 0.1
+"""In so many schedules somebody uses ids again for other content."""
+
+
+def draw_mix(seed: int) -> Mix:
+    """Return the mix of a schedule for which nobody asked for another one. Does not move the other draws."""
+    rng = random.Random(seed << 32 | zlib.crc32(b"cast"))
+    others = SCENARIOS.keys() - PROFILES.keys() - {ReuseScenario.name}
+    names = rng.sample(sorted(others), rng.choice(_MORE))
+    alone = [name for name in names if SCENARIOS[name].runs_alone][:1]
+    names = alone or names
+    profiles = [name for name in find_profiles(names) if PROFILES[name].wants or not alone]
+    names += rng.sample(profiles, min(len(profiles), rng.choice(_PROFILE_COUNTS)))
+    sizes = {name: rng.choice(_SIZES) for name in names}
+    # Drawn by themselves, and last: they came late, and move no other draw.
+    if not alone and random.Random(seed << 32 | zlib.crc32(b"reusers")).random() < _REUSE_RATE:
+        sizes[ReuseScenario.name] = 1
+    return Mix.of(sizes)
+
+
+def find_scenarios(mix: Mix) -> tuple[type[Scenario] | Profile, ...]:
+    """Return the scenarios of a mix.
+
+    Raises:
+        InvalidRequest: There is none of a name.
+    """
+    for name, _ in mix.sizes:
+        if name not in SCENARIOS:
+            raise InvalidRequest(f"there is no scenario {name!r} in the simulation; there are {', '.join(SCENARIOS)}")
+    return tuple(SCENARIOS[name] for name, _ in mix.sizes)
