@@ -10,7 +10,7 @@ from icedb_sim.rules.by_test import run_tests_of_rules
 from icedb_sim.rules.catalogue import ALL_RULES, TEST_OF_RULE
 from icedb_sim.rules.mutations import Mutation
 from icedb_sim.simulation import search
-from icedb_sim.simulation.search import check_mutations
+from icedb_sim.simulation.soak import check_mutations
 
 
 @pytest.mark.timeout(300)  # it runs one test for each rule

@@ -11,15 +11,16 @@ from icedb_log.errors import InvariantViolated
 from icedb_log.ingest import content, refusals
 from icedb_log.serving import commit_wait
 from icedb_sim.rules.catalogue import ALL_RULES, RULES, TEST_OF_RULE
-from icedb_sim.rules.mutations import Mutation, mutated
-from icedb_sim.rules.switches import (
+from icedb_sim.rules.mutations import (
     UNASKED,
+    Mutation,
     answers,
     around,
     early,
     inside,
     instead,
     is_now,
+    mutated,
     repeats,
     require_fit,
     switched,
@@ -28,7 +29,7 @@ from icedb_sim.rules.switches import (
 from icedb_sim.simulation.profiles import PROFILES
 from icedb_sim.simulation.scenario import Mix
 from icedb_sim.simulation.schedule import run_schedule
-from icedb_sim.simulation.search import find_failure
+from icedb_sim.simulation.soak import find_failure
 
 SCHEDULES = 400
 

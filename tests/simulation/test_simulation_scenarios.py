@@ -6,7 +6,7 @@ import pytest
 from icedb_sim.rules.catalogue import ALL_RULES, RULES, TEST_OF_RULE
 from icedb_sim.simulation.scenario import Mix
 from icedb_sim.simulation.schedule import run_schedule
-from icedb_sim.simulation.search import find_failure
+from icedb_sim.simulation.soak import find_failure
 
 SCHEDULES = 200
 EXTRA = [rule for rule in ALL_RULES if rule not in RULES]

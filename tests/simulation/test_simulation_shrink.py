@@ -10,8 +10,8 @@ from icedb_sim.simulation.__main__ import main
 from icedb_sim.simulation.scenario import PLAIN, Mix
 from icedb_sim.simulation.scenarios import SCENARIOS, draw_mix
 from icedb_sim.simulation.schedule import ScheduleFailed, run_schedule
-from icedb_sim.simulation.search import find_failure
 from icedb_sim.simulation.shrink import FailureKind, decode_replay, encode_replay, shrink_failure
+from icedb_sim.simulation.soak import find_failure
 from icedb_sim.simulation.world import Script, Violation
 
 SECONDS = 60

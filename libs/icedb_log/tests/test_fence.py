@@ -10,8 +10,8 @@ from icedb_log.errors import (
 )
 from icedb_log.log.fence import MAX_ACQUIRE_ATTEMPTS, settle_fence
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
-from icedb_sim.tables.fence_steps import FENCE, LOG, acquire, log_files, make_log, state_of
 from icedb_sim.tables.small_table import SmallTable
+from icedb_sim.tables.table_steps import FENCE, LOG, acquire, log_files, make_log, state_of
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from icedb_log.keys import TablePaths
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
-from icedb_sim.tables.flush_steps import TamperingWriter, bad_rows_of, staged_ids
 from icedb_sim.tables.log_views import live
 from icedb_sim.tables.row_files import RowFileWriter
 from icedb_sim.tables.small_table import SmallTable, try_each_call
+from icedb_sim.tables.table_steps import TamperingWriter, bad_rows_of, staged_ids
 
 
 @pytest.fixture

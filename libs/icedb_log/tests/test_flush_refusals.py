@@ -9,8 +9,8 @@ from icedb_log.errors import CommitOutcomeUnknown, Fenced, InvariantViolated, Un
 from icedb_log.ingest.quarantine import find_reason, list_quarantined, mark_rows_landed, quarantine_rows
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
-from icedb_sim.tables.flush_steps import TamperingWriter, bad_rows_of, staged_ids
 from icedb_sim.tables.small_table import SmallTable, try_each_call
+from icedb_sim.tables.table_steps import TamperingWriter, bad_rows_of, staged_ids
 
 
 @pytest.fixture

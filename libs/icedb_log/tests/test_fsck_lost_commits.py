@@ -15,10 +15,10 @@ from icedb_log.log.fence import acquire_fence, read_fence, read_landed, seal, wr
 from icedb_log.log.lost_commits import MAX_LANDED, add_landed, find_lost
 from icedb_log.repair.rebuild_record import read_reports
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
-from icedb_sim.tables.fence_steps import FENCE, LOG, acquire, make_log, state_of
 from icedb_sim.tables.fsck_tables import append_log, check, codes, data_file, logs
 from icedb_sim.tables.log_views import data
 from icedb_sim.tables.small_table import SmallTable, try_each_call
+from icedb_sim.tables.table_steps import FENCE, LOG, acquire, make_log, state_of
 
 FORCED = OrphanPolicy(is_forced=True)
 

@@ -25,9 +25,9 @@ from icedb_log.model import LogFile
 from icedb_log.repair.fsck import fsck_table
 from icedb_log.store.object_store import MAX_KEYS_PER_PAGE
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
-from icedb_sim.tables.flush_steps import staged_ids
 from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 from icedb_sim.tables.small_table import SmallTable, try_each_call
+from icedb_sim.tables.table_steps import staged_ids
 
 A, B, C = ([{"id": number, "p": "a"}] for number in (1, 2, 3))
 

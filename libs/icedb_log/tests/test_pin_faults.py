@@ -18,8 +18,8 @@ from icedb_log.errors import (
     Unavailable,
 )
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
-from icedb_sim.tables.pin_steps import DAY_MS, age, data_count, make_table, pin, pinned_ids, status
 from icedb_sim.tables.small_table import SmallTable, try_each_call
+from icedb_sim.tables.table_steps import DAY_MS, age, data_count, make_table, pin, pinned_ids, status
 
 
 @pytest.fixture

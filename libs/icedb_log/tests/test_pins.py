@@ -26,8 +26,8 @@ from icedb_log.model import FileMarker, LogFile
 from icedb_log.store.object_store import list_all
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.table.table import Table
-from icedb_sim.tables.pin_steps import DAY_MS, age, data_count, make_table, pin, pinned_ids, status
 from icedb_sim.tables.small_table import SmallTable
+from icedb_sim.tables.table_steps import DAY_MS, age, data_count, make_table, pin, pinned_ids, status
 
 FORCED = OrphanPolicy(is_forced=True)
 

@@ -19,7 +19,7 @@ from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.lease_steps import put_lease
 from icedb_sim.tables.small_table import SmallTable, try_each_call
 from icedb_sim.tables.small_view import SmallView
-from icedb_sim.tables.trash_steps import KEEP_MS, KEPT, SEAL_MS, create_again, drop, make_full, mark_of, purge, rest_of
+from icedb_sim.tables.table_steps import KEEP_MS, KEPT, SEAL_MS, create_again, drop, make_full, mark_of, purge, rest_of
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, UnsupportedFo
 from icedb_log.table.stored_config import load_any_config
 from icedb_log.warehouse import Warehouse
 from icedb_sim.tables.small_table import SmallTable
-from icedb_sim.tables.trash_steps import KEPT, SEAL_MS, create_again, drop, make_full, purge, rest_of
+from icedb_sim.tables.table_steps import KEPT, SEAL_MS, create_again, drop, make_full, purge, rest_of
 
 
 @pytest.fixture

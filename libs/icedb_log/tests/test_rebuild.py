@@ -6,10 +6,10 @@ from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fold import fold
 from icedb_log.repair.rebuild_record import RebuildReport, read_reports
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault, ScriptedStore
-from icedb_sim.tables.rebuild_steps import damage, lose_log, make_merged_table
 from icedb_sim.tables.row_files import RowFileWriter
 from icedb_sim.tables.small_import import ImportTable
 from icedb_sim.tables.small_table import SmallTable, try_each_call
+from icedb_sim.tables.table_steps import damage, lose_log, make_merged_table
 
 
 def test_a_lost_log_is_made_anew_and_rows_are_the_same():

@@ -8,8 +8,8 @@ from icedb_log.store.object_store import ObjectInfo
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_sim.fakes.fake_clock import DEFAULT_START_MS
 from icedb_sim.fakes.memory_store import MemoryObjectStore
-from icedb_sim.tables.rebuild_steps import lose_log
 from icedb_sim.tables.small_table import SmallTable
+from icedb_sim.tables.table_steps import lose_log
 
 MINUTE_MS = 60_000
 

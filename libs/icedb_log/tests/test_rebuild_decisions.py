@@ -7,12 +7,12 @@ from icedb_log.repair.rebuild_record import read_held
 from icedb_log.table.table import Table
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.erasure_steps import advance, ask, live_users
-from icedb_sim.tables.rebuild_steps import damage, left_out, lose_log, make_merged_table, noted
 from icedb_sim.tables.row_feeds import RowFileFeeder
 from icedb_sim.tables.row_files import RowFileChanger
 from icedb_sim.tables.small_import import ImportTable
 from icedb_sim.tables.small_table import SmallTable
 from icedb_sim.tables.small_view import SmallView
+from icedb_sim.tables.table_steps import damage, left_out, lose_log, make_merged_table, noted
 
 
 def test_a_deletion_that_nobody_can_tell_of_asks_for_a_decision():

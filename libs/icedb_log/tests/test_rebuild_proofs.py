@@ -8,8 +8,8 @@ from icedb_log.repair.rebuild_evidence import RebuildEvidence
 from icedb_log.repair.rebuild_plan import plan_rebuild
 from icedb_log.store.object_store import ObjectInfo
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
-from icedb_sim.tables.rebuild_steps import damage, left_out, lose_log, make_merged_table, noted
 from icedb_sim.tables.small_table import SmallTable
+from icedb_sim.tables.table_steps import damage, left_out, lose_log, make_merged_table, noted
 
 
 def crash_merge(table):

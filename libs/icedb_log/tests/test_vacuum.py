@@ -14,7 +14,7 @@ from icedb_sim.tables.lease_steps import delete_lease, put_lease
 from icedb_sim.tables.log_views import live
 from icedb_sim.tables.row_files import encode_rows
 from icedb_sim.tables.small_table import SmallTable
-from icedb_sim.tables.vacuum_steps import assert_clean, make_dead_table, rival_of
+from icedb_sim.tables.table_steps import assert_clean, make_dead_table, rival_of
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from icedb_log.errors import InvalidRequest, PreconditionFailed
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.lease_steps import put_lease
 from icedb_sim.tables.small_table import SmallTable, try_each_call
-from icedb_sim.tables.vacuum_steps import assert_clean, make_dead_table, rival_of
+from icedb_sim.tables.table_steps import assert_clean, make_dead_table, rival_of
 
 
 @pytest.mark.parametrize(

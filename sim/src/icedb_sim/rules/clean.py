@@ -15,17 +15,19 @@ from icedb_log.ingest.staging import find_staged
 from icedb_log.keys import ROLES
 from icedb_log.log.fence import read_landed, settle_fence
 
-from icedb_sim.rules.mutations import breaks, keeps, seen_with
-from icedb_sim.rules.switches import (
+from icedb_sim.rules.mutations import (
     Other,
     Switch,
     answers,
     around,
+    breaks,
     careless,
     early,
     instead,
     is_now,
+    keeps,
     repeats,
+    seen_with,
     with_arguments,
     with_store,
 )

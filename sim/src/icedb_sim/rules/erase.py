@@ -4,8 +4,7 @@ from typing import Any, Final
 
 from icedb_log.erasure.erasure_scan import read_objects
 
-from icedb_sim.rules.mutations import breaks, keeps, seen_with
-from icedb_sim.rules.switches import UNASKED, answers, around, early, inside, instead
+from icedb_sim.rules.mutations import UNASKED, answers, around, breaks, early, inside, instead, keeps, seen_with
 
 _MODULE: Final = "erasure.erasure_run:"
 _RUN: Final = _MODULE + "_ErasureRun."

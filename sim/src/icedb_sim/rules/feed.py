@@ -5,8 +5,7 @@ from typing import Any, Final
 
 from icedb_log.log.fold import fold
 
-from icedb_sim.rules.mutations import breaks, seen_with
-from icedb_sim.rules.switches import Other, answers, around, inside, instead
+from icedb_sim.rules.mutations import Other, answers, around, breaks, inside, instead, seen_with
 from icedb_sim.rules.write import merge_log
 
 _FOLLOWER: Final = "feed.follower:Follower."

@@ -14,8 +14,7 @@ from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.keys import parse_staged_key
 from icedb_log.store.object_store import delete_or_raise
 
-from icedb_sim.rules.mutations import breaks, seen_with
-from icedb_sim.rules.switches import Other, answers, around, careless, inside, instead, with_store
+from icedb_sim.rules.mutations import Other, answers, around, breaks, careless, inside, instead, seen_with, with_store
 from icedb_sim.rules.write import read_before_fence
 
 _QUARANTINE_ROWS: Final = "ingest.flush:_quarantine_bad_rows"

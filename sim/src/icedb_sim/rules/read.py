@@ -5,8 +5,7 @@ from typing import Any, Final
 
 from icedb_log.serving.batch_commits import look_for_batch
 
-from icedb_sim.rules.mutations import breaks, keeps, seen_with
-from icedb_sim.rules.switches import answers, around, instead
+from icedb_sim.rules.mutations import answers, around, breaks, instead, keeps, seen_with
 
 _READER: Final = "log.reader:ConsistentReader."
 _CACHE: Final = "serving.table_cache:"

@@ -15,8 +15,7 @@ from icedb_log.errors import InvariantViolated
 
 from icedb_sim.rules.by_test import OPTION, Outcome
 from icedb_sim.rules.catalogue import ALL_RULES, TEST_OF_RULE
-from icedb_sim.rules.mutations import Mutation, mutated
-from icedb_sim.rules.switches import BROKEN
+from icedb_sim.rules.mutations import BROKEN, Mutation, mutated
 
 _PARAMETER: Final = "rule_off"
 _RULES: Final[dict[str, Mutation]] = {rule.name: rule for rule in ALL_RULES}

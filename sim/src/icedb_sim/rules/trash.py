@@ -5,8 +5,7 @@ from typing import Any, Final
 from icedb_log.clean.purge_run import PurgeResult
 from icedb_log.table.stored_config import read_table_config
 
-from icedb_sim.rules.mutations import breaks, seen_with
-from icedb_sim.rules.switches import Switch, answers, around, is_now, with_arguments
+from icedb_sim.rules.mutations import Switch, answers, around, breaks, is_now, seen_with, with_arguments
 
 _RUN: Final = "clean.purge_run:PurgeRun."
 _REQUIRE_PURGED: Final = "table.drop_mark:require_purged"

@@ -12,15 +12,17 @@ from icedb_log.merge.merge_log import build_merge_log
 from icedb_log.table.partition_removal import RemovalResult, _plan, _remove, _result
 from icedb_log.table.retention import ExpiredPartition
 
-from icedb_sim.rules.mutations import breaks, keeps, seen_with
-from icedb_sim.rules.switches import (
+from icedb_sim.rules.mutations import (
     Switch,
     answers,
     around,
+    breaks,
     careless,
     inside,
     instead,
+    keeps,
     repeats,
+    seen_with,
     with_arguments,
     with_store,
 )

@@ -17,9 +17,8 @@ from icedb_sim.rules.catalogue import ALL_RULES
 from icedb_sim.simulation.scenario import PLAIN, Mix
 from icedb_sim.simulation.scenarios import find_scenarios
 from icedb_sim.simulation.schedule import ScheduleFailed, run_schedule
-from icedb_sim.simulation.search import check_mutations
 from icedb_sim.simulation.shrink import decode_replay
-from icedb_sim.simulation.soak import Soak, run_soak
+from icedb_sim.simulation.soak import Soak, check_mutations, run_soak
 
 MAX_MUTATED_SCHEDULES: Final = 3000
 """How long to look for a schedule that notices a rule switched off."""

@@ -5,9 +5,11 @@ the real one: fresh names, rejected batches with a reason, counts, and no look a
 types of the values, times are ISO texts; a partition is the identity of its column, or the year, month, day or hour
 of a time. Bad rows are kept as they are, not compressed. A last line that begins with ``#`` is the footer
 (:mod:`icedb_sim.tables.row_footers`), written only when it is asked for: many tests are about sizes of files.
-Changes of rows are written in the tiny language of :mod:`icedb_sim.tables.row_sql`.
+Changes of rows are written in the tiny language of :mod:`icedb_sim.tables.row_files`.
 """
 
+import operator
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +43,102 @@ from icedb_log.table.partition_filter import read_partition_values
 from icedb_log.table.partition_path import encode_partition_value
 from icedb_log.table.table_config import PartitionField, TableConfig
 
-from icedb_sim.tables.row_sql import Condition, parse_condition, parse_row_query
+_TERM: Final = re.compile(
+    r"(?P<column>\w+)\s*(?:(?P<op><=|>=|!=|=|<|>)\s*(?P<value>-?[0-9]+(?:\.[0-9]+)?|true|false|'[^']*')"
+    r"|is\s+(?P<negated>not\s+)?null)"
+)
+_QUERY: Final = re.compile(
+    r"select\s+(?P<distinct>distinct\s+)?\*\s+from\s+(?P<view>\w+)(?:\s+where\s+(?P<where>.+))?", re.DOTALL
+)
+_AND: Final = re.compile(r"\s+and\s+")
+_OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_VIEWS: Final = {"rewrite": "_rows", "merge_query": "source_files"}
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One comparison; ``operator`` may also be ``is null`` or ``is not null``."""
+
+    column: str
+    operator: str
+    value: Any
+
+    def holds(self, row: Mapping[str, Any]) -> bool:
+        """Whether it is true for a row. Raises InvalidRequest when a text is compared with a number."""
+        value = row.get(self.column)
+        if self.operator in ("is null", "is not null"):
+            return (value is None) == (self.operator == "is null")
+        if value is None:
+            return False
+        if isinstance(value, str) != isinstance(self.value, str):
+            raise InvalidRequest(
+                f"column {self.column!r} holds {value!r}, which cannot be compared with {self.value!r}"
+            )
+        return _OPERATORS[self.operator](value, self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Comparisons that must all be true."""
+
+    terms: tuple[Term, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns in it."""
+        return tuple(term.column for term in self.terms)
+
+    def holds(self, row: Mapping[str, Any]) -> bool:
+        """Whether it is true for a row."""
+        return all(term.holds(row) for term in self.terms)
+
+
+@dataclass(frozen=True, slots=True)
+class RowQuery:
+    """A query that keeps some of the rows."""
+
+    is_distinct: bool
+    condition: Condition
+
+    def run(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the rows that are left."""
+        kept = [row for row in rows if self.condition.holds(row)]
+        if not self.is_distinct:
+            return kept
+        return list({orjson.dumps(row, option=orjson.OPT_SORT_KEYS): row for row in kept}.values())
+
+
+def parse_condition(sql: str) -> Condition:
+    """Parse a condition. Raises InvalidRequest."""
+    return Condition(() if sql.strip() == "true" else tuple(_parse_term(text) for text in _AND.split(sql.strip())))
+
+
+def parse_row_query(change: RowChange) -> RowQuery:
+    """Parse the query of a rewrite or a ``merge_query``. Raises InvalidRequest."""
+    match = _QUERY.fullmatch(change.sql.strip())
+    view = _VIEWS[change.kind]
+    if match is None or match["view"] != view:
+        raise InvalidRequest(f"query {change.sql[:200]!r}: write select [distinct] * from {view} [where ...]")
+    return RowQuery(match["distinct"] is not None, parse_condition(match["where"] or "true"))
+
+
+def _parse_term(text: str) -> Term:
+    match = _TERM.fullmatch(text)
+    if match is None:
+        raise InvalidRequest(f"condition {text[:200]!r} is not understood: write column = literal, joined with and")
+    if match["op"] is None:
+        return Term(match["column"], "is not null" if match["negated"] else "is null", None)
+    literal = match["value"]
+    value = literal[1:-1] if literal.startswith("'") else orjson.loads(literal)
+    return Term(match["column"], match["op"], value)
+
 
 Row = Mapping[str, Any]
 
