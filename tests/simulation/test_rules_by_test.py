@@ -9,7 +9,7 @@ from icedb_log.errors import InvariantViolated
 from icedb_sim.rules.by_test import run_tests_of_rules
 from icedb_sim.rules.catalogue import ALL_RULES, TEST_OF_RULE
 from icedb_sim.rules.mutations import Mutation
-from icedb_sim.simulation import search
+from icedb_sim.simulation import soak
 from icedb_sim.simulation.soak import check_mutations
 
 
@@ -35,7 +35,7 @@ def test_a_rule_counts_as_noticed_only_by_who_is_written_down(monkeypatch, capsy
     assert check_mutations([nothing], range(2)) == 1  # schedules should
     monkeypatch.setitem(TEST_OF_RULE, "nothing", "a::b")
     for outcome, unexpected in (("noticed", 0), ("passed", 1), ("broken", 1)):
-        monkeypatch.setattr(search, "run_tests_of_rules", lambda _, outcome=outcome: {"nothing": outcome})
+        monkeypatch.setattr(soak, "run_tests_of_rules", lambda _, outcome=outcome: {"nothing": outcome})
         assert check_mutations([nothing], range(2)) == unexpected
     assert "noticed by a::b" in capsys.readouterr().out
 

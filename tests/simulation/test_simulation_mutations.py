@@ -94,7 +94,7 @@ def test_each_mutation_fits_the_code_as_it_is():
 
 def test_a_stand_in_that_does_not_run_is_no_proof():
     broken = Mutation("-", "broken", (answers("log.fold:_files_until", None),))
-    with pytest.raises(InvariantViolated, match="mend the mutation"):
+    with pytest.raises(InvariantViolated, match="mend the rule"):
         find_failure(broken, range(3))
 
 

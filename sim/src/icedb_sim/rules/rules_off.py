@@ -59,7 +59,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
             yield
     except BROKEN as error:
         outcomes[name] = "broken"
-        raise InvariantViolated(f"{name}: {error}: mend the mutation") from error
+        raise InvariantViolated(f"{name}: {error}: mend the rule") from error
     except BaseException:  # noqa: BLE001 - whatever a test fails of: pytest's own failures are no exceptions
         if outcomes.get(name) != "broken":
             outcomes[name] = "noticed"

@@ -38,7 +38,7 @@ def find_failure(mutation: Mutation, seeds: Iterable[int], *, with_invariants: b
         The first failure; ``None`` if nobody noticed.
 
     Raises:
-        InvariantViolated: The edited code does not run: that proves nothing.
+        InvariantViolated: What stands in for the rule does not run: that proves nothing.
     """
     mix = Mix.parse(mutation.mix)
     profiled = Mix.of({**dict(mix.sizes), mutation.profile: 1}) if mutation.profile else mix
@@ -48,7 +48,7 @@ def find_failure(mutation: Mutation, seeds: Iterable[int], *, with_invariants: b
                 run_schedule(seed, profiled if seed % 4 else mix)
             except ScheduleFailed as error:
                 if isinstance(error.error, BROKEN):
-                    raise InvariantViolated(f"{mutation.name}: {error.error}: mend the mutation") from error
+                    raise InvariantViolated(f"{mutation.name}: {error.error}: mend the rule") from error
                 return error
     return None
 
