@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from icedb_engine.spark.spark_flush import SparkBatchWriter
 from icedb_engine.spark.spark_runner import SparkRunner
@@ -98,23 +100,35 @@ def test_a_python_task_that_never_ends_loses_its_process(spark, tmp_path):
     require_free(spark)
 
 
+def find_sql_processes():
+    """Return the processes that run SQL of users for tasks of this test."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            found += [child] if "icedb_engine.sql.child" in " ".join(child.cmdline()) else []
+    return found
+
+
 @pytest.mark.soak  # what a flush does when it is stopped anywhere is tested without Spark
 def test_an_insert_query_that_is_interrupted_leaves_its_batch_staged(spark, tmp_path):
     settings = StoreSettings(f"file://{tmp_path}/store")
     warehouse = settings.open()
     store, paths = warehouse.store, warehouse.table("events")
-    query = "select a.n from _rows a cross join _rows b where a.n + b.n < 0"
+    query = "select sum(a.n + b.n) as n from _rows a, _rows b, _rows c, _rows d"
     config = TableConfig.create(name="events", source={"n": "BIGINT"}, declared={"n": "BIGINT"}, insert_query=query)
     batch_id = new_batch_id(CLOCK)
     key = paths.staging_key(batch_id=batch_id, staging_format="ndjson")
     store.put(key, b"".join(b'{"n": %d}\n' % number for number in range(12_000)))
     batch = StagedBatch(key, batch_id, "ndjson", store.head(key).size_bytes, 0)
-    check = lose_when(lambda: spark.catalog.tableExists("_rows") and is_computing(spark, 1))
     writer = SparkBatchWriter(spark, settings, clock=CLOCK, rules=WatchRules(interval_s=0.02, stuck_wait_ms=10**6))
+    check = lose_when(lambda: len(find_sql_processes()) == 1)
     with pytest.raises(LockLost):
         writer.write_batches(FlushJob(paths, config, {"n": "BIGINT"}, (batch,), "c0ffee", 1, check_alive=check))
     assert store.head(key).size_bytes == batch.size_bytes
-    assert not spark.catalog.tableExists("_rows")
+    deadline_ms = CLOCK.monotonic_ms() + WAIT_MS
+    while find_sql_processes():
+        assert CLOCK.monotonic_ms() < deadline_ms, "a query is running whose task was interrupted"
+        CLOCK.sleep_ms(20)
     require_free(spark)
 
 

@@ -4,8 +4,8 @@ import duckdb
 import pytest
 from icedb_engine.engine import open_engine, open_scratch
 from icedb_engine.limits import EngineLimits
-from icedb_engine.query.row_condition import check_row_condition
 from icedb_engine.sql import CLOSED, quote_name, quote_text
+from icedb_engine.sql.checks import check_reader_condition
 from icedb_log.errors import InvalidRequest
 from icedb_log.table.condition_check import check_condition
 from icedb_log.units import MIB
@@ -102,7 +102,7 @@ def test_an_engine_says_what_it_is_bound_to(engine):
 )
 def test_a_condition_is_about_its_row(condition):
     with pytest.raises(InvalidRequest):
-        check_row_condition(condition, SCHEMA, table="events")
+        check_reader_condition(condition, SCHEMA, table="events")
 
 
 def test_conditions_take_no_time_to_refuse():

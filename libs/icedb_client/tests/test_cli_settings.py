@@ -7,7 +7,7 @@ from icedb_client.cli import table_settings
 from icedb_client.cli.table_settings import ALTER_FIELDS, CREATE_FIELDS, HIDDEN_FIELDS, read_settings
 from icedb_log.errors import InvalidRequest
 from icedb_log.table.table_changes import FREE_FIELDS, RISING_FIELDS
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table_config import QUERIES, TableConfig
 from icedb_log.units import DAY_MS, HOUR_MS, MIB
 
 GIVEN = [
@@ -52,7 +52,7 @@ def test_each_option_sets_its_field(icedb, field, options, expected):
 def test_every_field_is_an_option_or_said_to_be_none(icedb):
     assert set(CREATE_FIELDS) | HIDDEN_FIELDS == TableConfig.model_fields.keys()
     assert {field for field, _, _ in GIVEN} | BY_A_WORKER | {"times"} == set(CREATE_FIELDS)
-    assert set(ALTER_FIELDS) == (FREE_FIELDS | RISING_FIELDS | {"declared", "times"}) - HIDDEN_FIELDS
+    assert set(ALTER_FIELDS) == (FREE_FIELDS | RISING_FIELDS | QUERIES.keys() | {"declared", "times"}) - HIDDEN_FIELDS
     create, alter = icedb("table", "create", "--help"), icedb("table", "alter", "--help")
     flags = {field: table_settings._flag_of(field)[0] for field in CREATE_FIELDS}
     assert not [field for field, flag in flags.items() if f"{flag} " not in create]
@@ -64,7 +64,7 @@ def test_the_help_is_what_stands_below_the_field_without_marks_for_programmers(i
     assert "How long a dead data file stays: longer than the longest query. [default: (6 h)]" in words
     assert "bounds time travel and the retry window of a batch. [default: (10 min)]" in words
     assert "at least 1h; off: for ever." in words
-    assert "Spark SQL over _rows that every flush runs" in words
+    assert "SQL over _rows that every flush runs" in words
     assert "``" not in words
     assert "[default: (6 h)]" not in icedb("table", "alter", "--help"), "what is not given stays as it is"
 

@@ -1,17 +1,17 @@
-"""What tasks of a change do, without Spark: data files become rows, rows become data files."""
+"""What units of a change do, without Spark: data files become rows, SQL changes them, rows become data files."""
 
 import json
 import random
+from dataclasses import replace
 from datetime import date, datetime
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from icedb_engine.limits import EngineLimits
-from icedb_engine.spark.change_tasks import make_hidden_names
-from icedb_engine.units.change_unit import ChangedGroup, ChangeUnit, make_error_text, read_error_text, write_change
-from icedb_engine.units.read_unit import CHUNK_BYTES, NumberedFile, ReadFilesUnit, read_files, spark_arrow_type
-from icedb_log.errors import CorruptLog, Fenced, InvalidRequest, NotFound, SchemaConflict, Unavailable
+from icedb_engine.units.change_unit import ChangeUnit, CountUnit, change_unit, count_unit
+from icedb_engine.units.read_unit import CHUNK_BYTES, NumberedFile, ReadFilesUnit, read_files
+from icedb_log.errors import CorruptLog, InvalidRequest, NotFound, SchemaConflict, Unavailable
+from icedb_log.jobs import MergeGroup, RowChange
 from icedb_log.units import MIB
 
 COLUMNS = {"ts": "TIMESTAMP", "User": "VARCHAR", "x": "DOUBLE"}
@@ -89,112 +89,160 @@ def test_chunks_of_wide_rows_are_bounded(table):
     assert max(sizes) <= 2 * CHUNK_BYTES
 
 
-def make_unit(table, *groups, columns=COLUMNS, checks=True, **options):
-    return ChangeUnit(
+JUNE = "d=2023-06-01"
+MORNING = datetime.fromisoformat("2023-06-01T10:00:00")
+
+
+def put(table, name, *rows, partition=JUNE, columns=("ts", "User", "x")):
+    data = {column: list(values) for column, values in zip(columns, zip(*rows, strict=True), strict=True)}
+    kinds = {"ts": pa.timestamp("us"), "User": pa.string(), "x": pa.float64(), "n": pa.int64()}
+    arrays = {column: pa.array(values, kinds[column]) for column, values in data.items()}
+    return table.put_file(pa.table(arrays), name, partition=partition)
+
+
+def change(table, kind, sql, *inputs, schema=COLUMNS, partition=JUNE, **limits):
+    unit = ChangeUnit(
         paths=table.paths,
         config=table.config,
-        columns=columns,
-        groups=tuple(ChangedGroup(partition, inputs) for partition, inputs in groups),
-        kind="delete",
-        checks_partition=checks,
+        schema=schema,
+        group=MergeGroup(partition, tuple(inputs)),
+        change=RowChange(kind, sql),
         commit_id="c0",
         time_ms=5,
-        engine=options.get("engine", table.engine),
+        engine=replace(table.engine, **limits),
     )
+    return change_unit(unit, table.store, clock=table.clock)
 
 
-def make_chunk(rows, columns=COLUMNS):
-    """Return rows ``(ordinal, removed, *values)`` as Spark gives them."""
-    hidden = [pa.int32(), pa.string(), pa.bool_()]
-    types = [*hidden, *(spark_arrow_type(kind) for kind in columns.values())]
-    rows = [(ordinal, None, gone, *values) for ordinal, gone, *values in rows]
-    arrays = [pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), types, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, names=[f"n{place}" for place in range(len(arrays))])
+def read_outputs(table, result):
+    rows = []
+    for marker in result.outputs:
+        rows += pq.read_table(pa.BufferReader(table.store.get(marker.path).body)).to_pylist()
+    return rows
 
 
-MORNING = datetime.fromisoformat("2023-06-01T10:00:00+00:00")
-JUNE = ("d=2023-06-01", ("in/a",))
-
-
-def test_what_is_left_is_written_sorted_and_counted_by_group(table):
-    unit = make_unit(table, JUNE, ("d=2023-06-01", ("in/b",)), ("d=2023-06-01", ("in/c",)))
-    chunks = [
-        make_chunk([(1, False, MORNING, "b", 1.0), (0, True, MORNING, "z", 2.0), (1, False, MORNING, None, 3.0)]),
-        make_chunk([(2, True, MORNING, "q", 4.0), (1, True, MORNING, "a", 5.0), (1, False, MORNING, "a", 6.0)]),
-    ]
-    outputs = write_change(unit, chunks, table.store, clock=table.clock)
-    assert [(each.ordinal, each.rows_read, each.rows_removed, len(each.files)) for each in outputs] == [
-        (0, 1, 1, 0),
-        (1, 4, 1, 1),
-        (2, 1, 1, 0),
-    ]
-    (marker,) = outputs[1].files
+def test_what_a_deletion_leaves_is_written_sorted_and_counted(table):
+    first = put(table, "a", (MORNING, "b", 1.0), (MORNING, "z", 2.0), (MORNING, None, 3.0))
+    second = put(table, "b", (MORNING, "a", 6.0), (MORNING, "q", 4.0))
+    result = change(table, "delete", "\"user\" = 'z' OR x = 4", first, second)
+    assert (result.rows_read, result.rows_removed) == (5, 2)
+    (marker,) = result.outputs
     found = pq.read_table(pa.BufferReader(table.store.get(marker.path).body))
     assert found["User"].to_pylist() == ["a", "b", None]
     assert found.schema.field("ts").type == pa.timestamp("us")
     footer = {name.decode(): value.decode() for name, value in found.schema.metadata.items()}
-    assert (footer["icedb.kind"], json.loads(footer["icedb.inputs"])) == ("delete", ["in/b"])
+    assert (footer["icedb.kind"], json.loads(footer["icedb.inputs"])) == ("delete", [first.path, second.path])
     assert (marker.row_count, marker.created_ms, marker.stats["User"]) == (3, 5, ("a", "b", 1))
-    assert write_change(unit, [], table.store, clock=table.clock) == ()
+    assert change(table, "delete", "true", first).outputs == ()
+    assert change(table, "delete", "User = NULL", first).rows_removed == 0
+    assert [row["User"] for row in read_outputs(table, change(table, "delete", "x > 2.5", first))] == ["b", "z"]
+
+
+def test_rows_are_counted_for_each_file(table):
+    first = put(table, "a", (MORNING, "b", 1.0), (MORNING, "z", None))
+    second = put(table, "b", (MORNING, "b", 6.0))
+    files = (numbered(first, 0), numbered(second, 1))
+
+    def count(condition):
+        return count_unit(CountUnit(table.paths, COLUMNS, files, condition, table.engine), table.store).counts
+
+    assert count("User = 'b'") == {0: 1, 1: 1}
+    assert count("x IS NULL") == {0: 1, 1: 0}
+    assert count("true") == {0: 2, 1: 1}
+    with pytest.raises(InvalidRequest, match=r"table events: condition: Conversion Error.*'b'"):
+        count("CAST(User AS INT) = 1")
+
+
+def test_a_deletion_goes_by_the_types_of_the_table(table):
+    narrow = put(table, "a", (1,), (2,), (3,), columns=("n",))
+    kept = change(table, "delete", "n >= 2.5", narrow, schema={"n": "DOUBLE"})
+    assert (kept.rows_removed, [row["n"] for row in read_outputs(table, kept)]) == (1, [1.0, 2.0])
+
+
+def test_a_query_makes_the_rows_of_a_group(table):
+    first = put(table, "a", (MORNING, "b", 1.0), (MORNING, "a", 2.0))
+    second = put(table, "b", (MORNING, "b", 6.0))
+    sql = 'SELECT min(ts) AS ts, "User", sum(x) AS x FROM source_files GROUP BY "User"'
+    result = change(table, "merge_query", sql, first, second)
+    assert (result.rows_read, result.rows_removed) == (3, None)
+    assert [(row["User"], row["x"]) for row in read_outputs(table, result)] == [("a", 2.0), ("b", 7.0)]
+    narrower = change(table, "rewrite", 'SELECT ts, "User" FROM _rows', first)
+    assert list(read_outputs(table, narrower)[0]) == ["ts", "User"]
+    assert change(table, "rewrite", "SELECT * FROM _rows WHERE x > 9", first).outputs == ()
 
 
 @pytest.mark.parametrize(
     ("ts", "said"),
     [
-        (
-            datetime.fromisoformat("2023-06-02T00:00:00+00:00"),
-            "'2023-06-02 00:00:00', and it belongs into d=2023-06-02",
-        ),
-        (None, "'None', and NULL has no partition"),
+        ("TIMESTAMP '2023-06-02'", "'2023-06-02 00:00:00', and it belongs into d=2023-06-02"),
+        ("CAST(NULL AS TIMESTAMP)", "'None', and NULL has no partition"),
     ],
 )
 def test_a_row_that_belongs_elsewhere_is_refused_unless_nobody_touched_it(table, ts, said):
-    chunk = make_chunk([(0, False, MORNING, "a", 1.0), (0, False, ts, "b", 1.0)])
+    marker = put(table, "a", (MORNING, "a", 1.0), (MORNING, "b", 1.0))
+    query = f"SELECT * REPLACE (if(\"User\" = 'b', {ts}, ts) AS ts) FROM _rows"
     with pytest.raises(InvalidRequest, match=f"a row of partition d=2023-06-01 would have ts = {said}"):
-        write_change(make_unit(table, JUNE), [chunk], table.store, clock=table.clock)
-    for unit in (make_unit(table, JUNE, checks=False), make_unit(table, ("other=1", ()))):
-        (output,) = write_change(unit, [chunk], table.store, clock=table.clock)
-        assert output.rows_read == 2
+        change(table, "rewrite", query, marker)
+    strayed = put(table, "c", (datetime.fromisoformat("2023-06-02"), "a", 1.0), (MORNING, "b", 1.0))
+    assert change(table, "delete", "User = 'b'", strayed).rows_removed == 1
+    other = put(table, "b", (MORNING, "b", 1.0), partition="other=1")
+    assert change(table, "rewrite", query, other, partition="other=1").rows_read == 1
 
 
-def test_an_error_that_a_task_sent_beside_rows_is_raised_as_it_was(table):
-    for error in (Fenced("by b: and c"), CorruptLog("x")):
-        assert (type(read_error_text(make_error_text(error))), str(error)) == (type(error), str(error))
-    assert isinstance(read_error_text("KeyboardInterrupt:x"), Unavailable)
-    chunk = make_chunk([(0, False, None, None, None)])
-    broken = chunk.set_column(1, "n1", pa.array([make_error_text(NotFound("file y is gone"))]))
-    with pytest.raises(NotFound, match=r"^file y is gone$"):
-        write_change(make_unit(table, JUNE), [broken], table.store, clock=table.clock)
+def test_a_decimal_or_huge_integer_goes_into_its_column_if_it_fits(table):
+    marker = put(table, "a", (MORNING, "a", 1.0), (MORNING, "b", 1.0))
+    schema = {**COLUMNS, "n": "BIGINT"}
+    sql = 'SELECT ts, "User", sum(CAST(x AS DECIMAL(30, 3))) AS x, sum(CAST(x AS BIGINT)) AS n FROM _rows GROUP BY 1, 2'
+    rows = read_outputs(table, change(table, "rewrite", sql, marker, schema=schema))
+    assert [(row["x"], row["n"]) for row in rows] == [(1.0, 1), (1.0, 1)]
+    for value, kind in (
+        ("9223372036854775808::HUGEINT AS n", "n is BIGINT, which cannot hold this HUGEINT"),
+        ("1.5::DECIMAL(5, 2) AS n", "n is BIGINT, which cannot hold this DECIMAL"),
+        ("0.12345678901234567890::DECIMAL(25, 20) AS x", "x is DOUBLE, which cannot hold this DECIMAL"),
+        ("9007199254740993 AS x", "x is DOUBLE, which cannot hold this BIGINT"),
+    ):
+        with pytest.raises(InvalidRequest, match=f"column {kind}"):
+            change(table, "rewrite", f'SELECT ts, "User", {value} FROM _rows', marker, schema=schema)
+
+
+def test_a_group_that_is_too_large_for_its_query_is_cut_and_a_file_that_is_is_said(table):
+    rows = [(MORNING, f"{number:0200}", float(number)) for number in range(300)]
+    markers = [put(table, name, *rows) for name in ("a", "b", "c")]
+    # The value of one file has 180 MB, that of two does not fit.
+    sql = 'SELECT min(ts) AS ts, max("User") AS "User", sum(len(repeat("User", 1000))) AS x FROM source_files'
+    result = change(table, "merge_query", sql, *markers)
+    assert (result.rows_read, len(read_outputs(table, result))) == (900, 1)
+    huge = sql.replace('sum(len(repeat("User", 1000)))', "len(repeat(string_agg(\"User\", '' ORDER BY x), 3000))")
+    assert len(read_outputs(table, change(table, "merge_query", huge, *markers, memory_bytes=3 * 160 * MIB))) > 1
+    with pytest.raises(InvalidRequest, match=r"merge_query: it needs more than \d+ MiB of memory"):
+        change(table, "merge_query", huge.replace("3000", "10000"), *markers)
+    with pytest.raises(InvalidRequest, match=r"rewrite query: it needs more than \d+ MiB of memory"):
+        change(table, "rewrite", huge.replace("source_files", "_rows"), *markers, memory_bytes=3 * 160 * MIB)
 
 
 def test_more_rows_than_memory_are_sorted_on_disk_and_too_little_disk_is_said(table, tmp_path):
-    def chunks():
-        noise = random.Random(5)
-        for _ in range(10):
-            text = noise.randbytes(20_000 * 150).hex()  # nothing that could be compressed
-            users = pa.array([text[start : start + 300] for start in range(0, len(text), 300)])
-            hidden = [pa.repeat(pa.scalar(0, pa.int32()), 20_000), pa.nulls(20_000, pa.string())]
-            yield pa.RecordBatch.from_arrays(
-                [*hidden, pa.repeat(pa.scalar(False), 20_000), users], names=["o", "e", "g", "c0"]
-            )
+    noise = random.Random(5)
+    markers = []
+    for number in range(10):
+        text = noise.randbytes(20_000 * 150).hex()  # nothing that could be compressed
+        users = pa.table({"User": [text[start : start + 300] for start in range(0, len(text), 300)]})
+        markers.append(table.put_file(users, f"f{number}", partition=JUNE))
 
     def write(**limits):
-        engine = EngineLimits(thread_count=1, scratch_folder=str(tmp_path), **limits)
-        unit = make_unit(table, JUNE, columns={"User": "VARCHAR"}, engine=engine)
-        return write_change(unit, chunks(), table.store, clock=table.clock)
+        folder = str(tmp_path)
+        return change(
+            table,
+            "delete",
+            "User = ''",
+            *markers,
+            schema={"User": "VARCHAR"},
+            thread_count=1,
+            scratch_folder=folder,
+            **limits,
+        )
 
-    (output,) = write(memory_bytes=48 * MIB)
-    users = [
-        user
-        for marker in output.files
-        for user in pq.read_table(pa.BufferReader(table.store.get(marker.path).body))["User"].to_pylist()
-    ]
+    users = [row["User"] for row in read_outputs(table, write(memory_bytes=3 * 48 * MIB))]
     assert len(users) == 200_000 and users == sorted(users)
     with pytest.raises(Unavailable, match=f"memory {8 * MIB} bytes, scratch {MIB} bytes"):
-        write(memory_bytes=8 * MIB, scratch_bytes=MIB)
+        write(memory_bytes=3 * 8 * MIB, scratch_bytes=MIB)
     assert list(tmp_path.iterdir()) == [], "nothing stays in the scratch folder"
-
-
-def test_hidden_columns_have_names_that_no_column_has():
-    assert make_hidden_names(["a"]).ordinal == "__icedb_ordinal"
-    assert make_hidden_names(["__ICEDB_Error", "__icedb__x"]).error == "__icedb____error"

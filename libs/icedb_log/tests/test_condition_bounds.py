@@ -20,9 +20,8 @@ TOO_MUCH = {
 
 
 @pytest.mark.parametrize("condition", TOO_MUCH.values(), ids=TOO_MUCH)
-@pytest.mark.parametrize("dialect", ["spark", "duckdb"])
-def test_a_condition_that_takes_too_long_to_read_keeps_every_file(condition, dialect):
-    assert FilePruner(condition, CONFIG, schema=CONFIG.declared, dialect=dialect).may_be_true(MARKER)
+def test_a_condition_that_takes_too_long_to_read_keeps_every_file(condition):
+    assert FilePruner(condition, CONFIG, schema=CONFIG.declared).may_be_true(MARKER)
 
 
 @pytest.mark.parametrize("condition", TOO_MUCH.values(), ids=TOO_MUCH)
@@ -31,7 +30,6 @@ def test_it_is_refused_where_somebody_can_be_told(condition):
         check_condition(condition, CONFIG.declared, table="events")
 
 
-@pytest.mark.parametrize("dialect", ["spark", "duckdb"])
-def test_an_ordinary_condition_still_leaves_files_out(dialect):
-    pruner = FilePruner("n = 9 OR (name = 'a' AND n > 7)", CONFIG, schema=CONFIG.declared, dialect=dialect)
+def test_an_ordinary_condition_still_leaves_files_out():
+    pruner = FilePruner("n = 9 OR (name = 'a' AND n > 7)", CONFIG, schema=CONFIG.declared)
     assert not pruner.may_be_true(MARKER)

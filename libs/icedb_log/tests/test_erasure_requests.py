@@ -9,6 +9,7 @@ from icedb_log.erasure.erasures import (
     list_open_ids,
     note_deletions,
     read_erasure,
+    renew_condition,
 )
 from icedb_log.errors import (
     CommitConflict,
@@ -16,6 +17,7 @@ from icedb_log.errors import (
     Fenced,
     InvalidRequest,
     NotFound,
+    SchemaConflict,
     Unavailable,
     UnsupportedFormat,
 )
@@ -242,3 +244,21 @@ def test_a_commit_that_the_log_has_forgotten_makes_the_figure_a_lower_bound(tabl
     assert (done.state, done.row_count, done.is_row_count_exact) == ("complete", 0, False)
     assert len(by_reason(done)["rewritten"]) == 2
     assert find_traces(table, b"victim") == []
+
+
+def test_a_condition_of_another_dialect_waits_until_a_person_has_given_the_new_one(table):
+    before = live_users(table)
+    erasure_id = ask(table)
+    key = table.paths.open_erasure_key(erasure_id)
+    old = orjson.loads(table.store.get(key).body)
+    del old["dialect"]
+    table.store.put(key, orjson.dumps({**old, "condition": "u <=> 'victim'"}))
+    with pytest.raises(SchemaConflict, match=rf"written for Spark's SQL.*icedb erase .* --renew {erasure_id} --where"):
+        advance(table, erasure_id)
+    assert live_users(table) == before
+    for _ in range(2):
+        assert renew_condition(table.store, table.paths, erasure_id, condition="u = 'victim'").dialect == "duckdb"
+    with pytest.raises(InvalidRequest, match="has a condition that is used as it is"):
+        renew_condition(table.store, table.paths, erasure_id, condition="u = 'b'")
+    assert finish(table, erasure_id).state == "complete"
+    assert live_users(table) == [user for user in before if user != "victim"] != before

@@ -76,13 +76,14 @@ def open_engine(limits: EngineLimits, scratch: Path) -> Iterator[Any]:
             "memory_limit": f"{limits.memory_bytes}B",
             "threads": limits.thread_count,
             "temp_directory": str(spill),
-            "max_temp_directory_size": f"{limits.scratch_bytes}B",
             "preserve_insertion_order": False,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
         }
     )
     try:
+        # Given at connect it would be shown, and not held (DuckDB 1.5).
+        connection.execute(f"SET max_temp_directory_size = '{limits.scratch_bytes}B'")
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute("SET enable_progress_bar = false")  # it writes to standard output
         connection.execute(f"SET allowed_directories = [{quote_text(str(scratch))}]")

@@ -23,6 +23,7 @@ class EngineLimits:
         scratch_bytes: Local disk for inputs, outputs and spill, each.
         scratch_folder: Parent of the scratch folders; None: the system's folder for temporary files.
         transfer_count: Objects moved at once by one unit.
+        query_ms: How long SQL of a user may take over one set of rows.
     """
 
     memory_bytes: int = 1 * GIB
@@ -30,6 +31,7 @@ class EngineLimits:
     scratch_bytes: int = 32 * GIB
     scratch_folder: str | None = None
     transfer_count: int = 4
+    query_ms: int = 10 * 60_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,7 +224,7 @@ class RowChange:
 
     Attributes:
         kind: See :data:`ChangeKind`.
-        sql: Spark SQL: a condition for ``delete``, one query for the others.
+        sql: DuckDB's SQL: a condition for ``delete``, one query for the others.
     """
 
     kind: ChangeKind

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import orjson
-from icedb_engine.query.row_condition import check_row_condition
+from icedb_engine.sql.checks import check_reader_condition
 from icedb_log.clean.lease_holding import acquire_lease
 from icedb_log.clean.pins import read_pinned
 from icedb_log.clock import Clock
@@ -74,7 +74,7 @@ def check_selection(options: ReadOptions, paths: TablePaths, schema: Mapping[str
             f"option columns: table {paths.name} has no column {unknown[0]!r}; it has {', '.join(schema)[:300]}"
         )
     if options.where is not None:
-        check_row_condition(options.where, schema, table=paths.name)
+        check_reader_condition(options.where, schema, table=paths.name)
 
 
 def _read_snapshot(

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from icedb_engine.query.query_types import SPARK_TYPES
 from icedb_engine.units.read_unit import NumberedFile, ReadFilesUnit, read_files, spark_arrow_type
 from icedb_log.keys import TablePaths
-from pyspark.sql import types as spark_types
 from pyspark.sql.datasource import InputPartition
 
+from icedb_spark.spark_types import make_spark_schema
 from icedb_spark.values import PinnedSnapshot, Place, ScanFile
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class Scan:
 
     def spark_schema(self) -> Any:
         """Return the schema of the rows as Spark has it."""
-        return make_schema({name: self.schema[name] for name in self.columns})
+        return make_spark_schema({name: self.schema[name] for name in self.columns})
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the files of one task, a chunk at a time.
@@ -83,11 +82,6 @@ def make_scan(options: "ReadOptions", pinned: PinnedSnapshot) -> Scan:
     """Return how the rows of a snapshot are read."""
     columns = options.columns or tuple(pinned.schema)
     return Scan(options.place, pinned.paths, pinned.schema, columns, options.where)
-
-
-def make_schema(types: Mapping[str, str]) -> Any:
-    """Return Spark's schema of rows with these columns."""
-    return spark_types.StructType([spark_types.StructField(name, SPARK_TYPES[kind]) for name, kind in types.items()])
 
 
 def deal_files(files: Sequence[ScanFile], *, split_bytes: int) -> list[InputPartition]:

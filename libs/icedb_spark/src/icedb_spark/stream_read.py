@@ -101,7 +101,7 @@ class IceDBStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         paths = self._scan.paths
         chosen = tuple(file for file in files if matcher.matches(read_partition_values(paths.partition_of(file.path))))
         if self._scan.where is not None:
-            pruner = FilePruner(self._scan.where, follower.config, schema=self._scan.schema, dialect="duckdb")
+            pruner = FilePruner(self._scan.where, follower.config, schema=self._scan.schema)
             chosen = pruner.select(chosen)
         if not chosen:
             return []

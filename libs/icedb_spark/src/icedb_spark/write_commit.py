@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import structlog
-from icedb_engine.query.query_types import read_output_columns
+from icedb_engine.sql.columns import read_output_columns
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, Unavailable
 from icedb_log.feed.views import require_takes_batches
@@ -21,6 +21,7 @@ from icedb_log.store.object_store import ObjectStore
 from icedb_log.table.table import Table
 
 from icedb_spark.batch_write import IceDBWriter, WrittenFiles
+from icedb_spark.spark_types import find_sql_type
 from icedb_spark.values import WriteOptions
 
 _WRITE_KEYS: Final = "spark write "
@@ -62,8 +63,9 @@ def plan_write(schema: Any, options: WriteOptions, *, clock: Clock) -> IceDBWrit
 def _read_columns(schema: Any, table: Table, known: Mapping[str, str]) -> dict[str, str]:
     config = table.config
     table_columns = {**known, **{name: kind for name, kind in config.declared.items() if name not in known}}
+    given = [(field.name, find_sql_type(field.name, field.dataType.simpleString())) for field in schema.fields]
     found = read_output_columns(
-        schema, config, known=table_columns, max_columns=MAX_TABLE_COLUMNS, widens=True, what="write"
+        given, config, known=table_columns, max_columns=MAX_TABLE_COLUMNS, widens=True, what="write"
     )
     columns = {column.name: column.sql_type for column in found}
     check_columns(table, columns, known=known)

@@ -41,7 +41,7 @@ def delete(
     table: TableName,
     where: Annotated[
         str,
-        typer.Option("--where", metavar="CONDITION", help="Spark SQL: rows for which it is true go. Or @FILE."),
+        typer.Option("--where", metavar="CONDITION", help="SQL: rows for which it is true go. Or @FILE."),
     ],
     dry_run: DryRun = False,
     yes: YesFlag = False,
@@ -80,7 +80,7 @@ def rewrite(
     table: TableName,
     query: Annotated[
         str,
-        typer.Option("--query", metavar="SQL", help="Spark SQL over _rows, the rows of a partition. Or @FILE."),
+        typer.Option("--query", metavar="SQL", help="SQL over _rows, the rows of a partition. Or @FILE."),
     ],
     partition: Annotated[
         list[str] | None,

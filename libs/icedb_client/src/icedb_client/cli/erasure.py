@@ -11,7 +11,7 @@ from icedb_log.erasure.erasure_certificate import certificate
 from icedb_log.erasure.erasure_holds import find_pin_holds
 from icedb_log.erasure.erasure_record import Erasure, NamedObjects
 from icedb_log.erasure.erasure_scan import count_staged_until
-from icedb_log.erasure.erasures import create_erasure, list_erasures, read_erasure
+from icedb_log.erasure.erasures import create_erasure, list_erasures, read_erasure, renew_condition
 from icedb_log.errors import Unavailable
 from icedb_log.names import MERGE_ERASE
 from icedb_log.table.table_config import TableConfig
@@ -66,7 +66,7 @@ def erase(
     *,
     context: typer.Context,
     table: TableName,
-    where: Annotated[str, typer.Option("--where", help="Spark SQL condition: rows for which it is true are erased.")],
+    where: Annotated[str, typer.Option("--where", help="SQL condition: rows for which it is true are erased.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed now.")] = False,
     yes: YesFlag = False,
     note: Annotated[str, typer.Option("--note", help="Why, for the certificate; nothing personal.")] = "",
@@ -74,6 +74,10 @@ def erase(
     check_timeout: Annotated[
         str, typer.Option("--check-timeout", help="How long a worker may take to say what would be removed.")
     ] = "10m",
+    renew: Annotated[
+        str | None,
+        typer.Option("--renew", metavar="ID", help="Give this open erasure of an earlier release its condition anew."),
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it is complete; takes the grace period.")] = False,
     timeout: Annotated[str, typer.Option("--timeout", help="How long to wait at most.")] = "2d",
     as_json: JsonFlag = False,
@@ -102,14 +106,13 @@ def erase(
         if not yes:
             question = f"Erase {_describe(found)} of table {table} for good?"
             confirm(question, unasked="give --yes to erase for good", declined="nothing was erased")
-        erasure = create_erasure(
-            client.warehouse.store,
-            client.warehouse.table(table),
-            condition=where,
-            clock=SystemClock(),
-            requested_by=requested_by,
-            note=note,
-        )
+        store, paths = client.warehouse.store, client.warehouse.table(table)
+        if renew is not None:
+            erasure = renew_condition(store, paths, renew, condition=where)
+        else:
+            erasure = create_erasure(
+                store, paths, condition=where, clock=SystemClock(), requested_by=requested_by, note=note
+            )
         is_woken = client.workers.wake(MERGE_ERASE, table)
         if not wait:
             answer({**_to_json(erasure), "woken": is_woken}, as_json=as_json, show=lambda: _show_asked(erasure))

@@ -14,7 +14,7 @@ from icedb_log.repair.adoption import require_fit
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.table.stored_config import create_table, read_table_config
 from icedb_log.table.table_changes import alter_table_config, plan_change
-from icedb_log.table.table_config import NEW_TABLE_POLICIES, PartitionField, TableConfig, with_plausible_times
+from icedb_log.table.table_config import NEW_TABLE_POLICIES, QUERIES, PartitionField, TableConfig, with_plausible_times
 from rich.markup import escape
 
 from icedb_client.cli import trash
@@ -50,7 +50,6 @@ app = typer.Typer(no_args_is_help=True, help="Create, change and look at tables.
 
 NO_TABLES: Final = "no tables yet; create one with `icedb table create`"
 NO_COLUMNS: Final = "no columns yet: they come with the first events"
-_QUERIES: Final = ("insert_query", "view_query", "merge_query")
 
 CheckTimeout = Annotated[
     str,
@@ -107,7 +106,7 @@ def create(
         store.probe()
         if config.view_of is not None:
             require_no_cycle(store, paths, config)
-        if any(getattr(config, query) is not None for query in _QUERIES):
+        if any(getattr(config, query) is not None for query in QUERIES):
             found = _check_queries(client, config, timeout_ms=check_timeout_ms)
             config = config.model_copy(update={"declared": {**found, **config.declared}})
         is_new = True
@@ -176,6 +175,8 @@ def alter(
 ) -> None:
     """Change what may change of a table; grace periods only grow. Partitions, sort order, insert query are fixed.
 
+    Queries that were written for Spark's SQL, by an earlier release, are given anew, all of a table in one command.
+
     Example: icedb table alter events --evolution widen --column price:DOUBLE
     """
     change = read_settings(settings)
@@ -189,11 +190,12 @@ def alter(
         raise InvalidRequest("nothing to change: give at least one option, see `icedb table alter --help`")
     with open_client(context, table=name) as client:
         before = client.table_config(name)
-        if change.get("merge_query") is not None:
+        if any(change.get(query) is not None for query in QUERIES):
             others: dict[str, Any] = {"insert_query": None, "source": {}, "view_of": None, "view_query": None}
+            is_merge_alone = change.keys().isdisjoint(("insert_query", "view_query"))
             _check_queries(
                 client,
-                plan_change(before, change).model_copy(update=others),
+                plan_change(before, change).model_copy(update=others if is_merge_alone else {}),
                 schema=client.snapshot(name).schema,
                 timeout_ms=parse_duration(check_timeout, option="--check-timeout"),
             )
@@ -318,7 +320,7 @@ def _print_config(config: TableConfig) -> None:
             "retention": _describe_retention(config),
         }
     )
-    for name in reversed(_QUERIES):
+    for name in reversed(QUERIES):
         query = getattr(config, name)
         if query is not None:
             out.print(f"\n[bold]{name.replace('_', ' ')}[/]")
@@ -356,7 +358,7 @@ def _to_json(table: TableConfig | TableInfo) -> dict[str, Any]:
 def _check_queries(
     client: Client, config: TableConfig, *, schema: Mapping[str, str] | None = None, timeout_ms: int
 ) -> dict[str, str]:
-    """Let a worker check the queries of a configuration: the client has no Spark.
+    """Let a worker check the queries of a configuration: it has the engine that will run them.
 
     Args:
         client: An open client.
@@ -376,7 +378,7 @@ def _check_queries(
     arguments: dict[str, Any] = {"config": config.model_dump(mode="json")}
     if schema is not None:
         arguments["schema"] = dict(schema)
-    queries = " and the ".join(name for name in _QUERIES if getattr(config, name) is not None)
+    queries = " and the ".join(name for name in QUERIES if getattr(config, name) is not None)
     what = f"the {queries} of table {config.name}"
     try:
         result = Task(INGEST_CHECK_QUERY, config.name, arguments, as_json=True).ask(client, wait_ms=timeout_ms)

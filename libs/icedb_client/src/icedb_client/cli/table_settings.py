@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin
 import typer
 from icedb_log.errors import InvalidRequest
 from icedb_log.table.table_changes import FREE_FIELDS, RISING_FIELDS
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table_config import QUERIES, TableConfig
 from icedb_log.units import HOUR_MS, MIB, MINUTE_MS, SECOND_MS
 
 from icedb_client.cli.output import format_span
@@ -27,12 +27,21 @@ MAX_QUERY_BYTES: Final = 1024 * 1024
 OFF: Final = "off"
 
 HIDDEN_FIELDS: Final = frozenset(
-    {"format_version", "name", "partition", "sort", "incarnation", "undropped", "dropped"}  # not a setting, or named so
+    {
+        "format_version",
+        "name",
+        "partition",
+        "sort",
+        "dialect",
+        "incarnation",
+        "undropped",
+        "dropped",
+    }  # not a setting, or named so
     | {"cold_after_ms", "row_group_rows", "max_files_per_group", "seal_age_ms"}  # nobody has had to set them
 )
 CREATE_FIELDS: Final = tuple(name for name in TableConfig.model_fields if name not in HIDDEN_FIELDS)
 ALTER_FIELDS: Final = tuple(
-    name for name in CREATE_FIELDS if name in FREE_FIELDS | RISING_FIELDS | {"declared", "times"}
+    name for name in CREATE_FIELDS if name in FREE_FIELDS | RISING_FIELDS | QUERIES.keys() | {"declared", "times"}
 )
 
 FLOORS_MS: Final[Mapping[str, int]] = {

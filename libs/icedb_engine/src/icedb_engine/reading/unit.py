@@ -11,7 +11,7 @@ was.
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -271,6 +271,26 @@ class UnitRows:
         return self._frame.stream_sorted(
             self._checks.accepted, columns=self.columns, sort=sort, partitions=self._checks.partitions
         )
+
+    @property
+    def filled(self) -> tuple[int, ...]:
+        """Places of the accepted batches that have rows."""
+        return tuple(self._checks.accepted) if self._checks is not None and self.columns else ()
+
+    def stream_of(self, numbers: Sequence[int]) -> Any:
+        """Return the rows of some of those, as :meth:`stream_sorted`; as often as wanted."""
+        assert self._frame is not None and self._checks is not None  # noqa: S101, PT018 - there are rows
+        return self._frame.stream_sorted(
+            tuple(numbers), columns=self.columns, sort=(), partitions=self._checks.partitions
+        )
+
+    def refuse(self, reasons: Mapping[int, str]) -> None:
+        """Reject batches that were accepted so far."""
+        self._rejected.update(reasons)
+
+    def defer(self, numbers: Iterable[int]) -> None:
+        """Leave batches to another commit."""
+        self._deferred.update(numbers)
 
     def read_batch_partitions(self) -> dict[str, tuple[int, ...]]:
         """Return places in ``partitions`` of each accepted batch that has rows, by batch id."""

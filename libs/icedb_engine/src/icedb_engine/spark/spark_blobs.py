@@ -31,7 +31,6 @@ from icedb_engine.spark.spark_runner import (
     read_answers,
     watch_failures,
 )
-from icedb_engine.spark.spark_session import is_remote
 from icedb_engine.units.flush_types import UnitBlobs, WriteUnit, plan_writes
 from icedb_engine.units.work_units import WRITE_RESULTS, encode
 from icedb_engine.writing.part_files import SPLIT_FACTOR
@@ -94,29 +93,8 @@ class SparkBlobs:
         first, self._unit_count = self._unit_count, self._unit_count + unit_count
         return read_answers(rows, range(first, self._unit_count))
 
-    def keep_any(self, frame: Any) -> dict[int, str]:
-        """Run a DataFrame of blobs and results of as many units as Spark likes; return the results by unit.
-
-        Raises:
-            IceDBError: What the first unit that failed raised, as the same class.
-            PySparkException: Or another of Spark's errors: the caller knows whom to blame.
-        """
-        # WARN: a Spark Connect server looks up the names in a plan each time that it is used. The view of a query is
-        # gone by then, or is another one's: rows of other batches. So there it keeps the rows, not the way to them; an
-        # executor that is lost costs the flush, which begins again.
-        is_named = is_remote(self._runner.spark)
-        kept = frame.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY) if is_named else None
-        rows = self._collect_results(frame, kept)
-        units = sorted(row["unit"] for row in rows)
-        self._unit_count = max(units, default=self._unit_count - 1) + 1
-        return dict(zip(units, read_answers(rows, units), strict=True))
-
-    def decode(self, task: Callable[[Chunks], Chunks], schema: Any) -> Any:
-        """Return a DataFrame of what a task makes of all blobs and results."""
-        return self._unite().mapInArrow(task, schema=schema)
-
-    def _collect_results(self, frame: Any, kept: Any = None) -> list[Any]:
-        kept = frame.persist(StorageLevel.DISK_ONLY) if kept is None else kept
+    def _collect_results(self, frame: Any) -> list[Any]:
+        kept = frame.persist(StorageLevel.DISK_ONLY)
         self._frames.append(kept)
         try:
             rows: list[Any] = kept.where(kept["number"].isNull()).select("unit", "outcome", "body", FAILURES).collect()

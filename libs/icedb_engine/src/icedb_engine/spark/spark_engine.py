@@ -13,15 +13,13 @@ from pyspark.sql import SparkSession
 
 from icedb_engine.imports.import_spark import SparkFileImporter
 from icedb_engine.limits import EngineLimits, JobLimits
-from icedb_engine.query.change_query import check_merge_query
-from icedb_engine.query.insert_query import check_insert_query
-from icedb_engine.query.view_query import check_view_query
 from icedb_engine.spark.spark_change import SparkRowChanger
 from icedb_engine.spark.spark_feed import SparkViewFeeder
 from icedb_engine.spark.spark_flush import SparkBatchWriter
 from icedb_engine.spark.spark_runner import warm_up
 from icedb_engine.spark.spark_session import SparkSettings, close_spark, is_session_alive, open_spark
 from icedb_engine.spark.spark_watch import InterruptReason, WatchRules, ignore_interrupt
+from icedb_engine.sql.checks import check_insert_query, check_merge_query, check_view_query
 
 
 class SparkWorkerSettings(Protocol):
@@ -87,15 +85,15 @@ class SparkEngine:
 
     def check_merge_query(self, config: TableConfig, schema: Mapping[str, str]) -> None:
         """Check a table's ``merge_query`` against the columns that it has. Raises InvalidRequest, Unavailable."""
-        check_merge_query(self.spark, config, schema)
+        check_merge_query(config, schema)
 
     def check_insert_query(self, config: TableConfig) -> Mapping[str, str]:
         """Return the columns that a table's ``insert_query`` gives. Raises InvalidRequest, Unavailable."""
-        return check_insert_query(self.spark, config)
+        return check_insert_query(config)
 
     def check_view_query(self, config: TableConfig, source_schema: Mapping[str, str]) -> Mapping[str, str]:
         """Return the columns that a view's query gives, given its source's. Raises InvalidRequest, Unavailable."""
-        return check_view_query(self.spark, config, source_schema)
+        return check_view_query(config, source_schema)
 
     def close(self) -> None:
         """Stop the session, and with it the JVM."""

@@ -1,38 +1,22 @@
 """Feed jobs on Spark: the rows of commits of a table go through a view's query, and its result is written.
 
-The query sees the rows of all commits of the feed at once, as the view ``_rows``. If it fails on them, it runs over
-half of the commits, and so on, until the one that it cannot take stands alone and is refused. A query that Spark cannot
-even analyse would fail on each of them: all are refused at once. The driver never sees a row.
+Units take whole commits, oldest first, run the query over their rows and write what it gives
+(:mod:`icedb_engine.units.query_unit`). The driver never sees a row.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Iterator
 
 import structlog
-from icedb_log.errors import InvalidRequest, SchemaConflict
 from icedb_log.feed.feed_jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
 from icedb_log.jobs import FlushJob
-from icedb_log.model import FileMarker
 
 from icedb_engine.limits import JobLimits, share_threads
-from icedb_engine.query.guarded_query import run_query
-from icedb_engine.query.insert_query import QueryProblem, make_spark_schema, query_errors, rows_view
-from icedb_engine.query.query_tasks import make_encode_task
-from icedb_engine.query.query_types import ROWS_VIEW, OutputColumn, read_output_columns, store_column
-from icedb_engine.query.user_sql import check_user_sql
-from icedb_engine.query.view_query import VIEW_QUERY
 from icedb_engine.reading.widening import unite_known
-from icedb_engine.spark.spark_blobs import BLOB_SCHEMA, SparkBlobs, write_blobs
-from icedb_engine.spark.spark_files import file_errors, open_data_files
 from icedb_engine.spark.spark_runner import SparkJobs, SparkRunner
-from icedb_engine.units.flush_types import QueryPart, UnitBlobs
-from icedb_engine.units.flush_unit import EncodeUnit
-from icedb_engine.units.work_units import FLUSH_RESULTS
+from icedb_engine.sql.checks import VIEW_QUERY, require_dialect
+from icedb_engine.units.query_unit import FeedUnit, QueryTarget, QueryUnitResult
+from icedb_engine.units.work_units import QUERY_RESULTS, encode
 from icedb_engine.writing.part_files import require_parity
-
-MAX_QUERY_RUNS: Final = 64
-"""Runs of a query in one feed while it looks for commits that it cannot take; the rest waits for the next feed."""
 
 Commits = tuple[SourceCommit, ...]
 
@@ -50,7 +34,7 @@ class SparkViewFeeder(SparkJobs):
         Raises:
             NotFound: A data file of a commit is gone.
             CorruptLog: A data file cannot be read, or holds other rows than its log file says.
-            SchemaConflict: The configuration has a query that cannot be run at all, or a data file another type.
+            SchemaConflict: The configuration has a query of another dialect, or a data file another type.
             Unavailable: The store or the engine did not answer, or took too long.
         """
         started_ms = self._clock.monotonic_ms()
@@ -71,13 +55,6 @@ class SparkViewFeeder(SparkJobs):
         return output
 
 
-@dataclass(frozen=True, slots=True)
-class _Part(QueryPart):
-    """Some commits over which the query ran, and the result's rows."""
-
-    commits: Commits
-
-
 class _FeedRun:
     """One call of :meth:`SparkViewFeeder.feed_rows`."""
 
@@ -85,8 +62,7 @@ class _FeedRun:
         self._job = job
         self._runner = runner
         self._limits = limits
-        self._query = job.config.view_query or ""
-        self._written_as = FlushJob(
+        written_as = FlushJob(
             paths=job.paths,
             config=job.config,
             schema=job.schema,
@@ -94,135 +70,66 @@ class _FeedRun:
             commit_id=job.commit_id,
             time_ms=job.time_ms,
         )
-        self._known = unite_known(self._written_as)
-        self._what = f"the {VIEW_QUERY} of table {job.paths.name}"
-        self._parts: list[_Part] = []
-        self._refused: list[RefusedCommit] = []
-        self._deferred: list[SourceCommit] = []
-        self._run_count = 0
+        self._known = unite_known(written_as)
 
     def run(self) -> FeedOutput:
         """Read, query and write."""
-        try:
-            check_user_sql(self._query, view=ROWS_VIEW, what=VIEW_QUERY)
-        except InvalidRequest as error:
-            raise SchemaConflict(f"{error}: correct {self._job.paths.config_key}") from error
-        try:
-            outputs = self._analyse()
-        except QueryProblem as problem:
-            self._refuse(self._job.commits, problem)
-            return self._collect((), {})
-        columns = {column.name: column.sql_type for column in outputs}
-        with SparkBlobs(self._runner) as blobs:
-            self._take(blobs, outputs)
-            files = write_blobs(
-                self._written_as,
-                [unit for part in self._parts for unit in part.units],
-                blobs,
-                columns=columns,
-                limits=self._limits,
-            )
-        return self._collect(files, columns)
+        require_dialect(self._job.config, VIEW_QUERY)
+        units = list(self._split())
+        results = [QUERY_RESULTS.validate_json(body) for body in self._runner.run("feed", self._encode(units))]
+        return self._collect(units, results)
 
-    def _analyse(self) -> tuple[OutputColumn, ...]:
-        """Return the columns of the query's result, asked of Spark with no row. Raises QueryProblem, Unavailable."""
-        spark: Any = self._runner.spark
-        rows = spark.createDataFrame([], schema=make_spark_schema(self._job.source_schema))
-        with rows_view(rows), query_errors(self._what), self._runner.watch(self._what):
-            result = run_query(spark, self._query, view=ROWS_VIEW)
-            try:
-                return read_output_columns(
-                    result.schema,
-                    self._job.config,
-                    known=self._known,
-                    max_columns=self._limits.batch.table_columns,
-                    widens=True,
-                    what=VIEW_QUERY,
-                )
-            except InvalidRequest as error:
-                raise QueryProblem(str(error)) from error
+    def _split(self) -> Iterator[Commits]:
+        """Yield commits whose data files are worth a task of their own together."""
+        part: list[SourceCommit] = []
+        size_bytes = 0
+        for commit in self._job.commits:
+            if part and size_bytes + commit.size_bytes > self._limits.write_task_bytes:
+                yield tuple(part)
+                part, size_bytes = [], 0
+            part.append(commit)
+            size_bytes += commit.size_bytes
+        yield tuple(part)
 
-    def _take(self, blobs: SparkBlobs, outputs: tuple[OutputColumn, ...]) -> None:
-        """Run the query over all commits, or over ever smaller parts of them, oldest first."""
-        stack = [self._job.commits]
-        while stack:
-            commits = stack.pop()
-            if self._run_count == MAX_QUERY_RUNS:
-                self._deferred += commits
-                continue
-            halves = [commits[len(commits) // 2 :], commits[: len(commits) // 2]]
-            try:
-                part = self._run_query(commits, blobs, outputs)
-            except QueryProblem as problem:
-                if len(commits) > 1:
-                    stack += halves
-                else:
-                    self._refuse(commits, problem)
-                continue
-            if self._has_room(part):
-                self._parts.append(part)
-            elif len(commits) > 1:
-                self._deferred += [commit for later in (halves[0], *stack) for commit in later]
-                stack = [halves[1]]
-            else:
-                self._deferred += [commit for later in (commits, *stack) for commit in later]
-                stack = []
-
-    def _has_room(self, part: _Part) -> bool:
-        """Whether the commit can take a part's partitions, too; a single commit goes alone if need be."""
-        taken = {partition for each in self._parts for partition in each.partitions}
-        if len(taken | part.partitions) <= self._job.config.max_partitions_per_flush or not part.partitions:
-            return True
-        return not taken and len(part.commits) == 1
-
-    def _refuse(self, commits: Commits, problem: QueryProblem) -> None:
-        self._refused += [RefusedCommit(commit, f"{VIEW_QUERY}: {problem}") for commit in commits]
-
-    def _run_query(self, commits: Commits, blobs: SparkBlobs, outputs: tuple[OutputColumn, ...]) -> _Part:
-        """Run the query over the rows of some commits.
-
-        Raises:
-            QueryProblem: It cannot be run on them.
-            IceDBError: A data file cannot be read; the store or Spark did not answer.
-        """
-        files = [marker for commit in commits for marker in commit.files]
-        if not files:
-            return _Part((), commits)
-        self._run_count += 1
-        spark: Any = self._runner.spark
-        first = blobs.unit_count
-        rows = open_data_files(
-            self._runner,
-            self._job.source,
-            files,
-            self._job.source_schema,
-            engine=self._limits.engine,
-            task_bytes=self._limits.write_task_bytes,
+    def _encode(self, units: list[Commits]) -> list[str]:
+        job = self._job
+        target = QueryTarget(
+            paths=job.paths,
+            config=job.config,
+            known=self._known,
+            max_columns=self._limits.batch.table_columns,
+            commit_id=job.commit_id,
+            time_ms=job.time_ms,
+            engine=share_threads(self._limits.engine, len(units)),
         )
-        columns = {column.name: column.sql_type for column in outputs}
-        engine = share_threads(self._limits.engine, len(files))
-        unit = EncodeUnit(self._job.paths, self._job.config, columns, engine, what=VIEW_QUERY)
-        with rows_view(rows), query_errors(self._what), self._runner.watch(self._what), file_errors():
-            try:
-                stored = run_query(spark, self._query, view=ROWS_VIEW).select(
-                    *(store_column(column) for column in outputs)
-                )
-                bodies = blobs.keep_any(stored.mapInArrow(make_encode_task(unit, first=first), schema=BLOB_SCHEMA))
-            except InvalidRequest as error:
-                raise QueryProblem(str(error)) from error
-        results = {number: FLUSH_RESULTS.validate_json(body) for number, body in bodies.items()}
-        return _Part(tuple(UnitBlobs(number, each.partitions, each.blobs) for number, each in results.items()), commits)
+        return [encode(FeedUnit(job.source, dict(job.source_schema), commits, target)) for commits in units]
 
-    def _collect(self, files: tuple[FileMarker, ...], columns: Mapping[str, str]) -> FeedOutput:
-        row_count = sum(part.row_count for part in self._parts)
+    def _collect(self, units: list[Commits], results: list[QueryUnitResult]) -> FeedOutput:
+        taken: list[SourceCommit] = []
+        refused: list[RefusedCommit] = []
+        deferred: list[SourceCommit] = []
+        made: list[QueryUnitResult] = []
+        partitions: set[str] = set()
+        for commits, result in zip(units, results, strict=True):
+            union = partitions.union(result.partitions)
+            if partitions and len(union) > self._job.config.max_partitions_per_flush:
+                deferred += commits  # its files are orphans
+                continue
+            partitions = union
+            made.append(result)
+            taken += (commits[place] for place in result.taken)
+            refused += (RefusedCommit(commits[place], reason) for place, reason in sorted(result.refused.items()))
+            deferred += (commits[place] for place in result.deferred)
+        files = tuple(marker for result in made for marker in result.files)
+        row_count = sum(result.row_count for result in made)
         require_parity(self._job.paths, read_count=row_count, files=files)
-        taken = tuple(commit for part in self._parts for commit in part.commits)
+        columns = {name: kind for result in made for name, kind in result.columns.items()}
         return FeedOutput(
-            files=tuple(files),
+            files=files,
             schema={**self._known, **columns} if files else self._job.schema,
-            taken=taken,
-            refused=tuple(self._refused),
-            deferred=tuple(self._deferred),
+            taken=tuple(taken),
+            refused=tuple(refused),
+            deferred=tuple(deferred),
             row_count=row_count,
             # Each task compares what it reads of a file with what the file's log file says.
             rows_read=sum(marker.row_count or 0 for commit in taken for marker in commit.files),

@@ -1,51 +1,25 @@
-"""A flush of a table with an ``insert_query``: rows are read, the query runs over them, its result is written.
+"""Flushes of tables with an ``insert_query`` on Spark: a unit reads batches, runs the query over them, and writes.
 
-The query sees the rows of all batches of the commit at once, as the view ``_rows``. If it fails on them, it runs over
-half of the batches, and so on, until the batch that it cannot take stands alone and is rejected: one bad batch never
-holds up the others. A query may drop rows and make rows, so rows in and rows out differ; what is accounted for is
-that every row of an accepted batch reached the query, and that every row of its result is in a file.
+The driver only settles what several units of one flush have in common: the types of new columns, where the oldest
+batches win, and how many partitions the commit takes. It never sees a row.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Sequence
+from dataclasses import replace
 
-from icedb_log.errors import InvalidRequest, SchemaConflict
-from icedb_log.jobs import FlushJob, FlushOutput
+from icedb_log.jobs import FlushJob, FlushOutput, StagedBatch
 from icedb_log.table.table_config import TableConfig
 
 from icedb_engine.limits import JobLimits, share_threads
-from icedb_engine.query.guarded_query import run_query
-from icedb_engine.query.insert_query import QueryProblem, make_spark_schema, query_errors, rows_view
-from icedb_engine.query.query_tasks import make_decode_task, make_encode_task
-from icedb_engine.query.query_types import ROWS_VIEW, read_output_columns, store_column
-from icedb_engine.query.user_sql import check_user_sql
-from icedb_engine.reading.widening import make_proof, unite_known
-from icedb_engine.spark.spark_blobs import BLOB_SCHEMA, SparkBlobs, write_blobs
-from icedb_engine.spark.spark_read import Batches, ReadUnit, UnitReader, bring_together
+from icedb_engine.reading.widening import unite_known
+from icedb_engine.spark.spark_read import Batches, bring_together
 from icedb_engine.spark.spark_runner import SparkRunner
-from icedb_engine.units.flush_types import QueryPart, UnitBlobs
-from icedb_engine.units.flush_unit import EncodeUnit
-from icedb_engine.units.work_units import FLUSH_RESULTS, split_batches
+from icedb_engine.sql.checks import require_dialect
+from icedb_engine.sql.columns import INSERT_QUERY
+from icedb_engine.units.flush_types import FlushUnit, FlushUnitResult
+from icedb_engine.units.query_unit import InsertUnit, QueryTarget, QueryUnitResult
+from icedb_engine.units.work_units import QUERY_RESULTS, encode, split_batches
 from icedb_engine.writing.part_files import require_parity
-
-MAX_QUERY_RUNS: Final = 64
-"""Runs of a query in one flush while it looks for batches that it cannot take; the rest waits for the next flush."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Part(QueryPart):
-    """Some batches over which the query ran.
-
-    Attributes:
-        batches: Which.
-        read: What their parse units answered.
-        columns: Columns of the result, with the types that the table stores.
-    """
-
-    batches: Batches
-    read: tuple[ReadUnit, ...]
-    columns: Mapping[str, str]
 
 
 class QueryRun:
@@ -55,138 +29,112 @@ class QueryRun:
         self._job = job
         self._runner = runner
         self._limits = limits
-        self._query = job.config.insert_query or ""
         self._known = unite_known(job)
         self._types = dict(self._known)
-        self._parts: list[_Part] = []
-        self._reasons: dict[str, str] = {}
+        self._made: list[QueryUnitResult] = []
+        self._found: set[str] = set()
         self._deferred: set[str] = set()
-        self._run_count = 0
         self.unit_count = 0
 
     def run(self) -> FlushOutput:
         """Read, query and write.
 
         Raises:
-            SchemaConflict: The configuration has a query that cannot be run at all.
+            SchemaConflict: The configuration has a query of another dialect.
             Unavailable: The store or Spark did not answer.
         """
-        try:
-            check_user_sql(self._query, view=ROWS_VIEW, what="insert_query")
-        except InvalidRequest as error:
-            raise SchemaConflict(f"{error}: correct {self._job.paths.config_key}") from error
-        with SparkBlobs(self._runner) as blobs:
-            self._take(blobs)
-            files = write_blobs(
-                self._job,
-                [unit for part in self._parts for unit in part.units],
-                blobs,
-                columns=self._find_columns(),
-                limits=self._limits,
-            )
-        return self._collect(files)
+        require_dialect(self._job.config, INSERT_QUERY)
+        waiting = list(self._split())
+        while waiting:
+            waiting = self._take(waiting, self._run_units(waiting))
+        return self._collect()
 
-    def _take(self, blobs: SparkBlobs) -> None:
-        """Run the query over all batches, or over ever smaller parts of them, oldest first."""
-        stack = [self._job.batches]
-        while stack:
-            batches = stack.pop()
-            halves = [batches[len(batches) // 2 :], batches[: len(batches) // 2]]
-            if self._run_count == MAX_QUERY_RUNS:
-                self._defer(batches)
+    def _split(self) -> tuple[Batches, ...]:
+        limits = self._limits
+        batch = replace(limits.batch, unit_target_bytes=max(1, limits.direct_bytes // 2))
+        return split_batches(self._job.batches, replace(limits, batch=batch))
+
+    def _run_units(self, units: Sequence[Batches]) -> list[QueryUnitResult]:
+        self.unit_count += len(units)
+        bodies = [encode(self._make_unit(batches, unit_count=len(units))) for batches in units]
+        return [QUERY_RESULTS.validate_json(body) for body in self._runner.run("insert", bodies)]
+
+    def _take(self, units: Sequence[Batches], results: Sequence[QueryUnitResult]) -> list[Batches]:
+        """Take what fits together, oldest first; return units that have to run again, by types that are settled now."""
+        again: list[Batches] = []
+        partitions = {partition for made in self._made for partition in made.partitions}
+        for batches, made in zip(units, results, strict=True):
+            if any(self._types.get(name, kind) != kind for name, kind in made.columns.items()):
+                again.append(batches)
                 continue
-            try:
-                part = self._run_query(batches, blobs)
-            except QueryProblem as problem:
-                if len(batches) > 1:
-                    stack += halves
-                else:
-                    self._reasons[batches[0].batch_id] = f"insert_query: {problem}"
+            union = partitions.union(made.partitions)
+            if partitions and len(union) > self._job.config.max_partitions_per_flush:
+                self._deferred.update(batch.batch_id for batch in batches)
                 continue
-            if self._has_room(part):
-                self._parts.append(part)
-                self._types.update(part.columns)
-            elif len(batches) > 1:
-                self._defer(halves[0], *stack)
-                stack = [halves[1]]
-            else:
-                self._defer(batches, *stack)
-                stack = []
+            partitions = union
+            kept, waiting = _without_others_fault(made, batches)
+            again += [waiting] if waiting else []
+            self._made.append(kept)
+            self._types.update(made.columns)
+            self._found.update(made.columns)
+        return again
 
-    def _has_room(self, part: _Part) -> bool:
-        """Whether the commit can take a part's partitions, too; a single batch goes alone if need be."""
-        taken = {partition for each in self._parts for partition in each.partitions}
-        if len(taken | part.partitions) <= self._job.config.max_partitions_per_flush or not part.partitions:
-            return True
-        return not taken and len(part.batches) == 1
-
-    def _defer(self, *parts: Batches) -> None:
-        self._deferred.update(batch.batch_id for batches in parts for batch in batches)
-
-    def _run_query(self, batches: Batches, blobs: SparkBlobs) -> _Part:
-        """Read batches and run the query over their rows.
-
-        Raises:
-            QueryProblem: It cannot be run on them.
-            Unavailable: The store or Spark did not answer.
-        """
-        self._run_count += 1
-        config = make_source_config(self._job.config)
-        reader = UnitReader(
-            self._job, config, dict(config.declared), self._limits, proof=make_proof(self._job, self._runner.store)
+    def _make_unit(self, batches: tuple[StagedBatch, ...], *, unit_count: int) -> InsertUnit:
+        job, limits = self._job, self._limits
+        engine = share_threads(limits.engine, unit_count)
+        config = make_source_config(job.config)
+        flush = FlushUnit(
+            paths=job.paths,
+            config=config,
+            schema=dict(config.declared),
+            batches=batches,
+            commit_id=job.commit_id,
+            time_ms=job.time_ms,
+            limits=limits.batch,
+            engine=replace(engine, memory_bytes=engine.memory_bytes // 2),  # the query and what it gives take the rest
+            sizes=job.sizes,
         )
-        with SparkBlobs(self._runner) as parsed:
-            read = tuple(reader.read(split_batches(batches, self._limits), parsed))
-            self.unit_count += parsed.unit_count
-            if not any(unit.result.row_count for unit in read):
-                return _Part((), batches, read, {})
-            found = {name for unit in read for name in unit.result.columns}
-            types = {name: kind for name, kind in reader.types.items() if name in found or name in config.declared}
-            rows = parsed.decode(make_decode_task(read, types), make_spark_schema(types))
-            columns, units = self._encode(rows, blobs, task_count=len(read))
-        return _Part(units, batches, read, columns)
+        target = QueryTarget(
+            paths=job.paths,
+            config=job.config,
+            known=self._types,
+            max_columns=limits.batch.table_columns,
+            commit_id=job.commit_id,
+            time_ms=job.time_ms,
+            engine=engine,
+        )
+        return InsertUnit(flush, target)
 
-    def _encode(self, rows: Any, blobs: SparkBlobs, *, task_count: int) -> tuple[dict[str, str], tuple[UnitBlobs, ...]]:
-        spark: Any = self._runner.spark
-        first = blobs.unit_count
-        what = f"the insert_query of table {self._job.paths.name}"
-        with rows_view(rows), query_errors(what), self._runner.watch(what):
-            result = run_query(spark, self._query, view=ROWS_VIEW)
-            try:
-                outputs = read_output_columns(
-                    result.schema,
-                    self._job.config,
-                    known=self._types,
-                    max_columns=self._limits.batch.table_columns,
-                    widens=True,
-                )
-                columns = {column.name: column.sql_type for column in outputs}
-                engine = share_threads(self._limits.engine, task_count)
-                task = make_encode_task(EncodeUnit(self._job.paths, self._job.config, columns, engine), first=first)
-                stored = result.select(*(store_column(column) for column in outputs))
-                bodies = blobs.keep_any(stored.mapInArrow(task, schema=BLOB_SCHEMA))
-            except InvalidRequest as error:
-                raise QueryProblem(str(error)) from error
-        results = {number: FLUSH_RESULTS.validate_json(body) for number, body in bodies.items()}
-        return columns, tuple(UnitBlobs(number, each.partitions, each.blobs) for number, each in results.items())
-
-    def _find_columns(self) -> dict[str, str]:
-        found = {name for part in self._parts for name in part.columns}
-        return {name: sql_type for name, sql_type in self._types.items() if name in found}
-
-    def _collect(self, files: Sequence[Any]) -> FlushOutput:
-        row_count = sum(part.row_count for part in self._parts)
+    def _collect(self) -> FlushOutput:
+        files = tuple(marker for made in self._made for marker in made.files)
+        row_count = sum(made.row_count for made in self._made)
         require_parity(self._job.paths, read_count=row_count, files=files)
-        results = [unit.result for part in self._parts for unit in part.read]
+        results: list[FlushUnitResult] = [made.read for made in self._made if made.read is not None]
+        left = {batch_id for result in results for batch_id in (*result.deferred, *result.left)}
+        found = {name: sql_type for name, sql_type in self._types.items() if name in self._found}
         return bring_together(
             self._job,
             results,
             files=files,
-            schema={**self._known, **self._find_columns()},
+            schema={**self._known, **found},
             row_count=row_count,
-            deferred=self._deferred,
-            refused=self._reasons,
+            deferred=self._deferred | left,
         )
+
+
+def _without_others_fault(made: QueryUnitResult, batches: Batches) -> tuple[QueryUnitResult, Batches]:
+    """Return a result, and batches that it rejects for types that a batch settled which the query has refused since.
+
+    They are read once more without that one: it never holds up others.
+    """
+    read = made.read
+    if read is None or not made.refused:
+        return made, ()
+    refused = {batches[place].batch_id for place in made.refused}
+    waiting = {each.batch_id for each in read.rejected} - refused
+    rejected = tuple(each for each in read.rejected if each.batch_id not in waiting)
+    left = tuple(batch for batch in batches if batch.batch_id in waiting)
+    return replace(made, read=replace(read, rejected=rejected)), left
 
 
 def make_source_config(config: TableConfig) -> TableConfig:

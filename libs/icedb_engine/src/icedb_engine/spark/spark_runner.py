@@ -21,6 +21,7 @@ import pyarrow as pa
 from icedb_log import errors
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.errors import IceDBError, Unavailable
+from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.request_failures import (
     OPERATIONS,
     REASONS,
@@ -29,7 +30,7 @@ from icedb_log.store.request_failures import (
     listen_to_failures,
     report_failure,
 )
-from icedb_log.store.stores import StoreSettings
+from icedb_log.store.stores import S3Options, StoreSettings
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -83,7 +84,7 @@ def report_again(answers: Sequence[Any]) -> None:
                     report_failure(operation, reason)
 
 
-UnitKind = Literal["flush", "merge", "import"]
+UnitKind = Literal["flush", "merge", "import", "insert", "feed", "change", "count"]
 Chunks = Iterator[pa.RecordBatch]
 OK: Final = "ok"
 UNIT_SCHEMA: Final = "unit INT, body STRING"
@@ -127,18 +128,20 @@ class SparkRunner:
         """Return a runner for one run: its jobs stop when ``check_alive`` raises, with what that raised."""
         return SparkRunner(self.spark, self.store, rules=self._rules, check_alive=check_alive)
 
-    def run(self, kind: UnitKind, bodies: Sequence[str]) -> list[str]:
+    def run(self, kind: UnitKind, bodies: Sequence[str], *, is_users: bool = False) -> list[str]:
         """Run units, the first ones first, and return their results in the same order.
 
         Args:
             kind: What the units are.
             bodies: The units as text (:func:`icedb_engine.units.work_units.encode`); at least one.
+            is_users: A user waits for what it asked for: at the time limit InvalidRequest, not Unavailable.
 
         Raises:
             IceDBError: What the first unit that failed raised, as the same class; or why the run should stop.
             Unavailable: Spark lost the job, or it took too long.
         """
-        with self.job(f"a {kind} job of {len(bodies)} units"):
+        what = f"a {kind} job of {len(bodies)} units"
+        with spark_errors(what), self.watch(what, is_users=is_users):
             frame = self.make_units(bodies).mapInArrow(make_task(kind, self.store), schema=ANSWER_SCHEMA)
             return read_answers(frame.collect(), range(len(bodies)))
 
@@ -151,7 +154,7 @@ class SparkRunner:
     def watch(self, what: str, *, is_users: bool = False) -> AbstractContextManager[None]:
         """Watch what a block does on the session; see :class:`JobWatch`.
 
-        Goes inside of what turns Spark's errors into ours: ``with query_errors(what), runner.watch(what):``.
+        Goes inside of what turns Spark's errors into ours: ``with spark_errors(what), runner.watch(what):``.
 
         Args:
             what: The job, in words.
@@ -234,26 +237,46 @@ def make_answer(unit: int, outcome: str, body: str) -> pa.RecordBatch:
 
 def run_unit(kind: UnitKind, body: str, store: StoreSettings) -> tuple[str, str]:
     """Run one unit; return ``ok`` and its result, or the name and message of one of our errors."""
-    # Imported in the task: a driver that only submits never loads the engine.
     from icedb_engine.engine import release_memory  # noqa: PLC0415
-    from icedb_engine.imports.import_unit import import_unit, open_source  # noqa: PLC0415
-    from icedb_engine.units.flush_unit import flush_unit  # noqa: PLC0415
-    from icedb_engine.units.merge_unit import merge_unit  # noqa: PLC0415
-    from icedb_engine.units.work_units import FLUSH_UNITS, IMPORT_UNITS, MERGE_UNITS, encode  # noqa: PLC0415
 
     try:
-        opened = store.open().store
-        clock = SystemClock()
-        if kind == "flush":
-            return OK, encode(flush_unit(FLUSH_UNITS.validate_json(body), opened, clock=clock))
-        if kind == "import":
-            unit = IMPORT_UNITS.validate_json(body)
-            return OK, encode(import_unit(unit, opened, open_source=open_source(store.s3), clock=clock))
-        return OK, encode(merge_unit(MERGE_UNITS.validate_json(body), opened, clock=clock))
+        return OK, run_opened(kind, body, store.open().store, clock=SystemClock(), source_s3=store.s3)
     except IceDBError as error:
         return type(error).__name__, str(error)
     finally:
         release_memory()
+
+
+def run_opened(
+    kind: UnitKind, body: str, store: ObjectStore, *, clock: Clock, source_s3: S3Options | None = None
+) -> str:
+    """Run one unit on a store that is open, and return its result. Raises IceDBError."""
+    # Imported in the task: a driver that only submits never loads the engine.
+    from icedb_engine.imports.import_unit import import_unit, open_source  # noqa: PLC0415
+    from icedb_engine.units import work_units as wire  # noqa: PLC0415
+    from icedb_engine.units.change_unit import change_unit, count_unit  # noqa: PLC0415
+    from icedb_engine.units.flush_unit import flush_unit  # noqa: PLC0415
+    from icedb_engine.units.merge_unit import merge_unit  # noqa: PLC0415
+    from icedb_engine.units.query_unit import feed_unit, insert_unit  # noqa: PLC0415
+
+    result: wire.UnitResult
+    match kind:
+        case "flush":
+            result = flush_unit(wire.FLUSH_UNITS.validate_json(body), store, clock=clock)
+        case "insert":
+            result = insert_unit(wire.INSERT_UNITS.validate_json(body), store, clock=clock)
+        case "feed":
+            result = feed_unit(wire.FEED_UNITS.validate_json(body), store, clock=clock)
+        case "merge":
+            result = merge_unit(wire.MERGE_UNITS.validate_json(body), store, clock=clock)
+        case "change":
+            result = change_unit(wire.CHANGE_UNITS.validate_json(body), store, clock=clock)
+        case "count":
+            result = count_unit(wire.COUNT_UNITS.validate_json(body), store)
+        case "import":
+            unit = wire.IMPORT_UNITS.validate_json(body)
+            result = import_unit(unit, store, open_source=open_source(source_s3), clock=clock)
+    return wire.encode(result)
 
 
 def _find_error(name: str) -> type[IceDBError]:

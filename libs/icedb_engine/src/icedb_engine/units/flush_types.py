@@ -230,27 +230,6 @@ class UnitBlobs:
 
 
 @dataclass(frozen=True, slots=True)
-class QueryPart:
-    """What a query made of some of the rows of a job.
-
-    Attributes:
-        units: The result's rows.
-    """
-
-    units: tuple[UnitBlobs, ...]
-
-    @property
-    def partitions(self) -> set[str]:
-        """Encoded paths of the partitions that the rows belong to."""
-        return {unit.partitions[blob.partition] for unit in self.units for blob in unit.blobs}
-
-    @property
-    def row_count(self) -> int:
-        """Number of rows."""
-        return sum(blob.row_count for unit in self.units for blob in unit.blobs)
-
-
-@dataclass(frozen=True, slots=True)
 class WritePlan:
     """What one task writes.
 

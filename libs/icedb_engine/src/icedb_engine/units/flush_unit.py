@@ -10,7 +10,7 @@ of the batches decides who wins a conflict, so the same unit always ends the sam
 """
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,7 +32,6 @@ from icedb_engine.reading.frame import ROWS_PER_CHUNK
 from icedb_engine.reading.unit import open_unit
 from icedb_engine.sql import quote_name
 from icedb_engine.units.flush_types import Blob, FlushUnit, FlushUnitResult, PlannedBlob, WriteUnit, WriteUnitResult
-from icedb_engine.units.typed_rows import EncodeUnit, open_typed_rows
 from icedb_engine.writing.part_files import ORDINAL, PartFileWriter, make_flush_layout, require_parity
 
 
@@ -128,41 +127,6 @@ def _fill_blob(number: int, ordinal: int, batches: list[pa.RecordBatch]) -> Fill
     body = sink.getvalue().to_pybytes()
     row_count = sum(batch.num_rows for batch in batches)
     return FilledBlob(Blob(number, ordinal, row_count, len(body), zlib.crc32(body)), body)
-
-
-__all__ = ["EncodeUnit", "encode_unit"]
-
-
-def encode_unit(unit: EncodeUnit, chunks: Iterable[pa.RecordBatch]) -> Iterator[FilledBlob | FlushUnitResult]:
-    """Partition and sort rows; yield their blobs, and last how many there are.
-
-    Args:
-        unit: What to do.
-        chunks: The rows, with the columns of the unit in their order.
-
-    Raises:
-        InvalidRequest: A row has no partition value, or one that cannot be in a key.
-        Unavailable: Memory and scratch did not suffice.
-    """
-    blobs = []
-    with open_scratch(unit.engine) as scratch, open_typed_rows(unit, chunks, scratch) as rows:
-        row_count, paths = rows.row_count, rows.partitions
-        if row_count:
-            for filled in cut_blobs(rows.stream_sorted()):
-                blobs.append(filled.blob)
-                yield filled
-    yield FlushUnitResult(
-        columns=tuple(unit.columns),
-        new_kinds={},
-        accepted=(),
-        rejected=(),
-        missing=(),
-        deferred=(),
-        left=(),
-        row_count=row_count,
-        partitions=paths,
-        blobs=tuple(blobs),
-    )
 
 
 class BlobFolder:

@@ -5,8 +5,10 @@ columns have the table's names and types, wider than the file's where the table 
 such column. Files are copied to scratch, some at a time, and read a chunk at a time by the native engine.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +32,8 @@ CHUNK_BYTES: Final = 8 * MIB
 """Decoded size that a chunk aims at; a single row may be larger."""
 CHUNK_ROWS: Final = 65_536
 _FILES_AT_ONCE: Final = 16
+_CLOSE_TRIES: Final = 200
+_CLOSE_PAUSE_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class ReadFilesUnit:
         is_whole: Whether these are all columns of the table, so that a file with others would lose them.
         files: The data files.
         engine: Bounds of the task.
-        where: A condition over the columns, DuckDB's SQL, checked (:mod:`icedb_engine.query.row_condition`): only rows
+        where: A condition over the columns, DuckDB's SQL, checked (:mod:`icedb_engine.sql.checks`): only rows
             for which it is true come out. ``None``: all rows.
         wanted: Which of the columns come out, in their order; ``None``: all.
     """
@@ -81,8 +85,27 @@ def spark_arrow_type(sql_type: str) -> Any:
     return pa.timestamp("us", tz="UTC") if sql_type == "TIMESTAMP" else ARROW_TYPES[sql_type]
 
 
-def read_files(unit: ReadFilesUnit, store: ObjectStore) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all files of a unit: the ordinal, then the columns that come out.
+@contextmanager
+def closing_rows(rows: Generator[pa.RecordBatch, None, None]) -> Iterator[Iterator[pa.RecordBatch]]:
+    """Take rows of files, and let go of the files at the end, also if not all rows were taken.
+
+    WARN: an engine that failed over a stream may still take a batch of it in a thread of its own, and a generator that
+    is running cannot be closed.
+    """
+    try:
+        yield rows
+    finally:
+        pause = threading.Event()
+        for _ in range(_CLOSE_TRIES):
+            try:
+                rows.close()
+                break
+            except ValueError:
+                pause.wait(_CLOSE_PAUSE_S)
+
+
+def read_files(unit: ReadFilesUnit, store: ObjectStore) -> Generator[pa.RecordBatch, None, None]:
+    """Yield the rows of all files of a unit: the ordinal, then the columns that come out; use :func:`closing_rows`.
 
     Raises:
         NotFound: A file is gone.

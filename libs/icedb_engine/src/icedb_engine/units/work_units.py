@@ -13,8 +13,10 @@ from pydantic import BaseModel, TypeAdapter
 
 from icedb_engine.imports.import_unit import ImportUnit, ImportUnitResult
 from icedb_engine.limits import JobLimits
+from icedb_engine.units.change_unit import ChangeUnit, ChangeUnitResult, CountUnit, CountUnitResult
 from icedb_engine.units.flush_types import FlushUnit, FlushUnitResult, WriteUnit, WriteUnitResult, estimate_bytes
 from icedb_engine.units.merge_unit import MergeUnit, MergeUnitResult
+from icedb_engine.units.query_unit import FeedUnit, InsertUnit, QueryUnitResult
 
 FLUSH_UNITS: Final = TypeAdapter(FlushUnit)
 FLUSH_RESULTS: Final = TypeAdapter(FlushUnitResult)
@@ -22,11 +24,26 @@ WRITE_UNITS: Final = TypeAdapter(WriteUnit)
 WRITE_RESULTS: Final = TypeAdapter(WriteUnitResult)
 MERGE_UNITS: Final = TypeAdapter(MergeUnit)
 MERGE_RESULTS: Final = TypeAdapter(MergeUnitResult)
+CHANGE_UNITS: Final = TypeAdapter(ChangeUnit)
+CHANGE_RESULTS: Final = TypeAdapter(ChangeUnitResult)
+COUNT_UNITS: Final = TypeAdapter(CountUnit)
+COUNT_RESULTS: Final = TypeAdapter(CountUnitResult)
+INSERT_UNITS: Final = TypeAdapter(InsertUnit)
+FEED_UNITS: Final = TypeAdapter(FeedUnit)
+QUERY_RESULTS: Final = TypeAdapter(QueryUnitResult)
 IMPORT_UNITS: Final = TypeAdapter(ImportUnit)
 IMPORT_RESULTS: Final = TypeAdapter(ImportUnitResult)
 
-Unit = FlushUnit | WriteUnit | MergeUnit | ImportUnit
-UnitResult = FlushUnitResult | WriteUnitResult | MergeUnitResult | ImportUnitResult
+Unit = FlushUnit | WriteUnit | MergeUnit | ImportUnit | ChangeUnit | CountUnit | InsertUnit | FeedUnit
+UnitResult = (
+    FlushUnitResult
+    | WriteUnitResult
+    | MergeUnitResult
+    | ImportUnitResult
+    | ChangeUnitResult
+    | CountUnitResult
+    | QueryUnitResult
+)
 
 
 def split_batches(batches: Sequence[StagedBatch], limits: JobLimits) -> tuple[tuple[StagedBatch, ...], ...]:
@@ -44,7 +61,7 @@ def split_batches(batches: Sequence[StagedBatch], limits: JobLimits) -> tuple[tu
 
 def encode(value: Unit | UnitResult) -> str:
     """Return a unit or a result as JSON text; the type adapters of this module read it back."""
-    return orjson.dumps(value, default=_plain).decode()
+    return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
 def _plain(value: object) -> Any:

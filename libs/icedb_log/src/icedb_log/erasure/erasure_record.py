@@ -119,7 +119,8 @@ class Erasure(_Model):
     Attributes:
         erasure_id: A UUIDv7.
         table: Name of the table.
-        condition: Spark SQL; rows for which it is true are erased.
+        condition: SQL; rows for which it is true are erased.
+        dialect: Whose SQL it is; ``None``: Spark's, of a release before revision 7. Such a condition is not used.
         requested_by: Who asked, in words.
         note: Why, in words.
         state: See :mod:`icedb_log.erasure.erasures`.
@@ -138,6 +139,7 @@ class Erasure(_Model):
     erasure_id: str
     table: str
     condition: str
+    dialect: Literal["duckdb"] | None = None
     requested_by: str = ""
     note: str = ""
     state: State = "requested"

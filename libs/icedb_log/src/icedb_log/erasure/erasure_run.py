@@ -22,7 +22,7 @@ from icedb_log.erasure.erasure_scan import (
     find_not_covered,
     read_objects,
 )
-from icedb_log.erasure.erasures import change_erasure, close_erasure, find_closed, read_erasure
+from icedb_log.erasure.erasures import change_erasure, close_erasure, find_closed, read_erasure, require_dialect
 from icedb_log.errors import Fenced, InvalidRequest, NotFound
 from icedb_log.jobs import RowChanger
 from icedb_log.log.fence import acquire_fence
@@ -126,6 +126,7 @@ class _ErasureRun:
         erasure = self._settle_runs(erasure)
         if any(run.has_landed for run in erasure.runs):
             return erasure
+        require_dialect(erasure)
         recorder = RunRecorder(self._changer, lambda run: self._note_run(erasure, run))
         try:
             delete_rows(self._table, recorder, erasure.condition)
@@ -215,6 +216,8 @@ class _ErasureRun:
         return self._change(erasure, lambda now: now.model_copy(update=update) if now.state == "requested" else now)
 
     def _count(self, erasure: Erasure, markers: Sequence[FileMarker], objects: DataObjects) -> Mapping[str, int | None]:
+        if markers:
+            require_dialect(erasure)
         return count_covered(
             self._paths,
             markers,

@@ -100,7 +100,7 @@ def count_covered(
         markers: The files.
         present: Those that were there when somebody looked; the others are not opened.
         changer: Selects and counts.
-        condition: Spark SQL.
+        condition: SQL.
         config: Configuration of the table.
         schema: Column to SQL type of the whole table.
         check_alive: Raises if the run should stop.

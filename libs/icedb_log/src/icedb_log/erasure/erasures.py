@@ -18,11 +18,18 @@ from typing import Final
 from icedb_log.clock import Clock, new_batch_id, parse_uuid7_ms
 from icedb_log.erasure.erasure_record import Erasure, NotCovered, decode_erasure, encode_erasure, mark_gone
 from icedb_log.erasure.erasure_scan import find_quarantined
-from icedb_log.errors import CommitConflict, CommitOutcomeUnknown, InvalidRequest, NotFound, PreconditionFailed
+from icedb_log.errors import (
+    CommitConflict,
+    CommitOutcomeUnknown,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    SchemaConflict,
+)
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectStore, delete_or_raise, list_all
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table_config import MAX_QUERY_BYTES
+from icedb_log.table.table_config import DIALECT, MAX_QUERY_BYTES
 
 MAX_OPEN_ERASURES: Final = 1000
 MAX_NOTE_CHARS: Final = 2000
@@ -37,7 +44,7 @@ def create_erasure(
     Args:
         store: The object store.
         paths: Keys of the table.
-        condition: Spark SQL over the table's columns. A worker checks it; one that is wrong ends as ``refused``.
+        condition: SQL over the table's columns. A worker checks it; one that is wrong ends as ``refused``.
         clock: For the id.
         requested_by: Who asks, in words.
         note: Why, in words.
@@ -49,8 +56,7 @@ def create_erasure(
         Unavailable: The store did not answer.
     """
     read_table_config(store, paths)
-    if not condition.strip() or len(condition.encode()) > MAX_QUERY_BYTES:
-        raise InvalidRequest(f"table {paths.name}: give a condition of 1 to {MAX_QUERY_BYTES} bytes")
+    _check_length(paths, condition)
     for what, text in (("note", note), ("name of who asks", requested_by)):
         if len(text) > MAX_NOTE_CHARS:
             raise InvalidRequest(f"table {paths.name}: the {what} may have {MAX_NOTE_CHARS} characters")
@@ -67,6 +73,7 @@ def create_erasure(
         erasure_id=new_batch_id(clock),
         table=paths.name,
         condition=condition,
+        dialect=DIALECT,
         requested_by=requested_by,
         note=note,
         requested_ms=page.store_now_ms,  # E2: before the PUT: whatever was accepted earlier is covered
@@ -85,6 +92,41 @@ def create_erasure(
                 f"list {paths.name}` before you ask again"
             ) from error
     return erasure
+
+
+def renew_condition(store: ObjectStore, paths: TablePaths, erasure_id: str, *, condition: str) -> Erasure:
+    """Give an open erasure of an earlier release its condition in the SQL of this one. Idempotent.
+
+    Raises:
+        NotFound: It is not open.
+        InvalidRequest: Its condition is of this dialect already, and another one.
+        IceDBError: As :func:`change_erasure`.
+    """
+    _check_length(paths, condition)
+
+    def renew(current: Erasure) -> Erasure:
+        if current.dialect is not None and current.condition != condition:
+            raise InvalidRequest(
+                f"table {paths.name}: erasure {erasure_id} has a condition that is used as it is; ask for another one"
+            )
+        return current.model_copy(update={"condition": condition, "dialect": DIALECT})
+
+    return change_erasure(store, paths, check_erasure_id(erasure_id), renew)
+
+
+def require_dialect(erasure: Erasure) -> None:
+    """Raise SchemaConflict for a condition that an earlier release read as Spark's SQL: it may mean other rows."""
+    if erasure.dialect != DIALECT:
+        raise SchemaConflict(
+            f"table {erasure.table}: the condition of erasure {erasure.erasure_id} was written for Spark's SQL, and is "
+            "DuckDB's now, in which it may mean other rows; give the condition that DuckDB is to use: icedb erase "
+            f"{erasure.table} --renew {erasure.erasure_id} --where …; until then it waits"
+        )
+
+
+def _check_length(paths: TablePaths, condition: str) -> None:
+    if not condition.strip() or len(condition.encode()) > MAX_QUERY_BYTES:
+        raise InvalidRequest(f"table {paths.name}: give a condition of 1 to {MAX_QUERY_BYTES} bytes")
 
 
 def read_erasure(store: ObjectStore, paths: TablePaths, erasure_id: str) -> Erasure:

@@ -88,7 +88,7 @@ class FileSelector:
         if where is not None:
             schema = unite_columns(snapshot.schema, config)
             check_condition(where, schema, table=paths.name)
-            self._pruner = FilePruner(where, config, schema=schema, dialect="duckdb")
+            self._pruner = FilePruner(where, config, schema=schema)
         self._wanted: dict[str, bool] = {}
         self._tests_left = MAX_TESTS
 

@@ -21,12 +21,30 @@ class TooMuchWork(Exception):
     """The parser goes back and forth, or too deep: it would not end in time."""
 
 
-def parse_condition(condition: str, dialect: str) -> list[Any]:
+_BASE: Final[Any] = sqlglot.Dialect.get_or_raise("duckdb").parser_class
+
+
+class BoundedParser(_BASE):  # type: ignore[misc]  # a class that is looked up
+    """A parser of DuckDB's SQL that gives up; wants :meth:`bound` to be called before a text."""
+
+    _steps_left = 0
+
+    def bound(self, token_count: int) -> None:
+        """Say how long a text is that comes next."""
+        self._steps_left = min(_MAX_STEPS, _MIN_STEPS + _MAX_STEPS_PER_TOKEN * token_count)
+
+    def _advance(self, times: int = 1) -> None:
+        self._steps_left -= 1
+        if self._steps_left < 0:
+            raise TooMuchWork
+        super()._advance(times)
+
+
+def parse_condition(condition: str) -> list[Any]:
     """Return the conditions of a text: one, if it is one; none where it has a semicolon.
 
     Args:
         condition: At most :data:`MAX_CONDITION_CHARS` characters.
-        dialect: ``duckdb`` or ``spark``.
 
     Raises:
         SqlglotError: It is no condition.
@@ -34,7 +52,7 @@ def parse_condition(condition: str, dialect: str) -> list[Any]:
     """
     if len(condition) > MAX_CONDITION_CHARS:
         raise TooMuchWork
-    parser = PARSERS[dialect](dialect=dialect)
+    parser = BoundedParser(dialect="duckdb")
     tokens = parser.dialect.tokenize(condition)
     if any(token.token_type is TokenType.SEMICOLON for token in tokens):
         return []
@@ -43,28 +61,3 @@ def parse_condition(condition: str, dialect: str) -> list[Any]:
         return list(parser.parse_into(exp.Condition, tokens, condition))
     except RecursionError:
         raise TooMuchWork from None
-
-
-def _bound_parser(dialect: str) -> Any:
-    base: Any = sqlglot.Dialect.get_or_raise(dialect).parser_class
-
-    class BoundedParser(base):  # type: ignore[misc]  # a class that is looked up
-        """A parser that gives up."""
-
-        _steps_left = 0
-
-        def bound(self, token_count: int, *, max_steps: int = _MAX_STEPS) -> None:
-            """Say how long a text is that comes next."""
-            self._steps_left = min(max_steps, _MIN_STEPS + _MAX_STEPS_PER_TOKEN * token_count)
-
-        def _advance(self, times: int = 1) -> None:
-            self._steps_left -= 1
-            if self._steps_left < 0:
-                raise TooMuchWork
-            super()._advance(times)
-
-    return BoundedParser
-
-
-PARSERS: Final = {dialect: _bound_parser(dialect) for dialect in ("duckdb", "spark")}
-"""Parsers that raise TooMuchWork; each wants ``bound`` to be called before a text."""

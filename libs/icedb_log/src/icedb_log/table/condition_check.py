@@ -66,7 +66,7 @@ def check_condition(condition: str, schema: Mapping[str, str], *, table: str) ->
 def _parse(condition: str, where: str) -> Any:
     several = f"{where} has a semicolon, or more than one statement: give one condition, {_EXAMPLE}"
     try:
-        parts = parse_condition(condition, "duckdb")
+        parts = parse_condition(condition)
     except SqlglotError as error:
         raise InvalidRequest(f"{where} is not understood{_place(error)}: give one SQL condition, {_EXAMPLE}") from error
     except TooMuchWork:

@@ -1,6 +1,6 @@
-"""The terms of a condition that pruning understands: columns, and literals as Spark in ANSI mode sees them. Pure.
+"""The terms of a condition that pruning understands: columns, and literals as DuckDB sees them. Pure.
 
-Where the two differ, a literal of DuckDB's dialect is understood only if both mean the same. DuckDB reads a
+A literal is understood only if there is no doubt what it means. DuckDB reads a
 ``TIMESTAMPTZ`` in the session's time zone, ``TRY_CAST`` gives NULL for what does not fit, and a list in which a number
 is a double makes doubles of all of them.
 """
@@ -48,7 +48,7 @@ class ColumnTerm:
 
 @dataclass(frozen=True, slots=True)
 class LiteralTerm:
-    """A literal of Spark SQL: text, whole number, decimal, double, Boolean, date or timestamp; None is NULL."""
+    """A literal: text, whole number, decimal, double, Boolean, date or timestamp; None is NULL."""
 
     value: Any
 
@@ -58,7 +58,7 @@ class LiteralTerm:
         return self.value is None
 
     def read_as(self, sql_type: str) -> Any:
-        """Return the literal as what Spark compares a column of a type with; None if that is not obvious."""
+        """Return the literal as what DuckDB compares a column of a type with; None if that is not obvious."""
         return _READERS[sql_type](self.value) if sql_type in _READERS else None
 
 
@@ -135,26 +135,26 @@ def read_column(node: Any) -> ColumnTerm | None:
     return None
 
 
-def read_literals(nodes: Iterable[Any], dialect: str) -> list[LiteralTerm] | None:
+def read_literals(nodes: Iterable[Any]) -> list[LiteralTerm] | None:
     """Return the literals that are compared with one column together; None if one of them is something else."""
-    literals = [read_literal(node, dialect) for node in nodes]
+    literals = [read_literal(node) for node in nodes]
     if None in literals:
         return None
     known = [literal for literal in literals if literal is not None]
     numbers = [literal.value for literal in known if isinstance(literal.value, int | float | Decimal)]
-    if dialect == "duckdb" and any(isinstance(value, float) for value in numbers):
+    if any(isinstance(value, float) for value in numbers):
         return known if all(abs(float(value)) < EXACT_DOUBLE_MAX for value in numbers) else None
     return known
 
 
-def read_literal(node: Any, dialect: str) -> LiteralTerm | None:
+def read_literal(node: Any) -> LiteralTerm | None:
     """Return the literal that a node is; None for everything else."""
-    if dialect == "duckdb" and not _is_clear_in_duckdb(node):
+    if not _is_clear(node):
         return None
     return _read(node)
 
 
-def _is_clear_in_duckdb(node: Any) -> bool:
+def _is_clear(node: Any) -> bool:
     casts = list(node.find_all(exp.Cast))
     return all(type(cast) is exp.Cast and cast.to.this.name in _DUCKDB_CASTS for cast in casts)
 

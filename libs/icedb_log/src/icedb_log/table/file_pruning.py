@@ -5,14 +5,13 @@ not understood can be anything, so that an answer may keep a file in vain but ne
 FALSE and NULL are followed as carefully as TRUE, for the sake of NOT.
 
 Understood are comparisons of a column with a literal, IN, BETWEEN, IS NULL, IS TRUE, LIKE with a fixed beginning,
-``<=>``, Boolean columns, the day of a timestamp, and AND, OR, NOT. Literals are compared as Spark in ANSI mode does, or
-as DuckDB does; where it would convert the column, or a literal in a way that is not obvious, the comparison is not
-understood.
+``IS NOT DISTINCT FROM``, Boolean columns, the day of a timestamp, and AND, OR, NOT. Literals are compared as DuckDB
+does; where it would convert the column, or a literal in a way that is not obvious, the comparison is not understood.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
@@ -32,8 +31,6 @@ from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.table.transforms import transform_value
 from icedb_log.texts import is_text
 
-Dialect = Literal["spark", "duckdb"]
-
 TRUE: Final = 1
 FALSE: Final = 2
 NULL: Final = 4
@@ -42,8 +39,8 @@ ANY: Final = TRUE | FALSE | NULL
 _Test = Callable[[DomainsOfFile], int]
 """Gives the truth values that a node can have, as a set of bits, for the domains of one file."""
 
-_UNCLEAR: Final = re.compile(r"\\|''|\"\"")
-"""Escapes in literals, and quotes beside each other: dialects differ in what they mean."""
+_UNCLEAR: Final = re.compile(r"\\|''|\"\"|--|/\*|\$")
+"""Escapes in literals, quotes beside each other, comments, dollar quotes: parsers differ in what they mean."""
 _WILDCARD: Final = re.compile(r"[%_]")
 
 
@@ -54,7 +51,6 @@ class FilePruner:
         condition: SQL over the table's columns. One that cannot be read keeps all files.
         config: The table's configuration.
         schema: Types of columns as the log has them, if at hand: without, some conditions keep more files.
-        dialect: Whose SQL: text in double quotes is a literal to Spark, and a column to DuckDB.
 
     Attributes:
         test_count: How much work a file is: comparisons and what connects them.
@@ -66,9 +62,7 @@ class FilePruner:
         config: TableConfig,
         *,
         schema: Mapping[str, str] | None = None,
-        dialect: Dialect = "spark",
     ) -> None:
-        self._dialect = dialect
         self._reader = DomainReader(config, schema)
         self.test_count = 0
         self._widths = {field.width for field in config.partition if field.transform == "bucket" and field.width}
@@ -93,7 +87,7 @@ class FilePruner:
         if _UNCLEAR.search(condition) or not is_text(condition):
             return _anything
         try:
-            parts = parse_condition(condition, self._dialect)
+            parts = parse_condition(condition)
             return self._compile(parts[0]) if len(parts) == 1 and parts[0] is not None else _anything
         except (SqlglotError, RecursionError, TooMuchWork):
             return _anything
@@ -132,18 +126,18 @@ class FilePruner:
     def compile_comparison(self, node: Any) -> _Test:
         """Return the test of ``column < literal`` and its kin, whichever stands on the left."""
         operator = type(node)
-        column, literal = read_column(node.this), read_literal(node.expression, self._dialect)
+        column, literal = read_column(node.this), read_literal(node.expression)
         if column is None:
             operator = _MIRRORED.get(operator, operator)
-            column, literal = read_column(node.expression), read_literal(node.this, self._dialect)
+            column, literal = read_column(node.expression), read_literal(node.this)
         if column is None or literal is None:
             return _anything
         test = self._equal_any(column, [literal]) if operator in _EQUALITIES else _order(column, literal, operator)
         return _negate(test) if operator is exp.NEQ else test
 
     def compile_null_safe(self, node: Any) -> _Test:
-        """Return the test of ``column <=> literal``, which is never NULL."""
-        column, literal = read_column(node.this), read_literal(node.expression, self._dialect)
+        """Return the test of ``column IS NOT DISTINCT FROM literal``, which is never NULL."""
+        column, literal = read_column(node.this), read_literal(node.expression)
         if column is None or literal is None:
             return _anything
         equal = self._equal_any(column, [literal])
@@ -159,12 +153,12 @@ class FilePruner:
     def compile_in(self, node: Any) -> _Test:
         """Return the test of ``column IN (literals)``."""
         column = read_column(node.this)
-        literals = read_literals(node.expressions, self._dialect)
+        literals = read_literals(node.expressions)
         return self._equal_any(column, literals) if column is not None and literals else _anything
 
     def compile_between(self, node: Any) -> _Test:
         """Return the test of ``column BETWEEN literal AND literal``."""
-        column, bounds = read_column(node.this), read_literals((node.args["low"], node.args["high"]), self._dialect)
+        column, bounds = read_column(node.this), read_literals((node.args["low"], node.args["high"]))
         if column is None or bounds is None:
             return _anything
         low, high = bounds
@@ -187,7 +181,7 @@ class FilePruner:
 
     def compile_like(self, node: Any) -> _Test:
         """Return the test of ``column LIKE 'beginning%'``."""
-        column, literal = read_column(node.this), read_literal(node.expression, self._dialect)
+        column, literal = read_column(node.this), read_literal(node.expression)
         if column is None or literal is None or not isinstance(literal.value, str):
             return _anything
         wildcard = _WILDCARD.search(literal.value)
@@ -200,7 +194,7 @@ class FilePruner:
 
     def compile_starts_with(self, node: Any) -> _Test:
         """Return the test of ``startswith(column, 'beginning')``."""
-        column, literal = read_column(node.this), read_literal(node.expression, self._dialect)
+        column, literal = read_column(node.this), read_literal(node.expression)
         if column is None or literal is None or not isinstance(literal.value, str):
             return _anything
         return _begins(column, literal.value, is_all=True)

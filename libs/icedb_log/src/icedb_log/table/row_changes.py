@@ -76,7 +76,7 @@ def delete_rows(table: Table, changer: RowChanger, condition: str, *, dry_run: b
     Args:
         table: The table.
         changer: Counts and rewrites.
-        condition: Spark SQL over the table's columns; rows for which it is false or null stay.
+        condition: SQL over the table's columns; rows for which it is false or null stay.
         dry_run: Count only: no fence, nothing written.
 
     Raises:
@@ -117,7 +117,7 @@ def rewrite_partitions(
     Args:
         table: The table.
         changer: Runs the query.
-        query: Spark SQL over ``_rows``.
+        query: SQL over ``_rows``.
         matches: Which partitions.
         dry_run: Say which files would be rewritten: no fence, nothing written, the query is checked but does not run.
 

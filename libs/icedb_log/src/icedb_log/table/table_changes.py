@@ -14,7 +14,8 @@ What may change is what such runs do not depend on together:
 The grace period of log files stays as it is for good: the window in which a batch may be staged again follows from it
 (I3). Made longer, it would admit a batch whose id has just been forgotten; made shorter, a flush that began before
 would do so.
-Partitions, sort order, ``insert_query`` and ``source`` are what the data files of the table have in common.
+Partitions, sort order, ``insert_query`` and ``source`` are what the data files of the table have in common. Queries of
+another dialect are given anew, all of a table at once: then, and only then, ``insert_query`` and ``view_query``, too.
 """
 
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ from icedb_log.log.reader import LogHeadReader
 from icedb_log.log.widening import fixed_columns, is_widening
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.table.stored_config import load_table_config
-from icedb_log.table.table_config import TIME_TRANSFORMS, TableConfig
+from icedb_log.table.table_config import DIALECT, QUERIES, TIME_TRANSFORMS, TableConfig
 
 FREE_FIELDS: Final = frozenset(
     {
@@ -115,6 +116,7 @@ def plan_change(
         InvalidRequest: As :func:`alter_table_config`.
     """
     fields: dict[str, Any] = dict(change)
+    old_queries = {name for name in QUERIES if config.dialect is None and getattr(config, name) is not None}
     for name, value in change.items():
         if name == "declared":
             if not isinstance(value, Mapping):
@@ -124,11 +126,12 @@ def plan_change(
             if not isinstance(value, Mapping) or not all(isinstance(time, Mapping) for time in value.values()):
                 raise InvalidRequest(f"table {config.name}: times: give what changes by column, not {value!r:.80}")
             fields["times"] = _plan_times(config, value)
-        elif name not in FREE_FIELDS | RISING_FIELDS and value != getattr(config, name, None):
+        elif name not in FREE_FIELDS | RISING_FIELDS | old_queries and value != getattr(config, name, None):
             raise InvalidRequest(
                 f"table {config.name}: {name} cannot be changed after the table was created; what can: declared, "
                 f"times, {', '.join(sorted(FREE_FIELDS | RISING_FIELDS))}"
             )
+    fields["dialect"] = _plan_dialect(config, change)
     gone = config.declared.keys() - fields.get("declared", config.declared).keys()
     if gone:
         times: Mapping[str, Any] = fields.get("times", config.times)
@@ -142,6 +145,22 @@ def plan_change(
                 "it; it may only grow"
             )
     return altered
+
+
+def _plan_dialect(config: TableConfig, change: Mapping[str, Any]) -> str | None:
+    """Return whose SQL the queries are after a change: those of another dialect are given anew together."""
+    stored = [name for name in QUERIES if getattr(config, name) is not None]
+    given = [name for name in QUERIES if name in change]
+    if not given or config.dialect is not None:
+        is_new = any(change[name] is not None for name in given)
+        return DIALECT if is_new else config.dialect
+    missing = [name for name in stored if name not in given]
+    if missing:
+        raise InvalidRequest(
+            f"table {config.name}: its {' and its '.join(stored)} were written for Spark's SQL: give all of them in "
+            f"one command, as DuckDB is to run them; {missing[0]} is missing ({QUERIES[missing[0]]})"
+        )
+    return DIALECT if any(change[name] is not None for name in given) else None
 
 
 def _plan_declared(config: TableConfig, change: Mapping[str, str | None], logged: Mapping[str, str]) -> dict[str, str]:

@@ -49,6 +49,13 @@ NEW_TABLE_POLICIES: Final[Mapping[str, str]] = MappingProxyType(
 without them goes on meaning what it always did, the defaults of :class:`TableConfig`."""
 
 MAX_COLUMN_NAME_BYTES: Final = 255
+DIALECT: Final = "duckdb"
+"""Whose SQL the queries of a table are, and the condition of an erasure."""
+QUERIES: Final = MappingProxyType(
+    {"insert_query": "--insert-query", "merge_query": "--merge-query", "view_query": "--query"}
+)
+"""Fields that hold a query, and the option of ``icedb table`` that gives it."""
+
 MAX_QUERY_BYTES: Final = 100_000
 """Of an ``insert_query``, a ``merge_query`` or a ``view_query``."""
 
@@ -149,15 +156,17 @@ class TableConfig(_Model):
     on_bad_rows: BadRowsPolicy = "quarantine_batch"
     """What waits in quarantine: quarantine_batch: the whole batch; quarantine_rows: only its bad rows."""
     insert_query: Text | None = None
-    """Spark SQL over ``_rows`` that every flush runs on the rows it read; its result is what the table gets."""
+    """SQL over ``_rows`` that every flush runs on the rows it read; its result is what the table gets."""
     source: dict[str, str] = Field(default_factory=dict)
     """Column name to SQL type of ``_rows``: what batches hold before the ``insert_query``."""
     merge_query: Text | None = None
-    """Spark SQL over ``source_files`` that every merge runs on the rows it merges; its result replaces them."""
+    """SQL over ``source_files`` that every merge runs on the rows it merges; its result replaces them."""
     view_of: str | None = None
     """The table whose commits feed this one, a view, by its query; batches are refused then."""
     view_query: Text | None = None
-    """Of a view: Spark SQL over ``_rows``, the rows that commits of its source made live; its result feeds it."""
+    """Of a view: SQL over ``_rows``, the rows that commits of its source made live; its result feeds it."""
+    dialect: Literal["duckdb"] | None = None
+    """Whose SQL these queries are; ``None``: Spark's, of a release before revision 7. Such queries do not run."""
     retention_ms: Annotated[int, Field(ge=HOUR_MS)] | None = None
     """How long a time partition is kept after its end, e.g. 90d; ``None``: for ever. Rows beyond it are removed."""
     retention_field: str | None = None
@@ -341,6 +350,8 @@ class TableConfig(_Model):
         Raises:
             InvalidRequest: With the first thing that is wrong.
         """
+        if "dialect" not in fields and any(fields.get(name) is not None for name in QUERIES):
+            fields["dialect"] = DIALECT
         declared, partition = fields.get("declared") or {}, fields.get("partition") or ()
         if isinstance(declared, Mapping) and isinstance(partition, list | tuple):
             known = [field for field in partition if isinstance(field, PartitionField)]

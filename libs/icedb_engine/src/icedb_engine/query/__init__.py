@@ -1,1 +1,0 @@
-"""The insert query of a table: what it may say, and what it returns."""

@@ -1,0 +1,59 @@
+"""Which of Spark's types is which of ours, both ways."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from icedb_log.errors import InvalidRequest
+from pyspark.sql import types as spark_types
+
+SPARK_TYPES: Final[Mapping[str, Any]] = {
+    "BIGINT": spark_types.LongType(),
+    "BOOLEAN": spark_types.BooleanType(),
+    "DATE": spark_types.DateType(),
+    "DOUBLE": spark_types.DoubleType(),
+    "TIMESTAMP": spark_types.TimestampType(),
+    "VARCHAR": spark_types.StringType(),
+}
+"""The Spark type of each of ours. Spark's timestamps have a zone, UTC; ours are UTC."""
+_SQL_TYPES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), "BIGINT"),
+    **dict.fromkeys(("float", "double"), "DOUBLE"),
+    **dict.fromkeys(("timestamp", "timestamp_ntz"), "TIMESTAMP"),
+    "boolean": "BOOLEAN",
+    "date": "DATE",
+    "void": "NULL",
+}
+_TEXT: Final = re.compile(r"(string|char|varchar)\b.*")
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+_NESTED: Final = re.compile(r"(struct|array|map|variant)\b.*")
+_EXACT_BIGINT_DIGITS: Final = 18
+_EXACT_DOUBLE_DIGITS: Final = 15
+"""A decimal of so many digits reads back the same from a DOUBLE."""
+
+
+def make_spark_schema(types: Mapping[str, str]) -> Any:
+    """Return Spark's schema of rows with these columns."""
+    return spark_types.StructType([spark_types.StructField(name, SPARK_TYPES[kind]) for name, kind in types.items()])
+
+
+def find_sql_type(name: str, spark_type: str) -> str:
+    """Return our type for one of Spark's. Raises InvalidRequest with the cast that the DataFrame needs."""
+    if spark_type in _SQL_TYPES:
+        return _SQL_TYPES[spark_type]
+    if _TEXT.fullmatch(spark_type):
+        return "VARCHAR"
+    found = f"the write gives column {name!r} as {spark_type.upper()[:80]}"
+    decimal = _DECIMAL.fullmatch(spark_type)
+    if decimal:
+        precision, scale = int(decimal[1]), int(decimal[2])
+        if scale == 0 and precision <= _EXACT_BIGINT_DIGITS:
+            return "BIGINT"
+        if precision <= _EXACT_DOUBLE_DIGITS:
+            return "DOUBLE"
+        raise InvalidRequest(
+            f"{found}, of which a DOUBLE would lose digits: write CAST(… AS DOUBLE) or CAST(… AS STRING) AS {name}"
+        )
+    if _NESTED.fullmatch(spark_type):
+        raise InvalidRequest(f"{found}: write to_json(…) AS {name}, or take its fields as columns of their own")
+    raise InvalidRequest(f"{found}, which a table cannot hold: write CAST(… AS STRING) AS {name}")
