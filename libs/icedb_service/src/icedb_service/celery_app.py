@@ -30,7 +30,7 @@ def make_app(settings: ServiceSettings, component: Component | None = None) -> C
     app.conf.update(
         **_messages(settings),
         **_connections(settings),
-        **_worker(settings),
+        **_WORKER,
         beat_schedule=sweep_schedule(settings),
     )
     return app
@@ -94,23 +94,21 @@ def _connections(settings: ServiceSettings) -> dict[str, Any]:
     }
 
 
-def _worker(settings: ServiceSettings) -> dict[str, Any]:
-    del settings
-    return {
-        "worker_pool": "prefork",
-        "worker_concurrency": 1,
-        # One message at a time, counted by the requests in this process. Not by the transport: it counts what it has
-        # delivered and not acknowledged, and Celery swallows an acknowledgement that fails because Redis went away.
-        # With a limit of one such message the worker would never ask for another, nor see that its connection broke.
-        "worker_prefetch_multiplier": 0,
-        "worker_disable_prefetch": True,
-        "worker_max_tasks_per_child": None,
-        "worker_proc_alive_timeout": CHILD_START_LIMIT_S,
-        "worker_cancel_long_running_tasks_on_connection_loss": False,
-        "worker_consumer": "icedb_service.message_guard:GuardedConsumer",
-        "worker_enable_remote_control": False,
-        "worker_send_task_events": False,
-        "worker_hijack_root_logger": False,
-        "worker_redirect_stdouts": False,
-        "task_send_sent_event": False,
-    }
+_WORKER: Final = {
+    "worker_pool": "prefork",
+    "worker_concurrency": 1,
+    # One message at a time, counted by the requests in this process. Not by the transport: it counts what it has
+    # delivered and not acknowledged, and Celery swallows an acknowledgement that fails because Redis went away.
+    # With a limit of one such message the worker would never ask for another, nor see that its connection broke.
+    "worker_prefetch_multiplier": 0,
+    "worker_disable_prefetch": True,
+    "worker_max_tasks_per_child": None,
+    "worker_proc_alive_timeout": CHILD_START_LIMIT_S,
+    "worker_cancel_long_running_tasks_on_connection_loss": False,
+    "worker_consumer": "icedb_service.message_guard:GuardedConsumer",
+    "worker_enable_remote_control": False,
+    "worker_send_task_events": False,
+    "worker_hijack_root_logger": False,
+    "worker_redirect_stdouts": False,
+    "task_send_sent_event": False,
+}

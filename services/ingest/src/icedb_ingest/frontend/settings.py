@@ -12,7 +12,7 @@ class BatchBoundSettings(ServiceSettings):
     """What is too large to be taken at all. The same for all services of ingest."""
 
     batch_max_decoded_mb: Annotated[int, Field(ge=1, le=512)] = 256
-    """Largest batch after decompression, MiB: a door refuses it (413, INVALID_ARGUMENT), and what comes by another way
+    """Largest batch after decompression, MiB: endpoints refuse it (413, INVALID_ARGUMENT), what comes by another way
     goes to quarantine. Larger saves cutting; one task holds a whole batch, in up to twice its size besides what it
     spills: the ingest workers need four times as much in `ICEDB_TASK_MEMORY_MB`."""
 
