@@ -13,10 +13,10 @@ import pytest
 from icedb_engine.arrow_types import ARROW_TYPES
 from icedb_engine.limits import EngineLimits, FlushUnitLimits
 from icedb_engine.units.flush_unit import FlushUnit, FlushUnitResult, flush_unit
-from icedb_engine.units.merge_unit import MergeUnit, MergeUnitResult, merge_unit
+from icedb_engine.units.merge_unit import MergeUnit, merge_unit
 from icedb_log.clock import new_batch_id
 from icedb_log.errors import NotFound
-from icedb_log.jobs import MergeGroup, SizeClass, StagedBatch
+from icedb_log.jobs import MergedGroup, MergeGroup, SizeClass, StagedBatch
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
 from icedb_log.table.table_config import PartitionField, TableConfig
@@ -77,7 +77,7 @@ class PartsTable:
         assert len(result.rejected) == 1, result
         return result.rejected[0].reason
 
-    def merge(self, *inputs: FileMarker, schema=None, engine=None) -> MergeUnitResult:
+    def merge(self, *inputs: FileMarker, schema=None, engine=None) -> MergedGroup:
         """Merge data files of one partition as one unit; by default of a table that has all of their columns."""
         partition = self.paths.partition_of(inputs[0].path)
         schema = schema or self.united_types(inputs)

@@ -3,15 +3,16 @@
 import pyarrow as pa
 import pytest
 from icedb_engine.sql.checks import check_reader_condition
+from icedb_engine.units.flush_types import WriteUnit
 from icedb_engine.units.read_unit import NumberedFile, ReadFilesUnit, read_files
-from icedb_engine.units.typed_rows import AppendUnit, append_unit
+from icedb_engine.units.typed_rows import append_unit
 from icedb_log.errors import InvalidRequest
 
 UTC = pa.timestamp("us", tz="UTC")
 
 
 def append(table, data, **types):
-    unit = AppendUnit(table.paths, table.config, types, "c0ffee", 1, table.engine)
+    unit = WriteUnit(table.paths, table.config, types, "c0ffee", 1, table.engine)
     batch = pa.record_batch(list(data.values()), names=list(data))
     return append_unit(unit, [batch], table.store, clock=table.clock)
 

@@ -66,7 +66,7 @@ def test_a_bad_batch_is_rejected_with_its_reason_and_the_others_are_taken(make_t
     table = make_table("d=day(ts)")
     before, bad, after = table.stage(GOOD), table.stage(body=body), table.stage(GOOD, GOOD)
     result = table.flush(before, bad, after, schema=KNOWN)
-    assert [rejected.batch_id for rejected in result.rejected] == [bad.batch_id]
+    assert [rejected.batch.batch_id for rejected in result.rejected] == [bad.batch_id]
     assert expected in result.rejected[0].reason
     assert result.accepted == (before.batch_id, after.batch_id)
     assert result.row_count == len(table.rows(*result.files)) == 3

@@ -50,7 +50,7 @@ def test_each_bad_row_is_set_aside_as_it_came(splitting, make_table, bad):
     result = table.flush(batch, schema=SCHEMA)
     assert (result.accepted, result.rejected, result.row_count) == ((batch.batch_id,), (), 3)
     (left_out,) = result.bad_rows
-    assert (left_out.batch_id, left_out.row_count) == (batch.batch_id, 2)
+    assert (left_out.batch.batch_id, left_out.row_count) == (batch.batch_id, 2)
     assert "line 3" in left_out.reason
     assert (left_out.payload_key,) == list_bad_rows(table.store, table.paths, batch.batch_id)
     assert read_bad_rows(table, batch) == bad + b"\n" + bad + b"\n"

@@ -40,11 +40,11 @@ def parse(table, *batches, schema=None):
 
 
 def write(table, parsed, *, columns, task_bytes=1, piece_bytes=2**40, spoil=lambda blobs: blobs):
-    """Run the write tasks of several parsed units; return their results."""
+    """Run the write tasks of several parsed units; return the data files of each."""
     units = [UnitBlobs(number, result.partitions, result.blobs) for number, (_, result) in enumerate(parsed)]
     results = []
     for plan in plan_writes(units, task_bytes=task_bytes, piece_bytes=piece_bytes):
-        unit = WriteUnit(table.paths, table.config, columns, plan.partitions, plan.blobs, "c1", 1, table.engine)
+        unit = WriteUnit(table.paths, table.config, columns, "c1", 1, table.engine, plan.partitions, plan.blobs)
         unit = WRITE_UNITS.validate_json(encode(unit))
         with BlobFolder(table.engine) as folder:
             for blob in spoil(plan.blobs):
@@ -67,23 +67,23 @@ def test_units_become_one_sorted_file_for_each_partition(make_table):
     parsed = [parse(table, table.stage(*events(30))), parse(table, table.stage(*events(30, start=15, x=0.5)))]
     assert [result.row_count for _, result in parsed] == [30, 30]
     results = write(table, parsed, columns=COLUMNS)
-    files = sorted((marker for result in results for marker in result.files), key=lambda marker: marker.path)
+    files = sorted((marker for result in results for marker in result), key=lambda marker: marker.path)
     assert [table.paths.partition_of(marker.path) for marker in files] == [f"d=2023-06-0{day}" for day in (1, 2, 3)]
     for marker in files:
         rows = table.rows(marker)
         assert list(rows[0]) == list(COLUMNS)
         assert [row["n"] for row in rows] == sorted(row["n"] for row in rows)
         assert {row["x"] for row in rows} == {None, 0.5}
-    assert sum(result.row_count for result in results) == 60
+    assert sum(marker.row_count for marker in files) == 60
 
 
 def test_a_large_partition_is_spread_over_tasks_and_each_piece_is_sorted(make_table):
     table = make_table(sort=("n",))
     parsed = [parse(table, table.stage(*({"n": i * 7 % 50 + start} for i in range(50)))) for start in range(4)]
     results = write(table, parsed, columns={"n": "BIGINT"}, piece_bytes=2 * parsed[0][1].blobs[0].size_bytes)
-    assert [result.row_count for result in results] == [100, 100]
+    assert [sum(marker.row_count for marker in result) for result in results] == [100, 100]
     for result in results:
-        numbers = [row["n"] for row in table.rows(*result.files)]
+        numbers = [row["n"] for row in table.rows(*result)]
         assert numbers == sorted(numbers)
 
 
@@ -103,7 +103,7 @@ def test_a_blob_that_was_made_again_with_other_rows_is_found(make_table):
     other, _ = parse(table, table.stage({"n": 1}, {"n": 3}))
     with pytest.raises(Unavailable, match="Spark lost some"):
         write(table, [(other, result)], columns={"n": "BIGINT"})
-    assert write(table, [(bodies, result)], columns={"n": "BIGINT"})[0].row_count == 2
+    assert write(table, [(bodies, result)], columns={"n": "BIGINT"})[0][0].row_count == 2
 
 
 def test_blobs_are_cut_by_ordinal_and_size(monkeypatch):
@@ -173,7 +173,7 @@ def test_a_unit_defers_batches_beyond_the_partitions_of_a_commit(make_table):
     ]
     result = table.flush(*batches)
     assert result.accepted == tuple(batches[place].batch_id for place in (0, 2, 4))
-    assert [rejection.batch_id for rejection in result.rejected] == [batches[1].batch_id]
+    assert [rejection.batch.batch_id for rejection in result.rejected] == [batches[1].batch_id]
     assert result.deferred == (batches[3].batch_id, batches[5].batch_id)
     assert result.columns == ("user", "n")
     assert "other" not in result.new_kinds

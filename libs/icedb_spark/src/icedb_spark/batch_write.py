@@ -85,11 +85,12 @@ class IceDBWriter(DataSourceArrowWriter):
         """
         if self.is_done:
             return WrittenFiles()
-        from icedb_engine.units.typed_rows import AppendUnit, append_unit  # noqa: PLC0415 - only tasks need it
+        from icedb_engine.units.flush_types import WriteUnit  # noqa: PLC0415 - only tasks need it
+        from icedb_engine.units.typed_rows import append_unit  # noqa: PLC0415
 
         clock = SystemClock()
         place = self.options.place
-        unit = AppendUnit(self.paths, self.config, self.columns, self.commit_id, clock.now_ms(), place.engine)
+        unit = WriteUnit(self.paths, self.config, self.columns, self.commit_id, clock.now_ms(), place.engine)
         try:
             return WrittenFiles.of(append_unit(unit, iterator, place.store.open().store, clock=clock))
         except Unavailable:

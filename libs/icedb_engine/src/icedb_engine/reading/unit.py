@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from icedb_log.errors import NotFound, Unavailable
 from icedb_log.ingest.quarantine import bad_rows_key
-from icedb_log.jobs import SizeClass, StagedBatch
+from icedb_log.jobs import BadRows, RejectedBatch, SizeClass, StagedBatch
 from icedb_log.model import FileMarker
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.units import MIB
@@ -41,11 +41,9 @@ from icedb_engine.reading.frame import EventFrame
 from icedb_engine.reading.read_json import read_json_document
 from icedb_engine.reading.read_typed import read_arrow, read_csv_cells, read_parquet
 from icedb_engine.units.flush_types import (
-    BatchRejection,
     Blob,
     FlushUnit,
     FlushUnitResult,
-    UnitBadRows,
     count_prefix,
     estimate_bytes,
 )
@@ -170,7 +168,7 @@ class UnitRows:
         self._left: list[int] = []
         self._left_out: list[int] = []
         self._deferred: set[int] = set()
-        self._bad_rows: tuple[UnitBadRows, ...] = ()
+        self._bad_rows: tuple[BadRows, ...] = ()
         self._wishes: Mapping[str, str] = {}
         self._frame: EventFrame | None = None
         self._checks: UnitChecks | None = None
@@ -254,11 +252,10 @@ class UnitRows:
             return
         found = []
         for number, bad in self._checks.bad_rows.items():
-            batch_id = self._unit.batches[number].batch_id
-            payload = bad.compress()
-            key = bad_rows_key(self._unit.paths, batch_id, payload)
+            batch, payload = self._unit.batches[number], bad.compress()
+            key = bad_rows_key(self._unit.paths, batch.batch_id, payload)
             store.put(key, payload)
-            found.append(UnitBadRows(batch_id, key, bad.row_count, bad.reason, bad.group_faults()))
+            found.append(BadRows(batch, key, bad.row_count, bad.reason, bad.group_faults()))
         self._bad_rows = tuple(found)
 
     def stream_sorted(self) -> Any:
@@ -314,8 +311,7 @@ class UnitRows:
             new_kinds={column: int(kinds) for column, kinds in new_kinds.items()},
             accepted=self._ids(accepted),
             rejected=tuple(
-                BatchRejection(self._unit.batches[number].batch_id, reason)
-                for number, reason in sorted(self._rejected.items())
+                RejectedBatch(self._unit.batches[number], reason) for number, reason in sorted(self._rejected.items())
             ),
             missing=self._ids(self._missing),
             deferred=self._ids(sorted(self._deferred)),

@@ -241,4 +241,4 @@ def write_blobs(
     ]
     places = [(blob.unit, blob.number, task) for task, plan in enumerate(plans) for blob in plan.blobs]
     results = [WRITE_RESULTS.validate_json(body) for body in blobs.write(bodies, places, limits=engine)]
-    return tuple(marker for result in results for marker in result.files)
+    return tuple(marker for files in results for marker in files)

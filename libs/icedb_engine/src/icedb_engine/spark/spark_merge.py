@@ -54,7 +54,4 @@ class SparkGroupMerger(SparkJobs):
             rows=sum(result.rows_read for result in results),
             duration_ms=self._clock.monotonic_ms() - started_ms,
         )
-        return tuple(
-            MergedGroup(group, result.outputs, result.rows_read, contents=result.contents)
-            for group, result in zip(groups, results, strict=True)
-        )
+        return tuple(results)

@@ -131,8 +131,8 @@ def _without_others_fault(made: QueryUnitResult, batches: Batches) -> tuple[Quer
     if read is None or not made.refused:
         return made, ()
     refused = {batches[place].batch_id for place in made.refused}
-    waiting = {each.batch_id for each in read.rejected} - refused
-    rejected = tuple(each for each in read.rejected if each.batch_id not in waiting)
+    waiting = {each.batch.batch_id for each in read.rejected} - refused
+    rejected = tuple(each for each in read.rejected if each.batch.batch_id not in waiting)
     left = tuple(batch for batch in batches if batch.batch_id in waiting)
     return replace(made, read=replace(read, rejected=rejected)), left
 

@@ -189,7 +189,7 @@ def bring_together(
         refused: Ids of further batches that cannot be taken, with the reason.
         inexact: Columns that cannot become wider, by the footers of data files.
     """
-    reasons = {rejection.batch_id: rejection.reason for result in results for rejection in result.rejected}
+    reasons = {rejected.batch.batch_id: rejected.reason for result in results for rejected in result.rejected}
     reasons.update(refused or {})
     accepted = {batch_id for result in results for batch_id in result.accepted}
     missing = {batch_id for result in results for batch_id in result.missing}
@@ -218,9 +218,5 @@ def _find_bad_rows(
     batches: Batches, accepted: Collection[str], results: Sequence[FlushUnitResult]
 ) -> tuple[BadRows, ...]:
     """Return the rows that units left out of batches that the flush accepts."""
-    found = {bad.batch_id: bad for result in results for bad in result.bad_rows if bad.batch_id in accepted}
-    return tuple(
-        BadRows(batch, bad.payload_key, bad.row_count, bad.reason, bad.faults)
-        for batch in batches
-        if (bad := found.get(batch.batch_id)) is not None
-    )
+    found = {bad.batch.batch_id: bad for result in results for bad in result.bad_rows}
+    return tuple(found[batch.batch_id] for batch in batches if batch.batch_id in accepted and batch.batch_id in found)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from typing import Final
 
-from icedb_log.jobs import RowFault, SizeClass, StagedBatch
+from icedb_log.jobs import BadRows, RejectedBatch, SizeClass, StagedBatch
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
 from icedb_log.table.table_config import TableConfig
@@ -49,25 +49,6 @@ class FlushUnit:
     engine: EngineLimits
     refused_widenings: Mapping[str, str] = field(default_factory=dict)
     sizes: SizeClass | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRejection:
-    """A batch of a unit that cannot be taken, by id, and why."""
-
-    batch_id: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class UnitBadRows:
-    """Rows of a batch that were left out and uploaded to the table's quarantine: see BadRows of the jobs."""
-
-    batch_id: str
-    payload_key: str
-    row_count: int
-    reason: str
-    faults: tuple[RowFault, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +98,7 @@ class FlushUnitResult:
     columns: tuple[str, ...]
     new_kinds: Mapping[str, int]
     accepted: tuple[str, ...]
-    rejected: tuple[BatchRejection, ...]
+    rejected: tuple[RejectedBatch, ...]
     missing: tuple[str, ...]
     deferred: tuple[str, ...]
     left: tuple[str, ...]
@@ -126,7 +107,7 @@ class FlushUnitResult:
     files: tuple[FileMarker, ...] = ()
     blobs: tuple[Blob, ...] = ()
     batch_partitions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    bad_rows: tuple[UnitBadRows, ...] = ()
+    bad_rows: tuple[BadRows, ...] = ()
     wishes: Mapping[str, str] = field(default_factory=dict)
     long_columns: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -154,40 +135,27 @@ class PlannedBlob:
 
 @dataclass(frozen=True, slots=True)
 class WriteUnit:
-    """Some partitions of a flush, whose rows other units have read, for one task.
+    """Rows that become data files in one task: of a flush, read by other units, or a task's own.
 
     Attributes:
         paths: Keys of the table.
         config: Its configuration.
         columns: Columns that the data files get, with types.
-        partitions: Encoded paths.
-        blobs: What the rows are in, ascending by partition.
         commit_id: Goes into each file's footer.
         time_ms: ``created_ms`` of the markers.
         engine: Bounds of the task.
+        partitions: Encoded paths; of a task's own rows they are found out there.
+        blobs: What the rows are in, ascending by partition; none if they are the task's own.
     """
 
     paths: TablePaths
     config: TableConfig
     columns: Mapping[str, str]
-    partitions: tuple[str, ...]
-    blobs: tuple[PlannedBlob, ...]
     commit_id: str
     time_ms: int
     engine: EngineLimits
-
-
-@dataclass(frozen=True, slots=True)
-class WriteUnitResult:
-    """What a write unit made.
-
-    Attributes:
-        files: Markers of the new data files.
-        row_count: Rows in them.
-    """
-
-    files: tuple[FileMarker, ...]
-    row_count: int
+    partitions: tuple[str, ...] = ()
+    blobs: tuple[PlannedBlob, ...] = ()
 
 
 _AS_DECODED: Final = ("ndjson", "json", "csv", "arrow")

@@ -31,7 +31,7 @@ from icedb_engine.limits import EngineLimits
 from icedb_engine.reading.frame import ROWS_PER_CHUNK
 from icedb_engine.reading.unit import open_unit
 from icedb_engine.sql import quote_name
-from icedb_engine.units.flush_types import Blob, FlushUnit, FlushUnitResult, PlannedBlob, WriteUnit, WriteUnitResult
+from icedb_engine.units.flush_types import Blob, FlushUnit, FlushUnitResult, PlannedBlob, WriteUnit
 from icedb_engine.writing.part_files import ORDINAL, PartFileWriter, make_flush_layout, require_parity
 
 
@@ -168,8 +168,8 @@ class BlobFolder:
         return self.path / f"{unit}-{number}.arrow"
 
 
-def write_unit(unit: WriteUnit, blobs: BlobFolder, store: ObjectStore, *, clock: Clock) -> WriteUnitResult:
-    """Sort and upload the rows of blobs that came from several units.
+def write_unit(unit: WriteUnit, blobs: BlobFolder, store: ObjectStore, *, clock: Clock) -> tuple[FileMarker, ...]:
+    """Sort and upload the rows of blobs that came from several units; return the markers of the new data files.
 
     Not idempotent: each call makes new files under fresh names. After an error uploaded files are orphans (J5).
 
@@ -193,9 +193,8 @@ def write_unit(unit: WriteUnit, blobs: BlobFolder, store: ObjectStore, *, clock:
         order = "".join(f", {quote_name(column)} NULLS LAST" for column in sort)
         engine.execute(f"SELECT * FROM blobs ORDER BY {ORDINAL}{order}")  # noqa: S608 - names are quoted
         files = writer.write_all(engine.to_arrow_reader(ROWS_PER_CHUNK))
-    row_count = sum(blob.row_count for blob in unit.blobs)
-    require_parity(unit.paths, read_count=row_count, files=files)
-    return WriteUnitResult(files, row_count)
+    require_parity(unit.paths, read_count=sum(blob.row_count for blob in unit.blobs), files=files)
+    return files
 
 
 def _align(chunk: pa.RecordBatch, ordinal: int, schema: pa.Schema) -> pa.RecordBatch:

@@ -13,10 +13,9 @@ from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
-from icedb_log.jobs import ContentCheck, MergeGroup
+from icedb_log.jobs import MergedGroup, MergeGroup
 from icedb_log.keys import TablePaths
 from icedb_log.merge.content_check import compare_contents
-from icedb_log.model import FileMarker
 from icedb_log.parquet.errors import BadFooter
 from icedb_log.parquet.footer import ParquetFooter, parse_parquet_footer
 from icedb_log.store.object_store import ObjectStore
@@ -68,22 +67,7 @@ class MergeUnit:
     engine: EngineLimits
 
 
-@dataclass(frozen=True, slots=True)
-class MergeUnitResult:
-    """What a unit made.
-
-    Attributes:
-        outputs: Markers of the new data files.
-        rows_read: Rows of the inputs, by their footers.
-        contents: What the footers of both prove of the values.
-    """
-
-    outputs: tuple[FileMarker, ...]
-    rows_read: int
-    contents: ContentCheck
-
-
-def merge_unit(unit: MergeUnit, store: ObjectStore, *, clock: Clock) -> MergeUnitResult:
+def merge_unit(unit: MergeUnit, store: ObjectStore, *, clock: Clock) -> MergedGroup:
     """Merge a group's data files into sorted runs with those of the table's columns that one has, and upload them.
 
     Not idempotent: each call makes new files under fresh names. After an error uploaded files are orphans (J5).
@@ -126,7 +110,7 @@ class _UnitRun:
         )
         self._open_engine = partial(open_engine, limits, scratch)
 
-    def run(self) -> MergeUnitResult:
+    def run(self) -> MergedGroup:
         unit = self._unit
         is_small = unit.group.size_bytes <= unit.engine.memory_bytes // FETCHED_SHARE
         is_small = is_small and all(marker.size_bytes <= SMALL_FILE_BYTES for marker in unit.group.inputs)
@@ -156,7 +140,7 @@ class _UnitRun:
                 file = each.make_file(self._folder)
                 require_path_values(engine, file, column, sql_type, paths=paths, data_key=each.marker.path)
 
-    def _write(self, inputs: list[InputFile], columns: Mapping[str, str]) -> MergeUnitResult:
+    def _write(self, inputs: list[InputFile], columns: Mapping[str, str]) -> MergedGroup:
         unit = self._unit
         layout = self._layout(columns)
         writer = PartFileWriter(
@@ -175,7 +159,8 @@ class _UnitRun:
         before = [_read_contents(each.read_footer(), each.marker.size_bytes, unit.schema) for each in inputs]
         after = [_read_contents(writer.footers[each.path], each.size_bytes, unit.schema) for each in outputs]
         row_count = sum(each.row_count for each in inputs)
-        return MergeUnitResult(outputs, row_count, compare_contents(before, after, unit.schema))
+        contents = compare_contents(before, after, unit.schema)
+        return MergedGroup(unit.group, outputs, row_count, contents=contents)
 
     def _layout(self, columns: Mapping[str, str]) -> PartLayout:
         unit = self._unit

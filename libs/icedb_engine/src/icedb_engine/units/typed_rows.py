@@ -165,36 +165,15 @@ def _stream_sorted(unit: EncodeUnit, engine: Any, names: Mapping[str, str]) -> A
     return engine.to_arrow_reader(ROWS_PER_CHUNK)
 
 
-@dataclass(frozen=True, slots=True)
-class AppendUnit:
-    """What a task makes of its rows.
-
-    Attributes:
-        paths: Keys of the table.
-        config: Its configuration.
-        columns: Columns of the rows, with the types that the table stores; all that partitions need are among them.
-        commit_id: Goes into each file's footer.
-        time_ms: ``created_ms`` of the markers.
-        engine: Bounds of the task.
-    """
-
-    paths: TablePaths
-    config: TableConfig
-    columns: Mapping[str, str]
-    commit_id: str
-    time_ms: int
-    engine: EngineLimits
-
-
 def append_unit(
-    unit: AppendUnit, chunks: Iterable[pa.RecordBatch], store: ObjectStore, *, clock: Clock
+    unit: WriteUnit, chunks: Iterable[pa.RecordBatch], store: ObjectStore, *, clock: Clock
 ) -> tuple[FileMarker, ...]:
     """Sort rows and upload them; return the markers of the new data files.
 
     Not idempotent: each call makes new files under fresh names. After an error uploaded files are orphans (J5).
 
     Args:
-        unit: What to do.
+        unit: What to do; all columns that partitions need are among its columns.
         chunks: The rows, with the columns of the unit in their order, of types that go into the unit's without loss.
         store: Where the files go.
         clock: Gives the ids of the files.
@@ -209,17 +188,7 @@ def append_unit(
     with _raising(problems), open_scratch(unit.engine) as scratch, open_typed_rows(encoded, fitting, scratch) as rows:
         if not rows.row_count:
             return ()
-        written = WriteUnit(
-            paths=unit.paths,
-            config=unit.config,
-            columns=unit.columns,
-            partitions=rows.partitions,
-            blobs=(),
-            commit_id=unit.commit_id,
-            time_ms=unit.time_ms,
-            engine=unit.engine,
-        )
-        layout = make_flush_layout(written, columns=unit.columns, partitions=rows.partitions)
+        layout = make_flush_layout(unit, columns=unit.columns, partitions=rows.partitions)
         writer = PartFileWriter(store, layout, clock=clock, folder=scratch / "out", limits=unit.engine)
         files = writer.write_all(rows.stream_sorted())
         require_parity(unit.paths, read_count=rows.row_count, files=files)
@@ -238,7 +207,7 @@ def _raising(problems: Sequence[InvalidRequest]) -> Iterator[None]:
 
 
 def _fit_all(
-    unit: AppendUnit, chunks: Iterable[pa.RecordBatch], problems: list[InvalidRequest]
+    unit: WriteUnit, chunks: Iterable[pa.RecordBatch], problems: list[InvalidRequest]
 ) -> Iterator[pa.RecordBatch]:
     types = [ARROW_TYPES[kind] for kind in unit.columns.values()]
     names = [f"c{place}" for place in range(len(types))]

@@ -8,22 +8,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
-from icedb_log.jobs import StagedBatch
+from icedb_log.jobs import MergedGroup, StagedBatch
+from icedb_log.model import FileMarker
 from pydantic import BaseModel, TypeAdapter
 
 from icedb_engine.imports.import_unit import ImportUnit, ImportUnitResult
 from icedb_engine.limits import JobLimits
 from icedb_engine.units.change_unit import ChangeUnit, ChangeUnitResult, CountUnit, CountUnitResult
-from icedb_engine.units.flush_types import FlushUnit, FlushUnitResult, WriteUnit, WriteUnitResult, estimate_bytes
-from icedb_engine.units.merge_unit import MergeUnit, MergeUnitResult
+from icedb_engine.units.flush_types import FlushUnit, FlushUnitResult, WriteUnit, estimate_bytes
+from icedb_engine.units.merge_unit import MergeUnit
 from icedb_engine.units.query_unit import FeedUnit, InsertUnit, QueryUnitResult
 
 FLUSH_UNITS: Final = TypeAdapter(FlushUnit)
 FLUSH_RESULTS: Final = TypeAdapter(FlushUnitResult)
 WRITE_UNITS: Final = TypeAdapter(WriteUnit)
-WRITE_RESULTS: Final = TypeAdapter(WriteUnitResult)
+WRITE_RESULTS: Final = TypeAdapter(tuple[FileMarker, ...])
 MERGE_UNITS: Final = TypeAdapter(MergeUnit)
-MERGE_RESULTS: Final = TypeAdapter(MergeUnitResult)
+MERGE_RESULTS: Final = TypeAdapter(MergedGroup)
 CHANGE_UNITS: Final = TypeAdapter(ChangeUnit)
 CHANGE_RESULTS: Final = TypeAdapter(ChangeUnitResult)
 COUNT_UNITS: Final = TypeAdapter(CountUnit)
@@ -37,8 +38,8 @@ IMPORT_RESULTS: Final = TypeAdapter(ImportUnitResult)
 Unit = FlushUnit | WriteUnit | MergeUnit | ImportUnit | ChangeUnit | CountUnit | InsertUnit | FeedUnit
 UnitResult = (
     FlushUnitResult
-    | WriteUnitResult
-    | MergeUnitResult
+    | tuple[FileMarker, ...]
+    | MergedGroup
     | ImportUnitResult
     | ChangeUnitResult
     | CountUnitResult
