@@ -15,7 +15,7 @@ from icedb_engine.limits import EngineLimits
 from icedb_engine.units.merge_unit import MergeUnit, merge_unit
 from icedb_log.clock import SystemClock
 from icedb_log.errors import CommitOutcomeUnknown, Unavailable
-from icedb_log.jobs import MergedGroup
+from icedb_log.jobs import MergedGroup, never_stop
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import MergeOptions, merge_table
@@ -59,10 +59,9 @@ class TableUnderTest:
         for number in range(FILES):
             parquet.commit("events", f"SELECT {number} + i * {FILES} AS n FROM range({ROWS}) t(i)", schema=SCHEMA)
 
-    def merge(self, **options):
-        options = {"merger": self.merger, **options}
-        table = Table.open(self.store, self.paths, clock=CLOCK, owner="test")
-        return merge_table(table, options.pop("merger"), options=MergeOptions(full=True), **options)
+    def merge(self, *, merger=None, check_alive=never_stop):
+        table = Table.open(self.store, self.paths, clock=CLOCK, owner="test").watched_by(check_alive)
+        return merge_table(table, merger or self.merger, options=MergeOptions(full=True))
 
     def live(self):
         return fold(LogReader(self.store, self.paths, clock=CLOCK).read()).live
