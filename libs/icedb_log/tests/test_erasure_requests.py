@@ -4,6 +4,7 @@ import orjson
 import pytest
 from icedb_log.clock import new_batch_id
 from icedb_log.erasure.erasures import (
+    change_erasure,
     create_erasure,
     list_erasures,
     list_open_ids,
@@ -35,6 +36,7 @@ from icedb_sim.tables.erasure_steps import (
     live_users,
     make_users_table,
 )
+from icedb_sim.tables.small_table import SmallTable
 
 
 @pytest.fixture
@@ -262,3 +264,22 @@ def test_a_condition_of_another_dialect_waits_until_a_person_has_given_the_new_o
         renew_condition(table.store, table.paths, erasure_id, condition="u = 'b'")
     assert finish(table, erasure_id).state == "complete"
     assert live_users(table) == [user for user in before if user != "victim"] != before
+
+
+@pytest.mark.parametrize("state", ["deleted", "requested"])
+def test_e3_a_condition_that_is_renewed_deletes_although_the_earlier_one_has(state):
+    table = SmallTable()
+    append_users(table, "victim", "VICTIM", "other")
+    erasure_id = ask(table, "u = 'victim'")
+    advance(table, erasure_id)
+    assert live_users(table) == ["VICTIM", "other"]
+
+    def as_an_earlier_release_left_it(now):
+        runs = tuple(run.model_copy(update={"dialect": None}) for run in now.runs)
+        begun = {} if state == "deleted" else {"targets": (), "deleted_ms": None}
+        return now.model_copy(update={"dialect": None, "state": state, "runs": runs, **begun})
+
+    change_erasure(table.store, table.paths, erasure_id, as_an_earlier_release_left_it)
+    renew_condition(table.store, table.paths, erasure_id, condition="u != 'other'")
+    assert finish(table, erasure_id).state == "complete"
+    assert live_users(table) == ["other"]

@@ -1,10 +1,12 @@
 """Long runs: a run commits as it goes (M2). What has landed stays; what has not is orphans, which the sweep removes."""
 
 import contextlib
+from dataclasses import replace
 
 import pytest
 from icedb_log.errors import Fenced, Unavailable
 from icedb_log.jobs import never_stop
+from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.merge.merge import MergeOptions, MergeResult, MergeWatch, merge_table
 from icedb_log.merge.merge_plan import MergeIndex, MergeLimits
 from icedb_log.store.object_store import list_all
@@ -190,3 +192,25 @@ def test_an_index_of_an_earlier_run_is_brought_up_to_date(table):
 def test_an_index_of_another_configuration_is_not_used(table):
     other = MergeIndex(table.paths, table.config.model_copy(update={"merge_fan_in": 100}))
     assert run(table, index=other).commit_count == 3
+
+
+def test_a_marker_that_a_rebuild_mended_stays_mended_by_who_knew_the_old_one():
+    table = SmallTable(has_footers=True)
+    table.append(1)
+    (key,) = table.keys(table.paths.log_prefix)
+    log = decode_log_file(key, table.store.get(key).body)
+    (right,) = log.markers
+    table.store.put(key, encode_log_file(replace(log, markers=(replace(right, size_bytes=7, row_count=77),))))
+    index = MergeIndex(table.paths, table.opened().config)
+    index.update(table.view())
+    table.clock.advance(1000)
+    table.rebuild(is_forced=True)
+    for number in range(4):
+        table.append(100 + number, p="b")
+    merger = RowFileMerger(table.store, table.clock, True)
+    merge_table(table.opened("merge"), merger, options=MergeOptions(full=True), index=index)
+    for _ in range(4):
+        table.clock.advance(table.config.data_grace_ms)
+        table.vacuum()
+    (found,) = (marker for marker in table.snapshot().live if marker.path == right.path)
+    assert (found.size_bytes, found.row_count) == (right.size_bytes, 1)

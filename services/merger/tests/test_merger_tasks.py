@@ -221,9 +221,12 @@ def test_a_lock_that_is_lost_stops_the_run_before_its_commit(context):
 
     inner, context.engine.merger = context.engine.merger, LosingMerger()
     before = snapshot(context).snapshot_id
+    tasks = make_tasks(context)
     with pytest.raises(LockLost):
-        make_tasks(context).merge("events")
+        tasks.merge("events")
     assert snapshot(context).snapshot_id == before
+    paths = context.warehouse.table("events")
+    assert not tasks._logs.open(paths).index.log.files, "what a run leaves behind that broke off is made anew"
 
 
 def test_a_corrupt_log_stops_its_table_and_the_sweep_goes_on(context):

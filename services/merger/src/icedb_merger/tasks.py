@@ -69,6 +69,10 @@ class TableLogs:
             index = self._indexes[paths.prefix] = MergeIndex(paths, table.config)
         return IndexedTable(table, index)
 
+    def forget(self, paths: TablePaths) -> None:
+        """Forget the index of a table: after an error nobody knows whether it is whole. The next run makes another."""
+        self._indexes.pop(paths.prefix, None)
+
     def has_work(self, paths: TablePaths, lane: Lane) -> bool:
         """Say whether a lane would do something now. Costs one listing and the log files that are new.
 
@@ -218,21 +222,25 @@ class MergeTasks:
         while True:
             lock.check_alive()
             opened = self._logs.open(paths, owner=self._context.owner, check_alive=lock.check_alive)
-            result = merge_table(
-                opened.table,
-                self._context.engine.merger,
-                options=MergeOptions(
-                    lane=lane,
-                    full=label == "full",
-                    limits=replace(
-                        limits,
-                        max_bytes=max(1, limits.max_bytes - totals.bytes_in),
-                        max_files=max(1, limits.max_files - totals.files_in),
+            try:
+                result = merge_table(
+                    opened.table,
+                    self._context.engine.merger,
+                    options=MergeOptions(
+                        lane=lane,
+                        full=label == "full",
+                        limits=replace(
+                            limits,
+                            max_bytes=max(1, limits.max_bytes - totals.bytes_in),
+                            max_files=max(1, limits.max_files - totals.files_in),
+                        ),
                     ),
-                ),
-                watch=MergeWatch(has_time=has_time, on_commit=count, on_check=self._metrics.record_check),
-                index=opened.index,
-            )
+                    watch=MergeWatch(has_time=has_time, on_commit=count, on_check=self._metrics.record_check),
+                    index=opened.index,
+                )
+            except BaseException:
+                self._logs.forget(paths)
+                raise
             # A commit may have made a larger tier worth a merge: only a run without one says "nothing left".
             if result.committed_key is None:
                 return "done"

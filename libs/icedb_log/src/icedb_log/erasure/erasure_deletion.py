@@ -13,7 +13,7 @@ from icedb_log.jobs import CountJob, MergedGroup, MergeJob, RowChange, RowChange
 from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.log.fold import read_horizon_ms
 from icedb_log.model import FileMarker, LogView
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table_config import DIALECT, TableConfig
 
 MAX_FILES_TO_REWRITE: Final = 20_000
 """Data files that one erasure may rewrite: all of them stand in its record, of which each step reads the whole. With so
@@ -96,6 +96,7 @@ class RunRecorder:
             begun_ms=known.begun_ms if known else job.time_ms,
             row_count=(known.row_count if known else 0) + sum(group.rows_removed or 0 for group in merged),
             files=(known.files if known else ()) + files,
+            dialect=DIALECT,
         )
         self._note(self._run)
         return merged

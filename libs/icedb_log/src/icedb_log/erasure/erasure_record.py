@@ -63,6 +63,7 @@ class DeletionRun(_Model):
         files: What it rewrites.
         log_key: The commit's log file, once it is known.
         has_landed: Whether it was committed; ``None``: not known (yet, or any more).
+        dialect: As the record's, when it ran: one by an earlier condition says nothing of the rows of this one.
     """
 
     commit_id: str
@@ -71,6 +72,7 @@ class DeletionRun(_Model):
     files: tuple[DeletedFile, ...]
     log_key: str | None = None
     has_landed: bool | None = None
+    dialect: Literal["duckdb"] | None = None
 
 
 class NamedObjects(_Model):

@@ -124,9 +124,9 @@ class _ErasureRun:
     def _delete(self, erasure: Erasure) -> Erasure:
         """Delete the rows from everything that is live (E3); refuse the erasure if that cannot be done."""
         erasure = self._settle_runs(erasure)
-        if any(run.has_landed for run in erasure.runs):
-            return erasure
         require_dialect(erasure)
+        if any(run.has_landed and run.dialect == erasure.dialect for run in erasure.runs):
+            return erasure
         recorder = RunRecorder(self._changer, lambda run: self._note_run(erasure, run))
         try:
             delete_rows(self._table, recorder, erasure.condition)

@@ -109,7 +109,11 @@ def renew_condition(store: ObjectStore, paths: TablePaths, erasure_id: str, *, c
             raise InvalidRequest(
                 f"table {paths.name}: erasure {erasure_id} has a condition that is used as it is; ask for another one"
             )
-        return current.model_copy(update={"condition": condition, "dialect": DIALECT})
+        if current.dialect is not None:
+            return current
+        # E3: what a deletion by the old condition left live may be meant by this one.
+        state = "requested" if current.state == "deleted" else current.state
+        return current.model_copy(update={"condition": condition, "dialect": DIALECT, "state": state})
 
     return change_erasure(store, paths, check_erasure_id(erasure_id), renew)
 

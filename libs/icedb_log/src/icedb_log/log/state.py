@@ -152,8 +152,9 @@ class LogState:
             if marker.tombstoned_ms is not None:
                 named.dead_in += 1
             else:
-                # As the fold does: of two markers, the one that knows its rows.
-                if not named.live_in or (named.marker.row_count is None and marker.row_count is not None):
+                # Of two markers the one that knows its rows, and else the newest: a rebuild may have mended it, and the
+                # log file that said something else goes.
+                if not named.live_in or named.marker.row_count is None or marker.row_count is not None:
                     named.marker = marker
                 named.live_in += 1
             self._settle(marker.path, named)

@@ -55,18 +55,24 @@ class Commit:
 
     fence: HeldFence
     still_mine: FenceWatch
+    _has_files = False
+    """Whether the data files were written before the fence was acquired."""
 
     def __init__(self, table: Table, role: Role) -> None:
         self.table: Final = table
-        self.commit_id: str = table.clock.new_id()
+        self.commit_id = ""
         self._role: Final[Role] = role
         self._may_be_under_way = False
         self._has_landed = False
+        self._may_have_written = False
 
     def __enter__(self) -> Self:
         """Take the fence, then read the log."""
         self.table.check_alive()
         self.fence = acquire_fence(self.table, self._role)
+        # WARN: B1: after the fence. Before it: who is refused once and takes the fence back commits under an id that is
+        # older than that of the owner in between, and a rebuild takes that one's files for the later, committed ones.
+        self.commit_id = self.commit_id or self.table.clock.new_id()
         self.still_mine = FenceWatch(self.fence, check_alive=self.table.check_alive, clock=self.table.clock)
         try:
             self._read_log()  # F2: only what is read after the fence is mine counts
@@ -74,14 +80,19 @@ class Commit:
             self.__exit__(type(error), error, error.__traceback__)
             raise
         self._stopwatch = Stopwatch(self.table.clock)
+        self._may_have_written = not self._has_files
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Let the fence go, unless a commit may be under way or another owner has it."""
-        is_crash = error is not None and not isinstance(error, IceDBError)
-        if not (self._has_landed or self._may_be_under_way or is_crash or isinstance(error, Fenced)):
+        if self._has_landed or self._may_be_under_way:
+            return
+        # WARN: B1: no write of the fence behind data files that nobody commits: a rebuild takes what is older than it
+        # for committed, and another flush commits the same batches.
+        is_safe = isinstance(error, IceDBError) and not (isinstance(error, Fenced) or self._may_have_written)
+        if error is None or is_safe:
             self.fence.release()
 
     def _read_log(self) -> None:
@@ -147,7 +158,8 @@ class AppendCommit(Commit):
     def __init__(self, table: Table, *, reads_whole_log: bool = False, commit_id: str = "") -> None:
         super().__init__(table, "ingest")
         self._reads_whole_log: Final = reads_whole_log
-        self.commit_id = commit_id or self.commit_id
+        self.commit_id = commit_id
+        self._has_files = bool(commit_id)
 
     def _read_log(self) -> None:
         self.log = self.table.read_log() if self._reads_whole_log else self.table.read_heads()
