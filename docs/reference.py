@@ -2,8 +2,8 @@
 
 import json
 import sys
-from importlib import import_module
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import structlog
-from icedb_client.cli.output import VisibleConsole, make_table, make_visible
+from icedb_client.cli.output import VisibleConsole, err, make_table, make_visible, out
 from icedb_engine.spark.spark_session import SparkSettings
 from icedb_log.store.stores import S3Options
 from icedb_service.logs import configure_logging, get_logger
@@ -177,3 +177,10 @@ def test_a_source_archive_is_searched_without_git(tmp_path):
         path.write_text("clean" if "clean" in name else f"token = {'icedbt_' + 'A' * 43!r}")
     assert sorted(list_sources(tmp_path)) == [".gitignore", "src/clean.py", "src/ours.py"]
     assert find_credentials(tmp_path) == ["src/ours.py: icedbt_AAAAA…"]
+
+
+@pytest.mark.parametrize("console", [out, err])
+def test_what_looks_like_a_name_of_an_emoji_is_data(console):
+    with console.capture() as captured:
+        console.print("a:b:c :x: :smile: root:x:0:0")
+    assert captured.get() == "a:b:c :x: :smile: root:x:0:0\n"

@@ -206,7 +206,7 @@ class LocalStack(contextlib.AbstractContextManager["LocalStack"]):
             raise InvalidRequest(f"run folder {run_dir}: choose one without quotes and semicolons")
         others = find_run_processes(run_dir)
         if others:
-            raise InvalidRequest(f"a stack lives in {run_dir} already (process {others[0].pid}): stop it first")
+            raise InvalidRequest(f"a stack lives in {run_dir} already: press Ctrl-C where `make up` runs, and wait")
         used_ports = {"redis": self.layout.ports.redis, "snapshot": self.layout.ports.snapshot}
         used_ports |= {"s3": self.layout.ports.s3} if self.layout.store == "s3" else {}
         if self.layout.has_frontend:

@@ -31,7 +31,7 @@ class EngineLimits:
     scratch_bytes: int = 32 * GIB
     scratch_folder: str | None = None
     transfer_count: int = 4
-    query_ms: int = 10 * 60_000
+    query_ms: int = 3 * 60_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,8 @@ def make_visible(text: str) -> str:
     return "".join(each if each.isprintable() or each in _LAYOUT else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
-out: Final = VisibleConsole(highlight=False)
-err: Final = VisibleConsole(stderr=True, highlight=False)
+out: Final = VisibleConsole(highlight=False, emoji=False)
+err: Final = VisibleConsole(stderr=True, highlight=False, emoji=False)
 
 
 def print_json(value: Any) -> None:

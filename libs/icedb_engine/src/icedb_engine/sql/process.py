@@ -60,6 +60,10 @@ class QueryTooLarge(QueryProblem):
     """It needs more memory, scratch or time than it may have: fewer rows may do."""
 
 
+class QueryTooSlow(QueryTooLarge):
+    """It needs more time. Whoever tries again with fewer rows keeps others waiting as long once more."""
+
+
 @dataclass(frozen=True, slots=True)
 class SqlLimits:
     """What SQL of users may take of the machine that runs it.
@@ -74,7 +78,7 @@ class SqlLimits:
     memory_bytes: int = 512 * MIB
     scratch_bytes: int = 32 * GIB
     thread_count: int = 1
-    time_ms: int = 10 * 60_000
+    time_ms: int = 3 * 60_000
 
     @classmethod
     def of(cls, engine: EngineLimits) -> Self:
@@ -392,7 +396,7 @@ class SqlProcess:
             return answer["done"]
         kind, message = answer["error"], str(answer["message"])
         if kind == "time":
-            raise QueryTooLarge(self._too_long())
+            raise QueryTooSlow(self._too_long())
         if kind == "memory":
             raise QueryTooLarge(self._too_much(message))
         raise QueryProblem(message)
@@ -401,7 +405,7 @@ class SqlProcess:
         child.process.kill()  # no effect if it has ended
         status = child.process.wait()
         if child.was_late:
-            return QueryTooLarge(self._too_long())
+            return QueryTooSlow(self._too_long())
         child.complaints.seek(0)
         complaints = child.complaints.read().decode(errors="replace").strip()[-_SHOWN_BYTES:]
         if status == -signal.SIGKILL or any(word in complaints.lower() for word in _MEMORY_WORDS):

@@ -28,7 +28,7 @@ from icedb_engine.limits import EngineLimits
 from icedb_engine.reading.unit import UnitRows, open_unit
 from icedb_engine.sql.checks import VIEW_QUERY
 from icedb_engine.sql.columns import INSERT_QUERY, ROWS_VIEW, read_output_columns
-from icedb_engine.sql.process import QueryProblem, SqlLimits, SqlProcess
+from icedb_engine.sql.process import QueryProblem, QueryTooSlow, SqlLimits, SqlProcess
 from icedb_engine.units.change_unit import ENGINE_SHARE, CapturedRows
 from icedb_engine.units.flush_types import FlushUnit, FlushUnitResult, WriteUnit
 from icedb_engine.units.read_unit import NumberedFile, ReadFilesUnit, closing_rows, read_files
@@ -246,6 +246,14 @@ class _QueryRun:
             try:
                 self._run(schema, read(part), is_single=len(part) == 1)
                 taken += part
+            except QueryTooSlow as problem:
+                # A worker waits for this: at most two queries run into their time limit in one unit. The oldest is
+                # tried alone, all others wait for the next commit.
+                later = [place for each in (*stack, part[1:]) for place in each]
+                deferred += later
+                stack = [part[:1]] if len(part) > 1 else []
+                if len(part) == 1:
+                    refused[part[0]] = f"{self._what}: {problem}"
             except QueryProblem as problem:
                 if len(part) > 1:
                     stack += halves

@@ -156,8 +156,9 @@ def _plan_dialect(config: TableConfig, change: Mapping[str, Any]) -> str | None:
         return DIALECT if is_new else config.dialect
     missing = [name for name in stored if name not in given]
     if missing:
+        verb = "were" if len(stored) > 1 else "was"
         raise InvalidRequest(
-            f"table {config.name}: its {' and its '.join(stored)} were written for Spark's SQL: give all of them in "
+            f"table {config.name}: its {' and its '.join(stored)} {verb} written for Spark's SQL: give all of them in "
             f"one command, as DuckDB is to run them; {missing[0]} is missing ({QUERIES[missing[0]]})"
         )
     return DIALECT if any(change[name] is not None for name in given) else None
