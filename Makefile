@@ -65,7 +65,7 @@ audit: lint ## lint, secrets in files (half a minute), and known vulnerabilities
 	rm -f .audit; exit $$code
 
 types: install ## mypy, strict
-	$(BIN)/mypy $(wildcard libs/*/src) $(wildcard services/*/src) deploy/local/src sim/src
+	$(BIN)/mypy $(wildcard libs/*/src) $(wildcard services/*/src) deploy/local/src sim/src bench
 
 imports: install ## which package may import which
 	$(BIN)/lint-imports --config pyproject.toml

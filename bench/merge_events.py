@@ -18,6 +18,7 @@ from icedb_log.model import FileMarker, LogFile
 from icedb_log.store.object_store import ObjectStore
 from icedb_log.store.stores import StoreSettings
 from icedb_log.table.stored_config import create_table
+from icedb_log.table.table import Table
 from icedb_log.table.table_config import TableConfig
 
 TABLE: Final = "events"
@@ -107,7 +108,8 @@ def make_rows(seed: int, count: int, window: tuple[int, int] = (0, 1)) -> pa.Tab
     part_us = _DAY_US // window[1]
     ts = _FIRST_TS_US + window[0] * part_us + rng.integers(0, part_us, count)
     has_campaign = rng.random(count) < _CAMPAIGN_SHARE
-    campaigns = np.where(has_campaign, np.array(_CAMPAIGNS)[rng.integers(0, len(_CAMPAIGNS), count)], None)
+    campaigns = np.array(_CAMPAIGNS, dtype=object)[rng.integers(0, len(_CAMPAIGNS), count)]
+    campaigns[~has_campaign] = None
     columns: list[Any] = [
         pa.array(ts, pa.timestamp("us")),
         _pick(rng, _EVENTS, count),
@@ -168,7 +170,7 @@ def put_file(
 
 def _commit(store: ObjectStore, paths: TablePaths, markers: list[FileMarker]) -> None:
     clock = SystemClock()
-    fence = acquire_fence(store, paths, "ingest", owner="bench", clock=clock)
+    fence = acquire_fence(Table.open(store, paths, clock=clock, owner="bench"), "ingest")
     time_ms = clock.now_ms()
     for first in range(0, len(markers), _FILES_PER_LOG_FILE):
         log = LogFile(
